@@ -1,0 +1,36 @@
+"""What a user can mend, said in one line.
+
+    BenchError                    exit code 2 unless said otherwise
+    ├── ConfigError               the YAML or a --set
+    ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
+    ├── NothingToMeasure          exit code 3: this machine cannot measure what was asked
+    └── RankError                 the ranks' processes could not be started at all
+
+Raised anywhere below `cli`, which alone prints them and picks the exit code.
+A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
+result, `records.Failure`.
+"""
+
+
+class BenchError(Exception):
+    """A fault with a one-line message that tells the user what to change."""
+
+    exit_code = 2
+
+
+class ConfigError(BenchError):
+    """The configuration cannot be used: file, key, value and what is allowed are in the message."""
+
+
+class StoreError(BenchError):
+    """A results folder cannot be read or written."""
+
+
+class NothingToMeasure(BenchError):
+    """Everything that was asked for is impossible on this machine."""
+
+    exit_code = 3
+
+
+class RankError(BenchError):
+    """The processes that are to be the ranks could not be started."""

@@ -1,0 +1,112 @@
+"""Bytes, seconds and rates: text to number and number to text.
+
+In: what a user wrote (`"64MiB"`, `"50 ms"`, `4096`). Out: plain ints (bytes) and floats (seconds).
+Prefixes are exact: `MB` is 10^6 and `MiB` is 2^20, on the way in and on the way out; a bare `M`
+says neither and is refused. Raises ValueError with a sentence; callers add file and key.
+"""
+
+import re
+
+_DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES = {"": 1, "B": 1, **_DECIMAL, **_BINARY}
+_SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ]*)\s*", re.ASCII | re.UNICODE)
+
+
+def _split(text: str, what: str, example: str) -> tuple[str, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not {what}; write a number and a unit, such as {example}")
+    return match[1], match[2]
+
+
+def parse_bytes(value: int | str) -> int:
+    """Bytes from an int or from text such as `"64MiB"` or `"1.5 GB"`; always a whole, positive number."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r} is not a size; write bytes or a size such as 1MiB")
+    if isinstance(value, int):
+        number, unit = str(value), ""
+        if value < 0:
+            raise ValueError(f"a size cannot be negative, but this is {value}")
+    else:
+        number, unit = _split(value, "a size", "64KiB, 1MB or 4096")
+    if unit not in _BYTES:
+        raise ValueError(_unknown_byte_unit(number, unit))
+    whole, _, fraction = number.partition(".")
+    scaled = int((whole or "0") + fraction) * _BYTES[unit]
+    size, rest = divmod(scaled, 10 ** len(fraction))
+    if rest:
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    if size == 0:
+        raise ValueError(f"{value!r} is no size: at least 1 byte")
+    return size
+
+
+def _unknown_byte_unit(number: str, unit: str) -> str:
+    letter = unit[:1].upper()
+    if letter in {"K", "M", "G", "T"} and unit[1:].lower() in {"", "b", "i", "ib"}:
+        decimal, binary = f"{number}{letter}B", f"{number}{letter}iB"
+        return f"'{number}{unit}' is ambiguous: write {decimal} for powers of 1000 or {binary} for powers of 1024"
+    return f"unknown unit {unit!r} in '{number}{unit}': use B, KB, MB, GB (powers of 1000) or KiB, MiB, GiB (of 1024)"
+
+
+def parse_seconds(value: int | float | str) -> float:
+    """Seconds from a number (seconds) or from text such as `"50ms"` or `"10 min"`; never negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a duration; write seconds or a duration such as 50ms")
+    if isinstance(value, str):
+        number, unit = _split(value, "a duration", "50ms, 2s or 10min")
+        if unit not in _SECONDS:
+            raise ValueError(f"unknown unit {unit!r} in {value!r}: use ns, us, ms, s, min or h")
+        return float(number) * _SECONDS[unit]
+    seconds = float(value)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"a duration cannot be {value}")
+    return seconds
+
+
+def format_bytes(size: int) -> str:
+    """The shortest exact text: `1 MiB`, `1 MB`, `1536 B`. `parse_bytes` reads it back to the same number."""
+    for unit, factor in reversed(_BINARY.items()):
+        if size % factor == 0 and size:
+            return f"{size // factor} {unit}"
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size % factor == 0 and size:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def format_rounded_bytes(size: float) -> str:
+    """About this many bytes, for people: `1.4 GiB`. Not exact and never parsed back."""
+    for unit, factor in reversed(_BINARY.items()):
+        if size >= factor:
+            return f"{_three_digits(size / factor)} {unit}"
+    return f"{size:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Three significant digits with the unit that suits: `556 µs`, `1.61 ms`, `62.8 s`, `3.5 min`."""
+    if seconds >= 120:
+        return f"{seconds / 60:.1f} min"
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        # 0.9995 of a unit would print as 1000 of the next smaller one.
+        if abs(seconds) >= 0.9995 * factor:
+            return f"{_three_digits(seconds / factor)} {unit}"
+    return f"{_three_digits(seconds * 1e9)} ns"
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """GB/s with GB = 1e9, as nccl-tests prints it, to three significant digits."""
+    return f"{_three_digits(bytes_per_second / 1e9)}"
+
+
+def _three_digits(number: float) -> str:
+    magnitude = abs(number)
+    if magnitude >= 99.95:
+        return f"{number:.0f}"
+    if magnitude >= 9.995:
+        return f"{number:.1f}"
+    if magnitude >= 0.9995 or magnitude == 0:
+        return f"{number:.2f}"
+    return f"{number:.3g}"
