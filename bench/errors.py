@@ -3,7 +3,7 @@
     BenchError                    exit code 2 unless said otherwise
     ├── ConfigError               the YAML or a --set
     ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
-    ├── NothingToMeasure          exit code 3: this machine cannot measure what was asked
+    ├── UnmeasurableError         exit code 3: this machine cannot measure what was asked
     └── RankError                 the ranks' processes could not be started at all
 
 Raised anywhere below `cli`, which alone prints them and picks the exit code.
@@ -26,7 +26,7 @@ class StoreError(BenchError):
     """A results folder cannot be read or written."""
 
 
-class NothingToMeasure(BenchError):
+class UnmeasurableError(BenchError):
     """Everything that was asked for is impossible on this machine."""
 
     exit_code = 3

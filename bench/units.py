@@ -9,9 +9,9 @@ import re
 
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_BYTES = {"": 1, "B": 1, **_DECIMAL, **_BINARY}
+_BYTES: dict[str, int] = {"": 1, "B": 1, **_DECIMAL, **_BINARY}
 _SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ]*)\s*", re.ASCII | re.UNICODE)
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ]*)\s*")
 
 
 def _split(text: str, what: str, example: str) -> tuple[str, str]:
@@ -35,7 +35,7 @@ def parse_bytes(value: int | str) -> int:
         raise ValueError(_unknown_byte_unit(number, unit))
     whole, _, fraction = number.partition(".")
     scaled = int((whole or "0") + fraction) * _BYTES[unit]
-    size, rest = divmod(scaled, 10 ** len(fraction))
+    size, rest = divmod(scaled, int(10 ** len(fraction)))
     if rest:
         raise ValueError(f"{value!r} is not a whole number of bytes")
     if size == 0:

@@ -1,0 +1,315 @@
+"""The data that flows through CollBench, in the order in which it flows. Read this module first.
+
+    Machine + configuration ─▶ Plan(Case, Skip, Block) ─▶ Samples(Timings, Usage, Failure)      facts
+                                                          ─▶ Run ─▶ Summary ─▶ Change      conclusions
+
+Everything is frozen. Bytes and seconds inside; `_ns`, `_bytes`, `_s` in the name where the type is a
+bare number. Formatting is somebody else's work (`units`, `present`). Nothing here reads or computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+Json = dict[str, Any]
+
+
+# ── what a machine offers ────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What planning needs to know of this host; read by `measure.environment`, never by `plan`.
+
+    backends_missing: backend → why it cannot be used here; a backend not in it can.
+    gpus: number of CUDA devices that this process may use.
+    """
+
+    hostname: str
+    cores: int
+    memory_available_bytes: int
+    last_level_cache_bytes: int
+    gpus: int
+    backends_missing: dict[str, str]
+
+
+# ── what is to be measured ───────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to measure. Fields with a default are written into the key only where they differ."""
+
+    op: str
+    backend: str
+    world_size: int
+    dtype: str
+    size_bytes: int
+    reduce_op: str = "sum"
+    buffers: str = "rotate"
+    metric: str = "isolated"
+    sync: str = "barrier"
+
+    @property
+    def key(self) -> str:
+        """The only join key between runs, such as `all_reduce/gloo/n4/float32/1048576`.
+
+        A field at its default is left out, so that runs made before the field existed still match.
+        """
+        head = f"{self.op}/{self.backend}/n{self.world_size}/{self.dtype}/{self.size_bytes}"
+        extras = [
+            f"{name}={getattr(self, name)}"
+            for name in ("reduce_op", "buffers", "metric", "sync")
+            if getattr(self, name) != Case.__dataclass_fields__[name].default
+        ]
+        return "/".join([head, *extras])
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A case that was asked for and will not be measured, with the reason."""
+
+    case: Case
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Cases that one set of fresh processes measures, in this order. `launch` counts from 1."""
+
+    backend: str
+    world_size: int
+    launch: int
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How many iterations a case gets.
+
+    iterations: a fixed count; None means adaptive, until the relative half-width of the interval of
+        the median is at most `relative_error`, or `seconds_per_case` are spent, or `max_iterations`.
+    warmup, warmup_s: at least so many iterations and so many seconds come before, stored, not used.
+    """
+
+    warmup: int
+    warmup_s: float
+    iterations: int | None
+    relative_error: float
+    seconds_per_case: float
+    max_iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault planted on purpose, to see that it is noticed. See `measure.faults` for the kinds."""
+
+    do: str
+    rank: int
+    iteration: int = 0
+    world_size: int | None = None
+    size_bytes: int | None = None
+    launch: int | None = None
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a run will do, fixed and written down before anything starts."""
+
+    name: str
+    blocks: tuple[Block, ...]
+    skips: tuple[Skip, ...]
+    launches: int
+    seed: int
+    sampling: Sampling
+    timeout_s: float
+    pool_bytes: int
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The distinct cases, by operation, backend, dtype, world size and size."""
+        distinct = {case.key: case for block in self.blocks for case in block.cases}
+        return tuple(sorted(distinct.values(), key=case_order))
+
+    @property
+    def total(self) -> int:
+        """Measurements to make: cases times launches."""
+        return sum(len(block.cases) for block in self.blocks)
+
+
+def case_order(case: Case) -> tuple[object, ...]:
+    """Sort key for tables: everything that names a table, then world size, then size."""
+    return (
+        case.op,
+        case.backend,
+        case.metric,
+        case.sync,
+        case.dtype,
+        case.reduce_op,
+        case.buffers,
+        case.world_size,
+        case.size_bytes,
+    )
+
+
+# ── what was measured: facts ─────────────────────────────────────────────────────────────────────
+FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a case has no number. An error is a result and is kept like one.
+
+    rank: whom the evidence points to; None where it points to nobody.
+    """
+
+    kind: FailureKind
+    rank: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Integer nanoseconds, arrays of shape (iterations, ranks).
+
+    start_ns: when each rank began, on the host's monotonic clock, relative to `Samples.base_ns`.
+    duration_ns: how long the operation took on each rank: CUDA event time on GPUs, host time on CPUs.
+    host_ns: host time including the final synchronise, on GPUs only.
+    """
+
+    start_ns: Integers
+    duration_ns: Integers
+    host_ns: Integers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one case cost each rank, and the machine meanwhile. Lists have one entry a rank.
+
+    machine_busy_s, steal_s: CPU seconds of all processes on rank 0's host, and those that the
+        hypervisor gave to others; None where the kernel does not tell.
+    """
+
+    wall_s: float
+    cpu_s: list[float]
+    involuntary_switches: list[int]
+    peak_rss_bytes: list[int]
+    buffer_bytes: int
+    timer_cost_ns: list[float]
+    machine_busy_s: float | None
+    steal_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One case in one launch: a line of `samples.jsonl`. With a `failure`, the rest may be missing.
+
+    unix_s: wall-clock time at which the case began. base_ns: monotonic time that starts refer to.
+    """
+
+    case: Case
+    launch: int
+    unix_s: float
+    base_ns: int = 0
+    warmup: Timings | None = None
+    timed: Timings | None = None
+    stopped_by: str | None = None
+    usage: Usage | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A results folder, read. `environment` has one entry a session (a resume is a further session)."""
+
+    path: Path
+    manifest: Json
+    plan: Plan
+    environment: list[Json]
+    samples: list[Samples]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+# ── what follows from it: conclusions ────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and the interval around it. kind: "over launches" or "within-run"."""
+
+    value: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def relative_half_width(self) -> float:
+        return (self.high - self.low) / 2 / self.value if self.value else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One case over all its launches. Times are the per-iteration maximum over ranks.
+
+    medians_s: the median of each launch. time_s: their geometric mean and its interval; None if
+        nothing could be concluded, and then `failures` says why.
+    fastest_rank_s: the same with the minimum over ranks. skew_s: median of last minus first start.
+    pure_s: median of last end minus last start: the time after everyone had arrived.
+    outlier_share: share of iterations beyond Tukey's far fence (3 IQR above the upper quartile).
+    reached: mean relative half-width of the within-launch intervals, what the stop rule looked at.
+    """
+
+    case: Case
+    launches: int
+    iterations: int
+    time_s: Interval | None
+    medians_s: tuple[float, ...] = ()
+    algbw: float | None = None
+    busbw: float | None = None
+    mean_s: float | None = None
+    p90_s: float | None = None
+    p99_s: float | None = None
+    host_time_s: float | None = None
+    fastest_rank_s: float | None = None
+    skew_s: float | None = None
+    pure_s: float | None = None
+    outlier_share: float | None = None
+    reached: float | None = None
+    stopped_by: str = ""
+    foreign_cpu: float | None = None
+    failures: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One case in two runs: `ratio` is AFTER / BEFORE of the time. `resolved` where it excludes 1."""
+
+    case: Case
+    before: Interval
+    after: Interval
+    ratio: Interval
+    resolved: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs laid side by side: what changed, what differs around it, what has no partner."""
+
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+    differences: tuple[tuple[str, str, str], ...] = ()
+    only_before: tuple[Case, ...] = ()
+    only_after: tuple[Case, ...] = ()
+    warnings: tuple[str, ...] = field(default=())

@@ -1,0 +1,84 @@
+"""Every interval equals what scipy.stats gives by the published formula, and covers what it says."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bench import intervals
+
+SERIES = st.lists(st.integers(1, 50), min_size=7, max_size=80).map(lambda xs: np.array(xs, dtype=float))
+
+
+@given(st.integers(6, 3000), st.sampled_from([0.025, 0.005, 0.05]))
+def test_binomial_quantile_is_scipys(n, p):
+    assert intervals._binomial_half_quantile(p, n) == stats.binom.ppf(p, n, 0.5)
+
+
+@given(SERIES)
+def test_rank_correlation_is_scipys_spearman(x):
+    a, b = x[:-1], x[1:]
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        assert intervals.rank_correlation(a, b) == 0
+    else:
+        assert intervals.rank_correlation(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
+
+
+@given(st.lists(st.floats(1e-6, 10), min_size=2, max_size=12))
+def test_launch_interval_is_students_t_on_logs(medians):
+    m = np.array(medians)
+    got = intervals.launch_interval(m)
+    assert got.value == pytest.approx(stats.gmean(m))
+    if np.ptp(np.log(m)) > 1e-9:
+        want = np.exp(stats.ttest_1samp(np.log(m), 0).confidence_interval(0.95))
+        assert (got.low, got.high) == pytest.approx(tuple(want), rel=1e-9)
+
+
+@given(*[st.lists(st.floats(0.5, 2), min_size=2, max_size=8) for _ in range(2)])
+def test_ratio_interval_is_welchs_t_on_logs(before, after):
+    a, b = np.log(before), np.log(after)
+    got = intervals.ratio_interval(np.array(before), np.array(after))
+    if np.ptp(a) > 1e-6 and np.ptp(b) > 1e-6:
+        want = np.exp(stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95))
+        assert (got.low, got.high) == pytest.approx(tuple(want), rel=1e-6)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6])
+def test_median_interval_covers_the_true_median_of_autocorrelated_series(rho):
+    rng = np.random.default_rng(7)
+    hits = naive_hits = 0
+    trials = 600
+    for _ in range(trials):
+        noise = rng.normal(size=220)
+        x = np.empty(220)
+        x[0] = noise[0]
+        for i in range(1, 220):
+            x[i] = rho * x[i - 1] + np.sqrt(1 - rho**2) * noise[i]
+        got = intervals.median_interval(np.exp(x))
+        hits += got.low <= 1 <= got.high
+        q = stats.binom.ppf(0.025, 220, 0.5) / 220
+        low, high = np.quantile(np.exp(x), [q, 1 - q])
+        naive_hits += low <= 1 <= high
+    assert 0.92 <= hits / trials <= 0.995
+    if rho == 0.6:  # the control: without the effective size the interval lies
+        assert naive_hits / trials < 0.85
+
+
+def test_too_few_samples_give_their_range_and_say_so():
+    got = intervals.median_interval(np.array([1.0, 2.0, 9.0]))
+    assert (got.value, got.low, got.high, got.kind) == (2.0, 1.0, 9.0, "range of too few")
+
+
+def test_percentiles_need_their_count():
+    assert intervals.percentile(np.ones(35), 90) is None
+    assert intervals.percentile(np.ones(36), 90) == 1.0
+    assert intervals.percentile(np.ones(367), 99) is None
+
+
+def test_one_launch_a_side_combines_in_quadrature():
+    a = intervals.Interval(1.0, 0.9, 1.1, "within-run")
+    b = intervals.Interval(2.0, 1.8, 2.2, "within-run")
+    got = intervals.ratio_of_intervals(a, b)
+    assert got.value == pytest.approx(2)
+    assert got.high == pytest.approx(2 * np.exp(np.hypot(np.log(1 / 0.9), np.log(1.1))))
