@@ -144,6 +144,19 @@ class Plan:
         return sum(len(block.cases) for block in self.blocks)
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every rank of one launch is told. `log` is the file that takes what ranks print."""
+
+    block: Block
+    sampling: Sampling
+    seed: int
+    pool_bytes: int
+    timeout_s: float
+    faults: tuple[Fault, ...]
+    log: str
+
+
 def case_order(case: Case) -> tuple[object, ...]:
     """Sort key for tables: everything that names a table, then world size, then size."""
     return (

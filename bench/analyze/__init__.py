@@ -1,0 +1,1 @@
+"""Conclusions from facts: everything here takes what `store.read` gives and measures nothing."""

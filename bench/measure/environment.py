@@ -1,0 +1,321 @@
+"""What this machine is and does: facts for planning, for the record of a run and for `doctor`.
+
+Out: a `Machine` (to plan with) and JSON objects (to keep). Reads no torch: versions come from package
+metadata, GPUs from NVML. What could not be read is "not available", never left out. Environment
+variables are recorded by allow-list: the whole environment would leak credentials.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import runpy
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench import __version__
+from bench.records import Json, Machine
+
+NOT_AVAILABLE = "not available"
+ALLOWED_VARIABLES = re.compile(
+    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_|SLURM_JOB|SLURM_STEP)[A-Z0-9_]*", re.IGNORECASE
+)
+# Where the kernel does not tell: the size of many server CPUs' last-level cache.
+ASSUMED_CACHE_BYTES = 32 * 2**20
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+def prepare_process() -> None:
+    """Set the variables that every rank of a run on one machine inherits; call it before any starts.
+
+    What the user has set stays. One OpenMP thread: ranks share the cores, and no collective uses more.
+    Loopback: listeners are then closed to the network. Flight recorder off: it costs CPU in each NCCL call.
+    """
+    defaults = {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "0"}
+    loopback = loopback_interface()
+    if loopback:
+        defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    # The fork server does not take over this process's sys.path (Python 3.11), only its environment.
+    paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
+def loopback_interface() -> str | None:
+    """Name of the interface that has 127.0.0.1."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            return name
+    return None
+
+
+# ── for planning ─────────────────────────────────────────────────────────────────────────────────
+def machine() -> Machine:
+    """The facts that a plan depends on."""
+    gpus = len(visible_gpus())
+    missing = {}
+    torch = torch_build()
+    if torch is None:
+        missing = dict.fromkeys(("gloo", "nccl"), "torch is not installed (make install)")
+    elif torch["cuda"] is None and torch["hip"] is None:
+        missing["nccl"] = f"torch {torch['version']} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
+    elif gpus == 0:
+        missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
+    return Machine(
+        hostname=socket.gethostname(),
+        cores=usable_cores(),
+        memory_available_bytes=available_memory_bytes(),
+        last_level_cache_bytes=last_level_cache_bytes(),
+        gpus=gpus,
+        backends_missing=missing,
+    )
+
+
+def torch_build() -> Json | None:
+    """Version, CUDA and HIP of the installed torch, read from its version file without importing torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        facts = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    except OSError:
+        return None
+    return {"version": facts.get("__version__"), "cuda": facts.get("cuda"), "hip": facts.get("hip")}
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on (affinity; a cgroup quota is reported apart)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_memory_bytes() -> int:
+    """Memory that can be taken without swapping, within the cgroup's limit."""
+    available = int(psutil.virtual_memory().available)
+    limit, used = _text("/sys/fs/cgroup/memory.max"), _text("/sys/fs/cgroup/memory.current")
+    if limit.isdigit() and used.isdigit():
+        available = min(available, max(0, int(limit) - int(used)))
+    return available
+
+
+def last_level_cache_bytes() -> int:
+    """Size of the largest cache of the first core."""
+    sizes = [_text(str(path)) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    factors = {"K": 2**10, "M": 2**20}
+    parsed = [int(text[:-1]) * factors[text[-1]] for text in sizes if text[:-1].isdigit() and text[-1] in factors]
+    return max(parsed, default=ASSUMED_CACHE_BYTES)
+
+
+def visible_gpus() -> list[Any]:
+    """NVML handles of the GPUs that CUDA_VISIBLE_DEVICES leaves; empty without a driver."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return []
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if chosen is None:
+            return handles
+        wanted = [part.strip() for part in chosen.split(",")]
+        uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        picked = []
+        for part in wanted:  # CUDA stops at the first entry that it does not know
+            match = [i for i, uuid in enumerate(uuids) if str(i) == part or (part and uuid.startswith(part))]
+            if not match:
+                break
+            picked.append(handles[match[0]])
+        return picked
+
+
+# ── for the record ───────────────────────────────────────────────────────────────────────────────
+def host() -> Json:
+    """Everything about this host that a number may depend on and that does not change during a run."""
+    return {
+        "hostname": socket.gethostname(),
+        "collbench": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in ("torch", "numpy", "scipy", "pandas", "matplotlib")},
+        "torch": torch_build() or NOT_AVAILABLE,
+        "kernel": platform.release(),
+        "system": platform.system(),
+        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
+        "time_namespace": _link("/proc/self/ns/time"),
+        "cpu": {
+            "model": _cpu_model(),
+            "usable_cores": usable_cores(),
+            "physical_cores": psutil.cpu_count(logical=False) or NOT_AVAILABLE,
+            "logical_cores": psutil.cpu_count() or NOT_AVAILABLE,
+            "last_level_cache_bytes": last_level_cache_bytes(),
+            "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "hypervisor": "yes" if " hypervisor" in _text("/proc/cpuinfo") else "no",
+        },
+        "memory_bytes": psutil.virtual_memory().total,
+        "cgroup_cpu_max": _text("/sys/fs/cgroup/cpu.max"),
+        "network": _network(),
+        "infiniband": _infiniband(),
+        "gpus": [_gpu(handle) for handle in visible_gpus()],
+        "variables": variables(),
+    }
+
+
+def state() -> Json:
+    """What changes: read it before and after."""
+    times = psutil.cpu_times()
+    return {
+        "load": list(os.getloadavg()),
+        "memory_available_bytes": available_memory_bytes(),
+        "steal_s": getattr(times, "steal", NOT_AVAILABLE),
+        "cgroup_throttled": _throttled(),
+        "gpus": [_gpu_state(handle) for handle in visible_gpus()],
+    }
+
+
+def variables() -> dict[str, str]:
+    """The variables of the allow-list that are set."""
+    return {name: value for name, value in sorted(os.environ.items()) if ALLOWED_VARIABLES.fullmatch(name)}
+
+
+def commit() -> str:
+    """Commit of this suite, with `-dirty` after uncommitted changes; not available outside a checkout."""
+    try:
+        # Only our own checkout counts, not one that an installed package happens to lie in.
+        if not (PACKAGE_ROOT / ".git").exists():
+            return NOT_AVAILABLE
+        command = ["git", "-C", str(PACKAGE_ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return NOT_AVAILABLE
+    return done.stdout.strip()
+
+
+def busy_and_steal_s() -> tuple[float | None, float | None]:
+    """CPU seconds of all processes of this host, and those that the hypervisor took, since boot."""
+    times = psutil.cpu_times()
+    # guest is already part of user, and iowait is idle time
+    busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+    return busy, getattr(times, "steal", None)
+
+
+def _network() -> list[Json]:
+    addresses, facts = psutil.net_if_addrs(), psutil.net_if_stats()
+    return [
+        {
+            "interface": name,
+            "up": stats.isup,
+            "mtu": stats.mtu,
+            "speed_mbit": stats.speed or NOT_AVAILABLE,
+            "loopback": any(address.address == "127.0.0.1" for address in addresses.get(name, [])),
+            "congestion_control": _text("/proc/sys/net/ipv4/tcp_congestion_control"),
+        }
+        for name, stats in facts.items()
+    ]
+
+
+def _infiniband() -> list[Json]:
+    ports = sorted(Path("/sys/class/infiniband").glob("*/ports/*"))
+    return [
+        {
+            "device": port.parts[-3],
+            "port": port.name,
+            "rate": _text(str(port / "rate")),
+            "state": _text(str(port / "state")),
+        }
+        for port in ports
+    ]
+
+
+def _gpu(handle: Any) -> Json:
+    with _nvml() as nvml:
+        return {
+            "name": _asked(nvml.nvmlDeviceGetName, handle),
+            "uuid": _asked(nvml.nvmlDeviceGetUUID, handle),
+            "memory_bytes": _asked(lambda h: nvml.nvmlDeviceGetMemoryInfo(h).total, handle),
+            "driver": _asked(lambda _: nvml.nvmlSystemGetDriverVersion(), handle),
+            "ecc": _asked(lambda h: nvml.nvmlDeviceGetEccMode(h)[0], handle),
+            "mig": _asked(lambda h: nvml.nvmlDeviceGetMigMode(h)[0], handle),
+            "power_limit_mw": _asked(nvml.nvmlDeviceGetEnforcedPowerLimit, handle),
+            "pcie_generation": _asked(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+            "pcie_width": _asked(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        }
+
+
+def _gpu_state(handle: Any) -> Json:
+    with _nvml() as nvml:
+        return {
+            "sm_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM), handle),
+            "memory_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM), handle),
+            "power_mw": _asked(nvml.nvmlDeviceGetPowerUsage, handle),
+            "temperature_c": _asked(lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU), handle),
+            "throttle_reasons": _asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+        }
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The NVML module, initialised, or None where there is no driver."""
+    try:
+        import pynvml  # here: most commands need no GPU facts
+
+        pynvml.nvmlInit()
+    except Exception:  # no package, no driver, or a driver that fails to start: no GPU can be used
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _asked(question: Any, handle: Any) -> Any:
+    try:
+        return question(handle)
+    except Exception:  # each NVML call may be unsupported by a card
+        return NOT_AVAILABLE
+
+
+def _cpu_model() -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine()
+
+
+def _throttled() -> Any:
+    match = re.search(r"^nr_throttled (\d+)$", _text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
+    return int(match[1]) if match else NOT_AVAILABLE
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return NOT_AVAILABLE
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return NOT_AVAILABLE
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return NOT_AVAILABLE
+
+
+def platform_obstacle() -> str | None:
+    """Why ranks cannot be started on this operating system; None where they can."""
+    if sys.platform == "win32":
+        return "Windows has no fork server: use WSL"
+    return None

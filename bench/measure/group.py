@@ -1,0 +1,90 @@
+"""Join a process group: the measured one, and a gloo control group beside it.
+
+In: a `Seat` and the name of a backend. Out: a `Group` with the few things that measuring needs of it.
+The control group carries gathered results, so that they share no queue with what is timed.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.backends import BACKENDS
+from bench.measure.launcher import Seat
+from bench.records import Json
+
+# The parent ends a hang after the run's timeout and says whom it blames; the group's own time-out, which
+# can say less, comes later, for ranks whose parent is gone.
+GROUP_TIMEOUT_FACTOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A joined process group.
+
+    device: where the buffers of this rank live. barrier: returns on every rank once all have called it.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    control: dist.ProcessGroup
+    barrier: Callable[[], None]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in order of rank, on every rank."""
+        everyone: list[Any] = [None] * self.world_size
+        dist.all_gather_object(everyone, value, group=self.control)
+        return everyone
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def joined(seat: Seat, backend: str, timeout_s: float) -> Iterator[Group]:
+    """Meet the other ranks; leave the group at the end of the context if nothing was raised in it."""
+    device = torch.device("cpu")
+    if BACKENDS[backend].device == "cuda":
+        device = torch.device("cuda", seat.rank)
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        store=dist.FileStore(str(seat.rendezvous), seat.world_size),
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
+        device_id=device if device.type == "cuda" else None,
+    )
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
+    yield Group(seat.rank, seat.world_size, device, control, seat.gate.meet)
+    # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
+    dist.destroy_process_group()
+
+
+def facts(group: Group, backend: str) -> Json:
+    """What only a rank can tell of itself."""
+    cuda = group.device.type == "cuda"
+    return {
+        "rank": group.rank,
+        "device": str(group.device),
+        "device_name": torch.cuda.get_device_name(group.device) if cuda else "CPU",
+        "torch": torch.__version__,
+        "nccl": _nccl_version() if backend == "nccl" else None,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _nccl_version() -> str:
+    """The version that is loaded, which can differ from the one torch was built with."""
+    runtime = getattr(dist.ProcessGroupNCCL, "get_runtime_nccl_version", None)
+    version = runtime() if runtime is not None else torch.cuda.nccl.version()
+    if isinstance(version, tuple):
+        return ".".join(str(part) for part in version)
+    return str(version)

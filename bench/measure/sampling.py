@@ -1,0 +1,97 @@
+"""How many iterations: the one feedback loop of the suite.
+
+In: a function that measures a block on every rank and returns agreed times. Out: warm-up, samples, why it
+stopped. Every rank runs this with the same agreed numbers through the same rules, so all decide alike
+without a vote; nothing here looks at a local clock.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.intervals import median_interval
+from bench.records import Sampling, Timings
+
+# Fewer say too little about the interval to decide by it (docs/method.md, "Stopping").
+FIRST_BLOCK = 20
+GROWTH = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """One block, the same on every rank. elapsed_s: the slowest rank's, with everything around the calls."""
+
+    timings: Timings
+    elapsed_s: float
+
+
+MeasureBlock = Callable[[int], Agreed]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What `sample` gives: warm-up (None without one), the samples, and why it stopped."""
+
+    warmup: Timings | None
+    timed: Timings
+    stopped_by: str
+
+
+def sample(sampling: Sampling, measure: MeasureBlock) -> Sampled:
+    """Warm up, then measure until the rule says stop."""
+    warmup = _warm_up(sampling, measure)
+    blocks: list[Agreed] = []
+    count = sampling.iterations or min(FIRST_BLOCK, sampling.max_iterations)
+    stopped_by = "count" if sampling.iterations else None
+    while True:
+        blocks.append(measure(count))
+        if stopped_by is None:
+            slowest = np.concatenate([slowest_rank_s(block.timings) for block in blocks])
+            count, stopped_by = decide(sampling, slowest, sum(block.elapsed_s for block in blocks))
+        if stopped_by:
+            return Sampled(_join(warmup), _join(blocks) or blocks[0].timings, stopped_by)
+
+
+def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float) -> tuple[int, str | None]:
+    """(further iterations, None) or (0, "precision" | "time" | "count")."""
+    interval = median_interval(slowest_s)
+    if interval.relative_half_width <= sampling.relative_error:
+        return 0, "precision"
+    done = len(slowest_s)
+    if done >= sampling.max_iterations:
+        return 0, "count"
+    affordable = int((sampling.seconds_per_case - elapsed_s) / (elapsed_s / done))
+    if affordable < 1:
+        return 0, "time"
+    return min(math.ceil(done * (GROWTH - 1)), affordable, sampling.max_iterations - done), None
+
+
+def slowest_rank_s(timings: Timings) -> NDArray[np.float64]:
+    """Per iteration the maximum over ranks, in seconds: what the operation took."""
+    return np.asarray(timings.duration_ns.max(axis=1) / 1e9)
+
+
+def _warm_up(sampling: Sampling, measure: MeasureBlock) -> list[Agreed]:
+    blocks: list[Agreed] = []
+    if sampling.warmup:
+        blocks.append(measure(sampling.warmup))
+    elapsed = sum(block.elapsed_s for block in blocks)
+    if elapsed < sampling.warmup_s:
+        one = elapsed / sampling.warmup if sampling.warmup else math.inf
+        blocks.append(measure(max(1, math.ceil((sampling.warmup_s - elapsed) / one))))
+    return blocks
+
+
+def _join(blocks: list[Agreed]) -> Timings | None:
+    if not blocks:
+        return None
+    parts = [block.timings for block in blocks]
+    hosts = [part.host_ns for part in parts if part.host_ns is not None]
+    return Timings(
+        np.concatenate([part.start_ns for part in parts]),
+        np.concatenate([part.duration_ns for part in parts]),
+        np.concatenate(hosts) if hosts else None,
+    )

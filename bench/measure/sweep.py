@@ -1,0 +1,119 @@
+"""A whole plan, launch by launch: fresh processes for each block, and again after each failure.
+
+In: a plan, what is already done, and where to report to. Out: lines in the journal, one a case and launch,
+failures included. A failure costs its case only: the rest of the block goes on in new processes. If the
+ranks cannot even join, the block's cases all share that failure.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from bench import store
+from bench.measure.launcher import Launcher
+from bench.measure.supervisor import Watch, watch
+from bench.plan import remaining
+from bench.records import Block, Case, Job, Json, Plan, Samples
+
+
+class Observer(Protocol):
+    """Who wants to know how it goes."""
+
+    def launching(self, block: Block) -> None:
+        """Ranks are being started."""
+
+    def begun(self, case: Case, launch: int) -> None:
+        """A case is being measured."""
+
+    def ended(self, samples: Samples) -> None:
+        """A case is measured, or has failed."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a sweep gave: counts, and what the ranks said of themselves at each launch."""
+
+    measured: int = 0
+    failed: int = 0
+    launches: list[Json] = field(default_factory=list)
+
+
+def sweep(
+    plan: Plan,
+    done: set[tuple[str, int]],
+    launcher: Launcher,
+    journal: store.Journal,
+    log: Path,
+    observer: Observer,
+    before_go: Callable[[], None] = lambda: None,
+) -> Tally:
+    """Measure what is in the plan and not in `done`. `before_go` is called when ranks are ready to measure."""
+    tally = Tally()
+
+    def keep(samples: Samples, line: bytes) -> None:
+        journal.append(line)
+        if samples.failure is None:
+            tally.measured += 1
+        else:
+            tally.failed += 1
+        observer.ended(samples)
+
+    for block in remaining(plan, done):
+        rest = block
+        while rest.cases:
+            outcome = _launch(plan, rest, launcher, log, observer, before_go, keep)
+            tally.launches.append(_record(rest, outcome))
+            rest = _after(rest, outcome, keep)
+    return tally
+
+
+def _launch(
+    plan: Plan,
+    block: Block,
+    launcher: Launcher,
+    log: Path,
+    observer: Observer,
+    before_go: Callable[[], None],
+    keep: Callable[[Samples, bytes], None],
+) -> Watch:
+    observer.launching(block)
+    job = Job(block, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
+    requested = time.monotonic()
+    ranks = launcher.start(block.world_size, "bench.measure.worker:main", job)
+    try:
+        return watch(
+            ranks,
+            requested,
+            plan.timeout_s,
+            before_go=before_go,
+            begun=lambda index: observer.begun(block.cases[index], block.launch),
+            sampled=lambda line: keep(store.samples_from_json(json.loads(line)), line),
+        )
+    finally:
+        ranks.kill()
+
+
+def _after(block: Block, outcome: Watch, keep: Callable[[Samples, bytes], None]) -> Block:
+    """Record the failure of a launch, if there was one; what is left of the block."""
+    rest = block.cases[outcome.measured :]
+    if outcome.failure is None or not rest:
+        return replace(block, cases=())
+    hopeless = outcome.ready_s is None
+    for case in rest if hopeless else rest[:1]:
+        failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
+        samples = Samples(case, block.launch, time.time(), failure=failure)
+        keep(samples, store.samples_to_line(samples))
+    return replace(block, cases=() if hopeless else rest[1:])
+
+
+def _record(block: Block, outcome: Watch) -> Json:
+    return {
+        "backend": block.backend,
+        "world_size": block.world_size,
+        "launch": block.launch,
+        "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
+        "ranks": sorted(outcome.facts, key=lambda facts: int(facts["rank"])),
+    }

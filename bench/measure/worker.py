@@ -1,0 +1,215 @@
+"""One rank of one launch: join, then measure the block's cases one after the other.
+
+In: a `Seat` (who am I, the way to my parent) and a `Job`. Out, over the pipe, JSON messages:
+
+    ready    every rank, with what it alone can tell of itself; it then waits for the parent's word
+    begin    rank 0: a case begins
+    sampled  rank 0: a case ended, with its line for samples.jsonl
+    error    any rank: an exception, which ends it
+    done     every rank: all cases measured
+
+Writes no file but the log, which takes what torch and its libraries print.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import multiprocessing as mp
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench import store
+from bench.measure import collectives, environment, faults, timing
+from bench.measure.group import Group, facts, joined
+from bench.measure.launcher import Seat
+from bench.measure.sampling import Agreed, sample
+from bench.plan import buffer_bytes
+from bench.records import Case, Failure, Job, Samples, Timings, Usage
+
+if TYPE_CHECKING:
+    from bench.records import Integers
+
+# Any number but 0: "left with status 0 before it was done" is a fault of its own.
+STATUS_AFTER_ERROR = 70
+NS = 1e-9
+
+
+def main(seat: Seat, job: Job) -> None:
+    """Entry of a rank's process. Never returns: it leaves by `os._exit`, so no teardown can block it."""
+    _end_with_parent()
+    _write_to_log(seat, job)
+    status = 0
+    try:
+        with joined(seat, job.block.backend, job.timeout_s) as group:
+            _serve(seat, job, group)
+        seat.send({"kind": "done"})
+    except BaseException as error:
+        traceback.print_exc()
+        seat.send({"kind": "error", "text": _one_line(error)})
+        status = STATUS_AFTER_ERROR
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _serve(seat: Seat, job: Job, group: Group) -> None:
+    group.barrier()
+    seat.send({"kind": "ready", "facts": facts(group, job.block.backend)})
+    seat.wait_for_word()
+    gc.collect()
+    gc.disable()
+    arena = collectives.Arena(max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases), group.device)
+    for index, case in enumerate(job.block.cases):
+        if group.rank == 0:
+            seat.send({"kind": "begin", "index": index})
+        samples = _measure(case, job, group, arena, seat)
+        if group.rank == 0:
+            seat.send({"kind": "sampled"}, store.samples_to_line(samples))
+        gc.collect()
+
+
+def _measure(case: Case, job: Job, group: Group, arena: collectives.Arena, seat: Seat) -> Samples:
+    before, unix_s = _Meter.read(), time.time()
+    workload = collectives.build(case, group, arena, job.pool_bytes, job.seed)
+    workload, barrier = faults.plant(job.faults, case, job.block.launch, group.rank, workload, group.barrier)
+
+    workload.prepare()()
+    group.synchronize()
+    failure = _verified(workload, group, "before timing")
+    if failure is not None:
+        return Samples(case, job.block.launch, unix_s, failure=failure)
+
+    def tick() -> None:
+        seat.progress[seat.rank] += 1
+
+    def measure_block(count: int) -> Agreed:
+        return _agree(group, timing.measure(workload, count, barrier, tick, group.device))
+
+    sampled = sample(job.sampling, measure_block)
+    failure = _verified(workload, group, "after timing")
+    base_ns = int(sampled.timed.start_ns.min())
+    return Samples(
+        case=case,
+        launch=job.block.launch,
+        unix_s=unix_s,
+        base_ns=base_ns,
+        warmup=_relative(sampled.warmup, base_ns) if sampled.warmup else None,
+        timed=_relative(sampled.timed, base_ns),
+        stopped_by=sampled.stopped_by,
+        usage=_usage(before, group, arena),
+        failure=failure,
+    )
+
+
+def _agree(group: Group, own: timing.Own) -> Agreed:
+    """Every rank's block, on every rank."""
+    everyone: list[timing.Own] = group.gather(own)
+    hosts = [one.host_ns for one in everyone if one.host_ns is not None]
+    timings = Timings(
+        start_ns=_columns([one.start_ns for one in everyone]),
+        duration_ns=_columns([one.duration_ns for one in everyone]),
+        host_ns=_columns(hosts) if hosts else None,
+    )
+    return Agreed(timings, max(one.elapsed_ns for one in everyone) * NS)
+
+
+def _columns(ranks: list[list[int]]) -> Integers:
+    return np.array(ranks, dtype=np.int64).T
+
+
+def _relative(timings: Timings, base_ns: int) -> Timings:
+    return Timings(timings.start_ns - base_ns, timings.duration_ns, timings.host_ns)
+
+
+def _verified(workload: collectives.Workload, group: Group, when: str) -> Failure | None:
+    """The same verdict on every rank: the first rank whose data is wrong, or None."""
+    for rank, problem in enumerate(group.gather(workload.verify())):
+        if problem is not None:
+            return Failure("wrong", rank, f"wrong result {when}: {problem}")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    """What this rank and its host had used up at one moment."""
+
+    wall_s: float
+    cpu_s: float
+    involuntary: int
+    busy_s: float | None
+    steal_s: float | None
+
+    @staticmethod
+    def read() -> _Meter:
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        busy, steal = environment.busy_and_steal_s()
+        return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal)
+
+
+def _usage(before: _Meter, group: Group, arena: collectives.Arena) -> Usage:
+    now = _Meter.read()
+    own = {
+        "cpu_s": round(now.cpu_s - before.cpu_s, 4),
+        "involuntary": now.involuntary - before.involuntary,
+        "rss": _peak_rss_bytes(),
+        "stamp": timing.stamp_cost_ns(),
+    }
+    everyone: list[dict[str, Any]] = group.gather(own)
+    return Usage(
+        wall_s=round(now.wall_s - before.wall_s, 4),
+        cpu_s=[one["cpu_s"] for one in everyone],
+        involuntary_switches=[one["involuntary"] for one in everyone],
+        peak_rss_bytes=[one["rss"] for one in everyone],
+        buffer_bytes=arena.nbytes,
+        timer_cost_ns=[one["stamp"] for one in everyone],
+        machine_busy_s=_difference(now.busy_s, before.busy_s),
+        steal_s=_difference(now.steal_s, before.steal_s),
+    )
+
+
+def _difference(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else round(now - before, 4)
+
+
+def _peak_rss_bytes() -> int:
+    # kilobytes on Linux, bytes on macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _end_with_parent() -> None:
+    """Leave when the measuring parent dies, even by SIGKILL and even inside a collective."""
+    parent = mp.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(STATUS_AFTER_ERROR)
+
+    threading.Thread(target=watch, daemon=True, name="end with parent").start()
+
+
+def _write_to_log(seat: Seat, job: Job) -> None:
+    """Everything that this process prints goes to the run's log; its stack too, when it is asked for."""
+    log = os.open(job.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    os.dup2(log, sys.stdout.fileno())
+    os.dup2(log, sys.stderr.fileno())
+    # Kept open for the life of the process: faulthandler writes to the descriptor.
+    stack = os.open(seat.stack_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+
+
+def _one_line(error: BaseException) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"[:300]
