@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrik, stdtrit
 
-from bench.records import Interval
+from bench.records import Interval, Timings
 
 Floats = NDArray[np.float64]
 
@@ -21,6 +21,11 @@ CONFIDENCE = 0.95
 FEWEST_FOR_MEDIAN = 6
 # Smallest counts at which an order statistic bounds the percentile from above with 95 %.
 FEWEST_FOR_PERCENTILE = {90: 36, 95: 72, 99: 368}
+
+
+def slowest_rank_s(timings: Timings) -> Floats:
+    """Per iteration the maximum over ranks, in seconds: what the operation took, for whoever waited for it."""
+    return np.asarray(timings.duration_ns.max(axis=1) / 1e9)
 
 
 def median_interval(samples: Floats) -> Interval:

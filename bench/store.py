@@ -90,9 +90,9 @@ def update_manifest(path: Path, **changes: Any) -> None:
     write(path / MANIFEST, _json_text({**_read_json(path / MANIFEST, dict), **changes}))
 
 
-def add_environment(path: Path, session: Json) -> None:
-    """Add what was read of the machine in one session (the first run, or a resume)."""
-    write(path / ENVIRONMENT, _json_text([*_read_json(path / ENVIRONMENT, list), session]))
+def write_environment(path: Path, sessions: list[Json]) -> None:
+    """What was read of the machine, one entry a session (the first run, and each resume)."""
+    write(path / ENVIRONMENT, _json_text(sessions))
 
 
 class Journal:

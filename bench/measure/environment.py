@@ -15,7 +15,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +199,15 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def busy_and_steal_s() -> tuple[float | None, float | None]:
-    """CPU seconds of all processes of this host, and those that the hypervisor took, since boot."""
+def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, float | None]:
+    """CPU seconds of all processes of this host but one, and those that the hypervisor took, since boot."""
     times = psutil.cpu_times()
     # guest is already part of user, and iowait is idle time
     busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+    if except_for is not None:
+        with suppress(psutil.Error):
+            own = psutil.Process(except_for.pid).cpu_times()
+            busy -= own.user + own.system
     return busy, getattr(times, "steal", None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.intervals import median_interval
+from bench.intervals import median_interval, slowest_rank_s
 from bench.records import Sampling, Timings
 
 # Fewer say too little about the interval to decide by it (docs/method.md, "Stopping").
@@ -67,11 +67,6 @@ def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float)
     if affordable < 1:
         return 0, "time"
     return min(math.ceil(done * (GROWTH - 1)), affordable, sampling.max_iterations - done), None
-
-
-def slowest_rank_s(timings: Timings) -> NDArray[np.float64]:
-    """Per iteration the maximum over ranks, in seconds: what the operation took."""
-    return np.asarray(timings.duration_ns.max(axis=1) / 1e9)
 
 
 def _warm_up(sampling: Sampling, measure: MeasureBlock) -> list[Agreed]:

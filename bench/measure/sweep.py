@@ -1,6 +1,6 @@
 """A whole plan, launch by launch: fresh processes for each block, and again after each failure.
 
-In: a plan, what is already done, and where to report to. Out: lines in the journal, one a case and launch,
+In: a plan, what is already done, and where to report to. Out: lines for the journal, one a case and launch,
 failures included. A failure costs its case only: the rest of the block goes on in new processes. If the
 ranks cannot even join, the block's cases all share that failure.
 """
@@ -45,16 +45,19 @@ def sweep(
     plan: Plan,
     done: set[tuple[str, int]],
     launcher: Launcher,
-    journal: store.Journal,
+    append: Callable[[bytes], None],
     log: Path,
     observer: Observer,
     before_go: Callable[[], None] = lambda: None,
 ) -> Tally:
-    """Measure what is in the plan and not in `done`. `before_go` is called when ranks are ready to measure."""
+    """Measure what is in the plan and not in `done`.
+
+    append: takes each line of samples.jsonl. before_go: called when ranks are ready to measure.
+    """
     tally = Tally()
 
     def keep(samples: Samples, line: bytes) -> None:
-        journal.append(line)
+        append(line)
         if samples.failure is None:
             tally.measured += 1
         else:

@@ -153,7 +153,7 @@ class _Meter:
     @staticmethod
     def read() -> _Meter:
         own = resource.getrusage(resource.RUSAGE_SELF)
-        busy, steal = environment.busy_and_steal_s()
+        busy, steal = environment.busy_and_steal_s(except_for=mp.parent_process())
         return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal)
 
 

@@ -1,0 +1,75 @@
+# Names, not logic: every target sets up what it needs and calls one command.
+PYTHON ?= python3
+PY := .venv/bin/python
+BENCH := $(PY) run_bench.py
+SET ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install bench-gloo bench-nccl report plots compare list doctor test test-gpu lint check schema bench-self clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+# --no-compile: Python compiles what is imported, when it is; compiling all of torch takes as long as installing it.
+PIP := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "python3-venv is missing: apt install python3-venv (Debian, Ubuntu)" >&2; exit 2; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 2; }
+
+.venv/.installed: requirements.txt | .venv/bin/python
+	@echo "installing what CollBench needs into .venv (once)"
+	@$(PIP) -r requirements.txt
+	@touch $@
+
+.venv/.installed-dev: requirements-dev.txt .venv/.installed
+	@echo "installing what the tests need into .venv (once)"
+	@$(PIP) -r requirements-dev.txt
+	@touch $@
+
+install: .venv/.installed  ## Create .venv with the pinned packages
+
+bench-gloo: .venv/.installed  ## Measure all-reduce on the CPU: table, report, plots (under a minute)
+	@$(BENCH) run configs/gloo.yaml $(SET)
+
+bench-nccl: .venv/.installed  ## The same on NVIDIA GPUs, one a rank
+	@$(BENCH) run configs/nccl.yaml $(SET)
+
+report: .venv/.installed  ## Rebuild the report of a run: RUN=name, or the newest
+	@$(BENCH) report $(RUN)
+
+plots: .venv/.installed  ## Draw the plots of a run: RUN=name, or the newest
+	@$(BENCH) plots $(RUN)
+
+compare: .venv/.installed  ## Compare two runs: A=before B=after
+	@$(if $(and $(A),$(B)),$(BENCH) compare $(A) $(B),echo "make compare A=before B=after (names: make list)" >&2; exit 2)
+
+list: .venv/.installed  ## List the runs
+	@$(BENCH) list
+
+doctor: .venv/.installed  ## What can this machine measure, and what stands in the way?
+	@$(BENCH) doctor
+
+test: .venv/.installed-dev  ## Run the tests
+	@$(PY) -m pytest tests
+
+test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
+	@$(PY) -m pytest tests -m gpu -rs
+
+lint: .venv/.installed-dev  ## Check style and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+check: lint test  ## Everything a change must pass; the README's commands are among the tests
+
+schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAML with
+	@$(BENCH) schema > configs/schema.json
+
+bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets
+	@$(PY) tests/bench_self.py
+
+clean:  ## Remove caches and .venv; never results or plots
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	@find bench tests -name __pycache__ -prune -exec rm -rf {} +

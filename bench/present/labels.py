@@ -1,0 +1,15 @@
+"""A case in few words: for table rows, plot titles and the progress line. Loads nothing."""
+
+from bench.records import Case
+from bench.units import format_bytes
+
+
+def label(case: Case) -> str:
+    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; what is not at its default follows."""
+    words = [case.op, case.backend, case.dtype, f"{case.world_size} ranks", format_bytes(case.size_bytes)]
+    return " · ".join([*words, *extras(case)])
+
+
+def extras(case: Case) -> list[str]:
+    """What of a case differs from the defaults, such as `reduce_op=max`."""
+    return case.key.split("/")[5:]

@@ -1,0 +1,62 @@
+"""How a run goes, while it goes: a bar on a terminal, a line a launch elsewhere.
+
+Implements the observer that `measure.sweep` reports to. Draws only between cases: while ranks measure, this
+process sleeps, for every core is theirs.
+"""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench.present.labels import label
+from bench.records import Block, Case, Samples
+
+
+class Bar:
+    """Context that shows cases done, what is being measured, and the time that is left."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting the ranks", total=total, completed=done)
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def launching(self, block: Block) -> None:
+        """Ranks are being started."""
+        text = f"{block.backend}, {block.world_size} ranks, launch {block.launch}"
+        if self._console.is_terminal:
+            self._show(text)
+        else:
+            self._console.print(f"{text}: {len(block.cases)} cases", highlight=False)
+
+    def begun(self, case: Case, launch: int) -> None:
+        """A case is being measured."""
+        self._show(f"{label(case)}, launch {launch}")
+
+    def ended(self, samples: Samples) -> None:
+        """A case is measured, or has failed."""
+        self._progress.advance(self._task)
+        if samples.failure is not None:
+            self._console.print(f"failed: {label(samples.case)}: {samples.failure.text}", style="red", highlight=False)
+
+    def _show(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+        self._progress.refresh()

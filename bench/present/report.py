@@ -1,0 +1,191 @@
+"""report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
+
+In: a `Run`, its summaries and warnings, the plots that exist. Out: text. The page is the same document
+through a Markdown renderer, with the pictures inside, so that one file can be mailed.
+"""
+
+import base64
+import html
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from bench.present import tables
+from bench.present.labels import label
+from bench.records import Failure, Json, Run, Summary
+from bench.units import format_bytes, format_rounded_bytes, format_seconds
+
+# File name without suffix → title of what `plots` draws for one run, in the order of the report.
+PICTURES = {
+    "time": "Time against size",
+    "bandwidth": "Bus bandwidth against size",
+    "scaling": "Time against world size",
+    "ranks": "Arrival and duration of each rank",
+    "over-time": "Every sample in the order in which it was taken",
+}
+Picture = tuple[str, str]  # (title, file name without suffix)
+
+
+def build(
+    run: Run, summaries: Sequence[Summary], warnings: Sequence[str], pictures: Sequence[Picture], folder: str
+) -> str:
+    """The whole report as Markdown; `folder` is the way from the report to the pictures."""
+    parts = [
+        f"# {run.manifest.get('name', run.name)}: {_what_in_short(run)}",
+        tables.lines(_head(run, summaries)),
+        "## How far to trust it",
+        tables.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
+        method_line(run, summaries),
+    ]
+    for title, members in tables.groups(summaries):
+        parts += [f"## {title}", "Median time with its 95 % interval:", tables.overview(members)]
+        parts += ["Everything about each case:", tables.details(members)]
+    parts += _not_measured(run, summaries)
+    if pictures:
+        parts.append("## Pictures")
+        parts += [f"![{title}]({folder}/{name}.png)" for title, name in pictures]
+    parts.append("How to read this: README.md, section “Reading the report”. How it was obtained: docs/method.md.")
+    return "\n\n".join(parts) + "\n"
+
+
+def method_line(run: Run, summaries: Sequence[Summary]) -> str:
+    """One line that says how the numbers came about; it goes with every output."""
+    case = next((s.case for s in summaries), None)
+    if case is None:
+        return "How measured: nothing was."
+    clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
+    counts = [s.iterations // s.launches for s in summaries if s.launches]
+    n = "–".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
+    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
+    return (
+        f"How measured: {case.metric} · {case.sync} before each call · {clock} · maximum over ranks, "
+        f"median over {n} iterations, geometric mean over {launches} · "
+        f"{case.buffers} buffers · order shuffled, seed {run.plan.seed} · size in bytes a rank, GB = 10⁹ bytes"
+    )
+
+
+def summary_tables(summaries: Sequence[Summary]) -> str:
+    """What the terminal shows: the overview of each group."""
+    parts = []
+    for title, members in tables.groups(summaries):
+        parts += [f"### {title}", "time [95 % interval]", tables.overview(members)]
+        if any(s.busbw for s in members):
+            parts += ["bus bandwidth, GB/s", tables.bandwidth_overview(members)]
+    return "\n\n".join(parts)
+
+
+def _what_in_short(run: Run) -> str:
+    cases = run.plan.cases
+    operations = sorted({case.op for case in cases}) or ["nothing"]
+    return f"{', '.join(operations)}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+
+
+def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
+    cases = run.plan.cases
+    session = run.environment[0] if run.environment else {}
+    host: Json = session.get("host", {})
+    lines = []
+    if cases:
+        sizes = [case.size_bytes for case in cases]
+        worlds = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
+        backends = ", ".join(sorted({case.backend for case in cases}))
+        dtypes = ", ".join(sorted({case.dtype for case in cases}))
+        lines.append(
+            f"**What**: {backends}, {dtypes}, {format_bytes(min(sizes))} to {format_bytes(max(sizes))}, "
+            f"world sizes {worlds}; {len(cases)} cases × {run.plan.launches} launches"
+        )
+    done = sum(1 for s in run.samples if s.failure is None)
+    failed = len(run.samples) - done
+    lines.append(
+        f"**State**: {run.manifest.get('status')}; {done} of {run.plan.total} measurements good, {failed} failed, "
+        f"{len(run.plan.skips)} cases skipped{_duration(run)}"
+    )
+    cpu = host.get("cpu", {})
+    if host:
+        lines.append(
+            f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "
+            f"{format_rounded_bytes(host.get('memory_bytes', 0))} of memory, kernel {host.get('kernel')}"
+            + (", in a virtual machine" if cpu.get("hypervisor") == "yes" else "")
+        )
+        for gpu in host.get("gpus", []):
+            lines.append(f"**GPU**: {gpu.get('name')}, driver {gpu.get('driver')}")
+        lines.append(
+            f"**With**: torch {host.get('packages', {}).get('torch')}, Python {host.get('python')}, "
+            f"CollBench {host.get('collbench')} (commit {host.get('commit')})" + _nccl(session)
+        )
+    lines.append(f"**Data**: {_verified(summaries)}")
+    return lines
+
+
+def _verified(summaries: Sequence[Summary]) -> str:
+    wrong = sum(1 for s in summaries for failure in s.failures if failure.kind == "wrong")
+    if wrong:
+        return f"{wrong} measurements gave WRONG results; no number is printed for them"
+    return "every result was verified element by element, before the first and after the last timed call"
+
+
+def _nccl(session: Json) -> str:
+    versions = {rank.get("nccl") for launch in session.get("launches", []) for rank in launch.get("ranks", [])} - {None}
+    return f", NCCL {', '.join(sorted(versions))}" if versions else ""
+
+
+def _duration(run: Run) -> str:
+    started, finished = run.manifest.get("started"), run.manifest.get("finished")
+    if not started or not finished:
+        return ""
+    return (
+        f"; took {format_seconds((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())}"
+    )
+
+
+def _not_measured(run: Run, summaries: Sequence[Summary]) -> list[str]:
+    parts = []
+    failures: list[tuple[str, int, Failure]] = [
+        (label(s.case), s.launch, s.failure) for s in run.samples if s.failure is not None
+    ]
+    if failures:
+        rows = [
+            [name, str(launch), f.kind, NO_RANK if f.rank is None else str(f.rank), f.text]
+            for name, launch, f in failures
+        ]
+        parts += ["## Failed", tables.markdown(rows, ["case", "launch", "kind", "rank", "what happened"], ["left"] * 5)]
+    if run.plan.skips:
+        rows = [[label(skip.case), skip.reason] for skip in run.plan.skips]
+        parts += ["## Skipped", tables.markdown(rows, ["case", "why"], ["left"] * 2)]
+    noted = [(label(s.case), warning) for s in summaries for warning in s.warnings]
+    if noted:
+        parts += [
+            "## Notes on single cases",
+            tables.markdown([list(note) for note in noted], ["case", "note"], ["left"] * 2),
+        ]
+    return parts
+
+
+NO_RANK = "none"
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
+table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; }
+table { display: block; overflow-x: auto; }
+th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th { border-bottom: 2px solid #888; }
+tr:hover td { background: #f4f6f8; }
+img { max-width: 100%; border: 1px solid #eee; margin: .5em 0; }
+h2 { margin-top: 2em; border-bottom: 1px solid #ccc; }
+@media print { body { max-width: none; } tr:hover td { background: none; } }
+"""
+
+
+def page(report: str, title: str, pictures: dict[str, Path]) -> str:
+    """The report as one self-contained HTML file. pictures: the address in the report → the file."""
+    from markdown_it import MarkdownIt  # here: only this page needs a renderer
+
+    body = str(MarkdownIt("commonmark", {"html": False}).enable("table").render(report))
+    for address, file in pictures.items():
+        data = base64.b64encode(file.read_bytes()).decode()
+        body = body.replace(f'src="{html.escape(address)}"', f'src="data:image/png;base64,{data}"')
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
