@@ -204,12 +204,13 @@ def runs(root: Path) -> Iterator[Path]:
 
 
 def find(root: Path, run: str | None) -> Path:
-    """A run by path, by name below `root`, by the end of its name; the newest for None."""
+    """A run by path, by name below `root`, by the end of its name (then the newest such); the newest for None."""
     if run is None:
         return newest(root)
     if Path(run).is_dir():
         return Path(run)
-    matches = [path for path in runs(root) if path.name == run or path.name.endswith(f"-{run}")]
+    pattern = re.compile(rf"(.*-)?{re.escape(run)}(-\d+)?")
+    matches = [path for path in runs(root) if pattern.fullmatch(path.name)]
     if not matches:
         raise StoreError(f"{run}: no such run, neither as a folder nor below {root} (see: list)")
     return matches[-1]

@@ -31,7 +31,7 @@ def plan(plan: Plan) -> str:
     count = (
         f"{s.iterations} iterations each"
         if s.iterations
-        else f"each until ±{s.relative_error:.0%}, {format_seconds(s.seconds_per_case)} or {s.max_iterations} iterations"
+        else f"until ±{s.relative_error:.0%}, {format_seconds(s.seconds_per_case)} or {s.max_iterations} iterations"
     )
     bound = "about" if s.iterations else "at most about"
     lines = [

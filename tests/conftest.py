@@ -1,0 +1,90 @@
+"""What several test files need: the command line as a user runs it, and runs made of invented numbers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from bench import store
+from bench.records import Block, Case, Plan, Run, Samples, Sampling, Timings, Usage
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)
+TINY = """
+backends: [gloo]
+world_sizes: [2]
+launches: 1
+operations: [all_reduce]
+sizes: [4KiB, 64KiB]
+sampling: {warmup: 1, warmup_seconds: 0, iterations: 8}
+timeout: 10s
+seed: 1
+"""
+
+
+class CommandLine:
+    """`run_bench.py` in a folder of its own, as a user would call it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "COLUMNS"}}
+
+    def config(self, text: str = TINY, name: str = "tiny.yaml") -> str:
+        (self.folder / name).write_text(text)
+        return name
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen:
+        command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, **{**pipes, **options})
+
+    def __call__(self, *arguments: str, timeout: float = 120, **options) -> subprocess.CompletedProcess:
+        process = self.start(*arguments, **options)
+        out, err = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def runs(self) -> list[Path]:
+        return list(store.runs(self.folder / "results"))
+
+    def only_run(self) -> Run:
+        (path,) = self.runs()
+        return store.read(path)
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that still runs from this folder: parents, fork servers, ranks."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.cwd() == str(self.folder.resolve()) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
+
+
+def timings(duration_ns, start_ns=None) -> Timings:
+    duration = np.asarray(duration_ns, dtype=np.int64)
+    start = np.arange(len(duration), dtype=np.int64)[:, None] * 10**7 + np.zeros_like(duration)
+    return Timings(start if start_ns is None else np.asarray(start_ns, dtype=np.int64), duration)
+
+
+def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float = 2.0, **more) -> Samples:
+    n = case.world_size
+    usage = Usage(1.0, [1.0] * n, [3] * n, [10**8] * n, case.size_bytes, [80.0] * n, busy_s, 0.0)
+    return Samples(case, launch, 1e9 + launch, 123, None, timings(duration_ns, start_ns), "precision", usage, **more)
+
+
+def invented_run(all_samples: list[Samples], skips=(), launches: int = 1, faults=(), path: Path = Path("r")) -> Run:
+    blocks = [Block(s.case.backend, s.case.world_size, s.launch, (s.case,)) for s in all_samples]
+    plan = Plan("invented", tuple(blocks), tuple(skips), launches, 7, SAMPLING, 60.0, 0, tuple(faults))
+    manifest = {"name": "invented", "status": "complete", "started": "2026-01-01T00:00:00+00:00", "finished": None}
+    return Run(path, manifest, plan, [], all_samples)

@@ -1,0 +1,119 @@
+"""A good file gives what it says; a bad one gives one line with file, key, value and what is allowed."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.config import Config, load, parse
+from bench.errors import ConfigError
+from conftest import ROOT
+
+GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: {from: 1KiB, to: 64MiB, factor: 4}\n"
+
+
+def message(extra: str = "", sets=(), base: str = GOOD) -> str:
+    with pytest.raises(ConfigError) as error:
+        parse((base + extra).encode(), "c.yaml", sets)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_range_of_sizes():
+    assert parse(GOOD.encode(), "c").size_list == [2**k for k in range(10, 27, 2)]
+
+
+def test_a_list_keeps_its_order_and_units():
+    assert parse(GOOD.encode(), "c", ["sizes=[1GB, 1MB, 1MiB]"]).size_list == [10**9, 10**6, 2**20]
+
+
+@pytest.mark.parametrize(
+    ("extra", "parts"),
+    [
+        ("sampling: {warmpu: 3}", ["c.yaml: sampling.warmpu", "did you mean 'warmup'", "allowed: warmup,"]),
+        ("dtypes: [float23]", ["dtypes[0]: float23", "did you mean 'float32'", "bfloat16"]),
+        ("launches: three", ["launches: three", "integer"]),
+        ("launches: 0", ["launches: 0", "greater than or equal to 1"]),
+        ("dtypes: float32", ["dtypes: float32 is not a list", "[float32]"]),
+        ("sampling: {iterations: 10, relative_error: 0.1}", ["relative_error would be ignored"]),
+        ("timeout: 5M", ["timeout", "unknown unit 'M'"]),
+        ("seed: 1.5", ["seed: 1.5", "integer"]),
+        ("name: ../x", ["name: ../x"]),
+        ("faults: [{do: explode, rank: 1}]", ["faults[0].do: explode", "raise, exit"]),
+        ("launches: 3\nlaunches: 4", ["line 6", "'launches' is there twice"]),
+        ("a: *x", ["line 5", "aliases"]),
+        ("x: !!python/object/apply:os.system [ls]", ["line 5", "python/object"]),
+        ("x: !mine {a: 1}", ["line 5", "!mine"]),
+        ("? [a, b]\n: 3", ["line 5", "plain word"]),
+        ("yes: 2", ["line 5", "plain word"]),
+        ("[", ["line 5"]),
+        ("world_sizes2: 1", ["world_sizes2: unknown key", "did you mean 'world_sizes'"]),
+    ],
+)
+def test_each_mistake_is_one_line_that_says_how_to_mend_it(extra, parts):
+    text = message(extra)
+    for part in parts:
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("sizes=[1M]", ["--set", "sizes[0]", "1MB", "1MiB"]),
+        ("sizes=[1MB, 1MB]", ["listed twice"]),
+        ("sizes={from: 2MiB, to: 1MiB}", ["larger than"]),
+        ("sizes={form: 2MiB, to: 4MiB}", ["sizes.form: unknown key", "did you mean 'from'"]),
+        ("sampling.iterations=x", ["--set: sampling.iterations: x"]),
+        ("a.b=3", ["--set: a: unknown key"]),
+        ("=3", ["key.path=value"]),
+        ("launches.b=3", ["--set"]),
+        ("world_sizes=['2']", ["world_sizes[0]", "integer"]),
+    ],
+)
+def test_overrides_are_checked_like_the_file(override, parts):
+    text = message(sets=[override])
+    for part in parts:
+        assert part in text
+
+
+def test_an_override_wins_and_may_make_a_section():
+    config = parse(GOOD.encode(), "c", ["sampling.iterations=7", "launches=2"])
+    assert (config.sampling.iterations, config.launches) == (7, 2)
+
+
+def test_bombs_and_giants_are_refused_quickly():
+    bomb = "a: &a [x, x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20)
+    )
+    assert "aliases" in message(base=bomb)
+    assert "larger than 64 KiB" in message(base="x: " + "y" * 10_000_000)
+    assert "nested too deeply" in message(base="x: " + "[" * 20_000)
+    with pytest.raises(ConfigError, match="UTF-8"):
+        parse(b"\xff\xfe", "c")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_a_config_or_a_config_error(raw):
+    try:
+        parse(raw, "c")
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+def test_missing_files_and_folders_are_one_line(tmp_path):
+    for path in (tmp_path / "no.yaml", tmp_path):
+        with pytest.raises(ConfigError, match=str(path)):
+            load(path)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_shipped_configurations_are_valid_and_name_their_schema(path):
+    config, raw = load(path)
+    assert config.name == path.stem
+    assert raw.startswith(b"# yaml-language-server: $schema=schema.json")
+
+
+def test_the_schema_file_is_current():
+    assert json.loads((ROOT / "configs/schema.json").read_text()) == Config.model_json_schema()

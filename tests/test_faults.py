@@ -1,0 +1,158 @@
+"""Real ranks that die, stop, raise, leave or hang: recorded with rank and reason, the rest measured, nothing left."""
+
+import signal
+import time
+
+import psutil
+import pytest
+
+from conftest import TINY
+from test_measure import assert_nothing_left
+
+SLOW = TINY.replace("iterations: 8", "iterations: 4000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
+
+
+@pytest.mark.parametrize(
+    ("do", "kind", "words"),
+    [
+        ("raise", "raised", "planted fault"),
+        ("exit", "exited", "status 0 before it was done"),
+        ("kill", "killed", "SIGKILL"),
+        ("stop", "hang", "is stopped"),
+        ("hang", "hang", "not in the collective, but in _hang"),
+    ],
+)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_fault_costs_its_case_only(cli, do, kind, words, world_size):
+    config = cli.config()
+    fault = f"faults=[{{do: {do}, rank: 1, iteration: 4, size: 4KiB}}]"
+    began = time.monotonic()
+    done = cli(
+        "run", config, "--no-plots", "--set", fault, "--set", "timeout=2s", "--set", f"world_sizes=[{world_size}]"
+    )
+    assert time.monotonic() - began < 60
+    assert done.returncode == 1
+    by_size = {s.case.size_bytes: s for s in cli.only_run().samples}
+    failure = by_size[4096].failure
+    assert (failure.kind, failure.rank) == (kind, 1), failure
+    assert words in failure.text
+    assert by_size[65536].failure is None
+    assert cli.only_run().manifest["status"] == "complete"
+    assert words in cli("report", "--format", "markdown").stdout
+    assert_nothing_left(cli)
+
+
+def test_ranks_that_cannot_join_fail_their_cases_with_the_reason(cli):
+    cli.environment["GLOO_SOCKET_IFNAME"] = "no-such-interface"
+    done = cli("run", cli.config(), "--no-plots")
+    assert done.returncode == 1
+    assert {s.failure.kind for s in cli.only_run().samples} == {"start"}
+    assert_nothing_left(cli)
+
+
+def wait_for_samples(cli, count: int = 1, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if cli.runs() and (cli.runs()[0] / "samples.jsonl").read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing was measured in time")
+
+
+def ranks_of(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children(recursive=True) if child.num_threads() > 2]
+
+
+MANY = TINY.replace("launches: 1", "launches: 40").replace("iterations: 8", "iterations: 60")
+
+
+def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli):
+    config = cli.config(MANY)
+    process = cli.start("run", config, "--no-plots", start_new_session=True)
+    wait_for_samples(cli, 3)
+    import os
+
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 3
+    assert process.returncode == 130
+    assert "run --resume" in err and "Traceback" not in err
+    assert_nothing_left(cli)
+    first = cli.only_run()
+    assert first.manifest["status"] == "interrupted"
+    kept = (first.path / "samples.jsonl").read_bytes()
+    assert 3 <= len(first.samples) < first.plan.total
+    done = cli("run", "--resume", "tiny", "--no-plots")
+    assert done.returncode == 0, done.stderr
+    again = cli.only_run()
+    assert (again.path / "samples.jsonl").read_bytes().startswith(kept)
+    pairs = [(s.case.key, s.launch) for s in again.samples]
+    assert len(pairs) == len(set(pairs)) == again.plan.total
+    assert len(again.environment) == 2 and again.manifest["status"] == "complete"
+
+
+def test_ctrl_c_while_torch_is_still_loading(cli):
+    import os
+
+    process = cli.start("run", cli.config(), start_new_session=True)
+    while not cli.runs():
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, time.monotonic() - began < 3) == (130, True)
+    assert "Traceback" not in err
+    assert_nothing_left(cli)
+
+
+def test_the_ranks_end_when_the_parent_is_killed_and_the_run_can_go_on(cli):
+    process = cli.start("run", cli.config(MANY), "--no-plots")
+    wait_for_samples(cli, 2)
+    assert len(ranks_of(process.pid)) >= 2
+    process.kill()
+    process.communicate()
+    assert_nothing_left(cli)
+    assert cli("list").stdout.count("interrupted") == 1
+    assert cli("run", "--resume", str(cli.runs()[0]), "--no-plots").returncode == 0
+    assert len(cli.only_run().samples) == cli.only_run().plan.total
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_ended_from_outside_is_named(cli, number):
+    process = cli.start(
+        "run", cli.config(SLOW), "--no-plots", "--set", "timeout=2s", "--set", "sampling.iterations=9000"
+    )
+    deadline = time.monotonic() + 60
+    while len(ranks_of(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    victim = next(p for p in ranks_of(process.pid))
+    victim.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    (samples,) = cli.only_run().samples
+    assert samples.failure.kind == ("killed" if number == signal.SIGKILL else "hang")
+    assert samples.failure.rank in {0, 1}
+    assert_nothing_left(cli)
+
+
+def test_two_runs_at_once_do_not_meet_and_each_notices_the_other(cli):
+    text = TINY.replace("iterations: 8", "iterations: 700").replace("sizes: [4KiB, 64KiB]", "sizes: [1MiB]")
+    one, two = cli.start("run", cli.config(text), "--no-plots"), cli.start("run", cli.config(text), "--no-plots")
+    outputs = [process.communicate(timeout=120)[0] for process in (one, two)]
+    assert (one.returncode, two.returncode) == (0, 0)
+    assert len(cli.runs()) == 2
+    for output in outputs:
+        assert "other processes used" in output
+
+
+def test_a_run_in_progress_cannot_be_resumed(cli):
+    process = cli.start("run", cli.config(MANY), "--no-plots")
+    wait_for_samples(cli)
+    done = cli("run", "--resume", "tiny")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "another process is measuring" in done.stderr
+    process.kill()
+    process.communicate()
+    assert_nothing_left(cli)

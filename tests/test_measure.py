@@ -1,0 +1,117 @@
+"""Real gloo ranks: every dtype and reduce op is right, a wrong element is caught, nothing listens outwards."""
+
+import socket
+import time
+
+import psutil
+import pytest
+
+from bench.operations import DTYPES, OPERATIONS, REDUCE_OPS
+
+
+def test_each_operation_has_a_builder():
+    from bench.measure.collectives import BUILDERS
+
+    assert set(BUILDERS) == set(OPERATIONS)
+
+
+def test_every_dtype_and_reduce_op_is_verified_on_real_ranks(cli):
+    config = cli.config(f"""
+backends: [gloo]
+world_sizes: [1, 2, 3]
+launches: 1
+operations: [all_reduce]
+dtypes: [{", ".join(DTYPES)}]
+reduce_ops: [{", ".join(REDUCE_OPS)}]
+sizes: [8, 4KiB, 1.2MB]
+sampling: {{warmup: 1, warmup_seconds: 0, iterations: 6}}
+buffers: hot
+""")
+    done = cli("run", config, "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = cli.only_run()
+    assert len(run.samples) == 3 * 3 * len(DTYPES) * len(REDUCE_OPS)
+    assert all(s.failure is None for s in run.samples)
+
+
+@pytest.mark.parametrize("buffers", ["rotate", "hot", "flush"])
+@pytest.mark.parametrize("iteration", [0, 5])
+def test_one_wrong_element_is_caught_before_and_after_timing(cli, buffers, iteration):
+    config = cli.config()
+    fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"
+    done = cli("run", config, "--no-plots", "--set", fault, "--set", f"buffers={buffers}")
+    assert done.returncode == 1
+    by_size = {s.case.size_bytes: s for s in cli.only_run().samples}
+    failure = by_size[4096].failure
+    assert (failure.kind, failure.rank) == ("wrong", 1)
+    assert ("before" if iteration == 0 else "after") in failure.text
+    assert by_size[65536].failure is None
+    table = cli("report", "--format", "csv").stdout.splitlines()
+    assert ",,,," in next(row for row in table if row.startswith("all_reduce/gloo/n2/float32/4096"))
+
+
+def test_ranks_listen_on_loopback_only_and_leave_nothing_behind(cli):
+    config = cli.config()
+    process = cli.start("run", config, "--no-plots", "--set", "sampling.iterations=3000", "--set", "sizes=[1MiB]")
+    listening: set[str] = set()
+    while process.poll() is None and len(listening) == 0:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            try:
+                found = child.net_connections(kind="inet")
+            except psutil.Error:
+                continue
+            listening |= {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
+        time.sleep(0.05)
+    process.communicate(timeout=60)
+    assert listening <= {"127.0.0.1", "::1"} and listening
+    assert process.returncode == 0
+    assert_nothing_left(cli)
+
+
+def test_the_measured_numbers_are_those_of_the_samples(cli):
+    """The table is the median of the per-iteration maximum, by hand from the file."""
+    assert cli("run", cli.config(), "--no-plots").returncode == 0
+    run = cli.only_run()
+    for samples in run.samples:
+        slowest = sorted(samples.timed.duration_ns.max(axis=1).tolist())
+        by_hand = (slowest[3] + slowest[4]) / 2 / 1e9
+        text = cli("report", "--format", "json").stdout
+        assert f'"time_s": {by_hand!r}'[:18] in text
+        assert samples.timed.duration_ns.shape == (8, 2)
+        assert (samples.timed.start_ns >= 0).all()
+
+
+def test_a_late_rank_is_seen_in_the_arrivals(cli):
+    fault = "faults=[{do: late, rank: 1, delay: 5ms}]"
+    assert cli("run", cli.config(), "--no-plots", "--set", fault).returncode == 0
+    for samples in cli.only_run().samples:
+        late = samples.timed.start_ns[:, 1] - samples.timed.start_ns[:, 0]
+        assert (late > 4e6).all()
+        # the victim waits, the culprit does not: its local duration is the short one
+        assert (samples.timed.duration_ns[:, 0] > samples.timed.duration_ns[:, 1]).mean() > 0.9
+
+
+def test_it_works_from_any_folder_and_the_parent_loads_no_torch(cli):
+    done = cli("run", cli.config(), "--no-plots")
+    assert done.returncode == 0
+    assert cli.only_run().environment[0]["launches"][0]["ready_s"] < 60
+    code = "import sys; sys.argv=['x','report']; import run_bench\ntry: run_bench.main()\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    import subprocess
+    import sys
+
+    from conftest import ROOT
+
+    command = [sys.executable, "-c", code]
+    subprocess.run(
+        command, cwd=cli.folder, env={**cli.environment, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True
+    )
+
+
+def assert_nothing_left(cli, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while cli.processes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert cli.processes() == []
+    with socket.socket() as probe:  # and the loopback is still ours to use
+        probe.bind(("127.0.0.1", 0))

@@ -1,0 +1,91 @@
+"""A plan holds every combination once a launch, in an order that its seed fixes, and says what it leaves out."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench import plan as planning
+from bench.config import parse
+from bench.records import Case, Machine
+
+MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
+BASE = b"backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [4KiB, 1MiB]\nlaunches: 3\n"
+
+
+def expand(sets=(), machine=MACHINE, seed=1):
+    return planning.expand(parse(BASE, "c", sets), machine, seed)
+
+
+def test_every_combination_once_a_launch():
+    plan = expand(["dtypes=[float32, int8]", "reduce_ops=[sum, max]"])
+    assert len(plan.cases) == 2 * 2 * 2 * 2
+    assert plan.total == 3 * len(plan.cases)
+    for launch in (1, 2, 3):
+        keys = [case.key for block in plan.blocks if block.launch == launch for case in block.cases]
+        assert sorted(keys) == sorted(case.key for case in plan.cases)
+    for block in plan.blocks:
+        assert {(case.backend, case.world_size) for case in block.cases} == {(block.backend, block.world_size)}
+
+
+def test_the_seed_fixes_the_order_and_each_launch_has_its_own():
+    sets = ["sizes={from: 1KiB, to: 1MiB}", "world_sizes=[2]"]
+    assert expand(sets) == expand(sets)
+    assert expand(sets, seed=2).blocks != expand(sets).blocks
+    first, second, *_ = expand(sets).blocks
+    assert first.cases != second.cases
+
+
+def test_keys_leave_out_defaults():
+    case = Case("all_reduce", "gloo", 4, "float32", 1048576)
+    assert case.key == "all_reduce/gloo/n4/float32/1048576"
+    assert replace(case, reduce_op="max").key == case.key + "/reduce_op=max"
+
+
+def test_what_does_not_fit_into_memory_is_skipped_with_the_numbers():
+    small = replace(MACHINE, memory_available_bytes=4 * 2**30)
+    plan = expand(["sizes=[1MB, 1GB]", "world_sizes=[2, 6]"], small)
+    (skip,) = plan.skips
+    assert (skip.case.world_size, skip.case.size_bytes) == (6, 10**9)
+    assert "6 × 1.03 GiB" in skip.reason and "3.20 GiB may be used" in skip.reason
+
+
+@pytest.mark.parametrize(
+    ("sets", "machine", "reason"),
+    [
+        (["backends=[nccl]"], replace(MACHINE, backends_missing={"nccl": "no GPU"}), "no GPU"),
+        (["backends=[nccl]", "world_sizes=[4]"], replace(MACHINE, gpus=2), "this machine has 2"),
+        (["sizes=[4095]"], MACHINE, "whole number of float32"),
+        (
+            ["dtypes=[bfloat16]", "world_sizes=[257]"],
+            replace(MACHINE, memory_available_bytes=2**50),
+            "not exact in bfloat16",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_skipped_with_its_reason(sets, machine, reason):
+    plan = expand(sets, machine)
+    assert plan.total == 0
+    assert all(reason in skip.reason for skip in plan.skips)
+    assert plan.skips
+
+
+def test_remaining_is_the_plan_minus_what_is_done():
+    plan = expand()
+    done = {(case.key, block.launch) for block in plan.blocks[:2] for case in block.cases}
+    rest = planning.remaining(plan, done)
+    assert rest == [*plan.blocks[2:]]
+    assert planning.remaining(plan, done | {(c.key, b.launch) for b in rest for c in b.cases}) == []
+
+
+def test_a_pool_outgrows_the_caches_and_large_messages_need_no_pool():
+    case = Case("all_reduce", "gloo", 2, "float32", 4096)
+    assert planning.pool_slots(case, 64 * 2**20) == 16384
+    assert planning.pool_slots(replace(case, size_bytes=10**9), 64 * 2**20) == 1
+    assert planning.pool_slots(case, 0) == 1
+
+
+def test_the_estimate_grows_with_the_work():
+    assert planning.estimate_s(expand(["launches=6"])) > planning.estimate_s(expand())
+    assert planning.estimate_s(expand(["sampling.iterations=1000"])) > planning.estimate_s(
+        expand(["sampling.iterations=10"])
+    )

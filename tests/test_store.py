@@ -1,0 +1,177 @@
+"""What was measured is kept through crashes, full disks and hands that meddle; what cannot be read says so."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import store
+from bench.errors import StoreError
+from bench.records import Block, Case, Failure, Fault, Plan, Samples, Skip, Timings
+from conftest import SAMPLING, samples
+
+CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
+PLAN = Plan(
+    "t", (Block("gloo", 2, 1, (CASE,)), Block("gloo", 2, 2, (CASE,))), (Skip(CASE, "too big"),), 2, 5, SAMPLING,
+    60.0, 64, (Fault("kill", 1),),
+)  # fmt: skip
+
+
+def line(launch: int = 1) -> bytes:
+    return store.samples_to_line(samples(CASE, launch, [[10, 12], [11, 13], [12, 14]]))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return store.create(tmp_path, PLAN, b"name: t\n", {"argv": ["run"]})
+
+
+def write_lines(run, *lines: bytes) -> None:
+    with store.Journal(run) as journal:
+        for one in lines:
+            journal.append(one)
+
+
+def test_a_run_is_read_as_it_was_written(run):
+    write_lines(run, line(1), line(2))
+    read = store.read(run)
+    assert read.plan == PLAN
+    assert [s.launch for s in read.samples] == [1, 2]
+    assert read.samples[0].timed.duration_ns.tolist() == [[10, 12], [11, 13], [12, 14]]
+    assert (run / "config.yaml").read_bytes() == b"name: t\n"
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 2**50), min_size=n, max_size=n), min_size=1, max_size=9)
+    ),
+    st.one_of(
+        st.none(), st.builds(Failure, st.sampled_from(["hang", "wrong"]), st.none() | st.integers(0, 9), st.text())
+    ),
+)
+def test_any_samples_survive_the_way_through_a_line(rows, failure):
+    case = Case("all_reduce", "gloo", len(rows[0]), "float32", 4)
+    array = np.array(rows, dtype=np.int64)
+    before = Samples(case, 3, 1.5, 7, None, Timings(array, array, array), "count", None, failure)
+    text = store.samples_to_line(before)
+    assert b"\n" not in text
+    after = store.samples_from_json(json.loads(text))
+    assert (after.case, after.launch, after.failure, after.stopped_by) == (case, 3, failure, "count")
+    assert (after.timed.host_ns == array).all()
+
+
+def test_a_torn_last_line_counts_as_not_measured(run):
+    write_lines(run, line(1))
+    with (run / "samples.jsonl").open("ab") as file:
+        file.write(line(2)[:40])
+    read = store.read(run)
+    assert len(read.samples) == 1 and "torn" in read.warnings[0]
+    write_lines(run, line(2))  # a resume drops the torn line and goes on
+    assert [s.launch for s in store.read(run).samples] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"{}", b"nonsense", b"[1]", b"null", line()[:50], line().replace(b'"duration_ns":[[10', b'"duration_ns":[['),
+     line().replace(b'"world_size":2', b'"world_size":3'), line().replace(b"[10,11,12]", b"[10,11]")],
+)  # fmt: skip
+def test_a_damaged_line_in_the_middle_is_refused_with_its_number(run, damage):
+    (run / "samples.jsonl").write_bytes(line(1) + b"\n" + damage + b"\n" + line(2) + b"\n")
+    with pytest.raises(StoreError, match=r"samples\.jsonl: line 2: damaged"):
+        store.read(run)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "environment.json", "samples.jsonl", "manifest.json"])
+def test_missing_and_damaged_files_are_named(run, name):
+    text = (run / name).read_bytes()
+    (run / name).unlink()
+    with pytest.raises(StoreError, match=name):
+        store.read(run)
+    (run / name).write_bytes(text[:-5] + b"{{{\n")
+    with pytest.raises(StoreError, match=name):
+        store.read(run)
+
+
+def test_a_newer_schema_is_refused_with_both_numbers(run):
+    store.update_manifest(run, schema=store.SCHEMA + 3)
+    with pytest.raises(StoreError, match=f"schema {store.SCHEMA + 3}.* up to {store.SCHEMA}"):
+        store.read(run)
+
+
+def test_what_is_no_run_is_said_to_be_none(tmp_path):
+    with pytest.raises(StoreError, match="not a run folder"):
+        store.read(tmp_path)
+    with pytest.raises(StoreError, match="no such folder"):
+        store.read(tmp_path / "nothing")
+    with pytest.raises(StoreError, match="no runs here yet"):
+        store.find(tmp_path, None)
+    with pytest.raises(StoreError, match="no such run"):
+        store.find(tmp_path, "nothing")
+
+
+def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
+    made = {store.create(tmp_path, PLAN, b"", {}) for _ in range(3)}
+    assert len(made) == 3
+    assert set(store.runs(tmp_path)) == made
+    assert store.find(tmp_path, "t") == max(made)
+
+
+def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
+    assert store.read_manifest(run)["status"] == "interrupted"  # "running" is written, but nobody runs
+    with store.Journal(run):
+        assert store.read_manifest(run)["status"] == "running"
+        with pytest.raises(StoreError, match="another process"), store.Journal(run):
+            pass
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB of its own."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_tears_nothing(small_disk):
+    run = store.create(small_disk, PLAN, b"", {})
+    (small_disk / "filler").write_bytes(b"x" * (small_disk_free(small_disk) - 8192))
+    with store.Journal(run) as journal:
+        with pytest.raises(StoreError, match=r"the disk is full; what was measured is kept.*--resume"):
+            for _ in range(100):
+                journal.append(line(1))
+        kept = len(store.read(run).samples)
+        assert 0 < kept < 100
+        (small_disk / "filler").unlink()
+        journal.append(line(2))
+    read = store.read(run)
+    assert len(read.samples) == kept + 1 and not read.warnings
+    with pytest.raises(StoreError, match="the disk is full"):
+        store.write(run / "report.md", b"x" * 100_000)
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+
+
+def small_disk_free(place) -> int:
+    return shutil.disk_usage(place).free
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="not a directory"):
+        store.create(tmp_path / "file" / "results", PLAN, b"", {})
+
+
+def test_only_whole_files_replace_old_ones(run):
+    store.write(run / "report.md", "first")
+    if os.geteuid() == 0:  # root may write anywhere: take the way through a folder that vanishes
+        with pytest.raises(StoreError):
+            store.write(run / "gone" / "report.md", "second")
+    assert (run / "report.md").read_text() == "first"

@@ -1,0 +1,88 @@
+"""What is printed is read back to the same number; what is ambiguous is refused with the way out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import units
+
+
+@given(st.integers(1, 2**60))
+def test_formatted_bytes_are_read_back_exactly(size):
+    assert units.parse_bytes(units.format_bytes(size)) == size
+    assert units.parse_bytes(size) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1MB", 10**6),
+        ("1MiB", 2**20),
+        ("64 KiB", 65536),
+        ("1.5 GB", 1_500_000_000),
+        ("4096", 4096),
+        ("0.5KiB", 512),
+        (".5KB", 500),
+    ],
+)
+def test_decimal_and_binary_prefixes_are_kept_apart(text, size):
+    assert units.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["1M", "1m", "1k", "4G", "1mb", "1Mb", "1mib"])
+def test_an_ambiguous_prefix_is_refused_with_both_ways_out(text):
+    letter = text[1].upper()
+    with pytest.raises(ValueError, match=f"1{letter}B|4{letter}B") as error:
+        units.parse_bytes(text)
+    assert f"{letter}iB" in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["", "big", "1.5B", "-1", 0, -4, "0", True, 1.0, None, "1 MB MB", "1e6"])
+def test_what_is_no_size_is_refused(value):
+    with pytest.raises(ValueError, match=r"."):
+        units.parse_bytes(value)
+
+
+@given(st.text(max_size=20))
+def test_any_text_gives_a_size_or_a_sentence(text):
+    for parse in (units.parse_bytes, units.parse_seconds):
+        try:
+            assert parse(text) >= 0
+        except ValueError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("50ms", 0.05), ("2 min", 120), (3, 3.0), ("1.5s", 1.5), ("10us", 1e-5)]
+)
+def test_durations(value, seconds):
+    assert units.parse_seconds(value) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("value", ["5M", "-1s", float("nan"), float("inf"), -1, True, None, "s"])
+def test_what_is_no_duration_is_refused(value):
+    with pytest.raises(ValueError, match=r"."):
+        units.parse_seconds(value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.000556, "556 µs"), (0.00161, "1.61 ms"), (0.0628, "62.8 ms"), (1.0, "1.00 s"), (200, "3.3 min"),
+     (1.2e-8, "12.0 ns"), (0.00099951, "1.00 ms"), (0.0099995, "10.0 ms")],
+)  # fmt: skip
+def test_times_have_three_digits(seconds, text):
+    assert units.format_seconds(seconds) == text
+
+
+@given(st.floats(1e-9, 100))
+def test_printed_times_are_within_half_a_percent(seconds):
+    number, unit = units.format_seconds(seconds).split()
+    scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert float(number) * scale == pytest.approx(seconds, rel=0.0051)
+
+
+def test_rates_and_rounded_sizes():
+    assert units.format_rate(1.05e9) == "1.05"
+    assert units.format_rate(23e3) == "2.3e-05"
+    assert units.format_rounded_bytes(1.5 * 2**30) == "1.50 GiB"
+    assert units.format_rounded_bytes(12) == "12 B"
