@@ -28,7 +28,7 @@ HANDLING_BYTES_PER_S = 1e9
 
 def expand(config: Config, machine: Machine, seed: int) -> Plan:
     """All combinations that the configuration asks for, minus what this machine cannot do."""
-    pool_bytes = 2 * machine.last_level_cache_bytes if config.buffers == "rotate" else 0
+    pool_bytes = 2 * machine.last_level_cache_bytes
     cases: list[Case] = []
     skips: list[Skip] = []
     for case in _combinations(config):
@@ -61,13 +61,18 @@ def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Block]:
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:
-    """How many buffers a case walks through, so that none is in a cache when its turn comes."""
-    return max(1, math.ceil(pool_bytes / case.size_bytes))
+    """How many buffers a case walks through; with `rotate`, so many that none is in a cache when its turn comes."""
+    return max(1, math.ceil(pool_bytes / case.size_bytes)) if case.buffers == "rotate" else 1
 
 
 def buffer_bytes(case: Case, pool_bytes: int) -> int:
-    """Bytes of buffers that one rank holds for a case."""
+    """Bytes of buffers that one rank holds for a case, without what `flush` overwrites."""
     return OPERATIONS[case.op].buffers * case.size_bytes * pool_slots(case, pool_bytes)
+
+
+def scratch_bytes(case: Case, pool_bytes: int) -> int:
+    """Bytes that `flush` overwrites before each call, so that the caches hold nothing of the buffers."""
+    return pool_bytes if case.buffers == "flush" else 0
 
 
 def estimate_s(plan: Plan) -> float:
@@ -112,7 +117,7 @@ def _obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
 
 
 def _memory_obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
-    a_rank = buffer_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
     usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
     if case.world_size * a_rank <= usable:
         return None

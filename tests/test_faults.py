@@ -1,5 +1,7 @@
 """Real ranks that die, stop, raise, leave or hang: recorded with rank and reason, the rest measured, nothing left."""
 
+import contextlib
+import os
 import signal
 import time
 
@@ -60,18 +62,22 @@ def wait_for_samples(cli, count: int = 1, seconds: float = 60) -> None:
 
 
 def ranks_of(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children(recursive=True) if child.num_threads() > 2]
+    """Those that have joined: each has threads for its process groups."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if child.num_threads() > 2:
+                found.append(child)
+    return found
 
 
-MANY = TINY.replace("launches: 1", "launches: 40").replace("iterations: 8", "iterations: 60")
+MANY = TINY.replace("launches: 1", "launches: 20").replace("iterations: 8", "iterations: 60")
 
 
 def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli):
     config = cli.config(MANY)
     process = cli.start("run", config, "--no-plots", start_new_session=True)
     wait_for_samples(cli, 3)
-    import os
-
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     _, err = process.communicate(timeout=30)
@@ -93,8 +99,6 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli
 
 
 def test_ctrl_c_while_torch_is_still_loading(cli):
-    import os
-
     process = cli.start("run", cli.config(), start_new_session=True)
     while not cli.runs():
         time.sleep(0.02)
@@ -109,7 +113,8 @@ def test_ctrl_c_while_torch_is_still_loading(cli):
 def test_the_ranks_end_when_the_parent_is_killed_and_the_run_can_go_on(cli):
     process = cli.start("run", cli.config(MANY), "--no-plots")
     wait_for_samples(cli, 2)
-    assert len(ranks_of(process.pid)) >= 2
+    while len(ranks_of(process.pid)) < 2:  # between two launches there are none
+        time.sleep(0.01)
     process.kill()
     process.communicate()
     assert_nothing_left(cli)

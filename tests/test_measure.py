@@ -1,12 +1,15 @@
 """Real gloo ranks: every dtype and reduce op is right, a wrong element is caught, nothing listens outwards."""
 
 import socket
+import subprocess
+import sys
 import time
 
 import psutil
 import pytest
 
 from bench.operations import DTYPES, OPERATIONS, REDUCE_OPS
+from conftest import ROOT
 
 
 def test_each_operation_has_a_builder():
@@ -43,7 +46,9 @@ def test_one_wrong_element_is_caught_before_and_after_timing(cli, buffers, itera
     assert done.returncode == 1
     by_size = {s.case.size_bytes: s for s in cli.only_run().samples}
     failure = by_size[4096].failure
-    assert (failure.kind, failure.rank) == ("wrong", 1)
+    assert failure.kind == "wrong"
+    # in one hot buffer, the next call carries the wrong element to every rank: then nobody is named
+    assert failure.rank == (1 if iteration == 0 or buffers == "rotate" else None)
     assert ("before" if iteration == 0 else "after") in failure.text
     assert by_size[65536].failure is None
     table = cli("report", "--format", "csv").stdout.splitlines()
@@ -97,11 +102,6 @@ def test_it_works_from_any_folder_and_the_parent_loads_no_torch(cli):
     assert cli.only_run().environment[0]["launches"][0]["ready_s"] < 60
     code = "import sys; sys.argv=['x','report']; import run_bench\ntry: run_bench.main()\nexcept SystemExit: pass\n"
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
-    import subprocess
-    import sys
-
-    from conftest import ROOT
-
     command = [sys.executable, "-c", code]
     subprocess.run(
         command, cwd=cli.folder, env={**cli.environment, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True

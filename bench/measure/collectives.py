@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from bench.measure.group import Group
 from bench.operations import DTYPES
-from bench.plan import buffer_bytes, pool_slots
+from bench.plan import buffer_bytes, pool_slots, scratch_bytes
 from bench.records import Case
 
 # Largest prime below 2**18: 1 MiB of float32, which stays in a cache while it is copied out.
@@ -56,7 +56,25 @@ class Arena:
 
 def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> Workload:
     """The workload of a case, filled and ready to be called."""
-    return BUILDERS[case.op](case, group, arena, pool_bytes, seed)
+    workload = BUILDERS[case.op](case, group, arena, pool_bytes, seed)
+    nbytes = scratch_bytes(case, pool_bytes)
+    return Flushed(workload, nbytes, group.device) if nbytes else workload
+
+
+class Flushed:
+    """A workload before each call of which the caches are filled with something else."""
+
+    def __init__(self, inner: Workload, nbytes: int, device: torch.device) -> None:
+        self._inner = inner
+        self._scratch = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+
+    def prepare(self) -> Call:
+        call = self._inner.prepare()
+        self._scratch.add_(1)
+        return call
+
+    def verify(self) -> str | None:
+        return self._inner.verify()
 
 
 class AllReduce:

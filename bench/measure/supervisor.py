@@ -130,10 +130,13 @@ def _ended_early(seen: list[_Seen]) -> bool:
 
 def _hear_last_words(ranks: Ranks, seen: list[_Seen]) -> None:
     deadline = time.monotonic() + LAST_WORDS_S
-    while time.monotonic() < deadline and any(member.process.exitcode is None for member in ranks.members):
-        for member in ranks.members:
+    while True:
+        all_gone = all(member.process.exitcode is not None for member in ranks.members)
+        for member in ranks.members:  # once more after the end: what a rank said last lies in its pipe
             for message, payload in _messages(member, seen[member.rank]):
                 _note(Watch(), seen[member.rank], message, payload, lambda _: None, lambda _: None)
+        if all_gone or time.monotonic() > deadline:
+            return
         time.sleep(0.02)
 
 

@@ -133,11 +133,15 @@ def _relative(timings: Timings, base_ns: int) -> Timings:
 
 
 def _verified(workload: collectives.Workload, group: Group, when: str) -> Failure | None:
-    """The same verdict on every rank: the first rank whose data is wrong, or None."""
-    for rank, problem in enumerate(group.gather(workload.verify())):
-        if problem is not None:
-            return Failure("wrong", rank, f"wrong result {when}: {problem}")
-    return None
+    """The same verdict on every rank. A rank is named where it is the only one whose data is wrong."""
+    problems = {rank: said for rank, said in enumerate(group.gather(workload.verify())) if said is not None}
+    if not problems:
+        return None
+    first, said = next(iter(problems.items()))
+    who = first if len(problems) == 1 else None
+    return Failure(
+        "wrong", who, f"wrong result {when} on {len(problems)} of {group.world_size} ranks: rank {first}: {said}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
