@@ -68,7 +68,7 @@ schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAM
 	@$(BENCH) schema > configs/schema.json
 
 bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets
-	@$(PY) tests/bench_self.py
+	@PYTHONPATH=. $(PY) tests/bench_self.py
 
 clean:  ## Remove caches and .venv; never results or plots
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

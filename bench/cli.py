@@ -16,7 +16,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -26,7 +26,7 @@ import typer
 
 from bench import __version__, store
 from bench.errors import BenchError, StoreError, UnmeasurableError
-from bench.records import Json, Plan, Run
+from bench.records import Json, Plan, Run, Summary
 
 RESULTS, PLOTS, CONFIGS = Path("results"), Path("plots"), Path("configs")
 INTERRUPTED = 130
@@ -109,8 +109,8 @@ def run(
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         path = store.find(RESULTS, resume)
-        plan, sessions = store.read(path).plan, store.read(path).environment
-        return _measure(path, plan, sessions, plots)
+        started = store.read(path)
+        return _measure(path, started.plan, started.environment, plots)
     assert config is not None  # noqa: S101 - one of the two is given
     plan, raw = _plan(config, sets)
     if plan.total == 0:
@@ -206,7 +206,7 @@ def _conclude(path: Path, plots: bool) -> int:
     typer.echo("\n" + report.method_line(result, summaries))
     for warning in trust.warnings_of(result, summaries):
         typer.echo(f"note: {warning}")
-    written = _write_report(result, plots)
+    written = _write_report(result, summaries, plots)
     typer.echo("\n" + "\n".join(str(file) for file in written))
     failed = sum(1 for samples in result.samples if samples.failure is not None)
     if failed:
@@ -247,18 +247,20 @@ def report(
             typer.echo(reports.build(result, summaries, trust.warnings_of(result, summaries), [], ""), nl=False)
         case None:
             typer.echo(reports.summary_tables(summaries))
-            typer.echo("\n" + "\n".join(str(file) for file in _write_report(result, plots=False)))
+            typer.echo("\n" + "\n".join(str(file) for file in _write_report(result, summaries, plots=False)))
 
 
 @verb
 def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
     """Draw a run's plots; with several runs, compare each with the first."""
+    from bench.analyze import stats
+
     if runs and len(runs) > 1:
         for other in runs[1:]:
             _compare(runs[0], other, None)
         return
     result = store.read(store.find(RESULTS, runs[0] if runs else None))
-    typer.echo("\n".join(str(file) for file in _write_report(result, plots=True)))
+    typer.echo("\n".join(str(file) for file in _write_report(result, stats.summarize(result), plots=True)))
 
 
 @verb
@@ -291,12 +293,11 @@ def _compare(before: str, after: str, format: Format | None) -> None:  # noqa: A
         typer.echo(f"\n{pictures.draw_comparison(result, PLOTS / f'{old.name}-vs-{new.name}')}")
 
 
-def _write_report(result: Run, plots: bool) -> list[Path]:
+def _write_report(result: Run, summaries: Sequence[Summary], plots: bool) -> list[Path]:
     """summary.csv, report.md and report.html, with pictures where they are drawn now or exist already."""
-    from bench.analyze import stats, trust
+    from bench.analyze import trust
     from bench.present import report, tables
 
-    summaries = stats.summarize(result)
     folder = PLOTS / result.path.resolve().name
     if plots:
         from bench.present import plots as pictures

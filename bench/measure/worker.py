@@ -64,7 +64,7 @@ def main(seat: Seat, job: Job) -> None:
 
 
 def _serve(seat: Seat, job: Job, group: Group) -> None:
-    group.barrier()
+    group.gather(group.rank)  # a first collective: what cannot communicate is not ready
     seat.send({"kind": "ready", "facts": facts(group, job.block.backend)})
     seat.wait_for_word()
     gc.collect()

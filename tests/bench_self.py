@@ -1,0 +1,190 @@
+"""What the suite itself costs, against its targets: `make bench-self`. Exits 1 where one is missed.
+
+Ratios within one run wherever possible: absolute times of a shared machine say little.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from tabulate import tabulate
+
+from bench import store
+from bench.intervals import launch_interval
+from bench.measure.launcher import Launcher
+from bench.records import Block, Case, Plan
+from conftest import ROOT, SAMPLING, samples
+
+KIB, MIB = 2**10, 2**20
+# (size, pairs of blocks, iterations a block, allowed deviation of the interval from 1)
+RATIOS = [(4 * KIB, 600, 9, 0.05), (MIB, 500, 9, 0.05), (16 * MIB, 250, 3, 0.02)]
+THREE_SIZES = """
+backends: [gloo]
+world_sizes: [2]
+launches: 1
+operations: [all_reduce]
+sizes: [4KiB, 1MiB, 64MiB]
+sampling: {warmup: 5, iterations: 20}
+"""
+Row = tuple[str, str, str, bool]
+
+
+def call(folder: Path, *arguments: str) -> float:
+    """Seconds of one command, from its start to its end."""
+    began = time.perf_counter()
+    command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr}")
+    return time.perf_counter() - began
+
+
+def python(code: str, *options: str) -> tuple[float, str]:
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True)
+    return time.perf_counter() - began, done.stdout + done.stderr
+
+
+def reported_against_bare() -> list[Row]:
+    rows: list[Row] = []
+    os.environ["PYTHONPATH"] = str(ROOT / "tests")
+    with Launcher() as launcher:
+        ranks = launcher.start(2, "self_ranks:main", {"sizes": [(s, pairs, length) for s, pairs, length, _ in RATIOS]})
+        for size, pairs, _, allowed in RATIOS:
+            if not ranks.members[0].connection.poll(600):
+                raise SystemExit("the ranks of the bare loop did not answer")
+            message, _ = ranks.members[0].receive()
+            medians = {name: np.array(values) for name, values in message["medians"].items()}
+            ratio = launch_interval(medians["reported"] / medians["bare"])
+            control = launch_interval(medians["bare again"] / medians["bare"])
+            good = ratio.low <= 1 <= ratio.high and ratio.low >= 1 - allowed and ratio.high <= 1 + allowed
+            text = f"{ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}]; bare / bare {control.value:.3f} "
+            text += f"[{control.low:.3f} – {control.high:.3f}]; {pairs} pairs"
+            rows.append((f"reported / bare loop, {size // KIB} KiB", f"contains 1, within ±{allowed:.0%}", text, good))
+        ranks.kill()
+    return rows
+
+
+def share_of_the_sweep(folder: Path) -> list[Row]:
+    wall = call(folder, "run", str(ROOT / "configs/gloo.yaml"))
+    run = store.read(store.newest(folder / "results"))
+    spent = sum(
+        timings.duration_ns.max(axis=1).sum() / 1e9
+        for s in run.samples
+        for timings in (s.warmup, s.timed)
+        if timings is not None
+    )
+    launches = [launch["ready_s"] for launch in run.environment[0]["launches"][1:] if launch["world_size"] == 4]
+    further = max(launches)
+    share = spent / wall
+    idle = int(python("import torch, torch.distributed, resource; print(resource.getrusage(0).ru_maxrss)")[1]) * 1024
+    above = max(max(s.usage.peak_rss_bytes) - s.usage.buffer_bytes - idle for s in run.samples if s.usage)
+    return [
+        ("share of the gloo.yaml sweep spent in collectives", "≥ 70 %", f"{share:.0%} of {wall:.1f} s", share >= 0.7),
+        ("gloo.yaml, once installed", "< 60 s", f"{wall:.1f} s", wall < 60),
+        (f"further 4-rank launch to first collective ({len(launches)})", "< 0.5 s", f"{further:.2f} s", further < 0.5),
+        ("a rank's peak memory above buffers and idle torch", "≤ 60 MiB", f"{above / MIB:.0f} MiB", above <= 60 * MIB),
+    ]
+
+
+def start_to_end(folder: Path) -> list[Row]:
+    (folder / "three.yaml").write_text(THREE_SIZES)
+    torch_s, bare_s, plots_s = [], [], []
+    for _ in range(5):
+        torch_s.append(python("import torch")[0])
+        bare_s.append(call(folder, "run", "three.yaml", "--no-plots"))
+        plots_s.append(call(folder, "run", "three.yaml"))
+    torch = statistics.median(torch_s)
+    rows = []
+    for what, times, limit in (("table and report", bare_s, 3.0), ("with plots", plots_s, 4.5)):
+        margin = statistics.median(times) - torch
+        text = f"{statistics.median(times):.2f} s = import torch ({torch:.2f} s) + {margin:.2f} s "
+        text += f"(total {min(times):.2f} – {max(times):.2f})"
+        rows.append((f"three sizes, start to {what}", f"≤ import torch + {limit} s", text, margin <= limit))
+    return rows
+
+
+def light_verbs(folder: Path) -> list[Row]:
+    rows = []
+    for arguments in (["--help"], ["plan", str(ROOT / "configs/gloo.yaml")], ["list"]):
+        times = [call(folder, *arguments) for _ in range(7)]
+        code = f"import sys; sys.argv = ['run_bench.py', *{arguments!r}]; import run_bench\n"
+        code += "try: run_bench.main()\nexcept SystemExit: pass\n"
+        code += "print('HEAVY', sorted({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
+        command = [sys.executable, "-c", code]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        out = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=environment).stdout
+        light = "HEAVY []" in out
+        text = f"{statistics.median(times):.2f} s ({min(times):.2f} – {max(times):.2f}), "
+        text += f"heavy imports: {'none' if light else out[-60:]}"
+        rows.append((f"`{arguments[0]}`", "< 0.5 s, light", text, statistics.median(times) < 0.5 and light))
+    return rows
+
+
+def hundred_cases(folder: Path) -> list[Row]:
+    cases = tuple(Case("all_reduce", "gloo", n, "float32", 1024 * k) for n in (2, 4) for k in range(1, 51))
+    blocks = tuple(
+        Block("gloo", n, launch, tuple(c for c in cases if c.world_size == n)) for launch in (1, 2, 3) for n in (2, 4)
+    )
+    plan = Plan("hundred", blocks, (), 3, 1, SAMPLING, 60.0, 0)
+    path = store.create(folder / "results", plan, b"", {})
+    rng = np.random.default_rng(1)
+    with store.Journal(path) as journal:
+        for block in blocks:
+            for case in block.cases:
+                durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, case.world_size)))).astype(np.int64)
+                journal.append(store.samples_to_line(samples(case, block.launch, durations)))
+    reports = [call(folder, "report", path.name) for _ in range(5)]
+    plots = [call(folder, "plots", path.name) for _ in range(3)]
+    rows = []
+    for what, times, limit in (("report", reports, 2.0), ("report and plots", plots, 6.0)):
+        median = statistics.median(times)
+        rows.append(
+            (
+                f"{what} of 100 cases",
+                f"< {limit:g} s",
+                f"{median:.2f} s ({min(times):.2f} – {max(times):.2f})",
+                median < limit,
+            )
+        )
+    return rows
+
+
+def the_tests() -> list[Row]:
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "tests"], cwd=ROOT, capture_output=True, check=False)
+    took = time.perf_counter() - began
+    return [
+        (
+            "`make test`, installed",
+            "< 5 min",
+            f"{took / 60:.1f} min, exit {done.returncode}",
+            took < 300 and not done.returncode,
+        )
+    ]
+
+
+def main() -> int:
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="collbench-self-") as name:
+        folder = Path(name)
+        for part in (start_to_end, light_verbs, hundred_cases, share_of_the_sweep):
+            print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr)
+            rows += part(folder)
+    print("reported against bare ...", file=sys.stderr)
+    rows += reported_against_bare()
+    print("the tests ...", file=sys.stderr)
+    rows += the_tests()
+    shown = [(what, target, got, "yes" if good else "NO") for what, target, got, good in rows]
+    print(tabulate(shown, ["figure", "to reach", "measured", "reached"], tablefmt="pipe", disable_numparse=True))
+    return 0 if all(good for *_, good in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
