@@ -22,7 +22,7 @@ from conftest import ROOT, SAMPLING, samples
 
 KIB, MIB = 2**10, 2**20
 # (size, pairs of blocks, iterations a block, allowed deviation of the interval from 1)
-RATIOS = [(4 * KIB, 600, 9, 0.05), (MIB, 500, 9, 0.05), (16 * MIB, 250, 3, 0.02)]
+RATIOS = [(4 * KIB, 1500, 9, 0.05), (MIB, 2500, 9, 0.05), (16 * MIB, 600, 3, 0.02)]
 THREE_SIZES = """
 backends: [gloo]
 world_sizes: [2]

@@ -1,0 +1,136 @@
+"""Reports, pages, tables and pictures hold what was measured, with units, and nothing from elsewhere."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bench.analyze import trust
+from bench.analyze.compare import compare
+from bench.analyze.stats import summarize
+from bench.present import listings, plots, report, tables
+from bench.records import Case, Failure, Samples, Skip
+from conftest import invented_run, samples
+
+CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
+
+
+def run_of(cases=CASES, launches=2, factor=1.0, **more):
+    rng = np.random.default_rng(1)
+    measured = [
+        samples(
+            case, launch, (factor * 1e5 * case.world_size * (1 + rng.random((30, case.world_size)))).astype(np.int64)
+        )
+        for launch in range(1, launches + 1)
+        for case in cases
+    ]
+    return invented_run(measured + list(more.pop("also", [])), launches=launches, **more)
+
+
+@pytest.fixture
+def run():
+    dead = Case("all_reduce", "gloo", 4, "float32", 2**20)
+    return run_of(
+        also=[Samples(dead, 1, 0.0, failure=Failure("killed", 3, "rank 3 was ended by SIGKILL"))],
+        skips=[Skip(Case("all_reduce", "gloo", 6, "float32", 10**9), "needs 6 × 1.03 GiB of memory")],
+    )
+
+
+def written(run, pictures=()):
+    summaries = summarize(run)
+    return report.build(run, summaries, trust.warnings_of(run, summaries), list(pictures), "../../plots/r")
+
+
+def test_a_report_says_what_how_far_and_what_is_missing(run):
+    text = written(run)
+    for part in (
+        "# invented: all_reduce",
+        "## How far to trust it",
+        "How measured: isolated · barrier before each call",
+        "maximum over ranks, median over 30 iterations, geometric mean over 2 launches",
+        "| 4 KiB |",
+        "## Failed",
+        "rank 3 was ended by SIGKILL",
+        "## Skipped",
+        "needs 6 × 1.03 GiB of memory",
+    ):
+        assert part in text.replace("|   4 KiB |", "| 4 KiB |"), part
+    assert "nan" not in text.lower()
+
+
+def test_the_printed_time_is_the_summary(run):
+    summary = summarize(run)[0]
+    row = next(line for line in tables.details(summarize(run)).splitlines() if "4 KiB" in line)
+    assert f"{summary.time_s.value * 1e6:.0f} µs" in row and "95 %" in tables.details([summary])
+
+
+def test_the_page_needs_no_other_file(run, tmp_path):
+    (tmp_path / "time.png").write_bytes(b"\x89PNG")
+    text = written(run, [("Time against size", "time")])
+    page = report.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert "data:image/png;base64," in page and "<table>" in page
+    assert "&lt;b&gt;title" in page and "http" not in page
+
+
+def test_html_in_a_name_stays_text():
+    run = run_of(also=[Samples(CASES[0], 9, 0.0, failure=Failure("raised", 0, "<script>alert(1)</script>"))])
+    assert "<script>" not in report.page(written(run), "t", {})
+
+
+def test_the_csv_is_typed(run):
+    frame = pd.read_csv(io.StringIO(tables.to_csv(summarize(run))))
+    assert frame["size_bytes"].dtype == "int64" and frame["launches"].dtype == "int64"
+    for name in ("time_s", "time_low_s", "time_high_s", "algbw", "busbw"):
+        assert frame[name].dtype == "float64", name
+    assert len(frame) == len(CASES) + 1
+    assert frame["time_s"].isna().sum() == 1
+    rows = json.loads(tables.to_json(summarize(run)))
+    assert rows[0]["time_s"] == pytest.approx(frame["time_s"][0])
+
+
+def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
+    drawn = plots.draw(run, summarize(run), tmp_path)
+    assert [name for _, name in drawn] == [*report.PICTURES]
+    words = {
+        "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
+        "bandwidth": ["bus bandwidth, GB/s", "message size"],
+        "scaling": ["world size (ranks)", "4 KiB", "time of one operation"],
+        "ranks": ["Who waits for whom", "rank", "µs"],
+        "over-time": ["seconds since", "4 ranks", "×"],
+    }
+    for _, name in drawn:
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+        svg = (tmp_path / f"{name}.svg").read_text()
+        for word in words[name]:
+            assert word in svg, (name, word)
+
+
+def test_a_run_without_numbers_still_gets_a_report(tmp_path):
+    dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
+    assert plots.draw(dead, summarize(dead), tmp_path) == []
+    assert "| failed |" in written(dead).replace("  ", "")
+    assert "## Failed" in written(dead)
+    empty = invented_run([])
+    assert "nothing was" in written(empty)
+
+
+def test_a_comparison_is_drawn_and_tabled(tmp_path):
+    old, new = run_of(launches=4), run_of(launches=4, factor=1.5)
+    result = compare(old, new, summarize(old), summarize(new))
+    assert plots.draw_comparison(result, tmp_path).is_file()
+    assert "time after / time before" in (tmp_path / "comparison.svg").read_text()
+    document = tables.comparison_document(result)
+    assert document.count("| resolved") == len(CASES)
+    assert all(row["ratio"] == pytest.approx(1.5, rel=0.2) for row in tables.comparison_rows(result))
+    assert len(pd.read_csv(io.StringIO(tables.comparison_csv(result)))) == len(CASES)
+
+
+def test_listings_name_what_exists(run):
+    assert "all_reduce" in listings.operations()
+    assert "no GPU here" in listings.backends({"nccl": "no GPU here"})
+    text = listings.plan(run.plan)
+    assert "6 × 1.03 GiB" in text and "takes at most about" in text
