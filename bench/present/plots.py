@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
 
 from bench.present.labels import extras, label
 from bench.present.report import PICTURES
@@ -86,8 +86,7 @@ def _time_against_size(run: Run, summaries: Sequence[Summary]) -> Figure | None:
             style,
             name,
         )
-    axes.set_yscale("log")
-    _time_axis(axes.yaxis)
+    _log_time_axis(axes)
     axes.set_ylabel("time of one operation (median)")
     _size_axis(axes, summaries)
     return figure
@@ -127,8 +126,7 @@ def _scaling(run: Run, summaries: Sequence[Summary]) -> Figure | None:
         interval = ([t.low for t in times], [t.high for t in times])
         xs = [s.case.world_size for s in members]
         _with_intervals(axes, xs, [t.value for t in times], interval, style, format_bytes(size))
-    axes.set_yscale("log")
-    _time_axis(axes.yaxis)
+    _log_time_axis(axes)
     axes.set_xticks(worlds)
     axes.set_xlim(worlds[0] - 0.3, worlds[-1] + 0.3)
     axes.set_xlabel("world size (ranks)")
@@ -245,7 +243,7 @@ def _over_time(run: Run, summaries: Sequence[Summary]) -> Figure | None:
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("seconds since the first case began")
     axes.set_ylabel("time of one iteration / median of its case")
-    legend = _legend(axes)
+    legend = figure.legend(loc="outside right upper", fontsize=9)
     for handle in legend.legend_handles:
         getattr(handle, "set_markersize", lambda _: None)(6)
         handle.set_alpha(1) if handle is not None else None
@@ -314,6 +312,14 @@ def _size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
     axes.minorticks_off()
     axes.set_xlabel("message size (bytes a rank)")
     _legend(axes)
+
+
+def _log_time_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < 100:  # decades alone would leave a narrow range with one label or none
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    _time_axis(axes.yaxis)
 
 
 def _time_axis(axis: Any) -> None:
