@@ -109,6 +109,13 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
             assert word in svg, (name, word)
 
 
+@pytest.mark.parametrize("seconds", [0.1, 1e-3, 2e-4, 0.02, 0.5, 1.0, 20, 100e-6, 2.5e-3, 1e-9, 0.0])
+def test_a_tick_shows_its_value(seconds):
+    number, unit = (plots.tick(seconds) + " s").split()[:2]
+    assert float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit] == pytest.approx(seconds)
+    assert not number.endswith(".0")
+
+
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
     assert plots.draw(dead, summarize(dead), tmp_path) == []

@@ -7,7 +7,6 @@ and white; the colours are Okabe and Ito's, which colour-blind people tell apart
 Drawn with `Figure` and not with pyplot: no global state, no window, and it loads faster.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -323,9 +322,14 @@ def _log_time_axis(axes: Axes) -> None:
 
 
 def _time_axis(axis: Any) -> None:
-    # Ticks lie on round numbers: 1.00 ms reads better as 1 ms.
-    axis.set_major_formatter(FuncFormatter(lambda value, _: re.sub(r"\.?0+(?= )", "", format_seconds(value))))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def tick(seconds: float) -> str:
+    """A time on an axis, where numbers are round: `1 ms` and not `1.00 ms`."""
+    number, unit = format_seconds(seconds).split()
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if seconds else "0"
 
 
 def _legend(axes: Axes) -> Any:

@@ -164,7 +164,7 @@ def _not_measured(run: Run, summaries: Sequence[Summary]) -> list[str]:
 NO_RANK = "none"
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 90em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
 table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; }
 table { display: block; overflow-x: auto; }
 th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; white-space: nowrap; }
