@@ -142,11 +142,10 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool) -> int:
 
     from bench.measure import environment
     from bench.measure.launcher import Launcher
-    from bench.measure.sweep import Tally, sweep
+    from bench.measure.sweep import sweep
     from bench.present.progress import Bar
 
     console = Console(stderr=True)
-    tally = Tally()
     signal.signal(signal.SIGTERM, _as_interrupt)
     with store.Journal(path) as journal:
         done = {(samples.case.key, samples.launch) for samples in store.read(path).samples} if sessions else set()
@@ -155,12 +154,14 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool) -> int:
                 loading = threading.Thread(target=_load_meanwhile, daemon=True)
                 loading.start()
                 session: Json = {"host": environment.host(), "before": environment.state()}
+                store.write_environment(path, [*sessions, session])
+                launches: list[Json] = []
                 try:
-                    store.write_environment(path, [*sessions, session])
-                    tally = sweep(plan, done, launcher, journal.append, path / store.LOG, bar, loading.join)
+                    sweep(plan, done, launcher, journal.append, path / store.LOG, launches.append, bar, loading.join)
                 finally:
-                    session |= {"after": environment.state(), "launches": tally.launches}
-                    store.write_environment(path, [*sessions, session])
+                    session |= {"after": environment.state(), "launches": launches}
+                    with contextlib.suppress(StoreError):  # a full disk has been said already
+                        store.write_environment(path, [*sessions, session])
     return _conclude(path, plots)
 
 

@@ -20,6 +20,8 @@ from bench.units import format_rounded_bytes
 RANK_OVERHEAD_BYTES = 100 * 2**20
 # The rest is for the page cache, the parent and the other processes of the machine.
 USABLE_SHARE_OF_MEMORY = 0.8
+# L2 of the largest GPUs (126 MB on a B200): a driver does not tell it without CUDA.
+LARGEST_GPU_CACHE_BYTES = 128 * 2**20
 # First set of ranks (torch is loaded once), and each further one: measured 2.5 s and 0.1 s.
 FIRST_START_S, NEXT_START_S = 3.0, 0.3
 # Filling and verifying buffers: bytes a second of one core, measured 1 to 3 GB/s.
@@ -28,7 +30,8 @@ HANDLING_BYTES_PER_S = 1e9
 
 def expand(config: Config, machine: Machine, seed: int) -> Plan:
     """All combinations that the configuration asks for, minus what this machine cannot do."""
-    pool_bytes = 2 * machine.last_level_cache_bytes
+    on_gpu = any(BACKENDS[name].device == "cuda" for name in config.backends)
+    pool_bytes = 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
     cases: list[Case] = []
     skips: list[Skip] = []
     for case in _combinations(config):

@@ -67,6 +67,18 @@ class CommandLine:
 
 
 @pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB of its own."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
 def cli(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 

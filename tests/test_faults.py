@@ -3,12 +3,15 @@
 import contextlib
 import os
 import signal
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from conftest import TINY
+from conftest import TINY, CommandLine
 from test_measure import assert_nothing_left
 
 SLOW = TINY.replace("iterations: 8", "iterations: 4000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
@@ -71,6 +74,10 @@ def ranks_of(pid: int) -> list[psutil.Process]:
     return found
 
 
+def meeting_places() -> set[Path]:
+    return {*Path(tempfile.gettempdir()).glob("collbench-*")}
+
+
 MANY = TINY.replace("launches: 1", "launches: 20").replace("iterations: 8", "iterations: 60")
 
 
@@ -115,9 +122,11 @@ def test_the_ranks_end_when_the_parent_is_killed_and_the_run_can_go_on(cli):
     wait_for_samples(cli, 2)
     while len(ranks_of(process.pid)) < 2:  # between two launches there are none
         time.sleep(0.01)
+    before = meeting_places()
     process.kill()
     process.communicate()
     assert_nothing_left(cli)
+    assert before and not meeting_places() & before
     assert cli("list").stdout.count("interrupted") == 1
     assert cli("run", "--resume", str(cli.runs()[0]), "--no-plots").returncode == 0
     assert len(cli.only_run().samples) == cli.only_run().plan.total
@@ -161,3 +170,17 @@ def test_a_run_in_progress_cannot_be_resumed(cli):
     process.kill()
     process.communicate()
     assert_nothing_left(cli)
+
+
+def test_a_disk_that_fills_while_measuring(small_disk):
+    cli = CommandLine(small_disk)
+    text = TINY.replace("launches: 1", "launches: 6").replace("iterations: 8", "iterations: 800")
+    done = cli("run", cli.config(text), "--no-plots")
+    assert done.returncode == 2, done.stderr
+    assert "the disk is full; what was measured is kept" in done.stderr and "Traceback" not in done.stderr
+    run = cli.only_run()
+    assert 0 < len(run.samples) < run.plan.total and not run.warnings
+    assert_nothing_left(cli)
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    assert cli("run", "--resume", "tiny", "--no-plots").returncode == 0
+    assert len(cli.only_run().samples) == run.plan.total

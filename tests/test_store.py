@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -127,18 +126,6 @@ def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
         assert store.read_manifest(run)["status"] == "running"
         with pytest.raises(StoreError, match="another process"), store.Journal(run):
             pass
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB of its own."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_tears_nothing(small_disk):

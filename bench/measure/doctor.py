@@ -14,7 +14,7 @@ from typing import Literal
 from bench.measure import environment
 from bench.measure.launcher import Launcher
 from bench.measure.sweep import sweep
-from bench.records import Block, Case, Machine, Plan, Samples, Sampling
+from bench.records import Block, Case, Json, Machine, Plan, Samples, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
 # Each rank holds a socket to each other rank in two groups, beside its own files.
@@ -63,7 +63,8 @@ def _software(machine: Machine, torch: object) -> Iterator[Finding]:
         if reason:
             yield Finding("missing", backend, reason, "gloo measures on the CPU meanwhile" if backend == "nccl" else "")
         else:
-            yield Finding("ok", backend, "can be measured")
+            version = environment.nccl_package() if backend == "nccl" else f"of torch {torch['version']}"
+            yield Finding("ok", backend, f"{version}: can be measured")
 
 
 def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[Finding]:
@@ -111,20 +112,19 @@ def trial() -> Finding:
         pool_bytes=0,
     )
     watcher = _Quiet()
+    launches: list[Json] = []
     with Launcher() as launcher:
-        tally = sweep(plan, set(), launcher, lambda _: None, Path(os.devnull), watcher)
-    if tally.measured:
-        ready = tally.launches[0]["ready_s"]
-        return Finding("ok", "trial", f"2 ranks joined in {format_seconds(ready)} and summed 4 KiB correctly on gloo")
-    return Finding(
-        "missing", "trial", watcher.said, "see the message; a firewall on the loopback interface can do this"
-    )
+        sweep(plan, set(), launcher, lambda _: None, Path(os.devnull), launches.append, watcher)
+    if watcher.failed is None and launches:
+        ready = format_seconds(launches[0]["ready_s"])
+        return Finding("ok", "trial", f"2 ranks joined in {ready} and summed 4 KiB correctly on gloo")
+    return Finding("missing", "trial", watcher.failed or "", "a firewall on the loopback interface can do this")
 
 
 class _Quiet:
     """An observer that only remembers the last failure."""
 
-    said = "nothing was measured"
+    failed: str | None = None
 
     def launching(self, block: Block) -> None: ...
 
@@ -132,4 +132,4 @@ class _Quiet:
 
     def ended(self, samples: Samples) -> None:
         if samples.failure is not None:
-            self.said = samples.failure.text
+            self.failed = samples.failure.text

@@ -81,6 +81,13 @@ def machine() -> Machine:
     )
 
 
+def platform_obstacle() -> str | None:
+    """Why ranks cannot be started on this operating system; None where they can."""
+    if sys.platform == "win32":
+        return "Windows has no fork server: use WSL"
+    return None
+
+
 def torch_build() -> Json | None:
     """Version, CUDA and HIP of the installed torch, read from its version file without importing torch."""
     spec = importlib.util.find_spec("torch")
@@ -305,6 +312,13 @@ def _version(package: str) -> str:
         return NOT_AVAILABLE
 
 
+def nccl_package() -> str:
+    """Version of the NCCL that came with torch as a package; ranks report the one that they loaded."""
+    return next(
+        (v for v in map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12")) if v != NOT_AVAILABLE), NOT_AVAILABLE
+    )
+
+
 def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
@@ -317,10 +331,3 @@ def _link(path: str) -> str:
         return str(Path(path).readlink())
     except OSError:
         return NOT_AVAILABLE
-
-
-def platform_obstacle() -> str | None:
-    """Why ranks cannot be started on this operating system; None where they can."""
-    if sys.platform == "win32":
-        return "Windows has no fork server: use WSL"
-    return None

@@ -27,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from bench.errors import RankError
 from bench.measure import environment
 from bench.measure.gate import Gate, gates
 from bench.records import Json
@@ -128,6 +129,9 @@ class Launcher:
                 process.start()
                 theirs.close()
                 members.append(Rank(rank, process, ours, seat.stack_file))
+        except (EOFError, OSError) as error:
+            ranks.kill()
+            raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
         except BaseException:
             ranks.kill()
             raise

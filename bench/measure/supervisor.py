@@ -7,7 +7,7 @@ gone afterwards.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
@@ -53,91 +53,106 @@ Sampled = Callable[[bytes], None]
 
 
 def watch(
-    ranks: Ranks,
-    requested: float,
-    timeout_s: float,
-    before_go: Callable[[], None],
-    begun: Begun,
-    sampled: Sampled,
+    ranks: Ranks, requested: float, timeout_s: float, before_go: Callable[[], None], begun: Begun, sampled: Sampled
 ) -> Watch:
-    """Until every rank is done or one of them fails. `requested`: monotonic time of the start."""
-    result = Watch()
-    seen = [_Seen() for _ in ranks.members]
-    alive_at = time.monotonic()
-    last_progress: tuple[int, ...] = ()
-    while not all(one.finished for one in seen):
-        for member in _waiting(ranks, seen):
-            for message, payload in _messages(member, seen[member.rank]):
-                alive_at = time.monotonic()
-                _note(result, seen[member.rank], message, payload, begun, sampled)
-        if result.ready_s is None and all(one.ready for one in seen):
+    """Until every rank is done or one of them fails. `requested`: monotonic time of the start.
+
+    before_go: called when all ranks have joined, before they are told to measure. begun: takes the number of
+    the case that begins. sampled: takes each line for the journal.
+    """
+    ears = _Ears(ranks, Watch(), begun, sampled)
+    result = ears.result
+    alive_at, last_progress = time.monotonic(), tuple(ranks.progress)
+    while not ears.all_finished():
+        if ears.listen():
+            alive_at = time.monotonic()
+        if result.ready_s is None and ears.all_ready():
             result.ready_s = time.monotonic() - requested
             before_go()
+            ears.say_go()
             alive_at = time.monotonic()
-            for member in ranks.members:
-                with contextlib.suppress(OSError):  # gone already: noticed below
-                    member.send({"kind": "go"})
-        if _ended_early(seen):
-            _hear_last_words(ranks, seen)
-            result.failure = blame_an_end(_evidence(ranks, seen))
-            return result
+        if ears.one_ended_early():
+            ears.hear_last_words()
+            result.failure = blame_an_end(_evidence(ranks, ears.seen))
+            break
         progress = tuple(ranks.progress)
         if progress != last_progress:
             last_progress, alive_at = progress, time.monotonic()
         allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if time.monotonic() - alive_at > allowed:
-            result.failure = blame_a_hang(_evidence_of_hang(ranks, seen), allowed)
-            return result
+            result.failure = blame_a_hang(_evidence_of_hang(ranks, ears.seen), allowed)
+            break
     return result
 
 
-def _waiting(ranks: Ranks, seen: list[_Seen]) -> list[Rank]:
-    """Ranks that have something to say, after at most LOOK_EVERY_S."""
-    # A killed rank's pipe reads as ready with its end; it then counts as silent.
-    listening = {member.connection: member for member in ranks.members if not seen[member.rank].silent}
-    ready = wait(list(listening), LOOK_EVERY_S)
-    return [member for connection, member in listening.items() if connection in ready]
+class _Ears:
+    """Hears what ranks say, and remembers who said what. Rule: no message is ever dropped."""
 
+    def __init__(self, ranks: Ranks, result: Watch, begun: Begun, sampled: Sampled) -> None:
+        self._members, self.result = ranks.members, result
+        self._begun, self._sampled = begun, sampled
+        self.seen = [_Seen() for _ in ranks.members]
 
-def _messages(member: Rank, seen: _Seen) -> Iterator[tuple[Json, bytes | None]]:
-    """What has arrived from a rank; nothing once it has gone."""
-    try:
-        while not seen.silent and member.connection.poll():
-            yield member.receive()
-    except (EOFError, OSError):
-        seen.silent = True
+    def all_ready(self) -> bool:
+        return all(one.ready for one in self.seen)
 
+    def all_finished(self) -> bool:
+        return all(one.finished for one in self.seen)
 
-def _note(result: Watch, seen: _Seen, message: Json, payload: bytes | None, begun: Begun, sampled: Sampled) -> None:
-    match message["kind"]:
-        case "ready":
-            seen.ready = True
-            result.facts.append(message["facts"])
-        case "begin":
-            begun(message["index"])
-        case "sampled":
-            result.measured += 1
-            sampled(payload or b"")
-        case "error":
-            seen.said = message["text"]
-        case "done":
-            seen.finished = True
+    def one_ended_early(self) -> bool:
+        return any(one.said is not None or (one.silent and not one.finished) for one in self.seen)
 
+    def say_go(self) -> None:
+        for member in self._members:
+            with contextlib.suppress(OSError):  # gone already: its silence is noticed
+                member.send({"kind": "go"})
 
-def _ended_early(seen: list[_Seen]) -> bool:
-    return any(one.said is not None or (one.silent and not one.finished) for one in seen)
+    def listen(self) -> bool:
+        """Take in what has arrived, after at most LOOK_EVERY_S; whether there was anything."""
+        # A killed rank's pipe reads as ready with its end; it then counts as silent.
+        listening = {one.connection: one for one in self._members if not self.seen[one.rank].silent}
+        ready = wait(list(listening), LOOK_EVERY_S)
+        return sum(self._take_in(member) for connection, member in listening.items() if connection in ready) > 0
 
+    def hear_last_words(self) -> None:
+        """Listen until all ranks have ended, or for LAST_WORDS_S; what a rank said last lies in its pipe."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while True:
+            all_gone = all(member.process.exitcode is not None for member in self._members)
+            for member in self._members:
+                self._take_in(member)
+            if all_gone or time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
 
-def _hear_last_words(ranks: Ranks, seen: list[_Seen]) -> None:
-    deadline = time.monotonic() + LAST_WORDS_S
-    while True:
-        all_gone = all(member.process.exitcode is not None for member in ranks.members)
-        for member in ranks.members:  # once more after the end: what a rank said last lies in its pipe
-            for message, payload in _messages(member, seen[member.rank]):
-                _note(Watch(), seen[member.rank], message, payload, lambda _: None, lambda _: None)
-        if all_gone or time.monotonic() > deadline:
-            return
-        time.sleep(0.02)
+    def _take_in(self, member: Rank) -> int:
+        one, heard = self.seen[member.rank], 0
+        while not one.silent:
+            try:
+                if not member.connection.poll():
+                    break
+                message, line = member.receive()
+            except (EOFError, OSError):
+                one.silent = True
+                break
+            heard += 1
+            self._note(one, message, line)
+        return heard
+
+    def _note(self, one: _Seen, message: Json, line: bytes | None) -> None:
+        match message["kind"]:
+            case "ready":
+                one.ready = True
+                self.result.facts.append(message["facts"])
+            case "begin":
+                self._begun(message["index"])
+            case "sampled":
+                self.result.measured += 1
+                self._sampled(line or b"")
+            case "error":
+                one.said = message["text"]
+            case "done":
+                one.finished = True
 
 
 def _evidence(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:

@@ -8,7 +8,7 @@ ranks cannot even join, the block's cases all share that failure.
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -32,45 +32,32 @@ class Observer(Protocol):
         """A case is measured, or has failed."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a sweep gave: counts, and what the ranks said of themselves at each launch."""
-
-    measured: int = 0
-    failed: int = 0
-    launches: list[Json] = field(default_factory=list)
-
-
 def sweep(
     plan: Plan,
     done: set[tuple[str, int]],
     launcher: Launcher,
     append: Callable[[bytes], None],
     log: Path,
+    launched: Callable[[Json], None],
     observer: Observer,
     before_go: Callable[[], None] = lambda: None,
-) -> Tally:
+) -> None:
     """Measure what is in the plan and not in `done`.
 
-    append: takes each line of samples.jsonl. before_go: called when ranks are ready to measure.
+    append: takes each line of samples.jsonl. launched: takes what the ranks of each launch said of themselves.
+    before_go: called when ranks are ready to measure.
     """
-    tally = Tally()
 
     def keep(samples: Samples, line: bytes) -> None:
         append(line)
-        if samples.failure is None:
-            tally.measured += 1
-        else:
-            tally.failed += 1
         observer.ended(samples)
 
     for block in remaining(plan, done):
         rest = block
         while rest.cases:
             outcome = _launch(plan, rest, launcher, log, observer, before_go, keep)
-            tally.launches.append(_record(rest, outcome))
+            launched(_record(rest, outcome))
             rest = _after(rest, outcome, keep)
-    return tally
 
 
 def _launch(

@@ -18,6 +18,7 @@ import gc
 import multiprocessing as mp
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -47,7 +48,7 @@ NS = 1e-9
 
 def main(seat: Seat, job: Job) -> None:
     """Entry of a rank's process. Never returns: it leaves by `os._exit`, so no teardown can block it."""
-    _end_with_parent()
+    _end_with_parent(seat)
     _write_to_log(seat, job)
     status = 0
     try:
@@ -191,7 +192,7 @@ def _peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(seat: Seat) -> None:
     """Leave when the measuring parent dies, even by SIGKILL and even inside a collective."""
     parent = mp.parent_process()
     if parent is None:
@@ -199,6 +200,7 @@ def _end_with_parent() -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
+        shutil.rmtree(seat.rendezvous.parent, ignore_errors=True)  # the parent's work, which it cannot do now
         os._exit(STATUS_AFTER_ERROR)
 
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
