@@ -10,8 +10,10 @@ SET ?=
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-# --no-compile: Python compiles what is imported, when it is; compiling all of torch takes as long as installing it.
+# --no-compile, then one import of what is used: compiling all of torch takes as long as installing it, and
+# without compiled files (some environments forbid writing them later) every start would take twice as long.
 PIP := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check
+COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -21,11 +23,13 @@ PIP := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
 	@$(PIP) -r requirements.txt
+	@$(COMPILE) 'import bench.cli, bench.config, bench.measure.preload, bench.measure.doctor, bench.present.plots, rich.progress'
 	@touch $@
 
 .venv/.installed-dev: requirements-dev.txt .venv/.installed
 	@echo "installing what the tests need into .venv (once)"
 	@$(PIP) -r requirements-dev.txt
+	@$(COMPILE) 'import pytest, hypothesis, scipy.stats'
 	@touch $@
 
 install: .venv/.installed  ## Create .venv with the pinned packages
