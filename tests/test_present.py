@@ -116,6 +116,12 @@ def test_a_tick_shows_its_value(seconds):
     assert not number.endswith(".0")
 
 
+def test_lines_that_are_not_drawn_are_mentioned(tmp_path):
+    run = run_of([Case("all_reduce", "gloo", n, "float32", size) for n in range(2, 11) for size in (4096, 65536)])
+    plots.draw(run, summarize(run), tmp_path)
+    assert f"and {9 - plots.MOST_SERIES} more: see the table" in (tmp_path / "time.svg").read_text()
+
+
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
     assert plots.draw(dead, summarize(dead), tmp_path) == []

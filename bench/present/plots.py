@@ -75,7 +75,7 @@ def _time_against_size(run: Run, summaries: Sequence[Summary]) -> Figure | None:
     if not series:
         return None
     figure, axes = _new("How long does it take?", run, summaries)
-    for style, (name, members) in enumerate(series):
+    for style, (name, members) in enumerate(_shown(axes, series)):
         times = [s.time_s for s in members if s.time_s]
         _with_intervals(
             axes,
@@ -97,7 +97,7 @@ def _bandwidth_against_size(run: Run, summaries: Sequence[Summary]) -> Figure | 
     if not series:
         return None
     figure, axes = _new("How much of the bus does it use?", run, summaries)
-    for style, (name, members) in enumerate(series):
+    for style, (name, members) in enumerate(_shown(axes, series)):
         busbw = np.array([s.busbw for s in members], dtype=float) / 1e9
         times = [s.time_s for s in members if s.time_s]
         low = [b * t.value / t.high for b, t in zip(busbw, times, strict=True)]
@@ -146,7 +146,14 @@ def _series(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
     for s in good:
         ranks = f"{s.case.world_size} rank{'s' if s.case.world_size > 1 else ''}"
         names.setdefault(f"{family(s.case)}, {ranks}" if several else ranks, []).append(s)
-    return list(names.items())[: MOST_SERIES + 1]
+    return list(names.items())
+
+
+def _shown(axes: Axes, series: list[tuple[str, list[Summary]]]) -> list[tuple[str, list[Summary]]]:
+    """As many lines as can be told apart; the legend says how many are left to the table."""
+    if len(series) > MOST_SERIES:
+        axes.plot([], [], " ", label=f"and {len(series) - MOST_SERIES} more: see the table")
+    return series[:MOST_SERIES]
 
 
 def _with_intervals(
