@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrik, stdtrit
 
-from bench.records import Interval, Timings
+from bench.conclusions import Interval
+from bench.records import Timings
 
 Floats = NDArray[np.float64]
 

@@ -1,15 +1,15 @@
 """The data that flows through CollBench, in the order in which it flows. Read this module first.
 
-    Machine + configuration ─▶ Plan(Case, Skip, Block) ─▶ Samples(Timings, Usage, Failure)      facts
-                                                          ─▶ Run ─▶ Summary ─▶ Change      conclusions
+    Machine + configuration ─▶ Plan(Case, Skip, Block) ─▶ Samples(Timings, Usage, Failure) ─▶ Run
 
-Everything is frozen. Bytes and seconds inside; `_ns`, `_bytes`, `_s` in the name where the type is a
-bare number. Formatting is somebody else's work (`units`, `present`). Nothing here reads or computes.
+These are facts; what follows from them is in `conclusions`. Everything is frozen. Bytes and seconds inside;
+`_ns`, `_bytes`, `_s` in the name where the type is a bare number. Formatting is somebody else's work (`units`,
+`present`). Nothing here reads or computes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
@@ -30,6 +30,7 @@ class Machine:
 
     backends_missing: backend → why it cannot be used here; a backend not in it can.
     gpus: number of CUDA devices that this process may use.
+    realtime_missing: why real-time scheduling cannot be used here; None if it can.
     """
 
     hostname: str
@@ -38,12 +39,22 @@ class Machine:
     last_level_cache_bytes: int
     gpus: int
     backends_missing: dict[str, str]
+    realtime_missing: str | None = None
+
+
+# Fields of a case that its key names only where they differ from the default.
+CASE_EXTRAS = ("reduce_op", "buffers", "metric", "sync", "scheduling", "depth")
 
 
 # ── what is to be measured ───────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure. Fields with a default are written into the key only where they differ."""
+    """One thing to measure. Fields with a default are written into the key only where they differ.
+
+    metric: "isolated", one call between two stamps, or "pipelined", `depth` calls back to back between them.
+    sync: "barrier" before each stretch, or "deadline": an instant that all ranks wait for on their clocks.
+    scheduling: "normal", or "rr" for real-time round robin of everything that a rank does.
+    """
 
     op: str
     backend: str
@@ -54,6 +65,8 @@ class Case:
     buffers: str = "rotate"
     metric: str = "isolated"
     sync: str = "barrier"
+    scheduling: str = "normal"
+    depth: int = 1
 
     @property
     def key(self) -> str:
@@ -64,7 +77,7 @@ class Case:
         head = f"{self.op}/{self.backend}/n{self.world_size}/{self.dtype}/{self.size_bytes}"
         extras = [
             f"{name}={getattr(self, name)}"
-            for name in ("reduce_op", "buffers", "metric", "sync")
+            for name in CASE_EXTRAS
             if getattr(self, name) != Case.__dataclass_fields__[name].default
         ]
         return "/".join([head, *extras])
@@ -120,7 +133,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a run will do, fixed and written down before anything starts."""
+    """All that a run will do, fixed and written down before anything starts.
+
+    budget_s: seconds for the whole run; what is left after `launches` launches buys further ones for the
+        cases with the widest intervals. link_bytes_per_s: what the user says that the link can do.
+    """
 
     name: str
     blocks: tuple[Block, ...]
@@ -131,6 +148,8 @@ class Plan:
     timeout_s: float
     pool_bytes: int
     faults: tuple[Fault, ...] = ()
+    budget_s: float | None = None
+    link_bytes_per_s: float | None = None
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -164,6 +183,8 @@ def case_order(case: Case) -> tuple[object, ...]:
         case.backend,
         case.metric,
         case.sync,
+        case.scheduling,
+        case.depth,
         case.dtype,
         case.reduce_op,
         case.buffers,
@@ -190,16 +211,17 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Integer nanoseconds, arrays of shape (iterations, ranks).
+    """Integer nanoseconds, arrays of shape (iterations, ranks). An iteration is `calls` calls back to back.
 
     start_ns: when each rank began, on the host's monotonic clock, relative to `Samples.base_ns`.
-    duration_ns: how long the operation took on each rank: CUDA event time on GPUs, host time on CPUs.
+    duration_ns: how long all the calls took on each rank: CUDA event time on GPUs, host time on CPUs.
     host_ns: host time including the final synchronise, on GPUs only.
     """
 
     start_ns: Integers
     duration_ns: Integers
     host_ns: Integers | None = None
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +229,10 @@ class Usage:
     """What one case cost each rank, and the machine meanwhile. Lists have one entry a rank.
 
     machine_busy_s, steal_s: CPU seconds of all processes on rank 0's host, and those that the
-        hypervisor gave to others; None where the kernel does not tell.
+        hypervisor gave to others; throttled: periods in which a cgroup's quota was used up; None where the
+        kernel does not tell.
+    floor_ns: the same call in a group of one rank, what dispatching it costs; deadline_misses: iterations
+        that a rank began after the agreed instant. None where they were not measured.
     """
 
     wall_s: float
@@ -218,6 +243,9 @@ class Usage:
     timer_cost_ns: list[float]
     machine_busy_s: float | None
     steal_s: float | None
+    throttled: int | None = None
+    floor_ns: list[float] | None = None
+    deadline_misses: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,77 +280,3 @@ class Run:
     @property
     def name(self) -> str:
         return self.path.name
-
-
-# ── what follows from it: conclusions ────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value and the interval around it. kind: "over launches" or "within-run"."""
-
-    value: float
-    low: float
-    high: float
-    kind: str
-
-    @property
-    def relative_half_width(self) -> float:
-        return (self.high - self.low) / 2 / self.value if self.value else float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One case over all its launches. Times are the per-iteration maximum over ranks.
-
-    medians_s: the median of each launch. time_s: their geometric mean and its interval; None if
-        nothing could be concluded, and then `failures` says why.
-    fastest_rank_s: the same with the minimum over ranks. skew_s: median of last minus first start.
-    pure_s: median of last end minus last start: the time after everyone had arrived.
-    outlier_share: share of iterations beyond Tukey's far fence (3 IQR above the upper quartile).
-    reached: mean relative half-width of the within-launch intervals, what the stop rule looked at.
-    """
-
-    case: Case
-    launches: int
-    iterations: int
-    time_s: Interval | None
-    medians_s: tuple[float, ...] = ()
-    algbw: float | None = None
-    busbw: float | None = None
-    mean_s: float | None = None
-    p90_s: float | None = None
-    p99_s: float | None = None
-    host_time_s: float | None = None
-    fastest_rank_s: float | None = None
-    skew_s: float | None = None
-    pure_s: float | None = None
-    outlier_share: float | None = None
-    reached: float | None = None
-    stopped_by: str = ""
-    foreign_cpu: float | None = None
-    failures: tuple[Failure, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One case in two runs: `ratio` is AFTER / BEFORE of the time. `resolved` where it excludes 1."""
-
-    case: Case
-    before: Interval
-    after: Interval
-    ratio: Interval
-    resolved: bool
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two runs laid side by side: what changed, what differs around it, what has no partner."""
-
-    before: str
-    after: str
-    changes: tuple[Change, ...]
-    differences: tuple[tuple[str, str, str], ...] = ()
-    only_before: tuple[Case, ...] = ()
-    only_after: tuple[Case, ...] = ()
-    warnings: tuple[str, ...] = field(default=())

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.conclusions import Change, Comparison, Summary
 from bench.errors import UnmeasurableError
 from bench.intervals import ratio_interval, ratio_of_intervals
-from bench.records import Change, Comparison, Run, Summary
+from bench.records import Run
 
 # Facts of a host that a difference in numbers may come from, by their place in environment.json.
 COMPARED = (

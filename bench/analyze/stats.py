@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import intervals, operations
-from bench.records import Case, Interval, Run, Samples, Sampling, Summary, Timings, case_order
+from bench.conclusions import Interval, Summary
+from bench.records import Case, Run, Samples, Sampling, Timings, case_order
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from bench.analyze.stats import FOREIGN_CPU_LIMIT
 from bench.backends import BACKENDS
-from bench.records import Json, Run, Summary
+from bench.conclusions import Summary
+from bench.records import Json, Run
 
 # Load average a core before the start from which on the machine was not idle.
 LOAD_LIMIT = 0.25

@@ -17,9 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
 
+from bench.conclusions import Comparison, Summary
 from bench.present.labels import extras, label
 from bench.present.report import PICTURES
-from bench.records import Case, Comparison, Run, Samples, Summary, Timings, case_order
+from bench.records import Case, Run, Samples, Timings, case_order
 from bench.units import format_bytes, format_seconds
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

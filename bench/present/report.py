@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from bench.conclusions import Summary
 from bench.present import tables
 from bench.present.labels import label
-from bench.records import Failure, Json, Run, Summary
+from bench.records import Failure, Json, Run
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
 # File name without suffix → title of what `plots` draws for one run, in the order of the report.

@@ -12,8 +12,9 @@ from itertools import groupby
 import pandas as pd
 from tabulate import tabulate
 
+from bench.conclusions import Comparison, Interval, Summary
 from bench.present.labels import label
-from bench.records import Comparison, Interval, Json, Summary, case_order
+from bench.records import Json, case_order
 from bench.units import format_bytes, format_rate, format_seconds
 
 NOTHING = "-"

@@ -1,0 +1,106 @@
+"""Verbs that look at what was measured: `report`, `plots`, `list`."""
+
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import store
+from bench.cli.app import CONFIGS, PLOTS, RESULTS, Format, RunName, verb
+from bench.conclusions import Summary
+from bench.records import Run
+
+
+class Listing(StrEnum):
+    """What `list` can list."""
+
+    RUNS = "runs"
+    OPERATIONS = "operations"
+    BACKENDS = "backends"
+    CONFIGS = "configs"
+
+
+@verb
+def report(
+    run: RunName = None,
+    format: Annotated[Format | None, typer.Option(help="Write this to stdout instead of files.")] = None,  # noqa: A002
+) -> None:
+    """Rebuild a run's report from its samples, and print its tables."""
+    from bench.analyze import stats, trust
+    from bench.present import report as reports
+    from bench.present import tables
+
+    result = store.read(store.find(RESULTS, run))
+    summaries = stats.summarize(result)
+    match format:
+        case Format.CSV:
+            typer.echo(tables.to_csv(summaries), nl=False)
+        case Format.JSON:
+            typer.echo(tables.to_json(summaries))
+        case Format.MARKDOWN:
+            typer.echo(reports.build(result, summaries, trust.warnings_of(result, summaries), [], ""), nl=False)
+        case None:
+            typer.echo(reports.summary_tables(summaries))
+            typer.echo("\n" + "\n".join(str(file) for file in write_report(result, summaries, plots=False)))
+
+
+@verb
+def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
+    """Draw a run's plots; with several runs, compare each with the first."""
+    from bench.analyze import stats
+
+    if runs and len(runs) > 1:
+        from bench.cli.comparing import compare_and_show
+
+        for other in runs[1:]:
+            compare_and_show(runs[0], other, None)
+        return
+    result = store.read(store.find(RESULTS, runs[0] if runs else None))
+    typer.echo("\n".join(str(file) for file in write_report(result, stats.summarize(result), plots=True)))
+
+
+def write_report(result: Run, summaries: Sequence[Summary], plots: bool) -> list[Path]:
+    """summary.csv, report.md and report.html, with pictures where they are drawn now or exist already."""
+    from bench.analyze import trust
+    from bench.present import report, tables
+
+    folder = PLOTS / result.path.resolve().name
+    if plots:
+        from bench.present import plots as pictures
+
+        drawn = pictures.draw(result, summaries, folder)
+    else:
+        drawn = [(title, name) for name, title in report.PICTURES.items() if (folder / f"{name}.png").is_file()]
+    address = os.path.relpath(folder, result.path)
+    text = report.build(result, summaries, trust.warnings_of(result, summaries), drawn, address)
+    files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in drawn}
+    written = {
+        "summary.csv": tables.to_csv(summaries),
+        "report.md": text,
+        "report.html": report.page(text, result.name, files),
+    }
+    for name, content in written.items():
+        store.write(result.path / name, content)
+    return [*(result.path / name for name in written), *([folder] if drawn else [])]
+
+
+@verb
+def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
+    """List runs, operations, backends or configurations."""
+    from bench.present import listings
+
+    match what:
+        case Listing.RUNS:
+            found = [(path, store.read_manifest(path)) for path in store.runs(RESULTS)]
+            typer.echo(listings.runs(found) if found else f"no runs in {RESULTS} yet; make one: run configs/gloo.yaml")
+        case Listing.OPERATIONS:
+            typer.echo(listings.operations())
+        case Listing.BACKENDS:
+            from bench.measure import environment
+
+            typer.echo(listings.backends(environment.machine().backends_missing))
+        case Listing.CONFIGS:
+            typer.echo(listings.configs(sorted(CONFIGS.glob("*.yaml"))))

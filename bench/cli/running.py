@@ -1,0 +1,156 @@
+"""Verbs that measure or plan to: `run`, `plan`."""
+
+import contextlib
+import importlib
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import __version__, store
+from bench.cli.app import RESULTS, ConfigFile, Sets, verb
+from bench.cli.reading import write_report
+from bench.errors import BenchError, StoreError, UnmeasurableError
+from bench.records import Json, Plan
+
+# What the end of a run needs; loaded while the fork server loads torch, so that it costs no time.
+LOADED_MEANWHILE = ("bench.analyze.stats", "bench.analyze.trust", "bench.present.report", "bench.present.plots")
+
+
+@verb
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
+    ] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+) -> int:
+    """Measure a sweep; ends with a table, a report and plots."""
+    if (config is None) == (resume is None):
+        raise BenchError("run: give a configuration (run configs/gloo.yaml), or --resume RUN, not both")
+    if resume is not None:
+        if sets:
+            raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
+        path = store.find(RESULTS, resume)
+        started = store.read(path)
+        return _measure(path, started.plan, started.environment, plots)
+    assert config is not None  # noqa: S101 - one of the two is given
+    plan, raw = _plan(config, sets)
+    if plan.total == 0:
+        raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(plan)}")
+    facts = {"argv": sys.argv[1:], "overrides": sets, "collbench": __version__}
+    return _measure(store.create(RESULTS, plan, raw, facts), plan, [], plots)
+
+
+def _plan(config: Path, sets: list[str]) -> tuple[Plan, bytes]:
+    from bench import config as configuration
+    from bench import plan as planning
+    from bench.measure import environment
+
+    obstacle = environment.platform_obstacle()
+    if obstacle:
+        raise UnmeasurableError(obstacle)
+    settings, raw = configuration.load(config, sets)
+    seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+    return planning.expand(settings, environment.machine(), seed), raw
+
+
+def _reasons(plan: Plan) -> str:
+    distinct = list(dict.fromkeys(skip.reason for skip in plan.skips))
+    return distinct[0] + (f" (and {len(distinct) - 1} other reasons: see plan)" if len(distinct) > 1 else "")
+
+
+def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool) -> int:
+    from rich.console import Console
+
+    from bench.measure import environment
+    from bench.measure.launcher import Launcher
+    from bench.measure.sweep import sweep
+    from bench.present.progress import Bar
+
+    console = Console(stderr=True)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    with store.Journal(path) as journal:
+        done = {(samples.case.key, samples.launch) for samples in store.read(path).samples} if sessions else set()
+        if len(done) < plan.total:
+            with _marked(path), Launcher() as launcher, Bar(console, plan.total, len(done)) as bar:
+                loading = threading.Thread(target=_load_meanwhile, daemon=True)
+                loading.start()
+                session: Json = {"host": environment.host(), "before": environment.state()}
+                store.write_environment(path, [*sessions, session])
+                launches: list[Json] = []
+                try:
+                    sweep(plan, done, launcher, journal.append, path / store.LOG, launches.append, bar, loading.join)
+                finally:
+                    session |= {"after": environment.state(), "launches": launches}
+                    with contextlib.suppress(StoreError):  # a full disk has been said already
+                        store.write_environment(path, [*sessions, session])
+    return _conclude(path, plots)
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _marked(path: Path) -> Iterator[None]:
+    """Say in the manifest how the run ended, and to the user what can be done about it."""
+
+    def mark(status: str) -> None:
+        store.update_manifest(path, status=status, finished=datetime.now(UTC).isoformat(timespec="seconds"))
+
+    try:
+        store.update_manifest(path, status="running")
+        yield
+    except KeyboardInterrupt:
+        with contextlib.suppress(StoreError):
+            mark("interrupted")
+        typer.echo(f"interrupted; what was measured is kept, go on with: run --resume {path}", err=True)
+        raise
+    except BaseException:
+        with contextlib.suppress(StoreError):
+            mark("failed")
+        raise
+    mark("complete")
+
+
+def _load_meanwhile() -> None:
+    for name in LOADED_MEANWHILE:
+        importlib.import_module(name)
+
+
+def _conclude(path: Path, plots: bool) -> int:
+    """Table, plots, report of a run that has ended; the exit code."""
+    from bench.analyze import stats, trust
+    from bench.present import report
+
+    result = store.read(path)
+    summaries = stats.summarize(result)
+    typer.echo(report.summary_tables(summaries))
+    typer.echo("\n" + report.method_line(result, summaries))
+    for warning in trust.warnings_of(result, summaries):
+        typer.echo(f"note: {warning}")
+    written = write_report(result, summaries, plots)
+    typer.echo("\n" + "\n".join(str(file) for file in written))
+    failed = sum(1 for samples in result.samples if samples.failure is not None)
+    if failed:
+        typer.echo(f"{failed} of {len(result.samples)} measurements failed; the report says why", err=True)
+    return 1 if failed else 0
+
+
+@verb
+def plan(config: ConfigFile, sets: Sets = []) -> None:  # noqa: B006 - typer reads the default
+    """Show what a run would do and how long it would take, without starting anything."""
+    from bench.present import listings
+
+    planned, _ = _plan(config, sets)
+    typer.echo(listings.plan(planned))
+    if planned.total == 0:
+        raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(planned)}")

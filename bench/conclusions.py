@@ -1,0 +1,217 @@
+"""What follows from the facts: the types that `analyze` makes and `present` shows.
+
+    Run ─▶ Summary ─┬─▶ Change ─▶ Comparison     two runs        Trend    many runs        Check    a table of limits
+                    ├─▶ Fit, Bound               how time depends on size, and what no run can beat
+                    └─▶ Finding                  a rank, a link or a size that stands out, with its evidence
+
+Each carries its evidence and its warnings. Everything is frozen; seconds, bytes, bytes per second. Nothing here
+reads or computes. The facts are in `records`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.records import Case, Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and the interval around it. kind: "over launches" or "within-run"."""
+
+    value: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def relative_half_width(self) -> float:
+        return (self.high - self.low) / 2 / self.value if self.value else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A second mode of the times of one case. share: of iterations; extra_s: slow median less fast median."""
+
+    share: float
+    fast_s: float
+    extra_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One case over all its launches. Times are the per-iteration maximum over ranks, for one call.
+
+    medians_s: the median of each launch. time_s: their geometric mean and its interval; None if
+        nothing could be concluded, and then `failures` says why.
+    within: mean relative half-width of the within-launch intervals. scatter: standard deviation of the
+        logarithms of the launches' medians; None with one launch.
+    fastest_rank_s: the same with the minimum over ranks. skew_s: median of last minus first start.
+    pure_s: median of last end minus last start: the time after everyone had arrived. Both None where the
+        ranks' clocks are not one clock.
+    outliers, far_outliers: iterations beyond Tukey's fences, 1.5 and 3 interquartile ranges above the upper
+        quartile, counted and kept. outlier_causes: what was seen beside them.
+    stall: a second mode, where there is one. warmup_trimmed: iterations that a change-point check left out;
+        steady: False if the times changed again late in a launch.
+    timer_s: cost of reading the clock. floor_s: the same call in a group of one rank.
+    asked, reached: relative half-width asked for, and mean of those within the launches.
+    """
+
+    case: Case
+    launches: int
+    iterations: int
+    time_s: Interval | None
+    medians_s: tuple[float, ...] = ()
+    scatter: float | None = None
+    algbw: float | None = None
+    busbw: float | None = None
+    mean_s: float | None = None
+    p90_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    host_time_s: float | None = None
+    fastest_rank_s: float | None = None
+    skew_s: float | None = None
+    pure_s: float | None = None
+    outliers: int = 0
+    far_outliers: int = 0
+    outlier_causes: tuple[str, ...] = ()
+    stall: Stall | None = None
+    warmup_trimmed: int = 0
+    steady: bool = True
+    timer_s: float | None = None
+    floor_s: float | None = None
+    asked: float | None = None
+    reached: float | None = None
+    stopped_by: str = ""
+    foreign_cpu: float | None = None
+    failures: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+# ── runs against each other ──────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One case in two runs. ratio: AFTER / BEFORE of the time, with its interval.
+
+    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/method.md, "Comparing two runs").
+    further_launches: on each side, until a verdict is likely if ratio and scatter stay; None if decided, or
+        if no reasonable number would do.
+    """
+
+    case: Case
+    before: Interval
+    after: Interval
+    ratio: Interval
+    verdict: str
+    further_launches: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs laid side by side: what changed, what differs around it, what has no partner."""
+
+    before: str
+    after: str
+    verdict: str
+    min_change: float
+    changes: tuple[Change, ...]
+    differences: tuple[tuple[str, str, str], ...] = ()
+    only_before: tuple[Case, ...] = ()
+    only_after: tuple[Case, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One case over many runs, oldest first. steps: positions of the runs from which on the level is another."""
+
+    case: Case
+    runs: tuple[str, ...]
+    times_s: tuple[Interval, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of a table of expectations against a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
+
+    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short.
+    """
+
+    case: Case
+    expected: float
+    tolerance: float
+    measured: Interval | None
+    verdict: str
+    note: str = ""
+
+
+# ── models and bounds ────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """t = alpha_s + size * beta_s_per_byte, for sizes from `low` to `high` bytes, both included."""
+
+    low: int
+    high: int
+    alpha_s: float
+    beta_s_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Piecewise α–β model of one series of sizes; `case` is its smallest one, the rest differs in size only.
+
+    alpha_s: latency (first segment). rate: r∞ = 1/β in bytes/s of algorithm bandwidth (last segment).
+    half_size: n½ = α/β of the last segment. half_size_seen: size at which half the best measured bandwidth is
+        reached, interpolated between measured ones.
+    worst_residual: largest relative deviation of a measured time. note: why there is no model, else "".
+    """
+
+    case: Case
+    segments: tuple[Segment, ...]
+    alpha_s: Interval | None
+    rate: Interval | None
+    half_size: Interval | None
+    half_size_seen: float | None
+    worst_residual: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bus bandwidth that a case cannot exceed, in bytes/s, and where it comes from."""
+
+    backend: str
+    world_size: int
+    name: str
+    busbw: float
+
+
+# ── what stands out ──────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that stands out. subject: such as "rank 2", "link 0–3"; rank: where it is one.
+
+    kind: "late rank", "slow rank", "slow link", "inconsistent". cost_s: what it costs an operation.
+    share: of iterations it was last in (late rank) or relative excess of its time. p: after correction.
+    """
+
+    kind: str
+    subject: str
+    text: str
+    cases: tuple[Case, ...] = ()
+    rank: int | None = None
+    link: tuple[int, int] | None = None
+    cost_s: float | None = None
+    share: float | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was looked for in a run, and what was found. silent: sentences on what could not be told, and why."""
+
+    findings: tuple[Finding, ...]
+    silent: tuple[str, ...] = ()
