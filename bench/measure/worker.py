@@ -200,7 +200,7 @@ def _end_with_parent(seat: Seat) -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        shutil.rmtree(seat.rendezvous.parent, ignore_errors=True)  # the parent's work, which it cannot do now
+        shutil.rmtree(seat.meeting, ignore_errors=True)  # the parent's work, which it cannot do now
         os._exit(STATUS_AFTER_ERROR)
 
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
