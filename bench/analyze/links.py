@@ -13,12 +13,11 @@ groups rejects 0 after Bonferroni's correction over all ranks and links.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.conclusions import Finding
+from bench.conclusions import Finding, Matrix
 from bench.operations import OPERATIONS, cycle, rounds
 from bench.records import Case, Run, Samples
 from bench.units import format_bytes
@@ -32,14 +31,6 @@ SMALLEST_EFFECT = 0.10
 GROUPS = 6
 # Scale of the Cauchy loss in logarithms: what deviates by more than 5 % is on its way to be an outlier.
 LOSS_SCALE = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Median exchange time of each pair, seconds, symmetric, NaN on the diagonal."""
-
-    case: Case
-    times_s: Floats
 
 
 def matrices(run: Run) -> list[Matrix]:
@@ -152,8 +143,3 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
                 )
             )  # fmt: skip
     return found
-
-
-def rates(matrix: Matrix) -> Floats:
-    """Bytes a second in each direction, for each pair."""
-    return np.asarray(matrix.case.size_bytes / matrix.times_s)
