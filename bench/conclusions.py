@@ -253,6 +253,7 @@ class Analysis:
     summaries: tuple[Summary, ...]
     warnings: tuple[str, ...]
     diagnosis: Diagnosis
+    inconsistencies: tuple[Finding, ...] = ()
     fits: tuple[Fit, ...] = ()
     bounds: tuple[Bound, ...] = ()
     matrices: tuple[Matrix, ...] = ()

@@ -3,7 +3,7 @@
 In: summaries. Out: findings of kind "inconsistent", at most one for each rule and series of sizes: the worst size,
 with the number of others. Does not say which of the two sides is at fault, and is silent where the intervals overlap.
 Intervals within one launch are too narrow for that: of twelve launches of gloo taken alone, six had a finding, of the
-same launches taken together none. So a finding that rests on one launch says that it does.
+same launches taken together none. So only intervals over launches count.
 
 The rules are those of Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
 A size counts the total bytes of an operation: what a rank contributes to all_reduce, reduce and broadcast, and
@@ -90,7 +90,12 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
 def _series(summaries: Sequence[Summary]) -> AllSeries:
     series: AllSeries = defaultdict(dict)
     for s in sorted(summaries, key=lambda s: s.case.size_bytes):
-        if s.time_s is not None and s.case.op != PAIRWISE and s.case.world_size > 1:
+        if (
+            s.time_s is not None
+            and s.time_s.kind == "over launches"
+            and s.case.op != PAIRWISE
+            and s.case.world_size > 1
+        ):
             series[replace(s.case, size_bytes=0)][s.case.size_bytes] = Timed(s.case, s.time_s)
     return dict(series)
 
@@ -145,12 +150,10 @@ def _finding(rule: Rule, violations: list[Claim]) -> Finding:
     what = f"{case.op} of {format_bytes(case.size_bytes)}"
     sizes = {claim.left.case.size_bytes for claim in violations}
     others = f" (so for {len(sizes) - 1} more of its sizes)" if len(sizes) > 1 else ""
-    alone = {timed.time_s.kind for timed in (worst.left, *(part for _, part in worst.parts))} != {"over launches"}
-    doubt = "; one launch only, so it may be chance" if alone else ""
     return Finding(
         kind="inconsistent",
         subject=f"{what} over {case.backend}, n = {case.world_size}",
-        text=f"{what} takes {format_seconds(seconds)}, but {_other_way(worst)}: {rule.advice}{others}{doubt}",
+        text=f"{what} takes {format_seconds(seconds)}, but {_other_way(worst)}: {rule.advice}{others}",
         cases=(case, *(part.case for _, part in worst.parts)),
         cost_s=seconds - worst.right_s,
         share=worst.excess,

@@ -17,6 +17,8 @@ from typing import Any
 
 # Slack before the agreed instant: this many times the meeting itself, and more by this factor after a miss.
 FIRST_SLACK, SLACK_GROWTH = 2, 1.5
+# A slack that grows from nothing starts here.
+FEWEST_NS = 1000
 # Meetings whose median says how long one takes.
 TRIALS = 21
 _DEADLINE, _SLACK, _MISSED = 0, 1, 2
@@ -54,7 +56,7 @@ class Gate:
         if self.rank == master:
             self._wait_for_all()
             if self.shared[_MISSED]:
-                self.shared[_SLACK] = int(self.shared[_SLACK] * SLACK_GROWTH)
+                self.shared[_SLACK] = max(FEWEST_NS, int(self.shared[_SLACK] * SLACK_GROWTH))
                 self.shared[_MISSED] = 0
             self.shared[_DEADLINE] = time.perf_counter_ns() + self.shared[_SLACK]
             self._let_all_go()

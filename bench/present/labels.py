@@ -10,6 +10,11 @@ def label(case: Case) -> str:
     return " · ".join([*words, *extras(case)])
 
 
+def family(case: Case) -> str:
+    """What a series of sizes has in common, but for the world size: `all_reduce gloo float32`, and extras."""
+    return " ".join([case.op, case.backend, case.dtype, *extras(case)])
+
+
 def extras(case: Case) -> list[str]:
     """What of a case differs from the defaults, such as `reduce_op=max`."""
     return case.key.split("/")[5:]

@@ -1,0 +1,73 @@
+"""Do 95 % intervals hold the truth in 95 % of the cases? On series with a known median, and on real ones."""
+
+import itertools
+
+import numpy as np
+
+from bench.intervals import launch_interval, median_interval, slowest_rank_s
+from proof.claim import Effort, Outcome
+from proof.rig import Rig
+
+RHO, LENGTHS = (0.0, 0.2, 0.4, 0.6), (20, 60, 200)
+
+
+def simulated(_: Rig, effort: Effort) -> list[Outcome]:
+    """Log-normal series, autocorrelated, with a fifth of the iterations stalled in half of them."""
+    rng = np.random.default_rng(2026)
+    each = effort.series // (len(RHO) * len(LENGTHS) * 2)
+    hits = []
+    for rho, length, stalls in itertools.product(RHO, LENGTHS, (False, True)):
+        for _ in range(each):
+            normal = _autocorrelated(rng, rho, length)
+            times = np.exp(0.2 * normal)
+            if stalls:  # the slowest fifth: the median stays where it is
+                times = np.where(normal > 0.84, times * 5, times)
+            interval = median_interval(times)
+            hits.append(interval.low <= 1.0 <= interval.high)
+    over = []
+    for _ in range(effort.series):
+        interval = launch_interval(np.exp(rng.normal(0, rng.uniform(0.02, 0.3), rng.integers(3, 11))))
+        over.append(interval.low <= 1.0 <= interval.high)
+    return [
+        _outcome("coverage of the interval within a launch, simulated", "93 to 97 %", hits, 0.93, 0.97),
+        _outcome("coverage of the interval over launches, simulated", "93 to 97 %", over, 0.93, 0.97),
+    ]
+
+
+def real(rig: Rig, effort: Effort) -> list[Outcome]:
+    """Long launches of gloo, cut into pieces: does the interval of a piece hold the median of the whole?"""
+    text = """
+backends: [gloo]
+world_sizes: [2]
+operations: [all_reduce]
+launches: 2
+sizes: [4KiB, 1MiB]
+sampling: {{warmup: 50, iterations: {iterations}}}
+timeout: 60s
+"""
+    pieces = effort.splits
+    hits = []
+    for samples in rig.measure(text.format(iterations=50 * pieces)).samples:
+        times = slowest_rank_s(samples.timed)
+        whole = float(np.median(times))
+        for piece in np.array_split(times, pieces):
+            interval = median_interval(piece)
+            hits.append(interval.low <= whole <= interval.high)
+    return [
+        _outcome("coverage of the interval within a launch, real launches in pieces of 50", "≥ 90 %", hits, 0.90, 1)
+    ]
+
+
+def _autocorrelated(rng: np.random.Generator, rho: float, length: int) -> np.ndarray:
+    """Standard normal, lag-1 correlation rho."""
+    steps = rng.normal(size=length)
+    series = np.empty(length)
+    series[0] = steps[0]
+    for i in range(1, length):
+        series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * steps[i]
+    return series
+
+
+def _outcome(claim: str, target: str, hits: list[bool], low: float, high: float) -> Outcome:
+    share = float(np.mean(hits))
+    return Outcome(claim, target, f"{share:.1%} of {len(hits)}", low <= share <= high)

@@ -1,0 +1,66 @@
+"""Runs of the suite for the proof: the real plan, sweep, store and analysis, in a folder that is thrown away.
+
+In: the text of a configuration and whoever starts the ranks. Out: a `Run` as `store.read` gives it.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import config, plan, store
+from bench.measure import environment
+from bench.measure.launcher import Launcher
+from bench.measure.sweep import Starter, sweep
+from bench.records import Run
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Rig:
+    """launcher: entered once, so that torch is loaded once. folder: where the runs go."""
+
+    launcher: Launcher
+    folder: Path
+
+    def measure(self, text: str, starter: Starter | None = None) -> Run:
+        """One run of a configuration; raises AssertionError if any case of it failed."""
+        settings = config.parse(text.encode(), "proof", default_name="proof")
+        seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+        planned = plan.expand(settings, environment.machine(), seed)
+        assert not planned.skips, planned.skips[0].reason
+        path = store.create(self.folder, planned, text.encode(), {})
+        launches: list[Any] = []
+        with store.Journal(path) as journal:
+            sweep(planned, [], starter or self.launcher, journal.append, path / store.LOG, launches.append, _Nobody())
+        store.write_environment(path, [{"launches": launches}])
+        store.update_manifest(path, status="complete")
+        run = store.read(path)
+        failures = [s.failure for s in run.samples if s.failure is not None]
+        assert not failures, failures[0]
+        return run
+
+
+@contextmanager
+def rig(folder: Path) -> Iterator[Rig]:
+    """A rig whose ranks can import this package."""
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    with Launcher() as launcher:
+        yield Rig(launcher, folder)
+
+
+class _Nobody:
+    """An observer that does not care."""
+
+    def launching(self, *_: object) -> None: ...
+
+    def begun(self, *_: object) -> None: ...
+
+    def ended(self, *_: object) -> None: ...
+
+    def extended(self, *_: object) -> None: ...

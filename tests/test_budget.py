@@ -1,0 +1,94 @@
+"""A budget measures everything once, and then buys launches for the cases with the widest intervals."""
+
+import dataclasses
+
+import numpy as np
+
+from bench.measure.budget import Spent, next_launch
+from bench.plan import expand
+from bench.records import Block, Case, Plan
+from conftest import SAMPLING, invented_run, samples
+
+STEADY, WILD = (Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
+
+
+def spent_on(levels: dict[Case, list[float]]) -> tuple[Plan, Spent]:
+    made = [
+        samples(case, launch, np.full((20, 2), level * 1e6))
+        for case, values in levels.items()
+        for launch, level in enumerate(values, start=1)
+    ]
+    plan = dataclasses.replace(invented_run(made, launches=3).plan, budget_s=60.0, sampling=SAMPLING)
+    spent = Spent()
+    for one in made:
+        spent.add(one)
+    return plan, spent
+
+
+def test_only_what_is_wider_than_asked_is_measured_again():
+    plan, spent = spent_on({STEADY: [1.0, 1.001, 1.0], WILD: [1.0, 1.5, 2.0]})
+    assert next_launch(plan, spent, 30.0) == [Block("gloo", 2, 4, (WILD,))]
+
+
+def test_the_widest_comes_first_where_not_all_fit():
+    plan, spent = spent_on({STEADY: [1.0, 1.2, 1.1], WILD: [1.0, 1.5, 2.0]})
+    (block,) = next_launch(plan, spent, 1.5)  # each costs a second
+    assert block.cases == (WILD,)
+    (block,) = next_launch(plan, spent, 30.0)
+    assert block.cases == (WILD, STEADY)
+
+
+def test_it_ends_when_all_are_narrow_or_the_time_is_spent():
+    plan, spent = spent_on({STEADY: [1.0, 1.001, 1.0]})
+    assert next_launch(plan, spent, 30.0) == []
+    plan, spent = spent_on({WILD: [1.0, 1.5, 2.0]})
+    assert next_launch(plan, spent, 0.5) == []
+
+
+def test_one_launch_is_never_narrow():
+    plan, spent = spent_on({STEADY: [1.0]})
+    assert next_launch(plan, spent, 30.0) == [Block("gloo", 2, 2, (STEADY,))]
+
+
+def test_what_never_worked_is_not_tried_again():
+    plan, spent = spent_on({STEADY: [1.0, 1.001]})
+    assert all(WILD not in block.cases for block in next_launch(plan, spent, 30.0))
+
+
+BUDGETED = """
+backends: [gloo]
+world_sizes: [2]
+launches: 2
+operations: [all_reduce]
+sizes: [4KiB, 64KiB]
+sampling: {warmup: 1, warmup_seconds: 0, relative_error: 0.000001}
+budget: 8s
+timeout: 10s
+"""
+
+
+def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(cli):
+    done = cli("run", cli.config(BUDGETED), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = cli.only_run()
+    assert run.manifest["status"] == "complete"
+    keys = [(s.case.key, s.launch) for s in run.samples]
+    assert len(keys) == len(set(keys)) > run.plan.total  # more launches than were planned
+    first = [s.launch for s in run.samples[:2]]
+    assert first == [1, 1]  # all once, before any twice
+    assert sum(s.usage.wall_s for s in run.samples) < 2 * 8  # what costs more than is left is not begun
+    assert "missing" not in done.stdout
+    assert cli("run", "--resume", "tiny", "--no-plots").returncode == 0
+
+
+def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(cli):
+    from bench.config import parse
+    from bench.measure import environment
+
+    plan = expand(parse(BUDGETED.replace("8s", "1s").encode(), "b"), environment.machine(), 1)
+    assert plan.sampling.seconds_per_case < 0.1
+    done = cli("run", cli.config(BUDGETED.replace("8s", "1s")), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = cli.only_run()
+    assert {s.case.size_bytes for s in run.samples} == {4096, 65536}
+    assert all(len(s.timed.duration_ns) >= 6 for s in run.samples)
