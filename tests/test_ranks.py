@@ -64,4 +64,5 @@ def test_that_nothing_was_found_is_said():
 
 def test_holm_is_no_kinder_than_bonferroni_for_the_smallest():
     p = np.array([0.01, 0.04, 0.03])
-    assert ranks.holm(p).tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert ranks.holm(p, 3).tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert ranks.holm(p, 30)[0] == pytest.approx(0.3)

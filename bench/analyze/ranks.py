@@ -33,7 +33,7 @@ SMALLEST_COST = 0.10
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """What speaks against one rank in one case. cost_s: by how much it keeps the others waiting, in the median.
+    """What speaks against one rank in one case. relative_cost: the wait that it causes, as a share of the time.
 
     delay_s: median over iterations of its arrival minus the median arrival of the others.
     """
@@ -42,10 +42,8 @@ class _Suspicion:
     rank: int
     share: float
     p: float
-    cost_s: float
     relative_cost: float
     delay_s: float
-    consistent: bool
 
 
 def late_ranks(run: Run) -> list[Finding]:
@@ -60,54 +58,52 @@ def late_ranks(run: Run) -> list[Finding]:
         launches[case.key].append(samples.timed)
     clock = one_clock(run.environment)
     suspicions = [one for key, case in cases.items() for one in _suspicions(case, launches[key], clock)]
-    corrected = holm(np.array([one.p for one in suspicions]))
+    tests = sum(case.world_size for case in cases.values())
+    corrected = holm(np.array([one.p for one in suspicions]), tests)
     named: dict[tuple[str, int, int], list[tuple[_Suspicion, float]]] = defaultdict(list)
     for one, p in zip(suspicions, corrected, strict=True):
-        if p <= LEVEL and one.consistent and one.relative_cost >= SMALLEST_COST:
+        if p <= LEVEL:
             named[one.case.backend, one.case.world_size, one.rank].append((one, float(p)))
     return [_finding(group, cases) for group in named.values()]
 
 
-def holm(p: Floats) -> Floats:
-    """Holm's step-down correction for the number of tests."""
+def holm(p: Floats, tests: int) -> Floats:
+    """Holm's step-down correction; p: the smallest ones of so many tests."""
     order = np.argsort(p)
-    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)) if len(p) else p
+    stepped = np.maximum.accumulate(p[order] * (tests - np.arange(len(p)))) if len(p) else p
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(stepped, 1.0)
     return corrected
 
 
 def _suspicions(case: Case, launches: Sequence[Timings], clock: bool) -> list[_Suspicion]:
-    """One for each rank of one case."""
-    from scipy.stats import binomtest  # here: slow to load
-
+    """The ranks of one case that would matter: last in each launch more often than any other, and at a cost."""
     arrivals = [arrival_s(timings, clock) for timings in launches]
-    if not _ranks_differ(arrivals):
+    lasts = [np.bincount(a.argmax(axis=1), minlength=case.world_size) / len(a) for a in arrivals]
+    (rank, *others) = {int(shares.argmax()) for shares in lasts}
+    if others or sum(map(len, arrivals)) < FEWEST_FOR_MEDIAN:
         return []
     time_s = float(np.median([np.median(t.duration_ns.max(axis=1)) for t in launches])) / 1e9
-    shares = np.array([np.bincount(a.argmax(axis=1), minlength=case.world_size) / len(a) for a in arrivals])
-    found = []
-    for rank in range(case.world_size):
-        others = [np.delete(a, rank, axis=1) for a in arrivals]
-        behind = [a[:, rank] - o.max(axis=1) for a, o in zip(arrivals, others, strict=True)]
-        counts = [min(len(b), effective_size(b)) if len(b) >= FEWEST_FOR_MEDIAN else len(b) for b in behind]
-        last = sum(round(share * count) for share, count in zip(shares[:, rank], counts, strict=True))
-        after = [a[:, rank] - np.median(o, axis=1) for a, o in zip(arrivals, others, strict=True)]
-        # The median: a mean would be that of the few iterations in which the scheduler stalled somebody.
-        cost = max(0.0, float(np.median(np.concatenate(behind))))
-        found.append(
-            _Suspicion(
-                case=case,
-                rank=rank,
-                share=float(np.concatenate([b > 0 for b in behind]).mean()),
-                p=float(binomtest(last, sum(counts), 1 / case.world_size, alternative="greater").pvalue),
-                cost_s=cost,
-                relative_cost=cost / time_s,
-                delay_s=float(np.median(np.concatenate(after))),
-                consistent=bool(np.all(shares.argmax(axis=1) == rank)),
-            )
-        )
-    return found
+    rest = [np.delete(a, rank, axis=1) for a in arrivals]
+    behind = [a[:, rank] - o.max(axis=1) for a, o in zip(arrivals, rest, strict=True)]
+    # The median: a mean would be that of the few iterations in which the scheduler stalled somebody.
+    cost = float(np.median(np.concatenate(behind)))
+    if cost < SMALLEST_COST * time_s or not _ranks_differ(arrivals):
+        return []
+    after = [a[:, rank] - np.median(o, axis=1) for a, o in zip(arrivals, rest, strict=True)]
+    share = float(np.concatenate([b > 0 for b in behind]).mean())
+    p = _binomial_p([float(shares[rank]) for shares in lasts], behind, case.world_size)
+    return [_Suspicion(case, rank, share, p, cost / time_s, float(np.median(np.concatenate(after))))]
+
+
+def _binomial_p(shares: Sequence[float], behind: Sequence[Floats], ranks: int) -> float:
+    """That a rank is last so often by chance, over the effective number of iterations."""
+    from scipy.stats import binomtest  # here: slow to load
+
+    counts = [effective_size(b) if len(b) >= FEWEST_FOR_MEDIAN else len(b) for b in behind]
+    counts = [min(count, len(b)) for count, b in zip(counts, behind, strict=True)]
+    last = sum(round(share * count) for share, count in zip(shares, counts, strict=True))
+    return float(binomtest(last, sum(counts), 1 / ranks, alternative="greater").pvalue)
 
 
 def arrival_s(timings: Timings, clock: bool) -> Floats:
@@ -120,9 +116,7 @@ def _ranks_differ(arrivals: list[Floats]) -> bool:
     from scipy.stats import friedmanchisquare
 
     together = np.concatenate(arrivals)
-    if together.shape[1] < 3:
-        return len(together) >= FEWEST_FOR_MEDIAN
-    return len(together) >= FEWEST_FOR_MEDIAN and bool(friedmanchisquare(*together.T).pvalue <= LEVEL)
+    return together.shape[1] < 3 or bool(friedmanchisquare(*together.T).pvalue <= LEVEL)
 
 
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:

@@ -33,13 +33,18 @@ OUTLIER_LIMIT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """One launch of one case. slowest_s: per iteration, after what the change-point check left out."""
+    """One launch of one case. slowest_s: per iteration, after what the change-point check left out.
+
+    percentiles_s: those that the number of iterations supports.
+    """
 
     samples: Samples
     timings: Timings
     slowest_s: Floats
     state: Steadiness
     interval: Interval
+    quartiles_s: tuple[float, float]
+    percentiles_s: dict[int, float]
 
 
 def summarize(run: Run) -> list[Summary]:
@@ -109,7 +114,11 @@ def _series(samples: Samples) -> _Series:
     paired = operations.OPERATIONS[samples.case.op].paired
     state = Steadiness(0, True) if paired else steadiness(slowest)
     slowest = slowest[state.trimmed :]
-    return _Series(samples, samples.timed, slowest, state, intervals.median_interval(slowest))
+    supported = [percent for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items() if len(slowest) >= fewest]
+    # One call for all of them: with many cases this is where the time of a report goes.
+    low, high, *others = np.percentile(slowest, [25, 75, *supported]).tolist()
+    percentiles = dict(zip(supported, others, strict=True))
+    return _Series(samples, samples.timed, slowest, state, intervals.median_interval(slowest), (low, high), percentiles)
 
 
 def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
@@ -165,16 +174,15 @@ def _host_time(good: list[_Series]) -> float | None:
 
 def _percentile(good: list[_Series], percent: int) -> float | None:
     """Of each launch, then over launches: iterations of different launches are never pooled."""
-    values = [intervals.percentile(one.slowest_s, percent) for one in good]
-    known = [value for value in values if value is not None]
-    return _over_launches(known) if len(known) == len(values) else None
+    known = [one.percentiles_s[percent] for one in good if percent in one.percentiles_s]
+    return _over_launches(known) if len(known) == len(good) else None
 
 
 def _outliers(good: list[_Series]) -> tuple[int, int]:
     """Iterations beyond Tukey's upper fences, 1.5 and 3 interquartile ranges above the upper quartile."""
     near = far = 0
     for one in good:
-        low, high = np.quantile(one.slowest_s, [0.25, 0.75])
+        low, high = one.quartiles_s
         near += int(np.count_nonzero(one.slowest_s > high + 1.5 * (high - low)))
         far += int(np.count_nonzero(one.slowest_s > high + 3 * (high - low)))
     return near, far

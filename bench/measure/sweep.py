@@ -6,7 +6,6 @@ ranks cannot even join, the block's cases all share that failure. With a budget,
 case; after it, whatever does not fit is left out, and what remains buys further launches (`budget`).
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -114,7 +113,7 @@ def _launch(
             plan.timeout_s,
             before_go=before_go,
             begun=lambda index: observer.begun(block.cases[index], block.launch),
-            sampled=lambda line: keep(store.samples_from_json(json.loads(line)), line),
+            sampled=lambda line: keep(store.samples_from_line(line), line),
         )
     finally:
         ranks.kill()
