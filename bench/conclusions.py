@@ -11,8 +11,15 @@ reads or computes. The facts are in `records`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bench.records import Case, Failure
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,20 @@ class Bound:
     busbw: float
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a case needs to reach a precision: so many launches of so many iterations, and seconds in all.
+
+    launches, iterations, seconds: None where the pilot cannot tell, and then `note` says why.
+    """
+
+    case: Case
+    launches: int | None
+    iterations: int | None
+    seconds: float | None
+    note: str = ""
+
+
 # ── what stands out ──────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -214,8 +235,28 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix:
+    """Median time of an exchange between each two ranks. times_s: symmetric, NaN on the diagonal."""
+
+    case: Case
+    times_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What was looked for in a run, and what was found. silent: sentences on what could not be told, and why."""
 
     findings: tuple[Finding, ...]
     silent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All that follows from one run. warnings: on the run as a whole, the gravest first."""
+
+    summaries: tuple[Summary, ...]
+    warnings: tuple[str, ...]
+    diagnosis: Diagnosis
+    fits: tuple[Fit, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    matrices: tuple[Matrix, ...] = ()

@@ -20,6 +20,9 @@ from bench.units import parse_bytes, parse_rate, parse_seconds
 
 MAX_SIZES = 200
 BUFFER_POLICIES = ("rotate", "hot", "flush")
+METRICS = ("isolated", "pipelined")
+SYNCS = ("barrier", "deadline")
+SCHEDULINGS = ("normal", "rr")
 FAULT_KINDS = ("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow")
 
 Bytes = Annotated[
@@ -45,6 +48,9 @@ OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
 DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
 ReduceOpName = Annotated[str, OneOf(REDUCE_OPS, "reduce op")]
 BufferPolicy = Annotated[str, OneOf(BUFFER_POLICIES, "buffer policy")]
+Metric = Annotated[str, OneOf(METRICS, "metric")]
+Sync = Annotated[str, OneOf(SYNCS, "sync")]
+Scheduling = Annotated[str, OneOf(SCHEDULINGS, "scheduling")]
 FaultKind = Annotated[str, OneOf(FAULT_KINDS, "fault")]
 
 
@@ -133,6 +139,21 @@ class Config(Strict):
     buffers: BufferPolicy = Field(
         default="rotate", description="rotate: cold memory each time; hot: the same buffer; flush: caches emptied"
     )
+    metrics: Several[Metric] = Field(
+        default=["isolated"], description="isolated: one call between two stamps; pipelined: several back to back"
+    )
+    pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = Field(
+        default=20, description="calls back to back for the pipelined metric (nccl-tests: 20)"
+    )
+    sync: Sync = Field(
+        default="barrier", description="deadline: ranks spin to an agreed instant; wants a core for each rank"
+    )
+    scheduling: Scheduling = Field(
+        default="normal", description="rr: real-time round robin, where it is permitted; never compared with normal"
+    )
+    budget: Seconds | None = Field(
+        default=None, description="time for the whole run, spent where intervals are widest; leave it out for none"
+    )
     sampling: SamplingConfig = SamplingConfig()
     timeout: Seconds = Field(default=60.0, description="a rank silent for this long is a hang")
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
@@ -140,6 +161,13 @@ class Config(Strict):
     )
     link: Rate | None = Field(default=None, description="what the link can carry, drawn as a bound: 25 Gbit/s, 3 GB/s")
     faults: list[FaultConfig] = Field(default=[], description="faults to plant on purpose")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Config":
+        for index, fault in enumerate(self.faults):
+            if fault.rank >= max(self.world_sizes):
+                raise ValueError(f"faults[{index}].rank: no world size has a rank {fault.rank}")
+        return self
 
     @property
     def size_list(self) -> list[int]:

@@ -15,8 +15,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from bench import strict
-from bench.config import BackendName, BufferPolicy, Bytes, DtypeName, OperationName, Rate, ReduceOpName
-from bench.strict import OneOf, Strict
+from bench.config import BackendName, BufferPolicy, Bytes, DtypeName, Metric, OperationName, Rate, ReduceOpName, Sync
+from bench.strict import Strict
 from bench.units import parse_share
 
 # How a machine is usually specified: data sheets and other people's tables are round numbers.
@@ -39,10 +39,10 @@ class Expectation(Strict):
     size: Bytes
     busbw: Rate
     tolerance: Share | None = None
-    metric: Annotated[str, OneOf(("isolated", "pipelined"), "metric")] = "isolated"
+    metric: Metric = "isolated"
     reduce_op: ReduceOpName | None = None
     buffers: BufferPolicy | None = None
-    sync: Annotated[str, OneOf(("barrier", "deadline"), "sync")] | None = None
+    sync: Sync | None = None
 
 
 def _once(lines: list[Expectation]) -> list[Expectation]:

@@ -25,8 +25,8 @@ FEWEST_FOR_PERCENTILE = {90: 36, 95: 72, 99: 368}
 
 
 def slowest_rank_s(timings: Timings) -> Floats:
-    """Per iteration the maximum over ranks, in seconds: what the operation took, for whoever waited for it."""
-    return np.asarray(timings.duration_ns.max(axis=1) / 1e9)
+    """Per iteration the maximum over ranks, in seconds a call: what the operation took, for whoever waited for it."""
+    return np.asarray(timings.duration_ns.max(axis=1) / (1e9 * timings.calls))
 
 
 def median_interval(samples: Floats) -> Interval:
@@ -52,7 +52,7 @@ def effective_size(samples: Floats) -> int:
 
 def rank_correlation(a: Floats, b: Floats) -> float:
     """Spearman's rho with average ranks for ties; 0 where one side is constant."""
-    ranks_a, ranks_b = _ranks(a), _ranks(b)
+    ranks_a, ranks_b = average_ranks(a), average_ranks(b)
     if np.ptp(ranks_a) == 0 or np.ptp(ranks_b) == 0:
         return 0.0
     return float(np.corrcoef(ranks_a, ranks_b)[0, 1])
@@ -112,7 +112,8 @@ def _from_logs(center: float, down: float, up: float, kind: str) -> Interval:
     return Interval(float(np.exp(center)), float(np.exp(center - down)), float(np.exp(center + up)), kind)
 
 
-def _ranks(values: Floats) -> Floats:
+def average_ranks(values: Floats) -> Floats:
+    """Ranks from 1, ties sharing their mean; `scipy.stats.rankdata`."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Floats = np.cumsum(counts) - (counts - 1) / 2
     return ranks[inverse]

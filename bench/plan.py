@@ -8,10 +8,11 @@ import itertools
 import math
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bench.backends import BACKENDS
 from bench.config import Config
-from bench.operations import DTYPES, OPERATIONS
+from bench.operations import DTYPES, OPERATIONS, calls_before_refill
 from bench.records import Block, Case, Fault, Machine, Plan, Sampling, Skip
 from bench.units import format_rounded_bytes
 
@@ -26,6 +27,10 @@ LARGEST_GPU_CACHE_BYTES = 128 * 2**20
 FIRST_START_S, NEXT_START_S = 3.0, 0.3
 # Filling and verifying buffers: bytes a second of one core, measured 1 to 3 GB/s.
 HANDLING_BYTES_PER_S = 1e9
+# Of a budget, the share for the planned launches; the rest goes to the cases with the widest intervals.
+FIRST_LAUNCHES_SHARE = 0.6
+# Less time than this gives no more than the fewest iterations anyway.
+FEWEST_S = 0.01
 
 
 def expand(config: Config, machine: Machine, seed: int) -> Plan:
@@ -40,15 +45,19 @@ def expand(config: Config, machine: Machine, seed: int) -> Plan:
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
+    sampling = _sampling(config)
+    if config.budget is not None and cases:
+        sampling = _within_budget(sampling, config, cases, pool_bytes)
     return Plan(
         name=config.name,
         blocks=tuple(_blocks(cases, config.launches, seed)),
         skips=tuple(skips),
         launches=config.launches,
         seed=seed,
-        sampling=_sampling(config),
+        sampling=sampling,
         timeout_s=config.timeout,
         pool_bytes=pool_bytes,
+        budget_s=config.budget,
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
         link_bytes_per_s=config.link,
     )
@@ -65,8 +74,12 @@ def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Block]:
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:
-    """How many buffers a case walks through; with `rotate`, so many that none is in a cache when its turn comes."""
-    return max(1, math.ceil(pool_bytes / case.size_bytes)) if case.buffers == "rotate" else 1
+    """How many buffers a case walks through; with `rotate`, so many that none is in a cache when its turn comes.
+
+    Always so many that `depth` calls can follow each other without a refill between them.
+    """
+    rotating = math.ceil(pool_bytes / case.size_bytes) if case.buffers == "rotate" else 1
+    return max(1, rotating, math.ceil(case.depth / (calls_before_refill(case) or case.depth)))
 
 
 def buffer_bytes(case: Case, pool_bytes: int) -> int:
@@ -79,14 +92,26 @@ def scratch_bytes(case: Case, pool_bytes: int) -> int:
     return pool_bytes if case.buffers == "flush" else 0
 
 
+def _within_budget(sampling: Sampling, config: Config, cases: list[Case], pool_bytes: int) -> Sampling:
+    """The same with so few seconds a case that all launches cost their share of the budget."""
+    assert config.budget is not None  # noqa: S101 - the caller sees to it
+    groups = len({(case.backend, case.world_size) for case in cases})
+    handling = sum(_handling_s(case, pool_bytes) + sampling.warmup_s for case in cases)
+    left = FIRST_LAUNCHES_SHARE * config.budget - FIRST_START_S
+    a_launch = left / config.launches - handling - NEXT_START_S * groups
+    return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
+
+
 def estimate_s(plan: Plan) -> float:
     """How long the run takes at most (adaptive), or about (fixed count, from rough rates)."""
+    if plan.budget_s is not None:
+        return plan.budget_s
     starts = FIRST_START_S + NEXT_START_S * len(plan.blocks)
     return starts + sum(_case_s(case, plan) for block in plan.blocks for case in block.cases)
 
 
 def _case_s(case: Case, plan: Plan) -> float:
-    handling = 4 * buffer_bytes(case, plan.pool_bytes) / HANDLING_BYTES_PER_S
+    handling = _handling_s(case, plan.pool_bytes)
     if plan.sampling.iterations is None:
         return plan.sampling.warmup_s + plan.sampling.seconds_per_case + handling
     backend = BACKENDS[case.backend]
@@ -94,12 +119,32 @@ def _case_s(case: Case, plan: Plan) -> float:
     return handling + one * (plan.sampling.warmup + plan.sampling.iterations) + plan.sampling.warmup_s
 
 
+def _handling_s(case: Case, pool_bytes: int) -> float:
+    """Filling and verifying the buffers."""
+    return 4 * buffer_bytes(case, pool_bytes) / HANDLING_BYTES_PER_S
+
+
 def _combinations(config: Config) -> Iterable[Case]:
     for op, backend, dtype, n, size in itertools.product(
         config.operations, config.backends, config.dtypes, config.world_sizes, config.size_list
     ):
-        for reduce_op in config.reduce_ops if OPERATIONS[op].reduces else ["sum"]:
-            yield Case(op, backend, n, dtype, size, reduce_op=reduce_op, buffers=config.buffers)
+        for reduce_op, metric in itertools.product(
+            config.reduce_ops if OPERATIONS[op].reduces else ["sum"],
+            ["isolated"] if OPERATIONS[op].paired else config.metrics,
+        ):
+            yield Case(
+                op,
+                backend,
+                n,
+                dtype,
+                size,
+                reduce_op=reduce_op,
+                buffers=config.buffers,
+                metric=metric,
+                sync=config.sync,
+                scheduling=config.scheduling,
+                depth=config.pipeline_depth if metric == "pipelined" else 1,
+            )
 
 
 def _obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
@@ -107,6 +152,10 @@ def _obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     backend, dtype = BACKENDS[case.backend], DTYPES[case.dtype]
     if case.backend in machine.backends_missing:
         return machine.backends_missing[case.backend]
+    if case.scheduling == "rr" and machine.realtime_missing is not None:
+        return machine.realtime_missing
+    if case.world_size < OPERATIONS[case.op].fewest_ranks:
+        return f"{case.op} needs {OPERATIONS[case.op].fewest_ranks} ranks or more"
     if backend.device == "cuda" and case.world_size > machine.gpus:
         return f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus}"
     if case.dtype in backend.dtypes_lacking:

@@ -280,7 +280,20 @@ def _plan_to_json(plan: Plan) -> Json:
     ]
     flat = dataclasses.asdict(plan)
     return {
-        **{key: flat[key] for key in ("name", "launches", "seed", "timeout_s", "pool_bytes", "sampling", "faults")},
+        **{
+            key: flat[key]
+            for key in (
+                "name",
+                "launches",
+                "seed",
+                "timeout_s",
+                "pool_bytes",
+                "sampling",
+                "faults",
+                "budget_s",
+                "link_bytes_per_s",
+            )
+        },
         "cases": [dataclasses.asdict(case) for case in cases],
         "skips": flat["skips"],
         "order": blocks,
@@ -302,6 +315,8 @@ def _plan_from_json(data: Json) -> Plan:
         timeout_s=data["timeout_s"],
         pool_bytes=data["pool_bytes"],
         faults=tuple(Fault(**fault) for fault in data["faults"]),
+        budget_s=data.get("budget_s"),
+        link_bytes_per_s=data.get("link_bytes_per_s"),
     )
 
 
@@ -346,7 +361,8 @@ def _timings_to_json(timings: Timings | None) -> Json | None:
     if timings is None:
         return None
     arrays = {"start_ns": timings.start_ns, "duration_ns": timings.duration_ns, "host_ns": timings.host_ns}
-    return {name: array.T.tolist() for name, array in arrays.items() if array is not None}
+    extra = {} if timings.calls == 1 else {"calls": timings.calls}
+    return {**{name: array.T.tolist() for name, array in arrays.items() if array is not None}, **extra}
 
 
 def _timings_from_json(data: Json | None) -> Timings | None:
@@ -356,7 +372,7 @@ def _timings_from_json(data: Json | None) -> Timings | None:
     host = _array(data["host_ns"]) if "host_ns" in data else None
     if any(other.shape != start.shape for other in (duration, host) if other is not None):
         raise ValueError("arrays of different lengths")
-    return Timings(start, duration, host)
+    return Timings(start, duration, host, data.get("calls", 1))
 
 
 def _array(ranks: list[list[int]]) -> Integers:

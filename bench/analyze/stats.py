@@ -8,13 +8,18 @@ straggler that everybody waited for.
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import intervals, operations
+from bench.analyze.disturbance import causes, foreign_cpu
+from bench.analyze.modes import second_mode
+from bench.analyze.steady import Steadiness, steadiness
 from bench.conclusions import Interval, Summary
-from bench.records import Case, Run, Samples, Sampling, Timings, case_order
+from bench.records import Case, Json, Run, Samples, Sampling, Timings, case_order
+from bench.units import format_seconds
 
 Floats = NDArray[np.float64]
 
@@ -22,10 +27,19 @@ Floats = NDArray[np.float64]
 TIMER_LIMIT = 20
 # Share of the machine's busy time that belongs to other processes, from which on it is worth a warning.
 FOREIGN_CPU_LIMIT = 0.10
-# /proc/stat counts in hundredths of a second: below this much busy time the share is noise.
-FOREIGN_CPU_MIN_S = 0.3
 # Share of iterations beyond the far fence from which on the mean says little.
 OUTLIER_LIMIT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """One launch of one case. slowest_s: per iteration, after what the change-point check left out."""
+
+    samples: Samples
+    timings: Timings
+    slowest_s: Floats
+    state: Steadiness
+    interval: Interval
 
 
 def summarize(run: Run) -> list[Summary]:
@@ -34,60 +48,98 @@ def summarize(run: Run) -> list[Summary]:
     for samples in run.samples:
         by_case[samples.case.key].append(samples)
     groups = sorted(by_case.values(), key=lambda group: case_order(group[0].case))
-    return [_summary(group[0].case, group, run.plan.sampling) for group in groups]
+    clocks_agree = one_clock(run.environment)
+    return [_summary(group[0].case, group, run.plan.sampling, clocks_agree) for group in groups]
 
 
-def _summary(case: Case, launches: list[Samples], sampling: Sampling) -> Summary:
+def one_clock(sessions: list[Json]) -> bool:
+    """Whether the ranks of each launch read the same monotonic clock, as far as they said."""
+    launches = [launch for session in sessions for launch in session.get("launches", [])]
+    return all(len({rank.get("clock") for rank in launch.get("ranks", [])}) <= 1 for launch in launches)
+
+
+def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks_agree: bool) -> Summary:
     failures = tuple(s.failure for s in launches if s.failure is not None)
-    good = [s for s in launches if s.failure is None and s.timed is not None]
+    good = [_series(s) for s in launches if s.failure is None and s.timed is not None]
     if not good:
         return Summary(case, 0, 0, None, failures=failures)
-    timings = [s.timed for s in good if s.timed is not None]
-    slowest = [intervals.slowest_rank_s(t) for t in timings]
-    within = [intervals.median_interval(series) for series in slowest]
-    medians = np.array([interval.value for interval in within])
-    time_s = within[0] if len(good) == 1 else intervals.launch_interval(medians)
-    reached = float(np.mean([interval.relative_half_width for interval in within]))
-    stops = sorted({s.stopped_by or "?" for s in good})
+    medians = np.array([one.interval.value for one in good])
+    time_s = good[0].interval if len(good) == 1 else intervals.launch_interval(medians)
+    near, far = _outliers(good)
     summary = Summary(
         case=case,
         launches=len(good),
-        iterations=sum(len(series) for series in slowest),
+        iterations=sum(len(one.slowest_s) for one in good),
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
+        scatter=float(np.std(np.log(medians), ddof=1)) if len(good) > 1 else None,
         algbw=operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case.op, case.world_size, case.size_bytes, time_s.value),
-        mean_s=_over_launches([float(series.mean()) for series in slowest]),
-        p90_s=_percentile(slowest, 90),
-        p99_s=_percentile(slowest, 99),
-        host_time_s=_host_time(timings),
-        fastest_rank_s=_median_of(timings, lambda t: t.duration_ns.min(axis=1)),
-        skew_s=_median_of(timings, lambda t: np.ptp(t.start_ns, axis=1)),
-        pure_s=_median_of(timings, lambda t: (t.start_ns + t.duration_ns).max(axis=1) - t.start_ns.max(axis=1)),
-        outlier_share=_outlier_share(slowest),
-        reached=reached,
-        stopped_by=" and ".join(stops),
-        foreign_cpu=_foreign_cpu(good),
+        mean_s=_over_launches([float(one.slowest_s.mean()) for one in good]),
+        p90_s=_percentile(good, 90),
+        p95_s=_percentile(good, 95),
+        p99_s=_percentile(good, 99),
+        host_time_s=_host_time(good),
+        fastest_rank_s=_median_of(good, lambda t: t.duration_ns.min(axis=1) / t.calls),
+        skew_s=_median_of(good, lambda t: np.ptp(t.start_ns, axis=1).astype(float)) if clocks_agree else None,
+        pure_s=_median_of(good, _pure_ns) if clocks_agree else None,
+        outliers=near,
+        far_outliers=far,
+        outlier_causes=causes([one.samples for one in good]) if near else (),
+        stall=None
+        if operations.OPERATIONS[case.op].paired
+        else second_mode(np.concatenate([g.slowest_s for g in good])),
+        warmup_trimmed=sum(one.state.trimmed for one in good),
+        steady=all(one.state.steady for one in good),
+        timer_s=_largest(good, lambda s: s.usage.timer_cost_ns if s.usage else None),
+        floor_s=_largest(good, lambda s: s.usage.floor_ns if s.usage else None),
+        asked=sampling.relative_error if sampling.iterations is None else None,
+        reached=float(np.mean([one.interval.relative_half_width for one in good])),
+        stopped_by=" and ".join(sorted({one.samples.stopped_by or "?" for one in good})),
+        foreign_cpu=foreign_cpu([one.samples for one in good]),
         failures=failures,
     )
-    return _with_warnings(summary, good, time_s, sampling)
+    return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
 
 
-def _with_warnings(summary: Summary, good: list[Samples], time_s: Interval, sampling: Sampling) -> Summary:
-    warnings = []
-    stamp_s = max(max(s.usage.timer_cost_ns) for s in good if s.usage) / 1e9 if any(s.usage for s in good) else 0.0
-    if time_s.value < TIMER_LIMIT * stamp_s:
-        warnings.append("timer-limited: reading the clock is part of this number")
-    reached = summary.reached or 0.0
-    if "time" in summary.stopped_by and reached > sampling.relative_error:
-        warnings.append(f"stopped by time at ±{reached:.0%} where ±{sampling.relative_error:.0%} was asked")
+def _series(samples: Samples) -> _Series:
+    assert samples.timed is not None  # noqa: S101 - the caller selects such
+    slowest = intervals.slowest_rank_s(samples.timed)
+    # The iterations of a paired operation go through its rounds: different things, not one series in time.
+    paired = operations.OPERATIONS[samples.case.op].paired
+    state = Steadiness(0, True) if paired else steadiness(slowest)
+    slowest = slowest[state.trimmed :]
+    return _Series(samples, samples.timed, slowest, state, intervals.median_interval(slowest))
+
+
+def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
+    assert summary.time_s is not None  # noqa: S101 - the caller has just made it
+    found = []
+    if summary.time_s.value < TIMER_LIMIT * (summary.timer_s or 0.0):
+        found.append("timer-limited: reading the clock is part of this number")
+    if "time" in summary.stopped_by and summary.asked and (summary.reached or 0.0) > summary.asked:
+        found.append(f"stopped by time at ±{summary.reached:.0%} where ±{summary.asked:.0%} was asked")
+    if summary.warmup_trimmed:
+        found.append(f"the warm-up was not over: {summary.warmup_trimmed} first iterations were left out")
+    if not summary.steady:
+        found.append("not steady: the time changed again late in a launch")
     if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
-        warnings.append(f"other processes used {summary.foreign_cpu:.0%} of the busy CPU time")
-    if (summary.outlier_share or 0) > OUTLIER_LIMIT:
-        warnings.append(f"{summary.outlier_share:.0%} of the iterations are far outliers")
+        found.append(f"other processes used {summary.foreign_cpu:.0%} of the busy CPU time")
+    if summary.stall is not None:
+        stall = summary.stall
+        found.append(
+            f"two modes: {stall.share:.0%} of the iterations take {format_seconds(stall.extra_s)} longer than "
+            f"the usual {format_seconds(stall.fast_s)}"
+        )
+    elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
+        beside = f"; beside them: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
+        found.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")
+    misses = sum(sum(one.samples.usage.deadline_misses or []) for one in good if one.samples.usage)
+    if misses:
+        found.append(f"{misses} starts came after the agreed instant: fewer ranks than cores are needed for it")
     if summary.failures:
-        warnings.append(f"{len(summary.failures)} of {len(summary.failures) + summary.launches} launches failed")
-    return dataclasses.replace(summary, warnings=tuple(warnings))
+        found.append(f"{len(summary.failures)} of {len(summary.failures) + summary.launches} launches failed")
+    return found
 
 
 def _over_launches(values: list[float]) -> float:
@@ -95,35 +147,40 @@ def _over_launches(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(np.maximum(values, 1e-12)))))
 
 
-def _median_of(timings: list[Timings], quantity: Callable[[Timings], NDArray[np.int64]]) -> float:
-    return _over_launches([float(np.median(quantity(t))) / 1e9 for t in timings])
+def _median_of(good: list[_Series], quantity: Callable[[Timings], Floats]) -> float:
+    return _over_launches([float(np.median(quantity(one.timings)[one.state.trimmed :])) / 1e9 for one in good])
 
 
-def _host_time(timings: list[Timings]) -> float | None:
-    hosts = [float(np.median(t.host_ns.max(axis=1))) / 1e9 for t in timings if t.host_ns is not None]
-    return _over_launches(hosts) if hosts else None
+def _pure_ns(timings: Timings) -> Floats:
+    """Last end minus last start."""
+    return np.asarray((timings.start_ns + timings.duration_ns).max(axis=1) - timings.start_ns.max(axis=1), float)
 
 
-def _percentile(slowest: list[Floats], percent: int) -> float | None:
+def _host_time(good: list[_Series]) -> float | None:
+    hosts = [one for one in good if one.timings.host_ns is not None]
+    if not hosts:
+        return None
+    return _median_of(hosts, lambda t: t.host_ns.max(axis=1) / t.calls if t.host_ns is not None else np.zeros(1))
+
+
+def _percentile(good: list[_Series], percent: int) -> float | None:
     """Of each launch, then over launches: iterations of different launches are never pooled."""
-    values = [intervals.percentile(series, percent) for series in slowest]
+    values = [intervals.percentile(one.slowest_s, percent) for one in good]
     known = [value for value in values if value is not None]
     return _over_launches(known) if len(known) == len(values) else None
 
 
-def _outlier_share(slowest: list[Floats]) -> float:
-    far = total = 0
-    for series in slowest:
-        low, high = np.quantile(series, [0.25, 0.75])
-        far += int(np.count_nonzero(series > high + 3 * (high - low)))
-        total += len(series)
-    return far / total
+def _outliers(good: list[_Series]) -> tuple[int, int]:
+    """Iterations beyond Tukey's upper fences, 1.5 and 3 interquartile ranges above the upper quartile."""
+    near = far = 0
+    for one in good:
+        low, high = np.quantile(one.slowest_s, [0.25, 0.75])
+        near += int(np.count_nonzero(one.slowest_s > high + 1.5 * (high - low)))
+        far += int(np.count_nonzero(one.slowest_s > high + 3 * (high - low)))
+    return near, far
 
 
-def _foreign_cpu(good: list[Samples]) -> float | None:
-    """Share of the host's busy CPU time that no rank used; None where it cannot be told."""
-    usages = [s.usage for s in good if s.usage is not None and s.usage.machine_busy_s is not None]
-    busy = sum(usage.machine_busy_s or 0.0 for usage in usages)
-    if busy < FOREIGN_CPU_MIN_S:
-        return None
-    return max(0.0, 1 - sum(sum(usage.cpu_s) for usage in usages) / busy)
+def _largest(good: list[_Series], values_ns: Callable[[Samples], list[float] | None]) -> float | None:
+    """The largest over launches and ranks, in seconds; None where none was measured."""
+    known = [max(values) for one in good if (values := values_ns(one.samples))]
+    return max(known) / 1e9 if known else None

@@ -10,6 +10,7 @@ from bench.analyze.stats import FOREIGN_CPU_LIMIT
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.records import Json, Run
+from bench.units import format_seconds
 
 # Load average a core before the start from which on the machine was not idle.
 LOAD_LIMIT = 0.25
@@ -38,8 +39,11 @@ def _of_the_plan(run: Run) -> Iterable[str]:
 
 
 def _of_completeness(run: Run) -> Iterable[str]:
-    missing = run.plan.total - len({(s.case.key, s.launch) for s in run.samples})
-    if missing:
+    measured = {(s.case.key, s.launch) for s in run.samples}
+    missing = sum((case.key, b.launch) not in measured for b in run.plan.blocks for case in b.cases)
+    if missing and run.plan.budget_s is not None and run.manifest.get("status") == "complete":
+        yield f"the budget of {run.plan.budget_s:g} s left no time for {missing} of {run.plan.total} measurements"
+    elif missing:
         yield f"{missing} of {run.plan.total} measurements are missing; go on with: run --resume {run.name}"
     if len(run.environment) > 1:
         yield f"measured in {len(run.environment)} sessions (resumed)"
@@ -85,10 +89,27 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
             f"{len(short)} of {len(good)} cases ran out of time before their interval was as narrow as asked "
             f"(widest ±{widest:.0%}): raise sampling.seconds_per_case"
         )
-    heavy = [s for s in good if s.time_s and s.mean_s and s.mean_s > 1.5 * s.time_s.value]
-    if heavy:
-        worst = max((s.mean_s or 0) / s.time_s.value for s in heavy if s.time_s)
-        yield (
-            f"in {len(heavy)} of {len(good)} cases some iterations stall so long that a mean would be up to "
-            f"{worst:.1f} times the median: see the plot of the run over time"
+    stalled = [s for s in good if s.stall is not None]
+    if stalled:
+        yield _of_stalls(stalled, good)
+    unsteady = sum(1 for s in good if not s.steady)
+    if unsteady:
+        yield f"{unsteady} of {len(good)} cases were not steady: their time changed again late in a launch"
+
+
+def _of_stalls(stalled: Sequence[Summary], good: Sequence[Summary]) -> str:
+    """Share and size of the second mode, the likely cause, and what to try."""
+    shares = [s.stall.share for s in stalled if s.stall]
+    extras = [s.stall.extra_s for s in stalled if s.stall]
+    mean = max((s.mean_s or 0.0) / s.time_s.value for s in stalled if s.time_s)
+    text = (
+        f"stalls: in {len(stalled)} of {len(good)} cases {min(shares):.0%} to {max(shares):.0%} of the iterations "
+        f"take {format_seconds(min(extras))} to {format_seconds(max(extras))} longer than usual (a mean would be up to "
+        f"{mean:.1f} times the median)"
+    )
+    if all(BACKENDS[s.case.backend].device == "cpu" and s.case.scheduling == "normal" for s in stalled):
+        text += (
+            ". Likely gloo's event loop and the calling thread fighting for a core: try scheduling: rr, fewer ranks "
+            "than cores, or an idle machine"
         )
+    return text

@@ -78,8 +78,8 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool) -> int:
     console = Console(stderr=True)
     signal.signal(signal.SIGTERM, _as_interrupt)
     with store.Journal(path) as journal:
-        done = {(samples.case.key, samples.launch) for samples in store.read(path).samples} if sessions else set()
-        if len(done) < plan.total:
+        done = store.read(path).samples if sessions else []
+        if len(done) < plan.total or plan.budget_s is not None:
             with _marked(path), Launcher() as launcher, Bar(console, plan.total, len(done)) as bar:
                 loading = threading.Thread(target=_load_meanwhile, daemon=True)
                 loading.start()

@@ -114,7 +114,7 @@ def trial() -> Finding:
     watcher = _Quiet()
     launches: list[Json] = []
     with Launcher() as launcher:
-        sweep(plan, set(), launcher, lambda _: None, Path(os.devnull), launches.append, watcher)
+        sweep(plan, [], launcher, lambda _: None, Path(os.devnull), launches.append, watcher)
     if watcher.failed is None and launches:
         ready = format_seconds(launches[0]["ready_s"])
         return Finding("ok", "trial", f"2 ranks joined in {ready} and summed 4 KiB correctly on gloo")
@@ -129,6 +129,8 @@ class _Quiet:
     def launching(self, block: Block) -> None: ...
 
     def begun(self, case: Case, launch: int) -> None: ...
+
+    def extended(self, further: int) -> None: ...
 
     def ended(self, samples: Samples) -> None:
         if samples.failure is not None:

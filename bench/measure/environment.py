@@ -78,6 +78,7 @@ def machine() -> Machine:
         last_level_cache_bytes=last_level_cache_bytes(),
         gpus=gpus,
         backends_missing=missing,
+        realtime_missing=realtime_obstacle(),
     )
 
 
@@ -183,7 +184,7 @@ def state() -> Json:
         "load": list(os.getloadavg()),
         "memory_available_bytes": available_memory_bytes(),
         "steal_s": getattr(times, "steal", NOT_AVAILABLE),
-        "cgroup_throttled": _throttled(),
+        "cgroup_throttled": NOT_AVAILABLE if (periods := throttled_periods()) is None else periods,
         "gpus": [_gpu_state(handle) for handle in visible_gpus()],
     }
 
@@ -216,6 +217,36 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
             own = psutil.Process(except_for.pid).cpu_times()
             busy -= own.user + own.system
     return busy, getattr(times, "steal", None)
+
+
+def clock() -> str:
+    """Which monotonic clock this process reads: equal texts, one clock (same boot, same time namespace)."""
+    return f"{_text('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/time')}"
+
+
+def throttled_periods() -> int | None:
+    """Periods in which this process's cgroup had used up its CPU quota, since it was made."""
+    match = re.search(r"^nr_throttled (\d+)$", _text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def realtime_obstacle() -> str | None:
+    """Why real-time scheduling cannot be used here, found by trying it in this very thread; None if it can."""
+    if not hasattr(os, "sched_setscheduler"):
+        return "this operating system has no sched_setscheduler"
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        return f"real-time scheduling: {why} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
+    os.sched_setscheduler(0, policy, parameters)
+    return None
+
+
+def use_realtime() -> None:
+    """Real-time round robin, at its lowest priority, for this thread and those that it starts from now on."""
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def _network() -> list[Json]:
@@ -298,11 +329,6 @@ def _asked(question: Any, handle: Any) -> Any:
 def _cpu_model() -> str:
     match = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
     return match[1] if match else platform.processor() or platform.machine()
-
-
-def _throttled() -> Any:
-    match = re.search(r"^nr_throttled (\d+)$", _text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
-    return int(match[1]) if match else NOT_AVAILABLE
 
 
 def _version(package: str) -> str:

@@ -74,6 +74,12 @@ class _Faulty:
         time.sleep(self._fault.delay_s)
         call()
 
+    def reserve(self, calls: int) -> None:
+        self._inner.reserve(calls)
+
+    def alone(self) -> Callable[[], object] | None:
+        return self._inner.alone()
+
     def verify(self) -> str | None:
         return self._inner.verify()
 

@@ -4,6 +4,7 @@ In: a `Seat` and the name of a backend. Out: a `Group` with the few things that 
 The control group carries gathered results, so that they share no queue with what is timed.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bench.backends import BACKENDS
+from bench.measure import environment
 from bench.measure.launcher import Seat
 from bench.records import Json
 
@@ -27,6 +29,7 @@ class Group:
     """A joined process group.
 
     device: where the buffers of this rank live. barrier: returns on every rank once all have called it.
+    alone: a group of this rank alone, on the same backend, made when it is first asked for.
     """
 
     rank: int
@@ -34,6 +37,7 @@ class Group:
     device: torch.device
     control: dist.ProcessGroup
     barrier: Callable[[], None]
+    alone: Callable[[], dist.ProcessGroup]
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in order of rank, on every rank."""
@@ -48,7 +52,7 @@ class Group:
 
 
 @contextmanager
-def joined(seat: Seat, backend: str, timeout_s: float) -> Iterator[Group]:
+def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier") -> Iterator[Group]:
     """Meet the other ranks; leave the group at the end of the context if nothing was raised in it."""
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
@@ -63,7 +67,13 @@ def joined(seat: Seat, backend: str, timeout_s: float) -> Iterator[Group]:
         device_id=device if device.type == "cuda" else None,
     )
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
-    yield Group(seat.rank, seat.world_size, device, control, seat.gate.meet)
+    # About 1 ms, and no other rank takes part.
+    alone = functools.cache(lambda: dist.new_group([seat.rank], backend=backend, use_local_synchronization=True))
+    barrier = seat.gate.meet
+    if sync == "deadline":
+        seat.gate.calibrate()
+        barrier = seat.gate.meet_at_deadline
+    yield Group(seat.rank, seat.world_size, device, control, barrier, alone)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
@@ -78,6 +88,7 @@ def facts(group: Group, backend: str) -> Json:
         "torch": torch.__version__,
         "nccl": _nccl_version() if backend == "nccl" else None,
         "threads": torch.get_num_threads(),
+        "clock": environment.clock(),
     }
 
 

@@ -15,7 +15,6 @@ import json
 import multiprocessing as mp
 import shutil
 import signal
-import tempfile
 import threading
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -30,6 +29,7 @@ import psutil
 from bench.errors import RankError
 from bench.measure import environment
 from bench.measure.gate import Gate, gates
+from bench.measure.meeting import Meeting
 from bench.records import Json
 
 PRELOAD = ["bench.measure.preload"]
@@ -96,9 +96,11 @@ class Launcher:
 
     def __init__(self) -> None:
         self._context = mp.get_context("forkserver")
+        self._meeting = Meeting()
 
     def __enter__(self) -> "Launcher":
         environment.prepare_process()
+        self._meeting.__enter__()
         self._context.set_forkserver_preload(PRELOAD)
         # Ctrl-C goes to every process of the terminal: this one answers it, the ranks must not.
         with _interrupts_ignored():
@@ -113,10 +115,11 @@ class Launcher:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
+        self._meeting.__exit__()
 
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
         """Fork `world_size` ranks, each of which runs `target(seat, argument)`."""
-        folder = Path(tempfile.mkdtemp(prefix="collbench-"))
+        folder = self._meeting.place()
         progress = self._context.RawArray(ctypes.c_uint64, world_size)
         gate = gates(self._context, world_size)
         members: list[Rank] = []
@@ -124,7 +127,8 @@ class Launcher:
         try:
             for rank in range(world_size):
                 ours, theirs = self._context.Pipe()
-                seat = Seat(rank, world_size, theirs, gate[rank], progress, folder / "store", folder / f"stack-{rank}")
+                store, stack = folder / "store", folder / f"stack-{rank}"
+                seat = Seat(rank, world_size, theirs, gate[rank], progress, store, stack, self._meeting.folder)
                 process = self._context.Process(target=_enter, args=(target, seat, argument), name=f"rank {rank}")
                 process.start()
                 theirs.close()
@@ -143,6 +147,7 @@ class Seat:
     """What a rank is given by the launcher: who it is, the way to its parent, where to meet the others.
 
     gate: the barrier before each timed call. rendezvous: the file through which the process group forms.
+    meeting: the folder that all launches of the run share.
     """
 
     rank: int
@@ -152,6 +157,7 @@ class Seat:
     progress: Any
     rendezvous: Path
     stack_file: Path
+    meeting: Path
 
     def send(self, message: Json, line: bytes = b"") -> None:
         """A message to the parent; `sampled` carries its line instead."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.intervals import median_interval, slowest_rank_s
+from bench.intervals import FEWEST_FOR_MEDIAN, median_interval, slowest_rank_s
 from bench.records import Sampling, Timings
 
-# Fewer say too little about the interval to decide by it (docs/method.md, "Stopping").
-FIRST_BLOCK = 20
+# Fewer say too little about the interval to decide by it (docs/method.md, "Stopping"); of an operation that
+# goes through rounds, so many times all of them.
+FIRST_BLOCK, FIRST_CYCLES = 20, 8
 GROWTH = 1.5
 
 
@@ -40,11 +41,12 @@ class Sampled:
     stopped_by: str
 
 
-def sample(sampling: Sampling, measure: MeasureBlock) -> Sampled:
-    """Warm up, then measure until the rule says stop."""
+def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1) -> Sampled:
+    """Warm up, then measure until the rule says stop. cycle: iterations until an operation is back at its first
+    round."""
     warmup = _warm_up(sampling, measure)
     blocks: list[Agreed] = []
-    count = sampling.iterations or min(FIRST_BLOCK, sampling.max_iterations)
+    count = sampling.iterations or _first_block(sampling, warmup, cycle)
     stopped_by = "count" if sampling.iterations else None
     while True:
         blocks.append(measure(count))
@@ -69,6 +71,15 @@ def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float)
     return min(math.ceil(done * (GROWTH - 1)), affordable, sampling.max_iterations - done), None
 
 
+def _first_block(sampling: Sampling, warmup: list[Agreed], cycle: int) -> int:
+    """As many as the first decision wants, but no more than the time allows, going by the warm-up."""
+    wanted = min(FIRST_BLOCK if cycle == 1 else FIRST_CYCLES * cycle, sampling.max_iterations)
+    if not warmup or not warmup[-1].elapsed_s:
+        return wanted
+    one = warmup[-1].elapsed_s / len(warmup[-1].timings.duration_ns)
+    return max(min(wanted, FEWEST_FOR_MEDIAN * cycle), min(wanted, int(sampling.seconds_per_case / one)))
+
+
 def _warm_up(sampling: Sampling, measure: MeasureBlock) -> list[Agreed]:
     blocks: list[Agreed] = []
     if sampling.warmup:
@@ -89,4 +100,5 @@ def _join(blocks: list[Agreed]) -> Timings | None:
         np.concatenate([part.start_ns for part in parts]),
         np.concatenate([part.duration_ns for part in parts]),
         np.concatenate(hosts) if hosts else None,
+        parts[0].calls,
     )

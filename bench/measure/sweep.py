@@ -2,21 +2,30 @@
 
 In: a plan, what is already done, and where to report to. Out: lines for the journal, one a case and launch,
 failures included. A failure costs its case only: the rest of the block goes on in new processes. If the
-ranks cannot even join, the block's cases all share that failure.
+ranks cannot even join, the block's cases all share that failure. With a budget, the first launch measures every
+case; after it, whatever does not fit is left out, and what remains buys further launches (`budget`).
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from bench import store
-from bench.measure.launcher import Launcher
+from bench.measure.budget import Spent, next_launch
+from bench.measure.launcher import Ranks
 from bench.measure.supervisor import Watch, watch
 from bench.plan import remaining
 from bench.records import Block, Case, Job, Json, Plan, Samples
+
+
+class Starter(Protocol):
+    """Whoever starts ranks: `launcher.Launcher`, or one that puts them somewhere else first."""
+
+    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+        """Start so many ranks, each of which runs `target(seat, argument)`."""
 
 
 class Observer(Protocol):
@@ -31,28 +40,36 @@ class Observer(Protocol):
     def ended(self, samples: Samples) -> None:
         """A case is measured, or has failed."""
 
+    def extended(self, further: int) -> None:
+        """So many more measurements will be made than was said; fewer if negative."""
+
 
 def sweep(
     plan: Plan,
-    done: set[tuple[str, int]],
-    launcher: Launcher,
+    done: Sequence[Samples],
+    launcher: Starter,
     append: Callable[[bytes], None],
     log: Path,
     launched: Callable[[Json], None],
     observer: Observer,
     before_go: Callable[[], None] = lambda: None,
 ) -> None:
-    """Measure what is in the plan and not in `done`.
+    """Measure what is in the plan and not among the samples that are `done`.
 
     append: takes each line of samples.jsonl. launched: takes what the ranks of each launch said of themselves.
     before_go: called when ranks are ready to measure.
     """
 
+    spent = Spent()
+    for samples in done:
+        spent.add(samples)
+
     def keep(samples: Samples, line: bytes) -> None:
         append(line)
+        spent.add(samples)
         observer.ended(samples)
 
-    for block in remaining(plan, done):
+    for block in _blocks(plan, {(s.case.key, s.launch) for s in done}, spent, observer):
         rest = block
         while rest.cases:
             outcome = _launch(plan, rest, launcher, log, observer, before_go, keep)
@@ -60,10 +77,27 @@ def sweep(
             rest = _after(rest, outcome, keep)
 
 
+def _blocks(plan: Plan, done: set[tuple[str, int]], spent: Spent, observer: Observer) -> Iterator[Block]:
+    """What is planned and not done; with a budget, as much of it as the budget allows, and then what it can buy."""
+    planned = remaining(plan, done)
+    if plan.budget_s is None:
+        yield from planned
+        return
+    ends = time.monotonic() + plan.budget_s - spent.total_s
+    for position, block in enumerate(planned):
+        if block.launch > 1 and time.monotonic() >= ends:
+            observer.extended(-sum(len(later.cases) for later in planned[position:]))
+            return
+        yield block
+    while blocks := next_launch(plan, spent, ends - time.monotonic()):
+        observer.extended(sum(len(block.cases) for block in blocks))
+        yield from blocks
+
+
 def _launch(
     plan: Plan,
     block: Block,
-    launcher: Launcher,
+    launcher: Starter,
     log: Path,
     observer: Observer,
     before_go: Callable[[], None],

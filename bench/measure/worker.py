@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from bench.measure import collectives, environment, faults, timing
 from bench.measure.group import Group, facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.sampling import Agreed, sample
+from bench.operations import cycle
 from bench.plan import buffer_bytes
 from bench.records import Case, Failure, Job, Samples, Timings, Usage
 
@@ -52,7 +53,11 @@ def main(seat: Seat, job: Job) -> None:
     _write_to_log(seat, job)
     status = 0
     try:
-        with joined(seat, job.block.backend, job.timeout_s) as group:
+        # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
+        kind = job.block.cases[0]
+        if kind.scheduling == "rr":
+            environment.use_realtime()
+        with joined(seat, job.block.backend, job.timeout_s, kind.sync) as group:
             _serve(seat, job, group)
         seat.send({"kind": "done"})
     except BaseException as error:
@@ -85,20 +90,27 @@ def _measure(case: Case, job: Job, group: Group, arena: collectives.Arena, seat:
     workload = collectives.build(case, group, arena, job.pool_bytes, job.seed)
     workload, barrier = faults.plant(job.faults, case, job.block.launch, group.rank, workload, group.barrier)
 
-    workload.prepare()()
+    for _ in range(cycle(case.op, case.world_size)):
+        workload.prepare()()
     group.synchronize()
     failure = _verified(workload, group, "before timing")
     if failure is not None:
         return Samples(case, job.block.launch, unix_s, failure=failure)
+    misses = seat.gate.misses
 
     def tick() -> None:
         seat.progress[seat.rank] += 1
 
     def measure_block(count: int) -> Agreed:
-        return _agree(group, timing.measure(workload, count, barrier, tick, group.device))
+        return _agree(group, timing.measure(workload, count, case.depth, barrier, tick, group.device), case.depth)
 
-    sampled = sample(job.sampling, measure_block)
+    sampled = sample(job.sampling, measure_block, cycle(case.op, case.world_size))
     failure = _verified(workload, group, "after timing")
+    alone = workload.alone()
+    costs = {
+        "floor": None if alone is None else timing.floor_ns(alone, group.device),
+        "misses": seat.gate.misses - misses if case.sync == "deadline" else None,
+    }
     base_ns = int(sampled.timed.start_ns.min())
     return Samples(
         case=case,
@@ -108,12 +120,12 @@ def _measure(case: Case, job: Job, group: Group, arena: collectives.Arena, seat:
         warmup=_relative(sampled.warmup, base_ns) if sampled.warmup else None,
         timed=_relative(sampled.timed, base_ns),
         stopped_by=sampled.stopped_by,
-        usage=_usage(before, group, arena),
+        usage=_usage(before, group, arena, costs),
         failure=failure,
     )
 
 
-def _agree(group: Group, own: timing.Own) -> Agreed:
+def _agree(group: Group, own: timing.Own, depth: int) -> Agreed:
     """Every rank's block, on every rank."""
     everyone: list[timing.Own] = group.gather(own)
     hosts = [one.host_ns for one in everyone if one.host_ns is not None]
@@ -121,6 +133,7 @@ def _agree(group: Group, own: timing.Own) -> Agreed:
         start_ns=_columns([one.start_ns for one in everyone]),
         duration_ns=_columns([one.duration_ns for one in everyone]),
         host_ns=_columns(hosts) if hosts else None,
+        calls=depth,
     )
     return Agreed(timings, max(one.elapsed_ns for one in everyone) * NS)
 
@@ -130,7 +143,7 @@ def _columns(ranks: list[list[int]]) -> Integers:
 
 
 def _relative(timings: Timings, base_ns: int) -> Timings:
-    return Timings(timings.start_ns - base_ns, timings.duration_ns, timings.host_ns)
+    return replace(timings, start_ns=timings.start_ns - base_ns)
 
 
 def _verified(workload: collectives.Workload, group: Group, when: str) -> Failure | None:
@@ -154,21 +167,24 @@ class _Meter:
     involuntary: int
     busy_s: float | None
     steal_s: float | None
+    throttled: int | None
 
     @staticmethod
     def read() -> _Meter:
         own = resource.getrusage(resource.RUSAGE_SELF)
         busy, steal = environment.busy_and_steal_s(except_for=mp.parent_process())
-        return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal)
+        throttled = environment.throttled_periods()
+        return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
 
-def _usage(before: _Meter, group: Group, arena: collectives.Arena) -> Usage:
+def _usage(before: _Meter, group: Group, arena: collectives.Arena, costs: dict[str, float | None]) -> Usage:
     now = _Meter.read()
     own = {
         "cpu_s": round(now.cpu_s - before.cpu_s, 4),
         "involuntary": now.involuntary - before.involuntary,
         "rss": _peak_rss_bytes(),
         "stamp": timing.stamp_cost_ns(),
+        **costs,
     }
     everyone: list[dict[str, Any]] = group.gather(own)
     return Usage(
@@ -180,7 +196,14 @@ def _usage(before: _Meter, group: Group, arena: collectives.Arena) -> Usage:
         timer_cost_ns=[one["stamp"] for one in everyone],
         machine_busy_s=_difference(now.busy_s, before.busy_s),
         steal_s=_difference(now.steal_s, before.steal_s),
+        throttled=None if now.throttled is None or before.throttled is None else now.throttled - before.throttled,
+        floor_ns=_known([one["floor"] for one in everyone]),
+        deadline_misses=_known([one["misses"] for one in everyone]),
     )
+
+
+def _known(values: list[Any]) -> list[Any] | None:
+    return None if None in values else values
 
 
 def _difference(now: float | None, before: float | None) -> float | None:
@@ -200,7 +223,7 @@ def _end_with_parent(seat: Seat) -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        shutil.rmtree(seat.rendezvous.parent, ignore_errors=True)  # the parent's work, which it cannot do now
+        shutil.rmtree(seat.meeting, ignore_errors=True)  # the parent's work, which it cannot do now
         os._exit(STATUS_AFTER_ERROR)
 
     threading.Thread(target=watch, daemon=True, name="end with parent").start()

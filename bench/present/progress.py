@@ -17,7 +17,7 @@ class Bar:
     """Context that shows cases done, what is being measured, and the time that is left."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
-        self._console = console
+        self._console, self._total = console, total
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
@@ -56,6 +56,11 @@ class Bar:
         self._progress.advance(self._task)
         if samples.failure is not None:
             self._console.print(f"failed: {label(samples.case)}: {samples.failure.text}", style="red", highlight=False)
+
+    def extended(self, further: int) -> None:
+        """So many more measurements will be made than was said; fewer if negative."""
+        self._total += further
+        self._progress.update(self._task, total=self._total)
 
     def _show(self, text: str) -> None:
         self._progress.update(self._task, description=text)

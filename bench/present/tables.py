@@ -40,8 +40,9 @@ def _row(summary: Summary) -> Json:
     time_s = summary.time_s
     flat = asdict(summary)
     numbers = (
-        "algbw", "busbw", "mean_s", "p90_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
-        "outlier_share", "reached", "foreign_cpu", "launches", "iterations", "stopped_by",
+        "algbw", "busbw", "mean_s", "p90_s", "p95_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
+        "scatter", "outliers", "far_outliers", "warmup_trimmed", "steady", "timer_s", "floor_s", "asked", "reached",
+        "foreign_cpu", "launches", "iterations", "stopped_by",
     )  # fmt: skip
     return {
         "key": summary.case.key,
@@ -51,6 +52,8 @@ def _row(summary: Summary) -> Json:
         "time_high_s": time_s.high if time_s else None,
         "interval": time_s.kind if time_s else None,
         **{name: flat[name] for name in numbers},
+        "stall_share": summary.stall.share if summary.stall else 0.0,
+        "stall_extra_s": summary.stall.extra_s if summary.stall else None,
         "failures": "; ".join(failure.text for failure in summary.failures),
         "warnings": "; ".join(summary.warnings),
     }

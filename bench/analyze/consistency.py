@@ -1,0 +1,169 @@
+"""Where a run contradicts itself: an operation slower than another way to the same result. Needs no baseline.
+
+In: summaries. Out: findings of kind "inconsistent", at most one for each rule and series of sizes: the worst size,
+with the number of others. Does not say which of the two sides is at fault, and is silent where the intervals overlap.
+Intervals within one launch are too narrow for that: of twelve launches of gloo taken alone, six had a finding, of the
+same launches taken together none. So a finding that rests on one launch says that it does.
+
+The rules are those of Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
+A size counts the total bytes of an operation: what a rank contributes to all_reduce, reduce and broadcast, and
+n times a rank's share for all_gather, gather and reduce_scatter. So equal sizes are the same vector of S bytes: S
+through all_reduce is S through reduce_scatter (each rank keeps S/n of it), then S through all_gather.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from bench.conclusions import Finding, Interval, Summary
+from bench.operations import OPERATIONS
+from bench.records import Case, case_order
+from bench.units import format_bytes, format_seconds
+
+# Smallest excess that matters, as between two runs.
+MIN_CHANGE = 0.05
+# Not an operation that could stand in for another: exchanges between pairs of ranks.
+PAIRWISE = "pairwise"
+# What a plan writes as the reduce op of an operation that does not reduce.
+NO_REDUCE_OP = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A case with the time it took."""
+
+    case: Case
+    time_s: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`left` should take no longer than `parts` one after the other; a part is so many calls of a measured case."""
+
+    left: Timed
+    parts: tuple[tuple[int, Timed], ...]
+
+    @property
+    def right_s(self) -> float:
+        return sum(calls * part.time_s.value for calls, part in self.parts)
+
+    @property
+    def excess(self) -> float:
+        """Relative: 1.0 is twice as long as the other way."""
+        return self.left.time_s.value / self.right_s - 1
+
+    def violated(self, min_change: float) -> bool:
+        """Beyond the change that matters, and the left side's low end above the right side's high end."""
+        high = sum(calls * part.time_s.high for calls, part in self.parts)
+        return self.left.time_s.low > high and self.excess > min_change
+
+
+# Cases alike but for their size, by ascending size; and all of these, by the case with size 0.
+Series = dict[int, Timed]
+AllSeries = dict[Case, Series]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """claims: what the rule says of one series. advice: what a violation means, to end a sentence."""
+
+    claims: Callable[[Case, AllSeries], Iterator[Claim]]
+    advice: str
+
+
+def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> list[Finding]:
+    """The worst violation of each rule in each series of two or more ranks, in the order of the tables.
+
+    A rule is silent where an operation that it names was not measured.
+    """
+    series = _series(summaries)
+    found = []
+    for base in sorted(series, key=case_order):
+        for rule in RULES:
+            violations = [claim for claim in rule.claims(base, series) if claim.violated(min_change)]
+            if violations:
+                found.append(_finding(rule, violations))
+    return found
+
+
+def _series(summaries: Sequence[Summary]) -> AllSeries:
+    series: AllSeries = defaultdict(dict)
+    for s in sorted(summaries, key=lambda s: s.case.size_bytes):
+        if s.time_s is not None and s.case.op != PAIRWISE and s.case.world_size > 1:
+            series[replace(s.case, size_bytes=0)][s.case.size_bytes] = Timed(s.case, s.time_s)
+    return dict(series)
+
+
+# ── the rules ────────────────────────────────────────────────────────────────────────────────────
+def _composed(op: str, parts: tuple[str, ...], base: Case, series: AllSeries) -> Iterator[Claim]:
+    """`op` of S bytes ≤ the sum of `parts`, each of S bytes."""
+    if base.op != op:
+        return
+    columns = [series.get(_same_but(base, part), {}) for part in parts]
+    for size, left in series[base].items():
+        if all(size in column for column in columns):
+            yield Claim(left, tuple((1, column[size]) for column in columns))
+
+
+def _same_but(base: Case, op: str) -> Case:
+    """The case of another operation with everything else alike; one that does not reduce has no reduce op."""
+    reduces = op not in OPERATIONS or OPERATIONS[op].reduces
+    return replace(base, op=op, reduce_op=base.reduce_op if reduces else NO_REDUCE_OP)
+
+
+def _not_slower_than_larger(base: Case, series: AllSeries) -> Iterator[Claim]:
+    """t(S) ≤ t(S') for every measured S' > S: the smaller message could be padded."""
+    ordered = list(series[base].values())
+    for position, left in enumerate(ordered):
+        for larger in ordered[position + 1 :]:
+            yield Claim(left, ((1, larger),))
+
+
+def _not_slower_than_split(base: Case, series: AllSeries) -> Iterator[Claim]:
+    """t(S) ≤ m t(S/m) for every measured S/m."""
+    for size, left in series[base].items():
+        for smaller, timed in series[base].items():
+            if smaller < size and size % smaller == 0:
+                yield Claim(left, ((size // smaller, timed),))
+
+
+RULES = (
+    Rule(partial(_composed, "all_reduce", ("reduce", "broadcast")), "one after the other would be faster"),
+    Rule(partial(_composed, "all_reduce", ("reduce_scatter", "all_gather")), "one after the other would be faster"),
+    Rule(partial(_composed, "all_gather", ("gather", "broadcast")), "one after the other would be faster"),
+    Rule(partial(_composed, "reduce_scatter", ("all_reduce",)), "keeping a part of its result would be faster"),
+    Rule(_not_slower_than_larger, "padding would be faster"),
+    Rule(_not_slower_than_split, "splitting would be faster"),
+)
+
+
+# ── in words ─────────────────────────────────────────────────────────────────────────────────────
+def _finding(rule: Rule, violations: list[Claim]) -> Finding:
+    worst = max(violations, key=lambda claim: claim.excess)
+    case, seconds = worst.left.case, worst.left.time_s.value
+    what = f"{case.op} of {format_bytes(case.size_bytes)}"
+    sizes = {claim.left.case.size_bytes for claim in violations}
+    others = f" (so for {len(sizes) - 1} more of its sizes)" if len(sizes) > 1 else ""
+    alone = {timed.time_s.kind for timed in (worst.left, *(part for _, part in worst.parts))} != {"over launches"}
+    doubt = "; one launch only, so it may be chance" if alone else ""
+    return Finding(
+        kind="inconsistent",
+        subject=f"{what} over {case.backend}, n = {case.world_size}",
+        text=f"{what} takes {format_seconds(seconds)}, but {_other_way(worst)}: {rule.advice}{others}{doubt}",
+        cases=(case, *(part.case for _, part in worst.parts)),
+        cost_s=seconds - worst.right_s,
+        share=worst.excess,
+    )
+
+
+def _other_way(claim: Claim) -> str:
+    """Such as "twice 32 KiB takes 1.00 ms", or "reduce and broadcast of 64 KiB take 1.00 ms and 2.00 ms"."""
+    times = " and ".join(format_seconds(part.time_s.value) for _, part in claim.parts)
+    calls, first = claim.parts[0]
+    size = format_bytes(first.case.size_bytes)
+    if first.case.op == claim.left.case.op:
+        count = {1: "", 2: "twice "}.get(calls, f"{calls} times ")
+        return f"{count}{size} takes {format_seconds(claim.right_s)}"
+    ops = " and ".join(part.case.op for _, part in claim.parts)
+    return f"{ops} of {size} {'take' if len(claim.parts) > 1 else 'takes'} {times}"

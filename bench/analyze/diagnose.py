@@ -1,0 +1,31 @@
+"""Which rank or which link is to blame? Puts together all that can be told of one run.
+
+In: a `Run`. Out: a `Diagnosis`: findings with their evidence, and what could not be told and why. That nothing
+is found is said too: silence must not look like health.
+"""
+
+from bench.analyze.links import slow_ranks_and_links
+from bench.analyze.ranks import late_ranks
+from bench.conclusions import Diagnosis
+from bench.operations import OPERATIONS
+from bench.records import Run
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """Late ranks from arrivals, slow ranks and links from pairwise exchanges."""
+    late = late_ranks(run)
+    slow, silent = slow_ranks_and_links(run)
+    measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
+    if not measured:
+        silent.append("nothing was measured, so nobody can be named")
+    elif not late and any(case.world_size > 1 and not OPERATIONS[case.op].paired for case in measured):
+        silent.append(
+            "no rank is late: last arrivals are spread as chance would, or cost less than a tenth of the time"
+        )
+    if not any(OPERATIONS[case.op].paired for case in measured):
+        silent.append(
+            "links: not looked at; operations: [pairwise] with 4 ranks or more tells slow ranks from slow links"
+        )
+    elif not slow and not silent:
+        silent.append("no rank and no link is slow")
+    return Diagnosis((*late, *slow), tuple(silent))

@@ -1,0 +1,145 @@
+"""From a matrix of pairwise exchanges: is a rank slow, or a link, or nothing that can be told?
+
+In: samples of `pairwise`. Out: a `Matrix` of times, and findings of kind "slow rank" and "slow link". With the
+time t_ij of ranks i and j,
+
+    log t_ij = μ + e_i + e_j + r_ij,      Σ e_i = 0,      fitted with a Cauchy loss
+
+so that one slow link does not leak into the ranks. e_i is what rank i adds to all its links, r_ij what a link
+adds beyond its two ranks. Three ranks have three links for three effects: nothing is left to tell them apart.
+
+The fit is repeated on groups of iterations; an effect counts where it is 10 % or more and a t-test over the
+groups rejects 0 after Bonferroni's correction over all ranks and links.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.conclusions import Finding, Matrix
+from bench.operations import OPERATIONS, cycle, rounds
+from bench.records import Case, Run, Samples
+from bench.units import format_bytes
+
+Floats = NDArray[np.float64]
+
+FEWEST_RANKS = 4
+LEVEL = 0.05
+SMALLEST_EFFECT = 0.10
+# Groups of iterations a launch is split into; the t-test over them needs some, each needs a median.
+GROUPS = 6
+# Scale of the Cauchy loss in logarithms: what deviates by more than 5 % is on its way to be an outlier.
+LOSS_SCALE = 0.05
+
+
+def matrices(run: Run) -> list[Matrix]:
+    """One for each pairwise case, over all its launches."""
+    found = []
+    for case, launches in _by_case(run).items():
+        series = [_pair_series(samples) for samples in launches]
+        found.append(Matrix(case, np.median(np.concatenate(series), axis=0)))
+    return found
+
+
+def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
+    """Findings, and sentences on what cannot be told."""
+    findings: list[Finding] = []
+    silent: list[str] = []
+    for case, launches in _by_case(run).items():
+        where = f"pairwise on {case.backend}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
+        if case.world_size < FEWEST_RANKS:
+            silent.append(f"{where}: with fewer than {FEWEST_RANKS} ranks a slow rank and a slow link look the same")
+            continue
+        groups = [group for samples in launches for group in _groups(_pair_series(samples))]
+        if len(groups) < 3:
+            silent.append(f"{where}: too few iterations to tell chance from a slow link")
+            continue
+        effects = np.array([fit(group) for group in groups])
+        findings += _findings(case, where, effects)
+    return findings, silent
+
+
+def fit(times_s: Floats) -> Floats:
+    """Effects of ranks and links in logarithms: n of the ranks (against the median rank), then r_ij for i < j."""
+    from scipy.optimize import least_squares  # here: slow to load
+
+    n = len(times_s)
+    i, j = np.triu_indices(n, 1)
+    logs = np.log(times_s[i, j])
+
+    def residuals(x: Floats) -> Floats:
+        return np.append(logs - x[0] - x[1 + i] - x[1 + j], x[1:].sum())
+
+    start = np.concatenate([[np.median(logs)], np.zeros(n)])
+    found = least_squares(residuals, start, loss="cauchy", f_scale=LOSS_SCALE).x
+    ranks = found[1:] - np.median(found[1:])
+    return np.concatenate([ranks, residuals(found)[:-1]])
+
+
+def _by_case(run: Run) -> dict[Case, list[Samples]]:
+    found: dict[Case, list[Samples]] = defaultdict(list)
+    for samples in run.samples:
+        if OPERATIONS[samples.case.op].paired and samples.failure is None and samples.timed is not None:
+            found[samples.case].append(samples)
+    return found
+
+
+def _pair_series(samples: Samples) -> Floats:
+    """Exchange times in seconds, shape (cycles, ranks, ranks): in each cycle every pair met once."""
+    assert samples.timed is not None  # noqa: S101 - the caller selects such
+    n, period = samples.case.world_size, cycle(samples.case.op, samples.case.world_size)
+    duration = samples.timed.duration_ns
+    # The verifying calls before it are one whole cycle; the warm-up need not be.
+    first = len(samples.warmup.duration_ns) if samples.warmup is not None else 0
+    skip = -first % period
+    whole = (len(duration) - skip) // period
+    series = np.full((whole, n, n), np.nan)
+    for position, pairs in enumerate(rounds(n)):
+        rows = duration[skip + position : skip + whole * period : period]
+        for a, b in pairs:
+            series[:, a, b] = series[:, b, a] = rows[:, [a, b]].max(axis=1) / 1e9
+    return series
+
+
+def _groups(series: Floats) -> list[Floats]:
+    """Medians of consecutive groups of cycles, at most GROUPS of them."""
+    parts = np.array_split(series, min(GROUPS, max(1, len(series) // 2)))
+    return [_median(part) for part in parts if len(part)]
+
+
+def _median(part: Floats) -> Floats:
+    return np.asarray(np.median(part, axis=0))
+
+
+def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
+    from scipy.stats import ttest_1samp
+
+    n = case.world_size
+    mean = effects.mean(axis=0)
+    spread = effects.std(axis=0, ddof=1)
+    p = np.where(spread > 0, ttest_1samp(effects + 0.0, 0.0, alternative="greater").pvalue, (mean <= 0) * 1.0)
+    p = np.minimum(p * effects.shape[1], 1.0)
+    excess = np.expm1(mean)
+    counts = (p <= LEVEL) & (excess >= SMALLEST_EFFECT)
+    found = []
+    for rank in np.flatnonzero(counts[:n]):
+        text = f"rank {rank} is slow: all its exchanges take {excess[rank]:.0%} longer (p = {p[rank]:.1g}; {where})"
+        found.append(
+            Finding(
+                "slow rank", f"rank {rank}", text, (case,), rank=int(rank), share=float(excess[rank]), p=float(p[rank])
+            )
+        )
+    for index, (i, j) in enumerate(zip(*np.triu_indices(n, 1), strict=True), start=n):
+        if counts[index]:
+            text = (
+                f"link {i}–{j} is slow: {excess[index]:.0%} more than its two ranks explain "
+                f"(p = {p[index]:.1g}; {where})"
+            )
+            found.append(
+                Finding(
+                    "slow link", f"link {i}–{j}", text, (case,), link=(int(i), int(j)), share=float(excess[index]),
+                    p=float(p[index]),
+                )
+            )  # fmt: skip
+    return found

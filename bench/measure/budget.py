@@ -1,0 +1,67 @@
+"""How a run with a budget spends what its first launches left: on the cases with the widest intervals.
+
+In: the plan and what was measured so far. Out: blocks of a further launch, or none when every interval is as
+narrow as asked or nothing more can be afforded. Starts nothing and looks at no clock: `sweep` does.
+
+Further launches, not further iterations: launches differ by more than the iterations within one do, and the
+interval over launches is what the report gives (docs/method.md, "Launches").
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench.intervals import launch_interval, median_interval, slowest_rank_s
+from bench.plan import NEXT_START_S
+from bench.records import Block, Case, Plan, Samples
+
+# No interval gets narrower in any sensible time when so many launches did not do it.
+MOST_LAUNCHES = 200
+
+
+@dataclass(slots=True)
+class Spent:
+    """What each case has cost and given so far, by its key."""
+
+    medians_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    wall_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    within: dict[str, float] = field(default_factory=dict)
+    launches: int = 0
+
+    def add(self, samples: Samples) -> None:
+        """Count one measurement in; failures only count as launches."""
+        self.launches = max(self.launches, samples.launch)
+        if samples.failure is None and samples.timed is not None and samples.usage is not None:
+            interval = median_interval(slowest_rank_s(samples.timed))
+            self.medians_s[samples.case.key].append(interval.value)
+            self.within[samples.case.key] = interval.relative_half_width
+            self.wall_s[samples.case.key].append(samples.usage.wall_s)
+
+    @property
+    def total_s(self) -> float:
+        """All that the cases took."""
+        return sum(map(sum, self.wall_s.values()))
+
+    def width(self, key: str) -> float:
+        """Relative half-width of the interval that a report would give now; of one launch: infinite."""
+        medians = self.medians_s[key]
+        return launch_interval(np.array(medians)).relative_half_width if len(medians) > 1 else float("inf")
+
+
+def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Block]:
+    """Blocks of one further launch: the cases that are wider than asked, widest first, as many as fit."""
+    if spent.launches >= MOST_LAUNCHES:
+        return []
+    wide = [case for case in plan.cases if spent.medians_s[case.key]]
+    wide = [case for case in wide if spent.width(case.key) > plan.sampling.relative_error]
+    # Equal widths (one launch each) by the width within it.
+    wide.sort(key=lambda case: (spent.width(case.key), spent.within[case.key]), reverse=True)
+    blocks: dict[tuple[str, int], list[Case]] = {}
+    for case in wide:
+        place = (case.backend, case.world_size)
+        cost = float(np.mean(spent.wall_s[case.key])) + (0.0 if place in blocks else NEXT_START_S)
+        if cost <= left_s:
+            left_s -= cost
+            blocks.setdefault(place, []).append(case)
+    return [Block(*place, spent.launches + 1, tuple(cases)) for place, cases in blocks.items()]

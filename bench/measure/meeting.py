@@ -1,0 +1,57 @@
+"""The private folder in which ranks on one host meet, and who removes it.
+
+It lies in the temporary folder and holds, for each launch, the rendezvous file and the ranks' stacks. The
+process that made it holds a lock in it for as long as it lives, and removes it at its end; when it is killed,
+its ranks do; when nobody was left who could, the next run does, who finds the lock free.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+PREFIX, LOCK = "collbench-", "lock"
+
+
+class Meeting:
+    """Context with a `folder` of one's own; no other run removes it while the context lasts."""
+
+    folder: Path
+
+    def __enter__(self) -> "Meeting":
+        remove_abandoned()
+        while True:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+            with contextlib.suppress(OSError):  # somebody took it for abandoned before it was locked
+                self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                if _locked(self._lock) and (self.folder / LOCK).exists():
+                    return self
+                os.close(self._lock)
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+    def place(self) -> Path:
+        """A new folder for one launch."""
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+
+def remove_abandoned() -> None:
+    """Remove what runs left behind that were killed in the wrong moment."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or just being removed
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if _locked(lock):
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""A run that contradicts itself is told so, once a rule and series; one that only scatters is not."""
+
+import numpy as np
+import pytest
+
+from bench import intervals
+from bench.analyze import consistency
+from bench.conclusions import Interval, Summary
+from bench.operations import OPERATIONS, Operation
+from bench.records import Case
+
+KIB = 1024
+
+
+def timed(op: str, size: int, seconds: float, spread: float = 0.02, world_size: int = 4, **case) -> Summary:
+    interval = Interval(seconds, seconds * (1 - spread), seconds * (1 + spread), "over launches")
+    return Summary(Case(op, "gloo", world_size, "float32", size, **case), 5, 100, interval, (seconds,) * 5)
+
+
+def texts(summaries, **options) -> list[str]:
+    return [finding.text for finding in consistency.findings(summaries, **options)]
+
+
+def test_a_split_that_is_faster_is_a_finding_with_its_numbers():
+    small, large = timed("all_reduce", 32 * KIB, 0.5e-3), timed("all_reduce", 64 * KIB, 2.1e-3)
+    (finding,) = consistency.findings([large, small])
+    assert finding.kind == "inconsistent"
+    assert finding.subject == "all_reduce of 64 KiB over gloo, n = 4"
+    assert (
+        finding.text == "all_reduce of 64 KiB takes 2.10 ms, but twice 32 KiB takes 1.00 ms: splitting would be faster"
+    )
+    assert finding.cases == (large.case, small.case)
+    assert finding.cost_s == pytest.approx(1.1e-3)
+    assert finding.share == pytest.approx(1.1)
+
+
+def test_a_larger_message_that_is_faster_is_a_finding():
+    assert texts([timed("all_reduce", 32 * KIB, 2.1e-3), timed("all_reduce", 64 * KIB, 1e-3)]) == [
+        "all_reduce of 32 KiB takes 2.10 ms, but 64 KiB takes 1.00 ms: padding would be faster"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "parts", "other_way"),
+    [
+        ("all_reduce", ("reduce", "broadcast"), "reduce and broadcast of 1 KiB take 1.00 ms and 1.00 ms"),
+        ("all_reduce", ("reduce_scatter", "all_gather"), "reduce_scatter and all_gather of 1 KiB take"),
+        ("all_gather", ("gather", "broadcast"), "gather and broadcast of 1 KiB take 1.00 ms and 1.00 ms"),
+        ("reduce_scatter", ("all_reduce",), "all_reduce of 1 KiB takes 1.00 ms: keeping a part"),
+    ],
+)
+def test_every_composition_is_a_rule(left, parts, other_way):
+    right = [timed(part, KIB, 1e-3) for part in parts]
+    (text,) = texts([timed(left, KIB, 1.2e-3 * len(parts)), *right])
+    assert text.startswith(f"{left} of 1 KiB takes ") and other_way in text
+    assert texts([timed(left, KIB, 0.9e-3 * len(parts)), *right]) == []
+    assert texts([timed(left, KIB, 1.0), *right[1:], timed(parts[0], 2 * KIB, 1e-3)]) == []
+
+
+@pytest.mark.parametrize(("excess", "expected"), [(1.04, 0), (1.06, 1)])
+def test_only_what_goes_beyond_the_smallest_change_counts(excess, expected):
+    pair = [timed("all_reduce", 32, 1e-3, 1e-6), timed("all_reduce", 64, 2e-3 * excess, 1e-6)]
+    assert len(texts(pair)) == expected
+    assert len(texts(pair, min_change=0.01)) == 1
+    assert texts(pair, min_change=0.1) == []
+
+
+@pytest.mark.parametrize(("spread", "expected"), [(0.04, 1), (0.06, 0)])
+def test_intervals_that_overlap_say_nothing(spread, expected):
+    """An excess of 10 %: the ends meet at a spread of 4.8 %."""
+    assert len(texts([timed("all_reduce", 32, 1e-3, spread), timed("all_reduce", 64, 2.2e-3, spread)])) == expected
+
+
+def test_cases_that_differ_in_anything_else_are_never_compared():
+    for other in ({"world_size": 8}, {"metric": "pipelined"}, {"buffers": "hot"}, {"reduce_op": "max"}):
+        assert texts([timed("all_reduce", 32, 1e-3), timed("all_reduce", 64, 9e-3, **other)]) == [], other
+        assert texts([timed("all_reduce", 32, 9e-3), timed("reduce", 32, 1e-3), timed("broadcast", 32, 1e-3, **other)])\
+            == [], other  # fmt: skip
+
+
+def test_an_operation_without_a_reduce_op_is_a_part_for_every_reduce_op(monkeypatch):
+    for name in ("reduce", "broadcast"):
+        reduces = name == "reduce"
+        monkeypatch.setitem(OPERATIONS, name, Operation(name, "bytes of a rank", lambda n: 1.0, 1, reduces))
+    left, broadcast = timed("all_reduce", 32, 9e-3, reduce_op="max"), timed("broadcast", 32, 1e-3)
+    assert len(texts([left, broadcast, timed("reduce", 32, 1e-3, reduce_op="max")])) == 1
+    assert texts([left, broadcast, timed("reduce", 32, 1e-3)]) == []
+
+
+def test_pairs_lone_ranks_and_failures_are_left_out():
+    assert texts([timed("pairwise", 32, 1e-3), timed("pairwise", 64, 9e-3)]) == []
+    assert texts([timed("all_reduce", s, t, world_size=1) for s, t in ((32, 1e-3), (64, 9e-3))]) == []
+    failed = Summary(Case("all_reduce", "gloo", 4, "float32", 32), 0, 0, None)
+    assert texts([failed, timed("all_reduce", 64, 9e-3)]) == []
+
+
+def test_a_series_is_named_once_a_rule_with_its_worst_size():
+    base = [timed("all_reduce", 32, 1e-3), timed("all_reduce", 64, 3e-3), timed("all_reduce", 128, 20e-3)]
+    (finding,) = consistency.findings(base)
+    assert finding.cases == (base[2].case, base[0].case)
+    assert "4 times 32 B takes 4.00 ms" in finding.text
+    assert finding.text.endswith("(so for 1 more of its sizes)")
+
+
+def test_a_finding_from_one_launch_says_so():
+    alone = [
+        Summary(s.case, 1, 100, Interval(s.time_s.value, s.time_s.low, s.time_s.high, "within-run"))
+        for s in (timed("all_reduce", 32, 1e-3), timed("all_reduce", 64, 3e-3))
+    ]
+    assert texts(alone)[0].endswith("one launch only, so it may be chance")
+
+
+def test_series_that_only_scatter_are_rarely_blamed():
+    rng = np.random.default_rng(5)
+    blamed = 0
+    for _ in range(100):
+        found = []
+        for size in [64 * 2**k for k in range(16)]:
+            medians = (5e-5 + size / 1e9) * np.exp(rng.normal(0, 0.05, 5))
+            case = Case("all_reduce", "gloo", 4, "float32", size)
+            found.append(Summary(case, 5, 100, intervals.launch_interval(medians), tuple(medians.tolist())))
+        blamed += bool(consistency.findings(found))
+        slow = found[8]
+        tripled = Interval(slow.time_s.value * 3, slow.time_s.low * 3, slow.time_s.high * 3, slow.time_s.kind)
+        found[8] = Summary(slow.case, 5, 100, tripled)
+        assert consistency.findings(found)
+    assert blamed <= 2

@@ -1,0 +1,222 @@
+"""The α–β model finds again what invented series were made of, never a negative latency, and says when it fits not."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bench import intervals
+from bench.analyze import model
+from bench.conclusions import Bound, Interval, Summary
+from bench.records import Case
+
+SIZES = [64 * 2**k for k in range(20)]
+ALPHA_S, RATE = 5e-5, 1e9  # half of the rate is reached at 50 kB
+SWITCH = 2**15
+
+
+def one_segment(size: float) -> float:
+    return ALPHA_S + size / RATE
+
+
+def two_segments(size: float) -> float:
+    return 2e-5 + size / 5e8 if size <= SWITCH else 1.5e-4 + size / 2e9
+
+
+def summary(size: int, medians, op: str = "all_reduce", world_size: int = 4, **case) -> Summary:
+    m = np.asarray(medians, dtype=float)
+    alone = Interval(float(m[0]), float(m[0]) * 0.95, float(m[0]) * 1.05, "within-run")
+    time_s = intervals.launch_interval(m) if len(m) > 1 else alone
+    return Summary(Case(op, "gloo", world_size, "float32", size, **case), len(m), 100, time_s, tuple(m.tolist()))
+
+
+def series(curve: Callable[[float], float], noise: float = 0.0, seed: int = 0, launches: int = 5, sizes=SIZES):
+    rng = np.random.default_rng(seed)
+    return [summary(size, curve(size) * np.exp(rng.normal(0, noise, launches))) for size in sizes]
+
+
+@pytest.mark.parametrize("launches", [1, 5])
+def test_an_exact_series_gives_its_parameters_back(launches):
+    (fit,) = model.fits(series(one_segment, launches=launches))
+    (segment,) = fit.segments
+    assert (segment.low, segment.high) == (SIZES[0], SIZES[-1])
+    assert (segment.alpha_s, 1 / segment.beta_s_per_byte) == pytest.approx((ALPHA_S, RATE))
+    assert fit.alpha_s.value == pytest.approx(ALPHA_S)
+    assert fit.rate.value == pytest.approx(RATE)
+    assert fit.half_size.value == pytest.approx(ALPHA_S * RATE)
+    assert fit.half_size_seen == pytest.approx(ALPHA_S * RATE, rel=0.05)
+    assert fit.worst_residual < 1e-9 and fit.note == ""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_noisy_series_gives_about_its_parameters_back(seed):
+    (fit,) = model.fits(series(one_segment, 0.05, seed))
+    assert fit.alpha_s.value == pytest.approx(ALPHA_S, rel=0.1)
+    assert fit.rate.value == pytest.approx(RATE, rel=0.1)
+    assert fit.worst_residual < 0.15
+
+
+def test_intervals_over_launches_cover_the_truth():
+    found = [model.fits(series(one_segment, 0.05, seed))[0] for seed in range(100)]
+    for name, truth in (("alpha_s", ALPHA_S), ("rate", RATE), ("half_size", ALPHA_S * RATE)):
+        around = [getattr(fit, name) for fit in found]
+        assert all(interval.kind == "over launches" for interval in around)
+        assert 88 <= sum(interval.low <= truth <= interval.high for interval in around) <= 99, name
+
+
+def test_what_slows_a_whole_launch_widens_the_intervals():
+    slow = np.array([1.0, 1.3, 1.0, 1.3, 1.0])
+    (fit,) = model.fits([summary(size, one_segment(size) * slow) for size in SIZES])
+    want = intervals.launch_interval(ALPHA_S * slow)
+    assert (fit.alpha_s.low, fit.alpha_s.high) == pytest.approx((want.low, want.high))
+    assert fit.half_size.relative_half_width < 1e-6  # both parameters grow by the same factor
+
+
+def test_one_launch_propagates_the_intervals_of_its_times():
+    wide, narrow = model.fits(series(one_segment, launches=1))[0], []
+    for s in series(one_segment, launches=1):
+        t = s.time_s.value
+        narrow.append(Summary(s.case, 1, 100, Interval(t, t * 0.99, t * 1.01, "within-run"), s.medians_s))
+    (other,) = model.fits(narrow)
+    for name in ("alpha_s", "rate", "half_size"):
+        assert getattr(wide, name).kind == "within-run"
+        ratio = getattr(wide, name).relative_half_width / getattr(other, name).relative_half_width
+        assert ratio == pytest.approx(5, rel=0.02)
+
+
+def test_one_launch_that_scatters_more_than_its_intervals_say_is_believed_less():
+    calm, rough = (model.fits(series(one_segment, noise, 1, launches=1, sizes=SIZES[::3]))[0] for noise in (0, 0.1))
+    assert rough.alpha_s.relative_half_width > 2 * calm.alpha_s.relative_half_width
+
+
+def test_unequal_numbers_of_launches_propagate_intervals_over_launches():
+    found = series(one_segment, 0.02)
+    found[3] = summary(SIZES[3], one_segment(SIZES[3]) * np.array([0.98, 1.0, 1.02]))
+    (fit,) = model.fits(found)
+    assert fit.alpha_s.kind == "over launches"
+    assert fit.alpha_s.low < ALPHA_S < fit.alpha_s.high
+
+
+def test_a_latency_that_is_zero_in_some_launches_is_no_logarithm():
+    with_latency, without = (np.array([a + size / RATE for size in SIZES[:7]]) for a in (1e-6, 0.0))
+    medians = np.column_stack([with_latency, without, with_latency])
+    (fit,) = model.fits([summary(size, row) for size, row in zip(SIZES, medians, strict=False)])
+    assert fit.alpha_s.low == 0.0
+    assert fit.alpha_s.value == pytest.approx(2e-6 / 3, rel=1e-3)
+    assert 1e-6 < fit.alpha_s.high < 1e-5
+
+
+@pytest.mark.parametrize("launches", [1, 3])
+def test_what_cannot_be_told_from_zero_or_infinity_is_not_given(launches):
+    (flat,) = model.fits(series(lambda size: ALPHA_S, launches=launches))
+    assert flat.alpha_s.value == pytest.approx(ALPHA_S)
+    assert flat.rate is None and flat.half_size is None
+    # A rate that grows with size pushes the latency to zero in every launch.
+    (steep,) = model.fits(series(lambda size: size**1.05 / RATE, launches=launches, sizes=SIZES[:7]))
+    assert steep.alpha_s is None
+    assert steep.segments[0].alpha_s == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_eager_and_rendezvous_are_two_segments(seed):
+    (fit,) = model.fits(series(two_segments, 0.02, seed))
+    assert [(s.low, s.high) for s in fit.segments] == [(SIZES[0], SWITCH), (2 * SWITCH, SIZES[-1])]
+    assert fit.alpha_s.value == pytest.approx(2e-5, rel=0.1)
+    assert fit.rate.value == pytest.approx(2e9, rel=0.1)
+    assert fit.half_size.value == pytest.approx(3e5, rel=0.2)
+
+
+def test_one_segment_is_rarely_taken_for_more():
+    counts = [len(model.fits(series(one_segment, 0.05, seed))[0].segments) for seed in range(100)]
+    assert counts.count(1) >= 85
+
+
+def test_three_segments_are_found_and_every_segment_has_four_sizes():
+    def three(size):
+        return two_segments(size) if size <= 2**19 else 1e-3 + size / 4e8
+
+    (fit,) = model.fits(series(three, 0.01))
+    assert [s.high for s in fit.segments] == [SWITCH, 2**19, SIZES[-1]]
+    (eight,) = model.fits(series(two_segments, sizes=SIZES[6:14]))
+    assert [(s.low, s.high) for s in eight.segments] == [(SIZES[6], SWITCH), (2 * SWITCH, SIZES[13])]
+    (seven,) = model.fits(series(two_segments, sizes=SIZES[6:13]))
+    assert seven.segments == () and "even in its best segments" in seven.note
+
+
+def test_latency_is_never_negative_where_absolute_least_squares_makes_it_so():
+    rng = np.random.default_rng(7)
+    sizes = np.array(SIZES, dtype=float)
+    negative = {"absolute": 0, "relative": 0}
+    for _ in range(500):
+        times = one_segment(sizes) * np.exp(rng.normal(0, 0.05, len(sizes)))
+        negative["absolute"] += np.polyfit(sizes, times, 1)[1] < 0
+        alpha, beta = model._relative_affine(sizes, times)
+        negative["relative"] += alpha <= 0 or beta <= 0
+    assert negative["relative"] == 0
+    assert negative["absolute"] > 25
+
+
+def test_fewer_sizes_than_four_or_no_numbers_give_no_fit():
+    failed = [Summary(s.case, 0, 0, None) for s in series(one_segment)[3:]]
+    assert model.fits(series(one_segment, sizes=SIZES[:3])) == []
+    assert model.fits(series(one_segment, sizes=SIZES[:3]) + failed) == []
+    assert len(model.fits(series(one_segment, sizes=SIZES[:4]))) == 1
+
+
+def test_a_series_that_no_model_describes_says_so_instead():
+    def zigzag(size):
+        return one_segment(size) * (4 if SIZES.index(size) % 2 else 1)
+
+    (fit,) = model.fits(series(zigzag))
+    assert fit.segments == () and fit.alpha_s is None and fit.rate is None and fit.half_size is None
+    assert fit.worst_residual > model.WORST_RESIDUAL
+    assert "no model" in fit.note and f"{fit.worst_residual:.0%}" in fit.note
+    with pytest.raises(ValueError, match="no model"):
+        model.predict(fit, 1024)
+
+
+def test_series_that_differ_in_anything_but_size_are_apart():
+    slow = [summary(s, [2 * one_segment(s)] * 2, world_size=8) for s in reversed(SIZES)]
+    pipelined = [summary(s, [one_segment(s) / 2] * 2, metric="pipelined", depth=8) for s in SIZES]
+    found = model.fits([*slow, *series(one_segment), *pipelined])
+    assert [(fit.case.world_size, fit.case.metric) for fit in found] == [
+        (4, "isolated"), (8, "isolated"), (4, "pipelined"),
+    ]  # fmt: skip
+    assert [fit.alpha_s.value / ALPHA_S for fit in found] == pytest.approx([1, 2, 0.5])
+    assert {fit.case.size_bytes for fit in found} == {SIZES[0]}
+
+
+def test_prediction_follows_the_segments_and_goes_on_beyond_them():
+    (fit,) = model.fits(series(two_segments))
+    for size in (1, *SIZES, 10 * SIZES[-1]):
+        assert model.predict(fit, size) == pytest.approx(two_segments(size))
+    between = SWITCH * np.sqrt(2)
+    assert model.predict(fit, between * 0.99) == pytest.approx(2e-5 + between * 0.99 / 5e8)
+    assert model.predict(fit, between * 1.01) == pytest.approx(1.5e-4 + between * 1.01 / 2e9)
+
+
+def test_half_size_seen_needs_no_model_and_may_be_out_of_sight():
+    rates = {100: 1.0, 1000: 10.0, 10000: 100.0, 100000: 20.0}  # half of 100 lies between 10 and 100
+    (fit,) = model.fits([summary(size, [size / rate] * 2) for size, rate in rates.items()])
+    assert fit.half_size_seen == pytest.approx(1000 * 10 ** (np.log(5) / np.log(10)))
+    (fast,) = model.fits(series(lambda size: size / RATE))
+    assert fast.half_size_seen is None
+
+
+def test_bounds_come_from_the_user_and_from_the_best_pair():
+    found = [
+        *series(one_segment),
+        summary(1000, [1e-5], world_size=1),
+        summary(1000, [1e-5], "pairwise"),
+        summary(10**6, [1e-3], "pairwise"),
+        summary(10**7, [2e-2], "pairwise"),
+        Summary(Case("pairwise", "gloo", 4, "float32", 10**8), 0, 0, None),
+        summary(1000, [1e-5], world_size=2),
+    ]
+    ring = Bound("gloo", 4, "ring of measured pairs", pytest.approx(1e9))
+    assert model.bounds(found, None) == [ring]
+    assert model.bounds(found, 3e9) == [
+        Bound("gloo", 2, "link as given", 3e9),
+        Bound("gloo", 4, "link as given", 3e9),
+        ring,
+    ]
