@@ -23,7 +23,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
 	@$(PIP) -r requirements.txt
-	@$(COMPILE) 'import bench.cli, bench.config, bench.measure.preload, bench.measure.doctor, bench.present.plots, rich.progress'
+	@$(COMPILE) 'import bench.cli, bench.config, bench.measure.preload, bench.measure.doctor, bench.present.comparison_plots, rich.progress'
 	@touch $@
 
 .venv/.installed-dev: requirements-dev.txt .venv/.installed
@@ -46,7 +46,7 @@ report: .venv/.installed  ## Rebuild the report of a run: RUN=name, or the newes
 plots: .venv/.installed  ## Draw the plots of a run: RUN=name, or the newest
 	@$(BENCH) plots $(RUN)
 
-compare: .venv/.installed  ## Compare two runs: A=before B=after
+compare: .venv/.installed  ## Did it change? A=before B=after
 	@$(if $(and $(A),$(B)),$(BENCH) compare $(A) $(B),echo "make compare A=before B=after (names: make list)" >&2; exit 2)
 
 list: .venv/.installed  ## List the runs

@@ -117,7 +117,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs laid side by side: what changed, what differs around it, what has no partner."""
+    """Two runs laid side by side: what changed, what differs around it, what has no partner.
+
+    verdict: the gravest of the cases' verdicts. broken: cases measured before that failed after.
+    """
 
     before: str
     after: str
@@ -127,6 +130,7 @@ class Comparison:
     differences: tuple[tuple[str, str, str], ...] = ()
     only_before: tuple[Case, ...] = ()
     only_after: tuple[Case, ...] = ()
+    broken: tuple[Case, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

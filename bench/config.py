@@ -2,81 +2,28 @@
 
 In: the bytes of a YAML file and `--set` overrides. Out: a validated, frozen `Config` that holds exactly
 what was written plus defaults. Does not look at the machine and does not expand anything: `plan` does.
-
-Read safely: no tags beyond plain YAML, no aliases (a few bytes of them expand to gigabytes), no
-duplicate keys, no file above MAX_YAML_BYTES.
+How YAML is read safely, and how a mistake becomes one line, is in `strict`.
 """
 
-import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    Tag,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
-from pydantic_core import CoreSchema, ErrorDetails, core_schema
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
+from bench import strict
 from bench.backends import BACKENDS
 from bench.errors import ConfigError
 from bench.operations import DTYPES, OPERATIONS, REDUCE_OPS
-from bench.units import parse_bytes, parse_seconds
+from bench.strict import OneOf, Several, Strict
+from bench.units import parse_bytes, parse_rate, parse_seconds
 
-# A hundred times the longest configuration we know of; parsing time grows with it.
-MAX_YAML_BYTES = 64 * 1024
 MAX_SIZES = 200
 BUFFER_POLICIES = ("rotate", "hot", "flush")
 METRICS = ("isolated", "pipelined")
 SYNCS = ("barrier", "deadline")
 SCHEDULINGS = ("normal", "rr")
 FAULT_KINDS = ("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow")
-
-
-@dataclass(frozen=True)
-class _OneOf:
-    """Pydantic metadata: text that must be one of these names."""
-
-    names: tuple[str, ...]
-    what: str
-
-    def check(self, value: str) -> str:
-        if value not in self.names:
-            near = _did_you_mean(value, self.names)
-            raise ValueError(f"unknown {self.what}{near}; allowed: {', '.join(self.names)}")
-        return value
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.names)}
-
-
-def _did_you_mean(value: str, names: Sequence[str]) -> str:
-    # Case is folded because the commonest slip is `Gloo` or `Float32`.
-    near = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.6)
-    return f", did you mean {near[0]!r}?" if near else ""
-
-
-def _distinct(values: list[Any]) -> list[Any]:
-    for index, value in enumerate(values):
-        if value in values[:index]:
-            raise ValueError(f"{value!r} is listed twice")
-    return values
-
 
 Bytes = Annotated[
     int,
@@ -90,26 +37,24 @@ Seconds = Annotated[
         {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "examples": ["50ms", "2s", "10min"]}]}
     ),
 ]
+Rate = Annotated[
+    float,
+    BeforeValidator(parse_rate),
+    WithJsonSchema({"type": "string", "examples": ["25 Gbit/s", "430 GB/s", "1 GiB/s"]}),
+]
 WorldSize = Annotated[int, Field(ge=1, le=65536)]
-BackendName = Annotated[str, _OneOf(tuple(BACKENDS), "backend")]
-OperationName = Annotated[str, _OneOf(tuple(OPERATIONS), "operation")]
-DtypeName = Annotated[str, _OneOf(tuple(DTYPES), "dtype")]
-ReduceOpName = Annotated[str, _OneOf(REDUCE_OPS, "reduce op")]
-BufferPolicy = Annotated[str, _OneOf(BUFFER_POLICIES, "buffer policy")]
-Metric = Annotated[str, _OneOf(METRICS, "metric")]
-Sync = Annotated[str, _OneOf(SYNCS, "sync")]
-Scheduling = Annotated[str, _OneOf(SCHEDULINGS, "scheduling")]
-FaultKind = Annotated[str, _OneOf(FAULT_KINDS, "fault")]
-
-T = TypeVar("T")
-Several = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
+BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
+OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
+DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
+ReduceOpName = Annotated[str, OneOf(REDUCE_OPS, "reduce op")]
+BufferPolicy = Annotated[str, OneOf(BUFFER_POLICIES, "buffer policy")]
+Metric = Annotated[str, OneOf(METRICS, "metric")]
+Sync = Annotated[str, OneOf(SYNCS, "sync")]
+Scheduling = Annotated[str, OneOf(SCHEDULINGS, "scheduling")]
+FaultKind = Annotated[str, OneOf(FAULT_KINDS, "fault")]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=False)
-
-
-class SizeRange(_Strict):
+class SizeRange(Strict):
     """Sizes from `from` up to `to`, each `factor` times the one before."""
 
     from_: Bytes = Field(alias="from", description="smallest size")
@@ -135,7 +80,7 @@ class SizeRange(_Strict):
         return sizes
 
 
-class SamplingConfig(_Strict):
+class SamplingConfig(Strict):
     """How many iterations a case gets in one launch."""
 
     warmup: Annotated[int, Field(ge=0)] = Field(default=5, description="untimed iterations first, at least")
@@ -159,7 +104,7 @@ class SamplingConfig(_Strict):
         return self
 
 
-class FaultConfig(_Strict):
+class FaultConfig(Strict):
     """A fault planted on purpose, to see it noticed. The report says that it was planted."""
 
     do: FaultKind = Field(description="what goes wrong")
@@ -173,7 +118,7 @@ class FaultConfig(_Strict):
     delay: Seconds = Field(default=0.002, description="for late (before the call) and slow (inside it)")
 
 
-class Config(_Strict):
+class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
@@ -214,6 +159,7 @@ class Config(_Strict):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         default=None, description="of order and data; leave it out for a new one each run (it is recorded)"
     )
+    link: Rate | None = Field(default=None, description="what the link can carry, drawn as a bound: 25 Gbit/s, 3 GB/s")
     faults: list[FaultConfig] = Field(default=[], description="faults to plant on purpose")
 
     @model_validator(mode="after")
@@ -232,63 +178,16 @@ class Config(_Strict):
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 def load(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, bytes]:
     """Read and validate a file. Returns the Config and the file's bytes; raises ConfigError."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_YAML_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    raw = strict.read(path)
     return parse(raw, str(path), overrides, default_name=path.stem), raw
 
 
 def parse(raw: bytes, source: str, overrides: Sequence[str] = (), default_name: str = "run") -> Config:
     """Validate the bytes of a YAML file; `source` names it in messages. Raises ConfigError."""
-    if len(raw) > MAX_YAML_BYTES:
-        raise ConfigError(f"{source}: larger than {MAX_YAML_BYTES // 1024} KiB, so it is no CollBench configuration")
-    data = _read_yaml(raw, source)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{source}: expected keys and values such as 'backends: [gloo]', found {_short(data)}")
+    data = strict.mapping(raw, source, "backends: [gloo]")
     set_paths = [_override(data, text) for text in overrides]
     data.setdefault("name", default_name)
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(_one_line(error, source, set_paths)) from None
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain YAML only: no aliases, no duplicate keys."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(
-                problem="aliases (*name) are not allowed; write the value out", problem_mark=event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:str":
-                raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=key.start_mark)
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _read_yaml(raw: bytes, source: str) -> Any:
-    try:
-        return yaml.load(raw.decode("utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader, made stricter
-    except UnicodeDecodeError:
-        raise ConfigError(f"{source}: not text (UTF-8)") from None
-    except RecursionError:
-        raise ConfigError(f"{source}: nested too deeply") from None
-    except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}:" if error.problem_mark else ""
-        raise ConfigError(f"{source}:{line} {error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())[:200]}") from None
+    return strict.validate(Config, data, source, set_paths)
 
 
 def _override(data: dict[str, Any], text: str) -> tuple[str, ...]:
@@ -300,48 +199,6 @@ def _override(data: dict[str, Any], text: str) -> tuple[str, ...]:
     for key in keys[:-1]:
         place = place.setdefault(key, {})
         if not isinstance(place, dict):
-            raise ConfigError(f"--set {text}: {key!r} holds {_short(place)}, which has no keys of its own")
-    place[keys[-1]] = _read_yaml(value.encode(), f"--set {text}")
+            raise ConfigError(f"--set {text}: {key!r} holds {strict.short(place)}, which has no keys of its own")
+    place[keys[-1]] = strict.parse(value.encode(), f"--set {text}")
     return keys
-
-
-# ── one line for people ──────────────────────────────────────────────────────────────────────────
-def _one_line(error: ValidationError, source: str, set_paths: list[tuple[str, ...]]) -> str:
-    problems = error.errors(include_url=False)
-    # A misspelt key also makes the right one missing: say the first, it explains both.
-    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-    # The tags of the `sizes` union are pydantic's, not the user's.
-    loc = [part for part in first["loc"] if part not in {"list", "range"} or first["loc"][0] != "sizes"]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
-    where = "--set" if any(all(a == b for a, b in zip(loc, keys, strict=False)) for keys in set_paths) else source
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    key = f" {path}:" if path else ""
-    return f"{where}:{key} {_explain(first, loc)}{more}"
-
-
-def _explain(problem: ErrorDetails, loc: list[Any]) -> str:
-    kind, value = problem["type"], problem.get("input")
-    if kind == "extra_forbidden":
-        names = _keys_at(loc[:-1])
-        return f"unknown key{_did_you_mean(str(loc[-1]), names)}; allowed: {', '.join(names)}"
-    if kind == "missing":
-        return "missing; this key is required"
-    if kind == "list_type":
-        return f"{_short(value)} is not a list; write [{_short(value)}]"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:].replace("Input should", "should").replace("input should", "should")
-    message = message.replace("input should", "should")
-    if isinstance(value, dict) or repr(value) in message or str(value) in message.split():
-        return message
-    return f"{_short(value)}: {message}"
-
-
-def _keys_at(loc: list[Any]) -> list[str]:
-    models: dict[Any, type[BaseModel]] = {"sampling": SamplingConfig, "sizes": SizeRange, "faults": FaultConfig}
-    model = models[loc[0]] if loc else Config
-    return [info.alias or name for name, info in model.model_fields.items()]
-
-
-def _short(value: Any) -> str:
-    text = str(value) if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

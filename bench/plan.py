@@ -59,6 +59,7 @@ def expand(config: Config, machine: Machine, seed: int) -> Plan:
         pool_bytes=pool_bytes,
         budget_s=config.budget,
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
+        link_bytes_per_s=config.link,
     )
 
 

@@ -1,8 +1,9 @@
 """Bytes, seconds and rates: text to number and number to text.
 
-In: what a user wrote (`"64MiB"`, `"50 ms"`, `4096`). Out: plain ints (bytes) and floats (seconds).
-Prefixes are exact: `MB` is 10^6 and `MiB` is 2^20, on the way in and on the way out; a bare `M`
-says neither and is refused. Raises ValueError with a sentence; callers add file and key.
+In: what a user wrote (`"64MiB"`, `"50 ms"`, `"25 Gbit/s"`, `"5%"`, `4096`). Out: plain ints (bytes) and floats
+(seconds, bytes per second, shares). Prefixes are exact: `MB` is 10^6 and `MiB` is 2^20, on the way in and on the
+way out; a bare `M` says neither and is refused. Bits and bytes are told apart by name, never by the case of a
+letter. Raises ValueError with a sentence; callers add file and key.
 """
 
 import re
@@ -11,6 +12,14 @@ _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BYTES: dict[str, int] = {"": 1, "B": 1, **_DECIMAL, **_BINARY}
 _SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+# Bytes a second; a bit is written out, because `Gb` and `GB` are mistaken for each other in data sheets and logs.
+_BITS = {"bit": 1, "kbit": 10**3, "Kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9, "Tbit": 10**12}
+_RATES = {
+    **{f"{unit}/s": float(factor) for unit, factor in _BYTES.items() if unit},
+    **{f"{unit}/s": factor / 8 for unit, factor in _BITS.items()},
+}
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z/]*)\s*")
+_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ]*)\s*")
 
 
@@ -64,6 +73,40 @@ def parse_seconds(value: int | float | str) -> float:
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"a duration cannot be {value}")
     return seconds
+
+
+def parse_rate(value: str) -> float:
+    """Bytes a second from text such as `"25 Gbit/s"`, `"430 GB/s"` or `"1 GiB/s"`; always positive."""
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a rate; write a number and a unit, such as 25 Gbit/s or 3 GB/s")
+    number, unit = match[1], match[2]
+    if unit not in _RATES:
+        raise ValueError(_unknown_rate_unit(value.strip(), number, unit))
+    if float(number) == 0:
+        raise ValueError(f"{value!r} is no rate: it must be more than nothing")
+    return float(number) * _RATES[unit]
+
+
+def _unknown_rate_unit(text: str, number: str, unit: str) -> str:
+    letter = unit[:1].upper()
+    if letter in {"K", "M", "G", "T"}:
+        return (
+            f"{text!r} does not say whether bits or bytes a second are meant, which differ by a factor of 8: "
+            f"write {number} {letter}bit/s or {number} {letter}B/s"
+        )
+    return f"unknown unit {unit!r} in {text!r}: use Mbit/s, Gbit/s, MB/s, GB/s (powers of 1000) or MiB/s, GiB/s"
+
+
+def parse_share(value: int | float | str) -> float:
+    """A share from 0 up to but not 1, from text such as `"5%"` or from a number such as `0.05`."""
+    match = None if isinstance(value, bool) else _SHARE.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"{value!r} is not a share; write 5% or 0.05")
+    share = float(match[1]) / (100 if match[2] else 1)
+    if share >= 1:
+        raise ValueError(f"{value!r} would be {share:.0%}: write less than 100%, such as 5% or 0.05")
+    return share
 
 
 def format_bytes(size: int) -> str:

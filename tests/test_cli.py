@@ -1,5 +1,6 @@
 """The commands as a user types them: exit codes, one-line errors, and no heavy import where none is needed."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -92,10 +93,82 @@ def test_report_and_plots_rebuild_everything_from_the_samples(example):
 
 def test_two_runs_are_compared(example):
     done = example("compare", "example/before", "example/after")
-    assert done.returncode == 0 and "after / before" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("INCONCLUSIVE: ") and "after / before" in done.stdout
+    assert "further launches" in done.stdout
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
     assert example("plots", "example/before", "example/after").returncode == 0
-    assert example("compare", "example/before", "example/after", "--format", "json").stdout.startswith("[")
+    for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml"), ("markdown", "INCONCLUSIVE")):
+        assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
+
+
+def slowed(example, name: str = "slow", factor: float = 2.0, started: str | None = None) -> str:
+    """A copy of the first example in which every operation took `factor` times as long."""
+    folder = example.folder / "example" / name
+    shutil.copytree(example.folder / "example/before", folder)
+    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["timed"]["duration_ns"] = [[round(factor * ns) for ns in rank] for rank in line["timed"]["duration_ns"]]
+    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if started:
+        store.update_manifest(folder, started=started)
+    return f"example/{name}"
+
+
+def test_a_slower_run_exits_with_1_and_a_faster_one_with_0(example):
+    slow = slowed(example)
+    done = example("compare", "example/before", slow, "--min-change", "10%")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("SLOWER: ") and "smallest change that matters 10 %" in done.stdout
+    assert example("compare", slow, "example/before").returncode == 0
+    junit = example("compare", "example/before", slow, "--format", "junit")
+    assert junit.returncode == 1 and "<failure" in junit.stdout
+
+
+def test_several_runs_make_a_trend(example):
+    days = [f"2026-12-{day:02d}T00:00:00+00:00" for day in range(1, 6)]
+    later = [slowed(example, f"day{i}", 1 + 0.01 * i, day) for i, day in enumerate(days)]
+    done = example("compare", "example/after", *reversed(later), "example/before")
+    assert done.returncode == 0, done.stderr
+    assert "changed level over 7 runs" in done.stdout.splitlines()[0]
+    assert done.stdout.index("day0") < done.stdout.index("day4")
+    assert list((example.folder / "plots").glob("*-to-day4/trend.png"))
+    one_line(example("compare", *later, "--format", "junit"), 2, "trend")
+    one_line(example("compare", *later, "--noise-floor", "5%"), 2, "--noise-floor", "two runs")
+    one_line(example("compare", *later, later[0]), 2, "named twice: day0")
+
+
+def test_a_run_is_held_against_a_table(example):
+    line = "{operation: all_reduce, backend: gloo, world_size: 2, size: %s, busbw: %s}"
+
+    def table(*lines):
+        return example.config("expect:\n" + "".join(f"  - {text}\n" for text in lines), "table.yaml")
+
+    reached = table(line % ("64MiB", "1 MB/s"))
+    done = example("compare", "example/before", "--against", reached)
+    assert done.returncode == 0 and done.stdout.startswith("PASS: before"), done.stderr
+    missed = table(line % ("64MiB", "1 MB/s"), line % ("16MiB", "500 GB/s"), line % ("3KiB", "1 MB/s"))
+    done = example("compare", "example/before", "--against", missed)
+    assert done.returncode == 1 and done.stdout.startswith("FAIL: before, 3 expected: 1 fail, 1 missing, 1 pass")
+    for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml")):
+        done = example("compare", "example/before", "--against", missed, "--format", form)
+        assert done.returncode == 1 and done.stdout.startswith(start)
+    one_line(example("compare", "example/before", "--against", table(line % ("3KiB", "1 MB/s"))), 3, "nothing of what")
+    one_line(example("compare", "example/before", "--against", table(line % ("3KiB", "1M"))), 2, "expect[0].busbw")
+    one_line(example("compare", "example/before", "example/after", "--against", reached), 2, "one run, but 2")
+    one_line(example("compare", "example/before", "--against", reached, "--across", "backend"), 2, "--across")
+
+
+def test_what_cannot_be_compared_is_one_line(example):
+    one_line(example("compare", "example/before"), 2, "with what?", "--against")
+    one_line(example("compare", "example/before", "example/after", "--min-change", "5"), 2, "--min-change", "5%")
+    one_line(example("compare", "example/before", "example/after", "--across", "size"), 2, "--across size")
+    one_line(example("compare", "example/before", "example/after", "--across", "backend"), 2, "same backend")
+    one_line(example("compare", "example/before", "example/after", "--across", "world_size"), 2, "both 2 and 4")
+    done = example("compare", "example/before", "example/before", "--across", "world_size=2,4")
+    assert done.returncode in {0, 1} and "world_size: 2 → 4" in done.stdout, done.stderr
+    one_line(example("compare", "example/before", "example/before", "--across", "world_size=2,8"), 3, "in common")
+    assert example("compare").returncode == 2
 
 
 def test_broken_runs_are_one_line(example):

@@ -1,12 +1,10 @@
-"""Summaries, warnings and comparisons of invented runs say what was put into them."""
+"""Summaries and warnings of invented runs say what was put into them."""
 
 import numpy as np
 import pytest
 
 from bench.analyze import trust
-from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.errors import UnmeasurableError
 from bench.records import Case, Failure, Fault, Samples
 from conftest import invented_run, samples
 
@@ -95,30 +93,3 @@ def test_the_head_of_a_report_warns_of_what_matters():
     warnings = trust.warnings_of(run, summarize(run))
     assert "planted on purpose" in warnings[0]
     assert any("one launch only" in warning for warning in warnings)
-
-
-def compared(before, after):
-    runs = [
-        invented_run([samples(CASE, i, steady(v, seed=i)) for i, v in enumerate(values, start=1)], launches=len(values))
-        for values in (before, after)
-    ]
-    return compare(*runs, *(summarize(run) for run in runs))
-
-
-def test_a_change_is_resolved_and_none_is_not():
-    (change,) = compared([1.0, 1.01, 0.99, 1.0], [1.5, 1.51, 1.49, 1.5]).changes
-    assert change.resolved and change.ratio.value == pytest.approx(1.5, rel=0.02)
-    (same,) = compared([1.0, 1.1, 0.9, 1.05], [1.02, 0.95, 1.1, 1.0]).changes
-    assert not same.resolved and same.ratio.low < 1 < same.ratio.high
-
-
-def test_one_launch_resolves_nothing():
-    (change,) = compared([1.0], [3.0]).changes
-    assert not change.resolved and "one launch" in change.note
-
-
-def test_runs_without_a_common_case_cannot_be_compared():
-    other = Case("all_reduce", "gloo", 4, "float32", 10**6)
-    runs = [invented_run([samples(CASE, 1, steady(1.0))]), invented_run([samples(other, 1, ms(*[[1] * 4] * 9))])]
-    with pytest.raises(UnmeasurableError, match="no measured case in common"):
-        compare(*runs, *(summarize(run) for run in runs))

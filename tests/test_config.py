@@ -39,6 +39,7 @@ def test_a_list_keeps_its_order_and_units():
         ("dtypes: float32", ["dtypes: float32 is not a list", "[float32]"]),
         ("sampling: {iterations: 10, relative_error: 0.1}", ["relative_error would be ignored"]),
         ("timeout: 5M", ["timeout", "unknown unit 'M'"]),
+        ("link: 25G", ["link", "bits or bytes a second", "25 Gbit/s or 25 GB/s"]),
         ("seed: 1.5", ["seed: 1.5", "integer"]),
         ("name: ../x", ["name: ../x"]),
         ("faults: [{do: explode, rank: 1}]", ["faults[0].do: explode", "raise, exit"]),
@@ -81,6 +82,11 @@ def test_overrides_are_checked_like_the_file(override, parts):
 def test_an_override_wins_and_may_make_a_section():
     config = parse(GOOD.encode(), "c", ["sampling.iterations=7", "launches=2"])
     assert (config.sampling.iterations, config.launches) == (7, 2)
+
+
+def test_a_link_is_bytes_a_second():
+    assert parse((GOOD + "link: 25 Gbit/s\n").encode(), "c").link == 3.125e9
+    assert parse(GOOD.encode(), "c").link is None
 
 
 def test_bombs_and_giants_are_refused_quickly():

@@ -1,8 +1,10 @@
 """Reports, pages, tables and pictures hold what was measured, with units, and nothing from elsewhere."""
 
+import dataclasses
 import io
 import json
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,9 @@ import pytest
 from bench.analyze import trust
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.present import listings, plots, report, tables
+from bench.conclusions import Check, Interval, Trend
+from bench.present import comparison_plots, comparisons, junit, listings, plots, report, tables
+from bench.present.comparisons import VERDICTS
 from bench.records import Case, Failure, Samples, Skip
 from conftest import invented_run, samples
 
@@ -132,14 +136,61 @@ def test_a_run_without_numbers_still_gets_a_report(tmp_path):
 
 
 def test_a_comparison_is_drawn_and_tabled(tmp_path):
-    old, new = run_of(launches=4), run_of(launches=4, factor=1.5)
+    old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
     result = compare(old, new, summarize(old), summarize(new))
-    assert plots.draw_comparison(result, tmp_path).is_file()
-    assert "time after / time before" in (tmp_path / "comparison.svg").read_text()
-    document = tables.comparison_document(result)
-    assert document.count("| resolved") == len(CASES)
-    assert all(row["ratio"] == pytest.approx(1.5, rel=0.2) for row in tables.comparison_rows(result))
-    assert len(pd.read_csv(io.StringIO(tables.comparison_csv(result)))) == len(CASES)
+    assert comparison_plots.draw_comparison(result, tmp_path).stat().st_size > 5000
+    svg = (tmp_path / "comparison.svg").read_text()
+    for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 of 6 cases slower", "4 KiB"):
+        assert word in svg, word
+    document = comparisons.document(result)
+    assert document.startswith("SLOWER: 6 of 6 cases slower") and document.count("| SLOWER") == len(CASES)
+    data = json.loads(comparisons.to_json(result))
+    assert data["verdict"] == "SLOWER" and all(row["ratio"] == pytest.approx(1.5, rel=0.2) for row in data["cases"])
+    assert len(pd.read_csv(io.StringIO(comparisons.to_csv(result)))) == len(CASES)
+
+
+def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
+    old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
+    result = compare(old, new, summarize(old), summarize(new))
+    changes = [dataclasses.replace(change, verdict=v) for change, v in zip(result.changes, VERDICTS, strict=False)]
+    result = dataclasses.replace(result, changes=tuple(changes), broken=(CASES[5],))
+    (suite,) = ElementTree.fromstring(junit.of_comparison(result))
+    assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
+        "tests": "5", "failures": "1", "skipped": "1", "errors": "1",
+    }  # fmt: skip
+    failed = suite.find("testcase[failure]")
+    assert failed.get("name") == CASES[0].key and "ratio 1.5" in failed.find("failure").get("message")
+
+
+def test_a_trend_is_drawn_and_tabled(tmp_path):
+    names = [f"run-{number}" for number in range(8)]
+    times = [Interval(v * 1e-3, v * 0.9e-3, v * 1.1e-3, "over launches") for v in (1, 1, 1, 1.5, 1.5, 1.5, 1.5)]
+    cases = [Case("all_reduce", "gloo", 2, "float32", 2**k) for k in range(10, 25)]
+    trends = [Trend(case, tuple(names[1:]), tuple(times), (3,) if i == 4 else ()) for i, case in enumerate(cases)]
+    assert comparison_plots.draw_trend(trends, names, tmp_path).stat().st_size > 5000
+    svg = (tmp_path / "trend.svg").read_text()
+    for word in ("+50 %", "1 of 15 cases changed level", "and 3 more cases: see the table", "time of one operation"):
+        assert word in svg, word
+    document = comparisons.trend_document(trends, names)
+    assert "+50 % from run 5 on" in document and document.count("steady") == 14
+    assert json.loads(comparisons.trend_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
+    assert len(pd.read_csv(io.StringIO(comparisons.trend_csv(trends)))) == 15 * 7
+
+
+def test_checks_are_tabled():
+    fast = Interval(9e9, 8.5e9, 9.5e9, "over launches")
+    checks = [
+        Check(CASES[0], 9e9, 0.1, fast, "PASS"),
+        Check(CASES[1], 20e9, 0.1, fast, "FAIL"),
+        Check(CASES[2], 9e9, 0.1, None, "MISSING", "not in this run"),
+    ]
+    document = comparisons.checks_document(checks, "r")
+    assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
+    assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
+    frame = pd.read_csv(io.StringIO(comparisons.checks_csv(checks)))
+    assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
+    (suite,) = ElementTree.fromstring(junit.of_checks(checks, "r"))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
 
 
 def test_listings_name_what_exists(run):

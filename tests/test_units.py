@@ -45,7 +45,7 @@ def test_what_is_no_size_is_refused(value):
 
 @given(st.text(max_size=20))
 def test_any_text_gives_a_size_or_a_sentence(text):
-    for parse in (units.parse_bytes, units.parse_seconds):
+    for parse in (units.parse_bytes, units.parse_seconds, units.parse_rate, units.parse_share):
         try:
             assert parse(text) >= 0
         except ValueError as error:
@@ -86,3 +86,39 @@ def test_rates_and_rounded_sizes():
     assert units.format_rate(23e3) == "2.3e-05"
     assert units.format_rounded_bytes(1.5 * 2**30) == "1.50 GiB"
     assert units.format_rounded_bytes(12) == "12 B"
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("25 Gbit/s", 3.125e9), ("430 GB/s", 430e9), ("1 GiB/s", 2**30), ("100 Mbit/s", 12.5e6), ("100Mbit/s", 12.5e6),
+     ("0.8 GB/s", 0.8e9), (".5 kbit/s", 62.5), ("8 bit/s", 1.0), ("3 B/s", 3.0)],
+)  # fmt: skip
+def test_rates_in_bits_and_in_bytes(text, rate):
+    assert units.parse_rate(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("text", ["25G", "25 Gb/s", "25Gbps", "25 GBps", "1 gb/s", "25 G/s", "100 Mb", "10 GB"])
+def test_a_rate_that_may_be_bits_or_bytes_is_refused_with_both_ways_out(text):
+    letter = "M" if "M" in text else "G"
+    with pytest.raises(ValueError, match="bits or bytes a second") as error:
+        units.parse_rate(text)
+    assert f"{letter}bit/s" in str(error.value) and f"{letter}B/s" in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["", "fast", "-1 GB/s", "0 GB/s", "25", "1 furlong/s", 25, 1.5, None, True])
+def test_what_is_no_rate_is_refused(value):
+    with pytest.raises(ValueError, match=r"."):
+        units.parse_rate(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "share"), [("5%", 0.05), ("0.05", 0.05), (0.1, 0.1), ("12.5 %", 0.125), (0, 0.0), ("0%", 0.0)]
+)
+def test_shares(value, share):
+    assert units.parse_share(value) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("value", ["5", 5, 1, "100%", "-5%", "", "x", None, True, float("nan"), float("inf")])
+def test_what_is_no_share_is_refused(value):
+    with pytest.raises(ValueError, match=r"."):
+        units.parse_share(value)

@@ -1,89 +1,190 @@
-"""Two runs side by side: the ratio of each common case with its interval, and what differs around it.
+"""Two runs side by side: a verdict on each common case and on the whole, and what differs around the numbers.
 
-Says "resolved" or "not resolved", no more: resolved where both sides have at least two launches and the
-interval of the ratio excludes 1. Iterations of different launches are never pooled.
+In: two runs and their summaries. Out: a `Comparison`, with its warnings. How a verdict comes about is in
+`verdicts`; here cases are matched, and nothing that has no partner is dropped silently. Prints nothing.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from bench.analyze import verdicts
+from bench.analyze.surroundings import differences
+from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.conclusions import Change, Comparison, Summary
-from bench.errors import UnmeasurableError
-from bench.intervals import ratio_interval, ratio_of_intervals
-from bench.records import Run
+from bench.errors import ConfigError, UnmeasurableError
+from bench.records import Case, Json, Run
 
-# Facts of a host that a difference in numbers may come from, by their place in environment.json.
-COMPARED = (
-    "hostname",
-    "collbench",
-    "commit",
-    "python",
-    "packages.torch",
-    "kernel",
-    "boot_id",
-    "cpu.model",
-    "cpu.usable_cores",
-    "cpu.governor",
-    "memory_bytes",
-    "variables",
-)
+# Smallest relative change that matters unless the user says otherwise: less is rarely worth a night's work.
+MIN_CHANGE = 0.05
+# Axes that can be compared across; sizes are not among them, because time is meant to differ with them.
+AXES = ("op", "backend", "world_size", "dtype", "reduce_op", "buffers", "metric", "sync", "scheduling", "depth")
+ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
+
+Pair = tuple[Summary, Summary]
 
 
-def compare(before: Run, after: Run, old: Sequence[Summary], new: Sequence[Summary]) -> Comparison:
-    """Changes of the common cases. Raises UnmeasurableError where there is none."""
-    olds = {s.case.key: s for s in old if s.time_s is not None}
-    news = {s.case.key: s for s in new if s.time_s is not None}
-    common = [key for key in olds if key in news]
-    if not common:
+def compare(
+    before: Run,
+    after: Run,
+    old: Sequence[Summary],
+    new: Sequence[Summary],
+    min_change: float = MIN_CHANGE,
+    noise_floor: float | None = None,
+    across: str | None = None,
+) -> Comparison:
+    """Changes of the common cases. Raises UnmeasurableError where there is none.
+
+    min_change: the smallest relative change that matters. noise_floor: by what share two measurements of the same
+    thing differ at most, as the user knows; used only where a side has one launch. across: a field of the case that
+    is the axis being compared and is left out of the match, `backend`, or with its value on each side,
+    `backend=gloo,nccl`.
+    """
+    olds, news, pairs = _matched(old, new, across)
+    if not pairs:
         raise UnmeasurableError(
-            f"{before.name} and {after.name} have no measured case in common: "
-            "same operation, backend, world size, dtype and size are needed"
+            f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
+            "dtype, size, metric, synchronisation and buffers are needed"
         )
-    changes = tuple(_change(olds[key], news[key]) for key in common)
-    warnings = []
-    by_chance = round(0.05 * len(changes), 1)
-    if by_chance >= 0.5 and any(change.resolved for change in changes):
-        warnings.append(
-            f"of {len(changes)} cases about {by_chance:g} would be resolved by chance alone, without any change"
-        )
+    changes = _changes(pairs, min_change, noise_floor)
+    if across is not None:
+        field = across.partition("=")[0]
+        changes = [_with_values(change, pair, field) for change, pair in zip(changes, pairs, strict=True)]
+    broken = tuple(s.case for key, s in news.items() if s.time_s is None and key in olds and olds[key].time_s)
     return Comparison(
         before=before.name,
         after=after.name,
-        changes=changes,
-        differences=_differences(before, after),
-        only_before=tuple(olds[key].case for key in olds if key not in news),
-        only_after=tuple(news[key].case for key in news if key not in olds),
-        warnings=tuple(warnings),
+        verdict=verdicts.of_run([change.verdict for change in changes]),
+        min_change=min_change,
+        changes=tuple(changes),
+        differences=differences(before, after),
+        only_before=tuple(s.case for key, s in olds.items() if s.time_s and key not in news),
+        only_after=tuple(s.case for key, s in news.items() if s.time_s and (key not in olds or not olds[key].time_s)),
+        broken=broken,
+        warnings=tuple(_warnings(before, after, changes, broken, min_change)),
     )
 
 
-def _change(old: Summary, new: Summary) -> Change:
-    assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
-    if min(old.launches, new.launches) < 2:
-        ratio = ratio_of_intervals(old.time_s, new.time_s)
-        return Change(old.case, old.time_s, new.time_s, ratio, False, "one launch on a side: cannot be resolved")
-    ratio = ratio_interval(np.array(old.medians_s), np.array(new.medians_s))
-    return Change(old.case, old.time_s, new.time_s, ratio, not ratio.low <= 1 <= ratio.high)
+# ── which case belongs to which ──────────────────────────────────────────────────────────────────
+def _matched(
+    old: Sequence[Summary], new: Sequence[Summary], across: str | None
+) -> tuple[dict[str, Summary], dict[str, Summary], list[Pair]]:
+    """Both sides by key (failed cases included), and the pairs that have a time on both."""
+    if across is None:
+        olds, news = ({s.case.key: s for s in side} for side in (old, new))
+    else:
+        olds, news = _by_axis(old, new, across)
+    pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
+    if across is not None and pairs and all(_values(pair, across)[0] == _values(pair, across)[1] for pair in pairs):
+        raise ConfigError(
+            f"--across {across}: both sides have the same {across.partition('=')[0]}, nothing to lay side by side"
+        )
+    return olds, news, pairs
 
 
-def _differences(before: Run, after: Run) -> tuple[tuple[str, str, str], ...]:
-    """(fact, value before, value after) for what differs around the numbers."""
-    hosts = [run.environment[0].get("host", {}) if run.environment else {} for run in (before, after)]
-    rows = [(name, *(str(_dig(host, name)) for host in hosts)) for name in COMPARED]
-    settings = dataclasses.fields(before.plan.sampling)
-    rows += [
-        (f"sampling.{f.name}", str(getattr(before.plan.sampling, f.name)), str(getattr(after.plan.sampling, f.name)))
-        for f in settings
+def _by_axis(
+    old: Sequence[Summary], new: Sequence[Summary], across: str
+) -> tuple[dict[str, Summary], dict[str, Summary]]:
+    field, _, values = across.partition("=")
+    wanted = values.split(",") if values else [None, None]
+    if field not in AXES or len(wanted) != 2:
+        raise ConfigError(
+            f"--across {across}: write one of {', '.join(AXES)}; or with a value for each side: backend=gloo,nccl"
+        )
+
+    def blanked(side: Sequence[Summary], value: str | None) -> dict[str, Summary]:
+        found: dict[str, Summary] = {}
+        for summary in side:
+            own = str(getattr(summary.case, field))
+            if value is not None and own != value:
+                continue
+            blank: Json = {field: "*"}
+            key = dataclasses.replace(summary.case, **blank).key
+            if key in found:
+                other = getattr(found[key].case, field)
+                raise ConfigError(
+                    f"--across {field}: one run has both {other} and {own}; say which is meant on each side: "
+                    f"--across {field}={other},{own}"
+                )
+            found[key] = summary
+        return found
+
+    return blanked(old, wanted[0]), blanked(new, wanted[1])
+
+
+def _values(pair: Pair, across: str) -> tuple[str, str]:
+    before, after = (str(getattr(side.case, across.partition("=")[0])) for side in pair)
+    return before, after
+
+
+def _with_values(change: Change, pair: Pair, field: str) -> Change:
+    before, after = _values(pair, field)
+    return dataclasses.replace(change, note="; ".join(filter(None, [f"{field}: {before} → {after}", change.note])))
+
+
+# ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
+def _changes(pairs: Sequence[Pair], min_change: float, noise_floor: float | None) -> list[Change]:
+    several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
+    changes = {pair[0].case.key: change for pair, change in zip(several, _tested(several, min_change), strict=True)}
+    for pair in pairs:
+        if pair[0].case.key not in changes:
+            changes[pair[0].case.key] = _single(*pair, min_change, noise_floor)
+    return [changes[pair[0].case.key] for pair in pairs]
+
+
+def _tested(pairs: Sequence[Pair], min_change: float) -> list[Change]:
+    if not pairs:
+        return []
+    before, after = ([np.array(pair[side].medians_s) for pair in pairs] for side in (0, 1))
+    moments = verdicts.sides(before, after)
+    columns = (
+        verdicts.ratios(moments),
+        verdicts.decide(moments, min_change).tolist(),
+        verdicts.further_launches(moments, min_change),
+    )
+    return [
+        Change(old.case, old.time_s, new.time_s, ratio, verdict, further)
+        for (old, new), ratio, verdict, further in zip(pairs, *columns, strict=True)
+        if old.time_s and new.time_s
     ]
-    rows.append(("launches", str(before.plan.launches), str(after.plan.launches)))
-    rows.append(("planted faults", str(len(before.plan.faults)), str(len(after.plan.faults))))
-    return tuple((name, old, new) for name, old, new in rows if old != new)
 
 
-def _dig(facts: Any, path: str) -> Any:
-    for key in path.split("."):
-        facts = facts.get(key, "not available") if isinstance(facts, dict) else "not available"
-    return facts
+def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
+    assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
+    verdict, ratio = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
+    note = ONE_LAUNCH if noise_floor is None else f"one launch on a side: rests on the stated {noise_floor:.0%}"
+    return Change(old.case, old.time_s, new.time_s, ratio, verdict, None, note)
+
+
+# ── what a reader must know before believing it ──────────────────────────────────────────────────
+def _warnings(
+    before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Case], min_change: float
+) -> Iterable[str]:
+    for run in (before, after):
+        if run.plan.faults:
+            kinds = ", ".join(sorted({fault.do for fault in run.plan.faults}))
+            yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"
+    if broken:
+        yield f"{_count(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
+    having: Callable[[str], int] = lambda verdict: sum(change.verdict == verdict for change in changes)  # noqa: E731
+    if having(SLOWER) and having(FASTER):
+        yield (
+            f"{_count(having(SLOWER), 'case')} slower and {having(FASTER)} faster: the verdict on the whole "
+            "is SLOWER, so look at each"
+        )
+    alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
+    if alone:
+        yield (
+            f"{_count(alone, 'case')} with one launch on a side: set launches: 5, or state with --noise-floor by how "
+            "much two measurements of the same thing differ"
+        )
+    if having(INCONCLUSIVE) > alone:
+        yield (
+            f"{_count(having(INCONCLUSIVE) - alone, 'case')} without a decision at ±{min_change * 100:g} %: more "
+            "launches (the table says about how many), a calmer machine or a larger --min-change would bring one"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,39 +1,174 @@
 """Verbs that lay runs side by side: `compare`."""
 
-import json
-from typing import Annotated
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import store
-from bench.cli.app import PLOTS, RESULTS, Format, verb
+from bench import store, units
+from bench.cli.app import PLOTS, RESULTS, verb
+from bench.errors import ConfigError, UnmeasurableError
+
+if TYPE_CHECKING:
+    from bench.conclusions import Summary
+    from bench.records import Run
+
+SLOWER_OR_FAILED = 1
+MIN_CHANGE = "5%"
+
+
+class ComparisonFormat(StrEnum):
+    """Formats of a comparison on stdout."""
+
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
+    JUNIT = "junit"
 
 
 @verb
 def compare(
-    before: Annotated[str, typer.Argument(help="The earlier run.", metavar="BEFORE")],
-    after: Annotated[str, typer.Argument(help="The later run.", metavar="AFTER")],
-    format: Annotated[Format | None, typer.Option(help="Only this, to stdout; no picture.")] = None,  # noqa: A002
-) -> None:
-    """Lay two runs side by side: the ratio of each common case with its interval."""
-    compare_and_show(before, after, format)
+    runs: Annotated[
+        list[str], typer.Argument(help="Two runs, or more, or one with --against.", metavar="BEFORE AFTER")
+    ],
+    against: Annotated[
+        Path | None, typer.Option(help="A table of expected bandwidths (YAML) to hold one run against.", metavar="FILE")
+    ] = None,
+    min_change: Annotated[
+        str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
+    ] = MIN_CHANGE,
+    noise_floor: Annotated[
+        str | None,
+        typer.Option(
+            help="For runs of one launch: by how much two measurements of the same thing differ at most, as you know.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    across: Annotated[
+        str | None,
+        typer.Option(help="Compare across this: backend, world_size, ...; or backend=gloo,nccl.", metavar="AXIS"),
+    ] = None,
+    format: Annotated[  # noqa: A002
+        ComparisonFormat | None, typer.Option(help="Only this, to stdout; no picture.")
+    ] = None,
+) -> int:
+    """Did it change? Two runs: a verdict on each case. More: since when. One --against a table: does it reach it?
+
+    Exit code 1 if a case is slower, failed after it had been measured before, or misses its table; 3 if nothing is
+    comparable.
+    """
+    smallest = _share("--min-change", min_change)
+    floor = _share("--noise-floor", noise_floor) if noise_floor is not None else None
+    pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
+    if against is not None:
+        _refuse(["--min-change"] * (min_change != MIN_CHANGE) + pairwise, "compares two runs, not one with a table")
+        if len(runs) != 1:
+            raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
+        return _check(runs[0], against, format)
+    if len(runs) == 1:
+        raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER, or a table: --against FILE")
+    if len(runs) == 2:
+        return compare_and_show(runs[0], runs[1], format, smallest, floor, across)
+    _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
+    return _trend(runs, format, smallest)
 
 
-def compare_and_show(before: str, after: str, format: Format | None) -> None:  # noqa: A002
-    from bench.analyze import stats
+def _share(option: str, text: str) -> float:
+    try:
+        return units.parse_share(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _refuse(options: list[str], why: str) -> None:
+    if options:
+        raise ConfigError(f"{options[0]} {why}")
+
+
+def compare_and_show(
+    before: str,
+    after: str,
+    format: ComparisonFormat | None,  # noqa: A002
+    min_change: float = 0.05,
+    noise_floor: float | None = None,
+    across: str | None = None,
+) -> int:
+    """Lay two runs side by side and print it; without a format also draw it. Returns the exit code."""
     from bench.analyze.compare import compare as laid_side_by_side
-    from bench.present import tables
+    from bench.present import comparisons, junit
 
-    old, new = (store.read(store.find(RESULTS, name)) for name in (before, after))
-    result = laid_side_by_side(old, new, stats.summarize(old), stats.summarize(new))
-    if format is Format.JSON:
-        typer.echo(json.dumps(tables.comparison_rows(result), indent=1))
-        return
-    if format is Format.CSV:
-        typer.echo(tables.comparison_csv(result), nl=False)
-        return
-    typer.echo(tables.comparison_document(result))
+    (old, olds), (new, news) = _summarized(before), _summarized(after)
+    result = laid_side_by_side(old, new, olds, news, min_change, noise_floor, across)
+    _print(
+        format,
+        markdown=lambda: comparisons.document(result),
+        csv=lambda: comparisons.to_csv(result),
+        json=lambda: comparisons.to_json(result),
+        junit=lambda: junit.of_comparison(result),
+    )
     if format is None:
-        from bench.present import plots as pictures
+        from bench.present import comparison_plots
 
-        typer.echo(f"\n{pictures.draw_comparison(result, PLOTS / f'{old.name}-vs-{new.name}')}")
+        typer.echo(f"\n{comparison_plots.draw_comparison(result, PLOTS / f'{old.name}-vs-{new.name}')}")
+    return SLOWER_OR_FAILED if result.verdict == "SLOWER" or result.broken else 0
+
+
+def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
+    from bench.analyze import trend
+    from bench.present import comparisons
+
+    if format is ComparisonFormat.JUNIT:
+        raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
+    measured = trend.in_order([_summarized(name) for name in runs])
+    names = [run.name for run, _ in measured]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a run was named twice: {', '.join(sorted({n for n in names if names.count(n) > 1}))}")
+    trends = trend.trend(measured, min_change)
+    if not trends:
+        raise UnmeasurableError(f"no case was measured in {trend.FEWEST_RUNS} of these {len(runs)} runs")
+    _print(
+        format,
+        markdown=lambda: comparisons.trend_document(trends, names),
+        csv=lambda: comparisons.trend_csv(trends),
+        json=lambda: comparisons.trend_json(trends, names),
+    )
+    if format is None:
+        from bench.present import comparison_plots
+
+        typer.echo(f"\n{comparison_plots.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
+    return 0
+
+
+def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # noqa: A002
+    from bench import expected
+
+    expectations = expected.load(table)
+    from bench.analyze import expect
+    from bench.present import comparisons, junit
+
+    run, summaries = _summarized(name)
+    checks = expect.check(expectations, summaries)
+    if all(check.measured is None for check in checks):
+        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects")
+    _print(
+        format,
+        markdown=lambda: comparisons.checks_document(checks, run.name),
+        csv=lambda: comparisons.checks_csv(checks),
+        json=lambda: comparisons.checks_json(checks, run.name),
+        junit=lambda: junit.of_checks(checks, run.name),
+    )
+    # A gate that was not passed must not be green: INCONCLUSIVE and MISSING count like FAIL.
+    return 0 if all(check.verdict == expect.PASS for check in checks) else SLOWER_OR_FAILED
+
+
+def _summarized(name: str) -> "tuple[Run, list[Summary]]":
+    from bench.analyze import stats
+
+    run = store.read(store.find(RESULTS, name))
+    return run, stats.summarize(run)
+
+
+def _print(format: ComparisonFormat | None, **writers: Callable[[], str]) -> None:  # noqa: A002
+    typer.echo(writers[format or ComparisonFormat.MARKDOWN]().rstrip("\n"))

@@ -1,6 +1,6 @@
-"""Pictures of a run and of several: PNG for slides, SVG for print.
+"""Pictures of a run: PNG for slides, SVG for print. Those of several runs are in `comparison_plots`.
 
-In: a `Run`, its summaries, a `Comparison`. Out: files, and their titles for the report. Each picture answers
+In: a `Run`, its summaries. Out: files, and their titles for the report. Each picture answers
 one question, which is its title. Series differ by colour *and* marker *and* line, so that they survive black
 and white; the colours are Okabe and Ito's, which colour-blind people tell apart. Every interval is drawn.
 
@@ -15,12 +15,12 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bench.conclusions import Comparison, Summary
+from bench.conclusions import Summary
 from bench.present.labels import extras, label
 from bench.present.report import PICTURES
-from bench.records import Case, Run, Samples, Timings, case_order
+from bench.records import Case, Run, Samples, Timings
 from bench.units import format_bytes, format_seconds
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -51,20 +51,13 @@ def draw(run: Run, summaries: Sequence[Summary], folder: Path) -> list[tuple[str
         for name, title in PICTURES.items():
             figure = DRAWINGS[name](run, summaries)
             if figure is not None:
-                _save(figure, folder / name)
+                save(figure, folder / name)
                 drawn.append((title, name))
     return drawn
 
 
-def draw_comparison(result: Comparison, folder: Path) -> Path:
-    """The ratio of each common case with its interval. Returns the PNG's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(STYLE):
-        _save(_comparison(result), folder / "comparison")
-    return folder / "comparison.png"
-
-
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """As PNG and as SVG."""
     figure.savefig(path.with_suffix(".png"))
     figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
     figure.savefig(path.with_suffix(".svg"))
@@ -264,33 +257,6 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
     first = samples.warmup.start_ns.min() if samples.warmup is not None else timed.start_ns.min()
     seconds = (part.start_ns.min(axis=1) - first) / 1e9 + samples.unix_s - began
     return seconds, part.duration_ns.max(axis=1) / np.median(timed.duration_ns.max(axis=1))
-
-
-# ── two runs ─────────────────────────────────────────────────────────────────────────────────────
-UNCROWDED = ("0.3", "0.5", "0.7", "2.0", "3.0", "5.0")
-
-
-def _comparison(result: Comparison) -> Figure:
-    changes = sorted(result.changes, key=lambda change: case_order(change.case), reverse=True)
-    figure = Figure(figsize=(8.5, 1.6 + 0.28 * len(changes)), layout="constrained")
-    axes = figure.subplots()
-    for y, change in enumerate(changes):
-        ratio, solid = change.ratio, change.resolved
-        colour = "#666666" if not solid else COLOURS[1] if ratio.value > 1 else COLOURS[0]
-        axes.plot([ratio.low, ratio.high], [y, y], color=colour, linewidth=2 if solid else 1)
-        face = colour if solid else "white"
-        axes.plot([ratio.value], [y], "o", color=colour, markerfacecolor=face, markersize=6)
-    axes.axvline(1, color="black", linewidth=1)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(ScalarFormatter())
-    # 0.8, 0.9 and 1.0 would run into each other
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:.1f}" in UNCROWDED else ""))
-    axes.set_yticks(range(len(changes)), [label(change.case) for change in changes], fontsize=8)
-    axes.set_ylim(-0.7, len(changes) - 0.3)
-    axes.set_xlabel("time after / time before (log scale); filled: resolved, hollow: not resolved")
-    figure.suptitle(f"Did it change?  {result.before}  →  {result.after}", x=0.01, ha="left", fontsize=11)
-    axes.set_title("← faster          slower →", loc="center", fontsize=10)
-    return figure
 
 
 # ── what they share ──────────────────────────────────────────────────────────────────────────────

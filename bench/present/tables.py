@@ -1,6 +1,6 @@
-"""Summaries and comparisons as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
+"""Summaries as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
 
-In: `Summary` and `Comparison` values. Out: text or a DataFrame. Computes nothing but layout: every number
+In: `Summary` values. Out: text or a DataFrame. Computes nothing but layout: every number
 is already in the summary.
 """
 
@@ -12,9 +12,8 @@ from itertools import groupby
 import pandas as pd
 from tabulate import tabulate
 
-from bench.conclusions import Comparison, Interval, Summary
-from bench.present.labels import label
-from bench.records import Json, case_order
+from bench.conclusions import Interval, Summary
+from bench.records import Json
 from bench.units import format_bytes, format_rate, format_seconds
 
 NOTHING = "-"
@@ -131,60 +130,6 @@ def details(members: Sequence[Summary]) -> str:
             row.insert(5, format_seconds(s.host_time_s) if s.host_time_s else NOTHING)
         rows.append(row)
     return markdown(rows, headers)
-
-
-def comparison(result: Comparison) -> str:
-    """One row a common case: before, after, ratio with its interval, resolved or not."""
-    changes = sorted(result.changes, key=lambda change: case_order(change.case))
-    rows = [
-        [
-            label(change.case),
-            format_seconds(change.before.value),
-            format_seconds(change.after.value),
-            f"{change.ratio.value:.3f}",
-            f"[{change.ratio.low:.3f} – {change.ratio.high:.3f}]",
-            "resolved" if change.resolved else "not resolved",
-            change.note,
-        ]
-        for change in changes
-    ]
-    headers = ["case", "before", "after", "after / before", "95 % interval", "", "note"]
-    return markdown(rows, headers, ["left", "right", "right", "right", "right", "left", "left"])
-
-
-def comparison_rows(result: Comparison) -> list[Json]:
-    """The comparison for programs."""
-    return [
-        {
-            "key": change.case.key,
-            "before_s": change.before.value,
-            "after_s": change.after.value,
-            "ratio": change.ratio.value,
-            "ratio_low": change.ratio.low,
-            "ratio_high": change.ratio.high,
-            "interval": change.ratio.kind,
-            "resolved": change.resolved,
-            "note": change.note,
-        }
-        for change in result.changes
-    ]
-
-
-def comparison_csv(result: Comparison) -> str:
-    """The comparison as CSV text."""
-    return str(pd.DataFrame(comparison_rows(result)).to_csv(index=False))
-
-
-def comparison_document(result: Comparison) -> str:
-    """The comparison for people: the table, what differs around it, what has no partner."""
-    parts = [f"## {result.before} → {result.after}", comparison(result)]
-    if result.differences:
-        rows = [[name, old[:60], new[:60]] for name, old, new in result.differences]
-        parts += ["What else differs:", markdown(rows, ["", "before", "after"], ["left"] * 3)]
-    for where, cases in (("before", result.only_before), ("after", result.only_after)):
-        if cases:
-            parts.append(f"Only {where}: {', '.join(label(case) for case in cases)}")
-    return "\n\n".join([*parts, lines(result.warnings)]).strip()
 
 
 def lines(items: Iterable[str]) -> str:

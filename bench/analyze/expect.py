@@ -1,0 +1,62 @@
+"""A run against a table of what it should reach: one line of verdict a line of the table.
+
+In: `Expectations` and summaries. Out: `Check` values. The measured bus bandwidth has the interval of the time,
+turned over; a line passes only if all of that interval does. Nothing is printed, nothing is dropped silently: what
+was not measured is MISSING.
+"""
+
+from collections.abc import Sequence
+
+from bench.conclusions import Check, Interval, Summary
+from bench.expected import Expectation, Expectations
+from bench.operations import busbw
+from bench.records import Case
+
+PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
+# Fields that a line may leave out because it does not care about them.
+OPEN = ("reduce_op", "buffers", "sync")
+
+
+def check(expected: Expectations, summaries: Sequence[Summary]) -> list[Check]:
+    """One `Check` for each line and each case that it fits; a MISSING one for a line that fits none."""
+    checks: list[Check] = []
+    for line in expected.expect:
+        tolerance = expected.tolerance if line.tolerance is None else line.tolerance
+        fitting = [summary for summary in summaries if _fits(line, summary.case)]
+        checks += [_checked(line, tolerance, summary) for summary in fitting]
+        if not fitting:
+            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run"))
+    return checks
+
+
+def _fits(line: Expectation, case: Case) -> bool:
+    wanted = (line.operation, line.backend, line.world_size, line.dtype, line.size, line.metric)
+    if (case.op, case.backend, case.world_size, case.dtype, case.size_bytes, case.metric) != wanted:
+        return False
+    return all(getattr(line, name) in {None, getattr(case, name)} for name in OPEN)
+
+
+def _case(line: Expectation) -> Case:
+    named = {name: getattr(line, name) for name in OPEN if getattr(line, name) is not None}
+    return Case(line.operation, line.backend, line.world_size, line.dtype, line.size, metric=line.metric, **named)
+
+
+def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:
+    measured = _bandwidth(summary)
+    if measured is None:
+        why = summary.failures[0].text if summary.failures else "no time was measured"
+        return Check(summary.case, line.busbw, tolerance, None, MISSING, why)
+    least = line.busbw * (1 - tolerance)
+    verdict = PASS if measured.low >= least else FAIL if measured.high < least else INCONCLUSIVE
+    note = "" if summary.launches > 1 else "one launch: the interval does not know how launches differ"
+    return Check(summary.case, line.busbw, tolerance, measured, verdict, note)
+
+
+def _bandwidth(summary: Summary) -> Interval | None:
+    if summary.time_s is None:
+        return None
+    case, time_s = summary.case, summary.time_s
+    value, low, high = (
+        busbw(case.op, case.world_size, case.size_bytes, seconds) for seconds in (time_s.value, time_s.high, time_s.low)
+    )
+    return Interval(value, low, high, time_s.kind) if value and low and high else None

@@ -1,0 +1,100 @@
+"""More than two runs, oldest first: each case's times, and the runs from which on its level is another.
+
+In: runs with their summaries, in any order. Out: a `Trend` a case that was measured in at least FEWEST_RUNS of
+them. Says where a level changes, not why, and nothing of a single run that stands out: one run is no level, and
+`compare` is the tool for two.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import ruptures
+from scipy.special import stdtrit
+
+from bench.conclusions import Summary, Trend
+from bench.intervals import Floats
+from bench.records import Run, case_order
+
+FEWEST_RUNS = 3
+# Runs that make a level. One run away from the others is a bad day.
+RUNS_OF_A_LEVEL = 2
+# Smallest relative step that is worth a line, as for `compare`.
+MIN_CHANGE = 0.05
+# Chance that any case of a family without any change gets a step.
+ERROR_RATE = 0.05
+# Degrees of freedom that a difference of two runs is worth in a median absolute deviation. Simulated flat series of
+# 4 to 40 runs fit 0.6 to 0.7; at 0.5 a family of 20 cases of 12 runs keeps to ERROR_RATE as well.
+WORTH_OF_A_DIFFERENCE = 0.5
+# 1.4826 makes a median absolute deviation a standard deviation; a difference of two runs has twice the variance.
+FROM_MAD = 1.4826 / np.sqrt(2)
+# As in `verdicts`: runs do not agree better than this, their clock only ticks.
+SMALLEST_SCATTER = 1e-3
+
+Measured = tuple[Run, Sequence[Summary]]
+
+
+def in_order(runs: Sequence[Measured]) -> list[Measured]:
+    """Oldest first, by when they were started (UTC, ISO 8601, as the manifest has it)."""
+    return sorted(runs, key=lambda measured: (str(measured[0].manifest.get("started")), measured[0].name))
+
+
+def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Trend]:
+    """The common cases in the order of the tables, each with its steps. min_change: smallest step that matters."""
+    rows: dict[str, list[tuple[str, Summary]]] = {}
+    for run, summaries in in_order(runs):
+        for summary in summaries:
+            if summary.time_s is not None:
+                rows.setdefault(summary.case.key, []).append((run.name, summary))
+    common = [row for row in rows.values() if len(row) >= FEWEST_RUNS]
+    common.sort(key=lambda row: case_order(row[0][1].case))
+    return [
+        Trend(
+            case=row[0][1].case,
+            runs=tuple(name for name, _ in row),
+            times_s=tuple(summary.time_s for _, summary in row if summary.time_s),
+            steps=steps([np.array(summary.medians_s) for _, summary in row], min_change, cases=len(common)),
+        )
+        for row in common
+    ]
+
+
+def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1) -> tuple[int, ...]:
+    """Positions of the runs from which on the level is another. medians: of the launches of each run, seconds.
+
+    Squared deviations from the levels' means are least (all partitions are tried), where each further step must
+    save more than `noise² t²`: t is Student's quantile for the uncertainty of the noise, at ERROR_RATE over all
+    places of a step and all cases (Bonferroni).
+    """
+    level = np.array([float(np.mean(np.log(launches))) for launches in medians])
+    places = len(level) - 2 * RUNS_OF_A_LEVEL + 1
+    if places < 1:
+        return ()
+    noise, freedom = _noise(medians, level)
+    t = float(stdtrit(freedom, 1 - ERROR_RATE / (2 * places * cases)))
+    # Deviations in units of the noise: the search then works with numbers near 1, whatever the unit of time.
+    search = ruptures.KernelCPD(kernel="linear", min_size=RUNS_OF_A_LEVEL).fit(
+        ((level - level.mean()) / noise)[:, None]
+    )
+    edges = [0, *search.predict(pen=t**2)]
+    means = [float(level[a:b].mean()) for a, b in pairwise(edges)]
+    changes = np.abs(np.diff(means))
+    return tuple(edge for edge, change in zip(edges[1:-1], changes, strict=True) if change >= np.log1p(min_change))
+
+
+def _noise(medians: Sequence[Floats], level: Floats) -> tuple[float, float]:
+    """Standard deviation of a run's level without any step, and the degrees of freedom that it is known with.
+
+    The larger of two: what launches within a run say, and what neighbouring runs say (the median of their
+    differences: a few steps do not move it). Machines drift between runs by more than launches show.
+    """
+    between = FROM_MAD * float(np.median(np.abs(np.diff(level))))
+    freedom = WORTH_OF_A_DIFFERENCE * (len(level) - 1)
+    several = [np.log(launches) for launches in medians if len(launches) >= 2]
+    if several:
+        spare = [len(launches) - 1 for launches in several]
+        variance = sum(float(np.var(logs, ddof=1)) * n for logs, n in zip(several, spare, strict=True)) / sum(spare)
+        within = float(np.sqrt(variance * np.mean([1 / len(launches) for launches in medians])))
+        if within >= between:
+            between, freedom = within, float(sum(spare))
+    return max(between, SMALLEST_SCATTER), freedom

@@ -1,0 +1,72 @@
+"""A table of what a machine should reach → `Expectations`, or one line that says what to change.
+
+In: a YAML file such as
+
+    tolerance: 10%
+    expect:
+      - {operation: all_reduce, backend: nccl, world_size: 8, dtype: float32, size: 1GiB, busbw: 430 GB/s}
+
+Out: validated lines, rates in bytes per second. Does not look at any run: `analyze.expect` lays the two side by side.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from bench import strict
+from bench.config import BackendName, BufferPolicy, Bytes, DtypeName, Metric, OperationName, Rate, ReduceOpName, Sync
+from bench.strict import Strict
+from bench.units import parse_share
+
+# How a machine is usually specified: data sheets and other people's tables are round numbers.
+DEFAULT_TOLERANCE = 0.1
+
+Share = Annotated[
+    float,
+    BeforeValidator(parse_share),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "examples": ["10%", "0.1"]}]}),
+]
+
+
+class Expectation(Strict):
+    """One line. What it leaves out of `reduce_op`, `buffers` and `sync` it does not care about."""
+
+    operation: OperationName
+    backend: BackendName
+    world_size: Annotated[int, Field(ge=2, le=65536)]  # one rank has no bus
+    dtype: DtypeName = "float32"
+    size: Bytes
+    busbw: Rate
+    tolerance: Share | None = None
+    metric: Metric = "isolated"
+    reduce_op: ReduceOpName | None = None
+    buffers: BufferPolicy | None = None
+    sync: Sync | None = None
+
+
+def _once(lines: list[Expectation]) -> list[Expectation]:
+    seen: list[dict[str, object]] = []
+    for number, line in enumerate(lines, start=1):
+        what = line.model_dump(exclude={"busbw", "tolerance"})
+        if what in seen:
+            raise ValueError(f"line {number} of 'expect' repeats line {seen.index(what) + 1}: keep one of them")
+        seen.append(what)
+    return lines
+
+
+class Expectations(Strict):
+    """The whole file. `tolerance`: by how much a bus bandwidth may fall short, where a line does not say it."""
+
+    tolerance: Share = DEFAULT_TOLERANCE
+    expect: Annotated[list[Expectation], Field(min_length=1), AfterValidator(_once)]
+
+
+def load(path: Path) -> Expectations:
+    """Read and validate a file. Raises ConfigError."""
+    return parse(strict.read(path), str(path))
+
+
+def parse(raw: bytes, source: str) -> Expectations:
+    """Validate the bytes of a file; `source` names it in messages. Raises ConfigError."""
+    return strict.validate(Expectations, strict.mapping(raw, source, "expect: [...]"), source)

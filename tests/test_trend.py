@@ -1,0 +1,75 @@
+"""Steps that were put into a series of runs are found where they are, and none where there are none."""
+
+import numpy as np
+import pytest
+
+from bench.analyze import trend
+from bench.conclusions import Summary
+from bench.intervals import launch_interval
+from bench.records import Case
+from conftest import invented_run
+
+CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
+
+
+def series(rng, runs=12, launches=5, noise=0.05, step=0.0, at=6, between=0.0):
+    """Medians of the launches of each run; from run `at` on, slower by `step`."""
+    levels = rng.normal(0, between, runs) + np.where(np.arange(runs) >= at, np.log1p(step), 0)
+    return [np.exp(rng.normal(level, noise, launches)) for level in levels]
+
+
+@pytest.mark.parametrize("launches", [1, 5])
+def test_a_step_of_30_percent_is_found_within_one_run(launches):
+    rng = np.random.default_rng(1)
+    found = [trend.steps(series(rng, launches=launches, step=0.3)) for _ in range(200)]
+    assert np.mean([any(abs(place - 6) <= 1 for place in places) for places in found]) >= 0.9
+    assert np.mean([len(places) == 1 for places in found]) >= 0.9
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [{"launches": 1}, {"launches": 5}, {"runs": 6, "launches": 1}, {"runs": 5, "launches": 2}, {"runs": 30},
+     {"noise": 0.02, "between": 0.05}],
+    ids=str,
+)  # fmt: skip
+def test_a_flat_series_has_no_step(flat):
+    rng = np.random.default_rng(2)
+    assert np.mean([bool(trend.steps(series(rng, **flat), min_change=0)) for _ in range(300)]) <= 0.05
+
+
+def test_a_family_of_cases_is_corrected_for():
+    rng = np.random.default_rng(3)
+    families = [any(trend.steps(series(rng), min_change=0, cases=20) for _ in range(20)) for _ in range(60)]
+    assert np.mean(families) <= 0.10
+
+
+def test_up_and_down_again_are_two_steps():
+    rng = np.random.default_rng(4)
+    bump = series(rng, noise=0.02, step=0.4, at=4)
+    bump[8:] = series(rng, runs=4, noise=0.02, at=9)
+    assert trend.steps(bump) == (4, 8)
+
+
+def test_a_step_too_small_to_matter_is_none():
+    rng = np.random.default_rng(5)
+    small = series(rng, noise=0.002, step=0.03)
+    assert trend.steps(small) == () and trend.steps(small, min_change=0.01) == (6,)
+
+
+def test_runs_that_agree_exactly_do_not_crash():
+    assert trend.steps([np.array([1.0])] * 8) == ()
+    assert trend.steps([np.array([1.0, 1.0])] * 4 + [np.array([2.0, 2.0])] * 4) == (4,)
+    assert trend.steps([np.array([1.0])] * 3) == ()  # too few for two levels
+
+
+def test_runs_come_oldest_first_and_cases_need_three_of_them():
+    def measured(day, cases):
+        run = invented_run([])
+        run.manifest["started"] = f"2026-01-{day:02d}T00:00:00+00:00"
+        times = np.array([day, day * 1.01])
+        return run, [Summary(case, 2, 20, launch_interval(times), medians_s=tuple(times)) for case in cases]
+
+    rare = Case("all_reduce", "gloo", 4, "float32", 4096)
+    (found,) = trend.trend([measured(3, [CASE]), measured(1, [CASE, rare]), measured(2, [CASE, rare])])
+    assert found.case == CASE and found.steps == ()
+    assert [time.value for time in found.times_s] == pytest.approx([1, 2, 3], rel=0.01)
