@@ -7,7 +7,6 @@ not at all (a temporary file, then a rename). One process at a time holds a run'
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import json
@@ -19,13 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
-
+from bench import encoding
 from bench.errors import StoreError
-from bench.records import Block, Case, Failure, Fault, Json, Plan, Run, Samples, Sampling, Skip, Timings, Usage
+from bench.records import Json, Plan, Run, Samples
 
 if TYPE_CHECKING:
-    from bench.records import Integers
+    pass
 
 # Raised when a reader of the old number would misread what is written. History: 1 first version.
 SCHEMA = 1
@@ -52,7 +50,7 @@ def create(root: Path, plan: Plan, config: bytes, facts: Json) -> Path:
     path = _new_folder(root, f"{now:%Y%m%dT%H%M%SZ}-{plan.name}")
     (path / LOG).touch()
     write(path / CONFIG, config)
-    write(path / PLAN, _json_text(_plan_to_json(plan)))
+    write(path / PLAN, _json_text(encoding.plan_to_json(plan)))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
     manifest = {"schema": SCHEMA, "name": plan.name, **facts, "started": now.isoformat(timespec="seconds")}
@@ -165,7 +163,7 @@ def read(path: Path) -> Run:
     return Run(
         path=path,
         manifest=manifest,
-        plan=_understood(path / PLAN, lambda: _plan_from_json(plan)),
+        plan=_understood(path / PLAN, lambda: encoding.plan_from_json(plan)),
         environment=_read_json(path / ENVIRONMENT, list),
         samples=samples,
         warnings=warnings,
@@ -231,7 +229,7 @@ def _read_samples(path: Path) -> tuple[list[Samples], tuple[str, ...]]:
 
 
 def _sample_of_line(path: Path, number: int, line: bytes) -> Samples:
-    return _understood(path, lambda: samples_from_line(line), f" line {number}:")
+    return _understood(path, lambda: encoding.samples_from_line(line), f" line {number}:")
 
 
 def _understood(path: Path, make: Callable[[], T], where: str = "") -> T:
@@ -265,124 +263,3 @@ def _json_text(value: Any) -> bytes:
     text = json.dumps(value, indent=1, ensure_ascii=False)
     # Lists of plain numbers on one line: a plan's order stays readable.
     return re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda m: "[" + " ".join(m[1].split()) + "]", text).encode() + b"\n"
-
-
-# ── records ↔ JSON ───────────────────────────────────────────────────────────────────────────────
-def _plan_to_json(plan: Plan) -> Json:
-    cases = plan.cases
-    index = {case.key: number for number, case in enumerate(cases)}
-    blocks = [
-        {
-            "backend": block.backend,
-            "world_size": block.world_size,
-            "launch": block.launch,
-            "cases": [index[case.key] for case in block.cases],
-        }
-        for block in plan.blocks
-    ]
-    flat = dataclasses.asdict(plan)
-    return {
-        **{
-            key: flat[key]
-            for key in (
-                "name",
-                "launches",
-                "seed",
-                "timeout_s",
-                "pool_bytes",
-                "sampling",
-                "faults",
-                "budget_s",
-                "link_bytes_per_s",
-            )
-        },
-        "cases": [dataclasses.asdict(case) for case in cases],
-        "skips": flat["skips"],
-        "order": blocks,
-    }
-
-
-def _plan_from_json(data: Json) -> Plan:
-    cases = [Case(**case) for case in data["cases"]]
-    return Plan(
-        name=data["name"],
-        blocks=tuple(
-            Block(b["backend"], b["world_size"], b["launch"], tuple(cases[i] for i in b["cases"]))
-            for b in data["order"]
-        ),
-        skips=tuple(Skip(Case(**skip["case"]), skip["reason"]) for skip in data["skips"]),
-        launches=data["launches"],
-        seed=data["seed"],
-        sampling=Sampling(**data["sampling"]),
-        timeout_s=data["timeout_s"],
-        pool_bytes=data["pool_bytes"],
-        faults=tuple(Fault(**fault) for fault in data["faults"]),
-        budget_s=data.get("budget_s"),
-        link_bytes_per_s=data.get("link_bytes_per_s"),
-    )
-
-
-def samples_to_line(samples: Samples) -> bytes:
-    """One line of `samples.jsonl`, without its newline. Arrays are written rank by rank."""
-    data = {
-        "case": dataclasses.asdict(samples.case),
-        "launch": samples.launch,
-        "unix_s": samples.unix_s,
-        "base_ns": samples.base_ns,
-        "stopped_by": samples.stopped_by,
-        "failure": dataclasses.asdict(samples.failure) if samples.failure else None,
-        "usage": dataclasses.asdict(samples.usage) if samples.usage else None,
-        "warmup": _timings_to_json(samples.warmup),
-        "timed": _timings_to_json(samples.timed),
-    }
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def samples_from_line(line: bytes) -> Samples:
-    """The inverse of `samples_to_line`; raises ValueError, KeyError or TypeError on anything else."""
-    # orjson: reading 70 MB of samples takes 0.6 s instead of 2.2 s
-    data: Json = orjson.loads(line)
-    samples = Samples(
-        case=Case(**data["case"]),
-        launch=data["launch"],
-        unix_s=data["unix_s"],
-        base_ns=data["base_ns"],
-        warmup=_timings_from_json(data["warmup"]),
-        timed=_timings_from_json(data["timed"]),
-        stopped_by=data["stopped_by"],
-        usage=Usage(**data["usage"]) if data["usage"] else None,
-        failure=Failure(**data["failure"]) if data["failure"] else None,
-    )
-    if samples.failure is None and samples.timed is None:
-        raise ValueError("neither timings nor a failure")
-    for timings in (samples.warmup, samples.timed):
-        if timings is not None and timings.duration_ns.shape[1] != samples.case.world_size:
-            raise ValueError(f"{timings.duration_ns.shape[1]} ranks where {samples.case.world_size} were expected")
-    return samples
-
-
-def _timings_to_json(timings: Timings | None) -> Json | None:
-    if timings is None:
-        return None
-    arrays = {"start_ns": timings.start_ns, "duration_ns": timings.duration_ns, "host_ns": timings.host_ns}
-    extra = {} if timings.calls == 1 else {"calls": timings.calls}
-    return {**{name: array.T.tolist() for name, array in arrays.items() if array is not None}, **extra}
-
-
-def _timings_from_json(data: Json | None) -> Timings | None:
-    if data is None:
-        return None
-    start, duration = _array(data["start_ns"]), _array(data["duration_ns"])
-    host = _array(data["host_ns"]) if "host_ns" in data else None
-    if any(other.shape != start.shape for other in (duration, host) if other is not None):
-        raise ValueError("arrays of different lengths")
-    return Timings(start, duration, host, data.get("calls", 1))
-
-
-def _array(ranks: list[list[int]]) -> Integers:
-    import numpy as np  # here, so that `list` and `plan` start without it
-
-    array = np.array(ranks, dtype=np.int64)
-    if array.ndim != 2:
-        raise ValueError("expected one list of times a rank")
-    return array.T

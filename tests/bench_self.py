@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from bench import store
+from bench import encoding, store
 from bench.intervals import launch_interval
 from bench.measure.launcher import Launcher
 from bench.records import Block, Case, Plan
@@ -139,7 +139,7 @@ def hundred_cases(folder: Path) -> list[Row]:
         for block in blocks:
             for case in block.cases:
                 durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, case.world_size)))).astype(np.int64)
-                journal.append(store.samples_to_line(samples(case, block.launch, durations)))
+                journal.append(encoding.samples_to_line(samples(case, block.launch, durations)))
     reports = [call(folder, "report", path.name) for _ in range(5)]
     plots = [call(folder, "plots", path.name) for _ in range(3)]
     rows = []

@@ -12,7 +12,7 @@ LAYERS = {
     "errors": 0, "units": 0, "records": 0, "conclusions": 0, "operations": 0, "backends": 0,
     "intervals": 1,  # numpy on records
     "strict": 2,
-    "config": 3, "expected": 3,
+    "config": 3, "expected": 3, "encoding": 3,
     "plan": 4, "store": 4,
     "measure": 5, "analyze": 5, "importers": 5, "present": 5,
     "cli": 6,

@@ -1,6 +1,5 @@
 """What was measured is kept through crashes, full disks and hands that meddle; what cannot be read says so."""
 
-import json
 import os
 import shutil
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import store
+from bench import encoding, store
 from bench.errors import StoreError
 from bench.records import Block, Case, Failure, Fault, Plan, Samples, Skip, Timings
 from conftest import SAMPLING, samples
@@ -22,7 +21,7 @@ PLAN = Plan(
 
 
 def line(launch: int = 1) -> bytes:
-    return store.samples_to_line(samples(CASE, launch, [[10, 12], [11, 13], [12, 14]]))
+    return encoding.samples_to_line(samples(CASE, launch, [[10, 12], [11, 13], [12, 14]]))
 
 
 @pytest.fixture
@@ -57,9 +56,9 @@ def test_any_samples_survive_the_way_through_a_line(rows, failure):
     case = Case("all_reduce", "gloo", len(rows[0]), "float32", 4)
     array = np.array(rows, dtype=np.int64)
     before = Samples(case, 3, 1.5, 7, None, Timings(array, array, array), "count", None, failure)
-    text = store.samples_to_line(before)
+    text = encoding.samples_to_line(before)
     assert b"\n" not in text
-    after = store.samples_from_json(json.loads(text))
+    after = encoding.samples_from_line(text)
     assert (after.case, after.launch, after.failure, after.stopped_by) == (case, 3, failure, "count")
     assert (after.timed.host_ns == array).all()
 

@@ -1,7 +1,6 @@
 """Verbs that look at what was measured: `report`, `plots`, `list`."""
 
 import os
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ import typer
 
 from bench import store
 from bench.cli.app import CONFIGS, PLOTS, RESULTS, Format, RunName, verb
-from bench.conclusions import Summary
+from bench.conclusions import Analysis
 from bench.records import Run
 
 
@@ -29,28 +28,28 @@ def report(
     format: Annotated[Format | None, typer.Option(help="Write this to stdout instead of files.")] = None,  # noqa: A002
 ) -> None:
     """Rebuild a run's report from its samples, and print its tables."""
-    from bench.analyze import stats, trust
+    from bench.analyze.conclude import conclude
     from bench.present import report as reports
     from bench.present import tables
 
     result = store.read(store.find(RESULTS, run))
-    summaries = stats.summarize(result)
+    analysis = conclude(result)
     match format:
         case Format.CSV:
-            typer.echo(tables.to_csv(summaries), nl=False)
+            typer.echo(tables.to_csv(analysis.summaries), nl=False)
         case Format.JSON:
-            typer.echo(tables.to_json(summaries))
+            typer.echo(tables.to_json(analysis.summaries))
         case Format.MARKDOWN:
-            typer.echo(reports.build(result, summaries, trust.warnings_of(result, summaries), [], ""), nl=False)
+            typer.echo(reports.build(result, analysis, [], ""), nl=False)
         case None:
-            typer.echo(reports.summary_tables(summaries))
-            typer.echo("\n" + "\n".join(str(file) for file in write_report(result, summaries, plots=False)))
+            typer.echo(reports.summary_tables(analysis.summaries))
+            typer.echo("\n" + "\n".join(str(file) for file in write_report(result, analysis, plots=False)))
 
 
 @verb
 def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
     """Draw a run's plots; with several runs, compare each with the first."""
-    from bench.analyze import stats
+    from bench.analyze.conclude import conclude
 
     if runs and len(runs) > 1:
         from bench.cli.comparing import compare_and_show
@@ -59,26 +58,25 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
             compare_and_show(runs[0], other, None)
         return
     result = store.read(store.find(RESULTS, runs[0] if runs else None))
-    typer.echo("\n".join(str(file) for file in write_report(result, stats.summarize(result), plots=True)))
+    typer.echo("\n".join(str(file) for file in write_report(result, conclude(result), plots=True)))
 
 
-def write_report(result: Run, summaries: Sequence[Summary], plots: bool) -> list[Path]:
+def write_report(result: Run, analysis: Analysis, plots: bool) -> list[Path]:
     """summary.csv, report.md and report.html, with pictures where they are drawn now or exist already."""
-    from bench.analyze import trust
     from bench.present import report, tables
 
     folder = PLOTS / result.path.resolve().name
     if plots:
         from bench.present import plots as pictures
 
-        drawn = pictures.draw(result, summaries, folder)
+        drawn = pictures.draw(result, analysis, folder)
     else:
         drawn = [(title, name) for name, title in report.PICTURES.items() if (folder / f"{name}.png").is_file()]
     address = os.path.relpath(folder, result.path)
-    text = report.build(result, summaries, trust.warnings_of(result, summaries), drawn, address)
+    text = report.build(result, analysis, drawn, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in drawn}
     written = {
-        "summary.csv": tables.to_csv(summaries),
+        "summary.csv": tables.to_csv(analysis.summaries),
         "report.md": text,
         "report.html": report.page(text, result.name, files),
     }

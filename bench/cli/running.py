@@ -14,13 +14,14 @@ from typing import Annotated
 import typer
 
 from bench import __version__, store
-from bench.cli.app import RESULTS, ConfigFile, Sets, verb
+from bench.cli.app import RESULTS, Sets, verb
 from bench.cli.reading import write_report
 from bench.errors import BenchError, StoreError, UnmeasurableError
 from bench.records import Json, Plan
+from bench.units import parse_share
 
 # What the end of a run needs; loaded while the fork server loads torch, so that it costs no time.
-LOADED_MEANWHILE = ("bench.analyze.stats", "bench.analyze.trust", "bench.present.report", "bench.present.plots")
+LOADED_MEANWHILE = ("bench.analyze.conclude", "ruptures", "bench.present.report", "bench.present.plots")
 
 
 @verb
@@ -128,16 +129,16 @@ def _load_meanwhile() -> None:
 
 def _conclude(path: Path, plots: bool) -> int:
     """Table, plots, report of a run that has ended; the exit code."""
-    from bench.analyze import stats, trust
+    from bench.analyze.conclude import conclude
     from bench.present import report
 
     result = store.read(path)
-    summaries = stats.summarize(result)
-    typer.echo(report.summary_tables(summaries))
-    typer.echo("\n" + report.method_line(result, summaries))
-    for warning in trust.warnings_of(result, summaries):
-        typer.echo(f"note: {warning}")
-    written = write_report(result, summaries, plots)
+    analysis = conclude(result)
+    typer.echo(report.summary_tables(analysis.summaries))
+    typer.echo("\n" + report.method_line(result, analysis.summaries))
+    for note in (*analysis.warnings, *(f.text for f in (*analysis.diagnosis.findings, *analysis.inconsistencies))):
+        typer.echo(f"note: {note}")
+    written = write_report(result, analysis, plots)
     typer.echo("\n" + "\n".join(str(file) for file in written))
     failed = sum(1 for samples in result.samples if samples.failure is not None)
     if failed:
@@ -146,11 +147,42 @@ def _conclude(path: Path, plots: bool) -> int:
 
 
 @verb
-def plan(config: ConfigFile, sets: Sets = []) -> None:  # noqa: B006 - typer reads the default
-    """Show what a run would do and how long it would take, without starting anything."""
+def plan(
+    config: Annotated[
+        Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
+    ] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    pilot: Annotated[
+        str | None, typer.Option("--from", help="A run: say what one like it needs to be precise.", metavar="RUN")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
+    ] = "5%",
+) -> None:
+    """Show what a run would do and how long it would take, without starting anything; or --from RUN what it needs."""
     from bench.present import listings
 
+    if (config is None) == (pilot is None):
+        raise BenchError("plan: give a configuration (plan configs/gloo.yaml), or --from RUN, not both")
+    if pilot is not None:
+        _needs(pilot, precision)
+        return
+    assert config is not None  # noqa: S101 - one of the two is given
     planned, _ = _plan(config, sets)
     typer.echo(listings.plan(planned))
     if planned.total == 0:
         raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(planned)}")
+
+
+def _needs(name: str, precision: str) -> None:
+    """How many launches and iterations a run like this one needs."""
+    from bench.analyze.pilot import needs
+    from bench.analyze.stats import summarize
+    from bench.present import findings
+
+    try:
+        wanted = parse_share(precision)
+    except ValueError as error:
+        raise BenchError(f"--precision: {error}") from None
+    run = store.read(store.find(RESULTS, name))
+    typer.echo(findings.needs(needs(run, summarize(run), wanted), wanted))

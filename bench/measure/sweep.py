@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench import store
+from bench import encoding
 from bench.measure.budget import Spent, next_launch
 from bench.measure.launcher import Ranks
 from bench.measure.supervisor import Watch, watch
@@ -113,7 +113,7 @@ def _launch(
             plan.timeout_s,
             before_go=before_go,
             begun=lambda index: observer.begun(block.cases[index], block.launch),
-            sampled=lambda line: keep(store.samples_from_line(line), line),
+            sampled=lambda line: keep(encoding.samples_from_line(line), line),
         )
     finally:
         ranks.kill()
@@ -128,7 +128,7 @@ def _after(block: Block, outcome: Watch, keep: Callable[[Samples, bytes], None])
     for case in rest if hopeless else rest[:1]:
         failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
         samples = Samples(case, block.launch, time.time(), failure=failure)
-        keep(samples, store.samples_to_line(samples))
+        keep(samples, encoding.samples_to_line(samples))
     return replace(block, cases=() if hopeless else rest[1:])
 
 

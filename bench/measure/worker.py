@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench import store
+from bench import encoding
 from bench.measure import collectives, environment, faults, timing
 from bench.measure.group import Group, facts, joined
 from bench.measure.launcher import Seat
@@ -81,7 +81,7 @@ def _serve(seat: Seat, job: Job, group: Group) -> None:
             seat.send({"kind": "begin", "index": index})
         samples = _measure(case, job, group, arena, seat)
         if group.rank == 0:
-            seat.send({"kind": "sampled"}, store.samples_to_line(samples))
+            seat.send({"kind": "sampled"}, encoding.samples_to_line(samples))
         gc.collect()
 
 

@@ -17,9 +17,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from bench.conclusions import Change, Comparison, Trend
+from bench.present.canvas import COLOURS, STYLE, save, tick
 from bench.present.comparisons import VERDICTS, headline, step_ratio
 from bench.present.labels import extras, label
-from bench.present.plots import COLOURS, STYLE, save, tick
 from bench.records import Case, case_order
 from bench.units import format_bytes
 

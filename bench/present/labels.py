@@ -15,6 +15,11 @@ def family(case: Case) -> str:
     return " ".join([case.op, case.backend, case.dtype, *extras(case)])
 
 
+def metric_name(case: Case) -> str:
+    """Such as `isolated`, or `pipelined (20 back to back)`."""
+    return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
+
+
 def extras(case: Case) -> list[str]:
     """What of a case differs from the defaults, such as `reduce_op=max`."""
     return case.key.split("/")[5:]

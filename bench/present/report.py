@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from bench.conclusions import Summary
-from bench.present import tables
-from bench.present.labels import label
+from bench.conclusions import Analysis, Summary
+from bench.present import findings, tables
+from bench.present.labels import label, metric_name
 from bench.records import Failure, Json, Run
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
@@ -22,15 +22,16 @@ PICTURES = {
     "bandwidth": "Bus bandwidth against size",
     "scaling": "Time against world size",
     "ranks": "Arrival and duration of each rank",
+    "matrix": "Rate between each two ranks",
+    "modes": "Distribution of the times",
     "over-time": "Every sample in the order in which it was taken",
 }
 Picture = tuple[str, str]  # (title, file name without suffix)
 
 
-def build(
-    run: Run, summaries: Sequence[Summary], warnings: Sequence[str], pictures: Sequence[Picture], folder: str
-) -> str:
+def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:
     """The whole report as Markdown; `folder` is the way from the report to the pictures."""
+    summaries, warnings = analysis.summaries, analysis.warnings
     parts = [
         f"# {run.manifest.get('name', run.name)}: {_what_in_short(run)}",
         tables.lines(_head(run, summaries)),
@@ -41,6 +42,7 @@ def build(
     for title, members in tables.groups(summaries):
         parts += [f"## {title}", "Median time with its 95 % interval:", tables.overview(members)]
         parts += ["Everything about each case:", tables.details(members)]
+    parts += findings.sections(analysis)
     parts += _not_measured(run, summaries)
     if pictures:
         parts.append("## Pictures")
@@ -51,17 +53,22 @@ def build(
 
 def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     """One line that says how the numbers came about; it goes with every output."""
-    case = next((s.case for s in summaries), None)
-    if case is None:
+    cases = [s.case for s in summaries]
+    if not cases:
         return "How measured: nothing was."
+    case = cases[0]
+    metrics = " and ".join(dict.fromkeys(metric_name(c) for c in cases))
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
     counts = [s.iterations // s.launches for s in summaries if s.launches]
     n = "–".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
-    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
+    each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
+    launches = "–".join(str(count) for count in sorted({min(each), max(each)}))
+    launches += " launch" if max(each) == 1 else " launches"
+    scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
     return (
-        f"How measured: {case.metric} · {case.sync} before each call · {clock} · maximum over ranks, "
+        f"How measured: {metrics} · {case.sync} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
-        f"{case.buffers} buffers · order shuffled, seed {run.plan.seed} · size in bytes a rank, GB = 10⁹ bytes"
+        f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · size in bytes a rank, GB = 10⁹ bytes"
     )
 
 

@@ -70,7 +70,9 @@ def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
 
     def title(summary: Summary) -> str:
         case = summary.case
-        parts = [case.dtype, case.reduce_op, f"{case.metric}, {case.buffers} buffers"]
+        parts = [case.dtype, *([case.reduce_op] if OPERATIONS[case.op].reduces else []), metric_name(case)]
+        parts += [f"{case.buffers} buffers", *([f"{case.sync} sync"] if case.sync != "barrier" else [])]
+        parts += [f"{case.scheduling} scheduling"] if case.scheduling != "normal" else []
         return f"{case.op} on {case.backend} ({', '.join(parts)})"
 
     return [(name, list(members)) for name, members in groupby(summaries, key=title)]
@@ -99,8 +101,8 @@ def _pivot(members: Sequence[Summary], cell: Callable[[Summary], str]) -> str:
 def details(members: Sequence[Summary]) -> str:
     """One row a case with everything that says how far to trust it."""
     headers = [
-        "ranks", "size", "time", "95 % interval", "±", "algbw GB/s", "busbw GB/s", "slowest / fastest rank", "p90",
-        "iterations", "launches", "stopped by",
+        "ranks", "size", "time", "95 % interval", "±", "algbw GB/s", "busbw GB/s", "slowest / fastest rank", "skew",
+        "pure", "p90", "p99", "outliers", "floor", "iterations", "launches", "stopped by",
     ]  # fmt: skip
     host = any(s.host_time_s is not None for s in members)
     if host:
@@ -121,7 +123,9 @@ def details(members: Sequence[Summary]) -> str:
             format_rate(s.algbw or 0.0),
             format_rate(s.busbw) if s.busbw else NOTHING,
             f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.fastest_rank_s else NOTHING,
-            format_seconds(s.p90_s) if s.p90_s else NOTHING,
+            *(format_seconds(value) if value else NOTHING for value in (s.skew_s, s.pure_s, s.p90_s, s.p99_s)),
+            f"{s.outliers} ({s.far_outliers} far)" if s.outliers else "0",
+            format_seconds(s.floor_s) if s.floor_s else NOTHING,
             str(s.iterations),
             str(s.launches),
             s.stopped_by,

@@ -1,0 +1,139 @@
+"""What all pictures share: colours, styles, axes with units, intervals.
+
+Series differ by colour *and* marker *and* line, so that they survive black and white; the colours are Okabe and
+Ito's, which colour-blind people tell apart. Drawn with `Figure` and not with pyplot: no global state, no window,
+and it loads faster.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from bench.conclusions import Summary
+from bench.present.labels import family
+from bench.records import Case, Run
+from bench.units import format_bytes, format_seconds
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
+STYLE: Any = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 12,
+    "figure.dpi": 110,
+    "svg.fonttype": "none",  # text stays text: small files that can be searched
+    "legend.frameon": False,
+}
+# More lines than this in one picture cannot be told apart.
+MOST_SERIES = 6
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG and as SVG."""
+    figure.savefig(path.with_suffix(".png"))
+    figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
+    figure.savefig(path.with_suffix(".svg"))
+
+
+def framed(
+    question: str, run: Run, summaries: Sequence[Summary], marks: str = "bars: 95 % intervals"
+) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(8.5, 4.8), layout="constrained")
+    axes = figure.subplots()
+    cases = [s.case for s in summaries]
+    what = ", ".join(sorted({f"{case.op} on {case.backend}" for case in cases}))
+    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
+    axes.set_title(f"{question}\n{what}, {_dtypes(cases)}, {launches}; {marks}", fontsize=10.5)
+    return figure, axes
+
+
+def _dtypes(cases: Iterable[Case]) -> str:
+    return ", ".join(sorted({case.dtype for case in cases}))
+
+
+def size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
+    sizes = sorted({s.case.size_bytes for s in summaries if s.time_s})
+    shown = spread(sizes, 10)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown, [format_bytes(size) for size in shown])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.minorticks_off()
+    axes.set_xlabel("message size (bytes a rank)")
+    _legend(axes)
+
+
+def log_time_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < 100:  # decades alone would leave a narrow range with one label or none
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    time_axis(axes.yaxis)
+
+
+def time_axis(axis: Any) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def tick(seconds: float) -> str:
+    """A time on an axis, where numbers are round: `1 ms` and not `1.00 ms`."""
+    number, unit = format_seconds(seconds).split()
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if seconds else "0"
+
+
+def _legend(axes: Axes) -> Any:
+    return axes.legend(loc="upper left", fontsize=9)
+
+
+def spread(values: list[int], most: int) -> list[int]:
+    """At most so many of the values, evenly from first to last."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def series_of(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
+    """Lines of a plot over sizes: one a world size, and one a table where there are several."""
+
+    good = [s for s in summaries if s.time_s]
+    several = len({family(s.case) for s in good}) > 1
+    names: dict[str, list[Summary]] = {}
+    for s in good:
+        ranks = f"{s.case.world_size} rank{'s' if s.case.world_size > 1 else ''}"
+        names.setdefault(f"{family(s.case)}, {ranks}" if several else ranks, []).append(s)
+    return list(names.items())
+
+
+def shown(axes: Axes, series: list[tuple[str, list[Summary]]]) -> list[tuple[str, list[Summary]]]:
+    """As many lines as can be told apart; the legend says how many are left to the table."""
+    if len(series) > MOST_SERIES:
+        axes.plot([], [], " ", label=f"and {len(series) - MOST_SERIES} more: see the table")
+    return series[:MOST_SERIES]
+
+
+def with_intervals(
+    axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
+) -> None:
+    low, high = (np.array(side) for side in interval)
+    values = np.array(y)
+    axes.errorbar(
+        x,
+        values,
+        yerr=[np.maximum(values - low, 0), np.maximum(high - values, 0)],
+        label=name,
+        color=COLOURS[style % len(COLOURS)],
+        marker=MARKERS[style % len(MARKERS)],
+        linestyle=LINES[style % len(LINES)],
+        capsize=3,
+        markersize=5,
+        linewidth=1.5,
+    )

@@ -1,0 +1,177 @@
+"""Pictures of ranks and of time: who waits for whom, was it steady, are there two modes, which link is slow.
+
+In: a run and its analysis. Out: a figure, or None where there is nothing to draw.
+"""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from bench.conclusions import Analysis, Summary
+from bench.intervals import slowest_rank_s
+from bench.operations import OPERATIONS
+from bench.present.canvas import COLOURS, MARKERS, framed, time_axis
+from bench.present.labels import label
+from bench.records import Run, Samples, Timings
+from bench.units import format_rate, format_seconds
+
+# More rows of histograms, or numbers in a matrix, than this are too small to read.
+MOST_ROWS, MOST_NUMBERS = 6, 16
+
+
+def ranks(run: Run, analysis: Analysis) -> Figure | None:
+    """Arrival and duration of each rank in the case where arrival mattered most."""
+    candidates = [s for s in analysis.summaries if s.time_s and s.skew_s is not None and s.case.world_size > 1]
+    if not candidates:
+        return None
+    chosen = max(candidates, key=lambda s: (s.skew_s or 0.0) / (s.time_s.value if s.time_s else 1.0))
+    samples = next(s for s in run.samples if s.case.key == chosen.case.key and s.failure is None)
+    timings = samples.timed
+    if timings is None:
+        return None
+    late = (timings.start_ns - timings.start_ns.min(axis=1, keepdims=True)) / 1e9
+    took = timings.duration_ns / 1e9
+    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    figure.suptitle(
+        f"Who waits for whom?  {label(chosen.case)}, launch {samples.launch}, {len(took)} iterations",
+        x=0.01, ha="left", fontsize=12,
+    )  # fmt: skip
+    for axes, data, title in (
+        (left, late, "arrives after the first rank by"),
+        (right, took, "spends in the call (the last to arrive spends least)"),
+    ):
+        _boxes(axes, data)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("rank")
+        time_axis(axes.yaxis)
+        axes.set_ylim(bottom=0)
+    return figure
+
+
+def _boxes(axes: Axes, data: Any) -> None:
+    """Boxes: quartiles and median; whiskers: 5th to 95th percentile; what lies beyond is drawn too."""
+    ranks = data.shape[1]
+    axes.boxplot(
+        [data[:, rank] for rank in range(ranks)],
+        positions=range(ranks),
+        whis=(5, 95),
+        widths=0.6,
+        flierprops={"marker": ".", "markersize": 3, "alpha": 0.4},
+        medianprops={"color": COLOURS[1], "linewidth": 2},
+        boxprops={"color": COLOURS[0]},
+        whiskerprops={"color": COLOURS[0]},
+        capprops={"color": COLOURS[0]},
+    )
+    if ranks > 16:
+        axes.set_xticks(range(0, ranks, max(1, ranks // 8)), [str(r) for r in range(0, ranks, max(1, ranks // 8))])
+
+
+def over_time(run: Run, analysis: Analysis) -> Figure | None:
+    """Every sample in order, as a multiple of its case's median in its launch."""
+    good = [s for s in run.samples if s.failure is None and s.timed is not None]
+    if not good:
+        return None
+    began = min(s.unix_s for s in run.samples)
+    figure, axes = framed("Was it steady?", run, analysis.summaries, "a dot: one iteration")
+    worlds = sorted({s.case.world_size for s in good})
+    for style, n in enumerate(worlds):
+        parts = [_in_time(s, began) for s in good if s.case.world_size == n]
+        x, y = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        axes.plot(
+            x, y, MARKERS[style % len(MARKERS)], color=COLOURS[style % len(COLOURS)], markersize=2.5, alpha=0.5,
+            markeredgewidth=0, rasterized=True, label=f"{n} rank{'s' if n > 1 else ''}",
+        )  # fmt: skip
+    warm = [_in_time(s, began, warmup=True) for s in good if s.warmup is not None]
+    if warm:
+        x, y = np.concatenate([p[0] for p in warm]), np.concatenate([p[1] for p in warm])
+        axes.plot(x, y, "x", color="#888888", markersize=3, alpha=0.6, rasterized=True, label="warm-up (not used)")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("seconds since the first case began")
+    axes.set_ylabel("time of one iteration / median of its case")
+    legend = figure.legend(loc="outside right upper", fontsize=9)
+    for handle in legend.legend_handles:
+        getattr(handle, "set_markersize", lambda _: None)(6)
+        handle.set_alpha(1) if handle is not None else None
+    return figure
+
+
+def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any, Any]:
+    timed = samples.timed
+    part: Timings | None = samples.warmup if warmup else timed
+    assert timed is not None and part is not None  # noqa: S101 - the caller selects such
+    first = samples.warmup.start_ns.min() if samples.warmup is not None else timed.start_ns.min()
+    seconds = (part.start_ns.min(axis=1) - first) / 1e9 + samples.unix_s - began
+    return seconds, part.duration_ns.max(axis=1) / np.median(timed.duration_ns.max(axis=1))
+
+
+def modes(run: Run, analysis: Analysis) -> Figure | None:
+    """The times of the cases that stall most, as shares, around their median; slow modes are marked."""
+    good = [s for s in analysis.summaries if s.time_s and not OPERATIONS[s.case.op].paired]
+    stalled = sorted((s for s in good if s.stall), key=lambda s: -(s.stall.share * s.stall.extra_s if s.stall else 0))
+    chosen = stalled[:MOST_ROWS] or good[:: max(1, len(good) // MOST_ROWS)][:MOST_ROWS]
+    if not chosen:
+        return None
+    figure = Figure(figsize=(8.5, 1.6 + 0.95 * len(chosen)), layout="constrained")
+    rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
+    figure.suptitle("Is there one usual time, or two?", x=0.01, ha="left", fontsize=12)
+    ratios = [_around_median(run, s) for s in chosen]
+    low, high = min(r.min() for r in ratios), max(np.quantile(r, 0.995) for r in ratios)
+    bins = np.geomspace(low * 0.95, high * 1.1, 70)
+    for axes, summary, ratio in zip(rows, chosen, ratios, strict=True):
+        axes.hist(ratio, bins=bins, weights=np.full(len(ratio), 100 / len(ratio)), color=COLOURS[0], edgecolor="none")
+        axes.axvline(1, color="black", linewidth=1)
+        text = f"{label(summary.case)}: {len(ratio)} iterations"
+        if summary.stall is not None and summary.time_s is not None:
+            stall = summary.stall
+            axes.axvline((stall.fast_s + stall.extra_s) / summary.time_s.value, color=COLOURS[1], linestyle="--")
+            text += f"; {stall.share:.0%} take {format_seconds(stall.extra_s)} longer than {format_seconds(stall.fast_s)}"
+        axes.set_title(text, fontsize=9)
+        axes.set_ylabel("%", rotation=0, labelpad=10)
+    rows[-1].set_xscale("log")
+    rows[-1].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    rows[-1].xaxis.set_minor_formatter(NullFormatter())
+    rows[-1].set_xlabel("time of one iteration / median of its case; solid: median, dashed: the slow mode")
+    return figure
+
+
+def _around_median(run: Run, summary: Summary) -> Any:
+    """Every iteration of a case as a multiple of its median."""
+    assert summary.time_s is not None  # noqa: S101 - the caller selects such
+    parts = [s.timed for s in run.samples if s.case == summary.case and s.failure is None and s.timed is not None]
+    return np.concatenate([slowest_rank_s(timed) for timed in parts]) / summary.time_s.value
+
+
+def matrix(run: Run, analysis: Analysis) -> Figure | None:
+    """The rate between each two ranks, at the largest size and world size that pairs were measured at."""
+    if not analysis.matrices:
+        return None
+    chosen = max(analysis.matrices, key=lambda m: (m.case.world_size, m.case.size_bytes))
+    rates = chosen.case.size_bytes / chosen.times_s / 1e9
+    n = len(rates)
+    side = min(9.0, 3.2 + 0.45 * n)
+    figure = Figure(figsize=(side + 1.6, side), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(False)
+    drawn = axes.imshow(rates, cmap="cividis", vmin=0, vmax=float(np.nanmax(rates)))
+    figure.colorbar(drawn, ax=axes, shrink=0.85, label="rate in each direction, GB/s")
+    if n <= MOST_NUMBERS:
+        for i, j in zip(*np.where(~np.isnan(rates)), strict=True):
+            dark = rates[i, j] < 0.55 * np.nanmax(rates)
+            axes.text(j, i, format_rate(rates[i, j] * 1e9), ha="center", va="center", fontsize=9, color="white" if dark else "black")
+    step = max(1, n // 16)
+    axes.set_xticks(range(0, n, step))
+    axes.set_yticks(range(0, n, step))
+    axes.set_xlabel("rank")
+    axes.set_ylabel("rank")
+    slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow link"}]
+    found = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
+    axes.set_title(f"Which rank or link is slow?  {found}\n{label(chosen.case)}, both directions at once", fontsize=10.5)
+    return figure
