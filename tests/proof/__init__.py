@@ -1,1 +1,1 @@
-"""The proof that the suite is right: known links, planted faults, planted changes, its own cost, its intervals."""
+"""What proves measured numbers against something known: real links of known rate and delay."""

@@ -12,8 +12,8 @@ import sys
 import time
 from collections import deque
 
-# A sleep can end this much late; what is left of the wait is spent asking again and again.
-LATE_NS = 150_000
+# A sleep ends up to this much late on an idle machine; what is left of the wait is spent asking again and again.
+LATE_NS = 300_000
 # Above any packet: a TUN device hands over one a read.
 PACKET_BYTES = 65_536
 # Packets read from one device before others get their turn.

@@ -1,0 +1,178 @@
+"""The shaped links carry what they say, hold packets as long as they say, and leave nothing behind."""
+
+import contextlib
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from bench.measure.launcher import Launcher
+from conftest import ROOT
+from proof import links
+
+needs_links = pytest.mark.skipif(links.obstacle() is not None, reason=str(links.obstacle()))
+needs_tun = pytest.mark.skipif(links.tun_obstacle() is not None, reason=str(links.tun_obstacle()))
+# What a full Ethernet frame of 1514 bytes carries of TCP's data, with time stamps.
+PAYLOAD = 1448 / 1514
+MIB = 2**20
+
+
+def configuration(size: int, iterations: int, warmup: int = 1, world_size: int = 2) -> str:
+    return f"""
+backends: [gloo]
+world_sizes: [{world_size}]
+launches: 1
+operations: [all_reduce]
+sizes: [{size}]
+sampling: {{iterations: {iterations}, warmup: {warmup}, warmup_seconds: 0}}
+buffers: hot
+timeout: 30s
+seed: 1
+"""
+
+
+def left_behind() -> list[str]:
+    """Namespaces, interfaces and processes of this process, as the machine's own tools list them."""
+    mark = f"{links.PREFIX}{os.getpid()}-"
+    found = [name for name in _output("ip", "netns", "list").splitlines() if mark in name]
+    found += [line for line in _output("ip", "-o", "link").splitlines() if "link0" in line or "switch" in line]
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [f"{child.pid} {word}" for word in child.cmdline() if "relay.py" in word]
+    return found
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    """One for all tests: loading torch takes longer than any of them. Sets variables: they are put back."""
+    before = dict(os.environ)
+    with Launcher() as entered:
+        yield entered
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def seconds(launcher, tmp_path):
+    """Median of the slowest rank's time of an all-reduce over a network."""
+
+    def of(network: links.Network, *numbers: int) -> float:
+        (samples,) = links.measured(network, launcher, configuration(*numbers), tmp_path)
+        assert samples.failure is None, samples.failure
+        return statistics.median(samples.timed.duration_ns.max(axis=1)) / 1e9
+
+    return of
+
+
+@needs_links
+def test_an_all_reduce_of_two_ranks_runs_at_the_rate_of_the_link(seconds):
+    """World 2: each rank sends, and receives, as many bytes as the buffer has."""
+    with links.shaped_pair("200mbit") as network:
+        measured = 2 * MIB / seconds(network, 2 * MIB, 6)
+    assert measured == pytest.approx(200e6 / 8 * PAYLOAD, rel=0.05)
+    assert not left_behind()
+
+
+@needs_links
+def test_the_slow_cable_of_a_switch_sets_the_pace(seconds):
+    """A ring of three sends 4/3 of the buffer over each cable."""
+    with links.bridged(3, "1gbit", slow=1, slow_rate="200mbit") as network:
+        measured = 2 * MIB * 4 / 3 / seconds(network, 2 * MIB, 4, 1, 3)
+    assert measured == pytest.approx(200e6 / 8 * PAYLOAD, rel=0.1)
+    assert not left_behind()
+
+
+@needs_tun
+def test_a_small_all_reduce_takes_four_delays_longer(seconds):
+    """Two steps of the ring; in each, gloo's receiver says that it is ready before the sender sends."""
+    delay = 0.01  # far above what an exchange costs on a busy machine
+    with links.delayed_pair(0) as network:
+        without = seconds(network, 4096, 15, 3)
+    with links.delayed_pair(delay) as network:
+        delayed = seconds(network, 4096, 15, 3)
+    assert (delayed - without) / delay == pytest.approx(4, abs=0.4)
+    assert not left_behind()
+
+
+@needs_tun
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.01])
+def test_the_relay_holds_a_packet_for_the_delay(delay):
+    """There and back: twice the delay, plus what the way costs in any case."""
+    with links.delayed_pair(delay) as network:
+        times = round_trips(network, 50)
+    assert min(times) >= 2 * delay
+    assert statistics.median(times) - 2 * delay < 0.001
+
+
+def round_trips(network: links.Network, count: int) -> list[float]:
+    """Seconds of an exchange of one small UDP packet each."""
+    ends = []
+    for name, address in zip(network.namespaces, network.addresses, strict=True):
+        with links.inside(name):
+            end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        end.bind((address, 5000))
+        end.settimeout(5)
+        ends.append(end)
+    ends[0].connect((network.addresses[1], 5000))
+    ends[1].connect((network.addresses[0], 5000))
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        for sender, receiver in (ends, reversed(ends)):
+            sender.send(b"x")
+            receiver.recv(1)
+        times.append(time.perf_counter() - began)
+    for end in ends:
+        end.close()
+    return times
+
+
+@needs_tun
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "link",
+    [lambda: links.shaped_pair("1gbit"), lambda: links.bridged(3, "1gbit"), lambda: links.delayed_pair(0.001)],
+    ids=["shaped pair", "bridged", "delayed pair"],
+)
+def test_nothing_is_left_after_an_error(link, error):
+    with pytest.raises(error), link() as network:
+        listed = _output("ip", "netns", "list")
+        assert all(name in listed for name in network.namespaces)
+        sleeping = subprocess.Popen(["ip", "netns", "exec", network.namespaces[0], "sleep", "60"])
+        time.sleep(0.05)  # it is in the namespace only then
+        raise error
+    assert sleeping.wait(5) == -signal.SIGKILL
+    assert not left_behind()
+
+
+@needs_tun
+def test_two_networks_at_once_do_not_meet():
+    with links.shaped_pair("1gbit") as one, links.delayed_pair(0) as other:
+        assert not set(one.namespaces) & set(other.namespaces)
+        assert round_trips(one, 2) and round_trips(other, 2)
+    assert not left_behind()
+
+
+@needs_tun
+def test_what_a_killed_process_left_is_removed_by_the_next():
+    code = "import time; from proof import links\n"
+    code += "with links.delayed_pair(0) as network: print(*network.namespaces, flush=True); time.sleep(60)"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        names = process.stdout.readline().split()
+        (relay,) = psutil.Process(process.pid).children()
+        process.kill()
+    assert psutil.wait_procs([relay], timeout=5)[1] == []
+    with links.shaped_pair("1gbit"):
+        listed = _output("ip", "netns", "list")
+    assert names and not any(name in listed for name in names)
