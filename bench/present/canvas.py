@@ -47,6 +47,7 @@ def save(figure: Figure, path: Path) -> None:
 def framed(
     question: str, run: Run, summaries: Sequence[Summary], marks: str = "bars: 95 % intervals"
 ) -> tuple[Figure, Axes]:
+    """A figure with one set of axes and a title that asks a question and says of what."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
     cases = [s.case for s in summaries]
@@ -61,6 +62,7 @@ def _dtypes(cases: Iterable[Case]) -> str:
 
 
 def size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
+    """Message sizes along x, in powers of two, and the legend."""
     sizes = sorted({s.case.size_bytes for s in summaries if s.time_s})
     shown = spread(sizes, 10)
     axes.set_xscale("log", base=2)
@@ -72,6 +74,7 @@ def size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
 
 
 def log_time_axis(axes: Axes) -> None:
+    """Logarithmic times along y, with labels also where there is less than a decade."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high / low < 100:  # decades alone would leave a narrow range with one label or none
@@ -80,6 +83,7 @@ def log_time_axis(axes: Axes) -> None:
 
 
 def time_axis(axis: Any) -> None:
+    """Times with their unit."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axis.set_minor_formatter(NullFormatter())
 
@@ -123,6 +127,7 @@ def shown(axes: Axes, series: list[tuple[str, list[Summary]]]) -> list[tuple[str
 def with_intervals(
     axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
 ) -> None:
+    """One line of values with the interval of each."""
     low, high = (np.array(side) for side in interval)
     values = np.array(y)
     axes.errorbar(

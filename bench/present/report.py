@@ -57,7 +57,7 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     if not cases:
         return "How measured: nothing was."
     case = cases[0]
-    metrics = " and ".join(dict.fromkeys(metric_name(c) for c in cases))
+    metrics = " and ".join(dict.fromkeys(map(metric_name, cases)))
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
     counts = [s.iterations // s.launches for s in summaries if s.launches]
     n = "–".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
@@ -68,7 +68,8 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     return (
         f"How measured: {metrics} · {case.sync} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
-        f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · size in bytes a rank, GB = 10⁹ bytes"
+        f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · "
+        "size in bytes a rank, GB = 10⁹ bytes"
     )
 
 

@@ -131,7 +131,9 @@ def modes(run: Run, analysis: Analysis) -> Figure | None:
         if summary.stall is not None and summary.time_s is not None:
             stall = summary.stall
             axes.axvline((stall.fast_s + stall.extra_s) / summary.time_s.value, color=COLOURS[1], linestyle="--")
-            text += f"; {stall.share:.0%} take {format_seconds(stall.extra_s)} longer than {format_seconds(stall.fast_s)}"
+            text += (
+                f"; {stall.share:.0%} take {format_seconds(stall.extra_s)} longer than {format_seconds(stall.fast_s)}"
+            )
         axes.set_title(text, fontsize=9)
         axes.set_ylabel("%", rotation=0, labelpad=10)
     rows[-1].set_xscale("log")
@@ -165,7 +167,15 @@ def matrix(run: Run, analysis: Analysis) -> Figure | None:
     if n <= MOST_NUMBERS:
         for i, j in zip(*np.where(~np.isnan(rates)), strict=True):
             dark = rates[i, j] < 0.55 * np.nanmax(rates)
-            axes.text(j, i, format_rate(rates[i, j] * 1e9), ha="center", va="center", fontsize=9, color="white" if dark else "black")
+            axes.text(
+                j,
+                i,
+                format_rate(rates[i, j] * 1e9),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color="white" if dark else "black",
+            )
     step = max(1, n // 16)
     axes.set_xticks(range(0, n, step))
     axes.set_yticks(range(0, n, step))
@@ -173,5 +183,7 @@ def matrix(run: Run, analysis: Analysis) -> Figure | None:
     axes.set_ylabel("rank")
     slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow link"}]
     found = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
-    axes.set_title(f"Which rank or link is slow?  {found}\n{label(chosen.case)}, both directions at once", fontsize=10.5)
+    axes.set_title(
+        f"Which rank or link is slow?  {found}\n{label(chosen.case)}, both directions at once", fontsize=10.5
+    )
     return figure

@@ -3,16 +3,33 @@
 In: a run and its analysis. Out: a figure, or None where there is nothing to draw.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.conclusions import Analysis
-from bench.present.canvas import framed, log_time_axis, series_of, shown, size_axis, spread, with_intervals
+from bench.conclusions import Analysis, Fit, Summary
+from bench.present.canvas import (
+    COLOURS,
+    MOST_SERIES,
+    framed,
+    log_time_axis,
+    series_of,
+    shown,
+    size_axis,
+    spread,
+    with_intervals,
+)
 from bench.records import Run
-from bench.units import format_bytes
+from bench.units import format_bytes, format_rate
+
+# A bound that is so many times the best bandwidth is named and not drawn.
+FAR_BOUND = 4
 
 
 def time_against_size(run: Run, analysis: Analysis) -> Figure | None:
+    """Median time with its interval, one line a world size, and the fitted model behind it."""
     series = series_of(analysis.summaries)
     if not series:
         return None
@@ -27,6 +44,7 @@ def time_against_size(run: Run, analysis: Analysis) -> Figure | None:
             style,
             name,
         )
+    _draw_models(axes, analysis.fits, series)
     log_time_axis(axes)
     axes.set_ylabel("time of one operation (median)")
     size_axis(axes, analysis.summaries)
@@ -34,6 +52,7 @@ def time_against_size(run: Run, analysis: Analysis) -> Figure | None:
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> Figure | None:
+    """Bus bandwidth with its interval, and what it cannot exceed."""
     series = [(name, [s for s in members if s.busbw]) for name, members in series_of(analysis.summaries)]
     series = [(name, members) for name, members in series if members]
     if not series:
@@ -46,6 +65,7 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> Figure | None:
         high = [b * t.value / t.low for b, t in zip(busbw, times, strict=True)]
         with_intervals(axes, [s.case.size_bytes for s in members], busbw.tolist(), (low, high), style, name)
     best = max((s.busbw or 0.0) for _, members in series for s in members) / 1e9
+    best = _draw_bounds(axes, analysis, best)
     # One wide interval must not flatten everything else: it is cut where it leaves the picture.
     axes.set_ylim(0, min(axes.get_ylim()[1], 1.6 * best))
     axes.set_ylabel("bus bandwidth, GB/s")
@@ -54,6 +74,7 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> Figure | None:
 
 
 def scaling(run: Run, analysis: Analysis) -> Figure | None:
+    """Time against world size, at a few sizes."""
     good = [s for s in analysis.summaries if s.time_s]
     worlds = sorted({s.case.world_size for s in good})
     if len(worlds) < 2:
@@ -74,3 +95,37 @@ def scaling(run: Run, analysis: Analysis) -> Figure | None:
     axes.set_ylabel("time of one operation (median)")
     figure.legend(loc="outside right upper", fontsize=9)
     return figure
+
+
+def _draw_models(axes: Axes, fits: Sequence[Fit], series: Sequence[tuple[str, list[Summary]]]) -> None:
+    """Thin lines in the colour of the series that they model."""
+    colours = {
+        members[0].case: COLOURS[style % len(COLOURS)] for style, (_, members) in enumerate(series[:MOST_SERIES])
+    }
+    drawn = False
+    for fit in fits:
+        colour = colours.get(fit.case)
+        for segment in fit.segments if colour else ():
+            sizes = np.geomspace(segment.low, segment.high, 50)
+            times = segment.alpha_s + sizes * segment.beta_s_per_byte
+            axes.plot(sizes, times, color=colour, linewidth=4, alpha=0.25, solid_capstyle="butt", zorder=1)
+            drawn = True
+    if drawn:
+        axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="model: α + size·β, piecewise")
+
+
+def _draw_bounds(axes: Axes, analysis: Analysis, best: float) -> float:
+    """Lines that no case can exceed; returns the largest bandwidth that must be in the picture, GB/s."""
+    marks: dict[tuple[str, float], list[int]] = {}
+    for bound in analysis.bounds:
+        marks.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
+    for number, ((name, busbw), worlds) in enumerate(marks.items()):
+        rate = busbw / 1e9
+        ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
+        text = f"{name}{ranks}: {format_rate(busbw)}"
+        if rate > FAR_BOUND * best:  # drawing it would flatten everything else
+            axes.plot([], [], " ", label=f"far above: {text}")
+            continue
+        axes.axhline(rate, color="black", linewidth=1.2, linestyle=(0, (6 - number % 3, 2)), label=text)
+        best = max(best, rate / 1.5)
+    return best

@@ -13,6 +13,8 @@ import pandas as pd
 from tabulate import tabulate
 
 from bench.conclusions import Interval, Summary
+from bench.operations import OPERATIONS
+from bench.present.labels import metric_name
 from bench.records import Json
 from bench.units import format_bytes, format_rate, format_seconds
 

@@ -1,1 +1,1 @@
-"""What proves measured numbers against something known: real links of known rate and delay."""
+"""The proof that the suite is right: known links, planted faults and changes, its own cost, its intervals."""

@@ -36,6 +36,11 @@ CLAIMS: dict[str, Claim] = {
     "headline": headline.repeats,
     "overhead": overhead.against_a_bare_loop,
 }
+ABOUT = (
+    "Written by `make prove`; do not edit. Each line is measured, on links whose rate and delay are known, with "
+    "faults and changes that were planted, or on series whose median is known. A line that is missed stays missed: "
+    "the gates are not loosened. What each line does is in `tests/proof/`."
+)
 Timed = tuple[Outcome, str, float]
 
 
@@ -95,22 +100,15 @@ def page(rows: Sequence[Timed], took: float) -> str:
         [(claim, format_seconds(seconds)) for claim, seconds in times.items()],
         ["part", "took"], tablefmt="pipe", disable_numparse=True,
     )  # fmt: skip
-    return (
-        "\n\n".join(
-            [
-                "# How accurate CollBench is",
-                "Written by `make prove`; do not edit. Each line is measured, on links whose rate and delay are known, with "
-                "faults and changes that were planted, or on series whose median is known. A line that is missed stays "
-                "missed: the gates are not loosened. What each line does is in `tests/proof/`.",
-                f"- machine: {machine}\n- date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, load {os.getloadavg()[0]:.2f} at the end"
-                f"\n- commit: {_commit()}\n- command: `make prove`, {format_seconds(took)}\n- {verdict(rows)}",
-                table(rows),
-                "How long each part took:",
-                spent,
-            ]
-        )
-        + "\n"
-    )
+    facts = [
+        f"machine: {machine}",
+        f"date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        f"commit: {_commit()}",
+        f"command: `make prove`, {format_seconds(took)}",
+        verdict(rows),
+    ]
+    parts = ["# How accurate CollBench is", ABOUT, "\n".join(f"- {fact}" for fact in facts), table(rows)]
+    return "\n\n".join([*parts, "How long each part took:", spent]) + "\n"
 
 
 def _commit() -> str:
