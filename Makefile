@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install bench-gloo bench-nccl report plots compare list doctor test test-gpu lint check schema bench-self clean
+.PHONY: help install bench-gloo bench-nccl report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ plots: .venv/.installed  ## Draw the plots of a run: RUN=name, or the newest
 compare: .venv/.installed  ## Did it change? A=before B=after
 	@$(if $(and $(A),$(B)),$(BENCH) compare $(A) $(B),echo "make compare A=before B=after (names: make list)" >&2; exit 2)
 
+diagnose: .venv/.installed  ## Who is late or slow? RUN=name, or the newest
+	@$(BENCH) diagnose $(RUN)
+
 list: .venv/.installed  ## List the runs
 	@$(BENCH) list
 
@@ -70,6 +73,12 @@ check: lint test  ## Everything a change must pass; the README's commands are am
 
 schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAML with
 	@$(BENCH) schema > configs/schema.json
+
+prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes; writes docs/accuracy.md
+	@PYTHONPATH=.:tests $(PY) -m proof
+
+prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
+	@PYTHONPATH=.:tests $(PY) -m proof --quick
 
 bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets
 	@PYTHONPATH=. $(PY) tests/bench_self.py

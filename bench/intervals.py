@@ -12,7 +12,7 @@ import functools
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, bdtrik, stdtrit
+from scipy.special import bdtr, bdtrik, ndtri, stdtrit
 
 from bench.conclusions import Interval
 from bench.records import Timings
@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 # Below so many iterations no interval of the median at 95 % exists (2 * 0.5**6 < 0.05 < 2 * 0.5**5).
 FEWEST_FOR_MEDIAN = 6
+# Few, so that each is longer than what correlates: gloo on two cores keeps a mode for some 20 to 50 iterations.
+BATCHES, FEWEST_PER_BATCH = 5, 8
+NORMAL_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 # Smallest counts at which an order statistic bounds the percentile from above with 95 %.
 FEWEST_FOR_PERCENTILE = {90: 36, 95: 72, 99: 368}
 
@@ -34,7 +37,7 @@ def slowest_rank_s(timings: Timings) -> Floats:
 def median_interval(samples: Floats) -> Interval:
     """Interval of the median of one launch's iterations, which are autocorrelated.
 
-    Order statistics of an effective sample size n(1-r)/(1+r), r the lag-1 rank correlation.
+    Order statistics of an effective sample size (`effective_size`).
     Below FEWEST_FOR_MEDIAN samples the interval spans all of them and its kind says so.
     """
     if len(samples) < FEWEST_FOR_MEDIAN:
@@ -46,9 +49,43 @@ def median_interval(samples: Floats) -> Interval:
 
 
 def effective_size(samples: Floats) -> int:
-    """Number of independent samples that carry the same information, at least FEWEST_FOR_MEDIAN."""
+    """Number of independent samples that carry the same information, at least FEWEST_FOR_MEDIAN.
+
+    The smallest of three estimates, of which each sees what another overlooks: from neighbours (first-order
+    autocorrelation), from all lags together, and from the scatter of BATCHES consecutive batches, which sees drifts.
+    """
+    n = len(samples)
     r = max(0.0, rank_correlation(samples[:-1], samples[1:]))
-    return max(FEWEST_FOR_MEDIAN, int(len(samples) * (1 - r) / (1 + r)))
+    estimates = [n * (1 - r) / (1 + r)]
+    if n >= FEWEST_PER_BATCH * BATCHES:
+        ranks = average_ranks(samples) / n
+        estimates += [n / _correlation_time(ranks), n * _batch_efficiency(ranks)]
+    return max(FEWEST_FOR_MEDIAN, int(min(estimates)))
+
+
+def _correlation_time(ranks: Floats) -> float:
+    """Integrated autocorrelation time by the initial monotone sequence (Geyer, Statistical Science 7, 1992)."""
+    n = len(ranks)
+    centred = ranks - ranks.mean()
+    spectrum = np.fft.rfft(centred, 2 * n)
+    lags = np.fft.irfft(spectrum * spectrum.conj())[: n // 2 * 2]
+    if lags[0] <= 0:
+        return 1.0
+    pairs = (lags[0::2] + lags[1::2]) / lags[0]
+    positive = pairs[: int(np.argmax(pairs <= 0)) or None] if (pairs <= 0).any() else pairs
+    return max(1.0, float(2 * np.minimum.accumulate(positive).sum() - 1))
+
+
+def _batch_efficiency(ranks: Floats) -> float:
+    """Variance of the mean of independent samples over that which the batches' means show, with Student's t."""
+    means = np.array([batch.mean() for batch in np.array_split(ranks, BATCHES)])
+    shown = float(means.var(ddof=1)) / BATCHES * (_student(BATCHES - 1) / NORMAL_QUANTILE) ** 2
+    return min(1.0, float(ranks.var()) / len(ranks) / shown) if shown > 0 else 1.0
+
+
+@functools.cache
+def _student(freedom: int) -> float:
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:

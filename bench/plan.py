@@ -27,8 +27,9 @@ LARGEST_GPU_CACHE_BYTES = 128 * 2**20
 FIRST_START_S, NEXT_START_S = 3.0, 0.3
 # Filling and verifying buffers: bytes a second of one core, measured 1 to 3 GB/s.
 HANDLING_BYTES_PER_S = 1e9
-# Of a budget, the share for the planned launches; the rest goes to the cases with the widest intervals.
-FIRST_LAUNCHES_SHARE = 0.6
+# Of a budget, the share for the planned launches; the rest goes to further ones of the cases with the widest
+# intervals. Small, because launches differ more than iterations do: many short ones beat few long ones.
+FIRST_LAUNCHES_SHARE = 0.3
 # Less time than this gives no more than the fewest iterations anyway.
 FEWEST_S = 0.01
 
@@ -97,7 +98,7 @@ def _within_budget(sampling: Sampling, config: Config, cases: list[Case], pool_b
     assert config.budget is not None  # noqa: S101 - the caller sees to it
     groups = len({(case.backend, case.world_size) for case in cases})
     handling = sum(_handling_s(case, pool_bytes) + sampling.warmup_s for case in cases)
-    left = FIRST_LAUNCHES_SHARE * config.budget - FIRST_START_S
+    left = FIRST_LAUNCHES_SHARE * (config.budget - FIRST_START_S)
     a_launch = left / config.launches - handling - NEXT_START_S * groups
     return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
 

@@ -11,8 +11,8 @@ from proof.rig import Rig
 
 # Of an Ethernet frame of 1514 bytes, what TCP with time stamps leaves for data.
 PAYLOAD = 1448 / 1514
-# Rate as `tc` takes it, bits a second, burst, smallest and largest size. A burst is free after each pause, so it must be
-# small against every size; at 2 Gbit/s one of 128 KiB is a packet or two, and the shaper loses 2 % to being late.
+# Rate as `tc` takes it, bits a second, burst, smallest and largest size. A burst is free after each pause, so it must
+# be small against every size; at 2 Gbit/s one of 128 KiB is a packet or two, and the shaper loses 2 % to being late.
 RATES = (
     ("100mbit", 100e6, "128kb", "512KiB", "8MiB"),
     ("1gbit", 1e9, "128kb", "2MiB", "64MiB"),
