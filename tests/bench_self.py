@@ -15,14 +15,10 @@ import numpy as np
 from tabulate import tabulate
 
 from bench import encoding, store
-from bench.intervals import launch_interval
-from bench.measure.launcher import Launcher
 from bench.records import Block, Case, Plan
 from conftest import ROOT, SAMPLING, samples
 
-KIB, MIB = 2**10, 2**20
-# (size, pairs of blocks, iterations a block, allowed deviation of the interval from 1)
-RATIOS = [(4 * KIB, 1500, 9, 0.05), (MIB, 2500, 9, 0.05), (16 * MIB, 900, 3, 0.02)]
+MIB = 2**20
 THREE_SIZES = """
 backends: [gloo]
 world_sizes: [2]
@@ -48,27 +44,6 @@ def python(code: str, *options: str) -> tuple[float, str]:
     began = time.perf_counter()
     done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True)
     return time.perf_counter() - began, done.stdout + done.stderr
-
-
-def reported_against_bare() -> list[Row]:
-    rows: list[Row] = []
-    os.environ["PYTHONPATH"] = str(ROOT / "tests")
-    with Launcher() as launcher:
-        ranks = launcher.start(2, "self_ranks:main", {"sizes": [(s, pairs, length) for s, pairs, length, _ in RATIOS]})
-        for size, pairs, _, allowed in RATIOS:
-            if not ranks.members[0].connection.poll(600):
-                raise SystemExit("the ranks of the bare loop did not answer")
-            message, _ = ranks.members[0].receive()
-            medians = {name: np.array(values) for name, values in message["medians"].items()}
-            # against the mean of both bare loops: the control costs the comparison nothing
-            ratio = launch_interval(medians["reported"] / np.sqrt(medians["bare"] * medians["bare again"]))
-            control = launch_interval(medians["bare again"] / medians["bare"])
-            good = ratio.low <= 1 <= ratio.high and ratio.low >= 1 - allowed and ratio.high <= 1 + allowed
-            text = f"{ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}]; bare / bare {control.value:.3f} "
-            text += f"[{control.low:.3f} – {control.high:.3f}]; {pairs} pairs"
-            rows.append((f"reported / bare loop, {size // KIB} KiB", f"contains 1, within ±{allowed:.0%}", text, good))
-        ranks.kill()
-    return rows
 
 
 def share_of_the_sweep(folder: Path) -> list[Row]:
@@ -156,6 +131,42 @@ def hundred_cases(folder: Path) -> list[Row]:
     return rows
 
 
+def scale(folder: Path) -> list[Row]:
+    """500 cases × 8 ranks × 200 iterations × 5 launches, 70 MB a run."""
+    sizes = [(f"pool{pool}", 1024 * 2**k) for pool in range(25) for k in range(20)]
+    cases = tuple(Case("all_reduce", "gloo", 8, "float32", size, buffers=pool) for pool, size in sizes)
+    blocks = tuple(Block("gloo", 8, launch, cases) for launch in range(1, 6))
+    paths = []
+    for seed in (1, 2):
+        path = store.create(folder / "results", Plan(f"large{seed}", blocks, (), 5, 1, SAMPLING, 60.0, 0), b"", {})
+        rng = np.random.default_rng(seed)
+        with store.Journal(path) as journal:
+            for block in blocks:
+                for case in block.cases:
+                    durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, 8)))).astype(np.int64)
+                    starts = np.arange(200)[:, None] * 10**7 + rng.integers(0, 10**5, (200, 8))
+                    journal.append(encoding.samples_to_line(samples(case, block.launch, durations, starts)))
+        paths.append(path.name)
+    rows = []
+    for verb, names in (("report", paths[:1]), ("compare", [*paths, "--format", "json"])):
+        times, peaks = zip(*(call_measured(folder, verb, *names) for _ in range(3)), strict=True)
+        text = f"{statistics.median(times):.2f} s ({min(times):.2f} – {max(times):.2f}), {max(peaks) / MIB:.0f} MiB"
+        good = statistics.median(times) < 5 and max(peaks) < 500 * MIB
+        rows.append((f"{verb}: 500 cases × 8 ranks × 200 iterations × 5 launches", "< 5 s, < 500 MiB", text, good))
+    return rows
+
+
+def call_measured(folder: Path, *arguments: str) -> tuple[float, int]:
+    """Seconds and peak bytes of one command."""
+    began = time.perf_counter()
+    with (folder / "out.txt").open("wb") as out:
+        process = subprocess.Popen([sys.executable, str(ROOT / "run_bench.py"), *arguments], cwd=folder, stdout=out)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode in {0, 1}, arguments
+    return time.perf_counter() - began, usage.ru_maxrss * 1024
+
+
 def the_tests() -> list[Row]:
     began = time.perf_counter()
     command = [sys.executable, "-m", "pytest", "-q", "tests"]
@@ -177,11 +188,9 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="collbench-self-") as name:
         folder = Path(name)
-        for part in (start_to_end, light_verbs, hundred_cases, share_of_the_sweep):
+        for part in (start_to_end, light_verbs, hundred_cases, scale, share_of_the_sweep):
             print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr)
             rows += part(folder)
-    print("reported against bare ...", file=sys.stderr)
-    rows += reported_against_bare()
     print("the tests ...", file=sys.stderr)
     rows += the_tests()
     shown = [(what, target, got, "yes" if good else "NO") for what, target, got, good in rows]

@@ -34,8 +34,9 @@ def test_a_stall_moves_the_mean_and_not_the_number():
     (summary,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1]] * 30, *[[9, 9]] * 5))]))
     assert summary.time_s.value == pytest.approx(1e-3)
     assert summary.mean_s > 2e-3
-    assert summary.outlier_share == pytest.approx(5 / 35)
-    assert any("far outliers" in warning for warning in summary.warnings)
+    assert (summary.outliers, summary.far_outliers) == (5, 5)
+    assert summary.stall.share == pytest.approx(5 / 35)
+    assert any("two modes: 14%" in warning for warning in summary.warnings)
 
 
 def test_launches_are_a_factor():

@@ -70,15 +70,38 @@ def test_too_few_samples_give_their_range_and_say_so():
     assert (got.value, got.low, got.high, got.kind) == (2.0, 1.0, 9.0, "range of too few")
 
 
-def test_percentiles_need_their_count():
-    assert intervals.percentile(np.ones(35), 90) is None
-    assert intervals.percentile(np.ones(36), 90) == 1.0
-    assert intervals.percentile(np.ones(367), 99) is None
-
-
 def test_one_launch_a_side_combines_in_quadrature():
     a = intervals.Interval(1.0, 0.9, 1.1, "within-run")
     b = intervals.Interval(2.0, 1.8, 2.2, "within-run")
     got = intervals.ratio_of_intervals(a, b)
     assert got.value == pytest.approx(2)
     assert got.high == pytest.approx(2 * np.exp(np.hypot(np.log(1 / 0.9), np.log(1.1))))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6])
+def test_the_interval_covers_what_it_says_on_autocorrelated_series(rho):
+    rng = np.random.default_rng(11)
+    hits = []
+    for _ in range(300):
+        steps = rng.normal(size=80)
+        for i in range(1, len(steps)):
+            steps[i] = rho * steps[i - 1] + np.sqrt(1 - rho**2) * steps[i]
+        interval = intervals.median_interval(np.exp(0.2 * steps))
+        hits.append(interval.low <= 1 <= interval.high)
+    assert np.mean(hits) >= 0.92
+
+
+def test_what_keeps_a_level_for_long_widens_the_interval():
+    """Neighbours in each of five levels are independent: only the scatter of batches sees them."""
+    rng = np.random.default_rng(12)
+    noise = rng.normal(0, 0.2, 200)
+    levels = np.repeat([0.0, 0.15, -0.15, 0.15, 0.0], 40)
+    flat, stepped = intervals.effective_size(noise), intervals.effective_size(noise + levels)
+    assert stepped < flat / 4
+
+
+def test_ranks_share_ties_as_scipy_does():
+    values = np.random.default_rng(1).integers(0, 9, 50).astype(float)
+    assert intervals.average_ranks(values).tolist() == stats.rankdata(values).tolist()
+    distinct = np.random.default_rng(1).normal(size=50)
+    assert intervals.average_ranks(distinct).tolist() == stats.rankdata(distinct).tolist()

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.analyze import trust
 from bench.analyze.compare import compare
+from bench.analyze.conclude import conclude
 from bench.analyze.stats import summarize
 from bench.conclusions import Check, Interval, Trend
-from bench.present import comparison_plots, comparisons, junit, listings, plots, report, tables
+from bench.operations import rounds
+from bench.present import canvas, comparison_plots, comparisons, junit, listings, plots, report, tables
 from bench.present.comparisons import VERDICTS
 from bench.records import Case, Failure, Samples, Skip
 from conftest import invented_run, samples
@@ -44,8 +45,7 @@ def run():
 
 
 def written(run, pictures=()):
-    summaries = summarize(run)
-    return report.build(run, summaries, trust.warnings_of(run, summaries), list(pictures), "../../plots/r")
+    return report.build(run, conclude(run), list(pictures), "../../plots/r")
 
 
 def test_a_report_says_what_how_far_and_what_is_missing(run):
@@ -97,13 +97,14 @@ def test_the_csv_is_typed(run):
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
-    drawn = plots.draw(run, summarize(run), tmp_path)
-    assert [name for _, name in drawn] == [*report.PICTURES]
+    drawn = plots.draw(run, conclude(run), tmp_path)
+    assert [name for _, name in drawn] == [name for name in report.PICTURES if name != "matrix"]
     words = {
         "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
         "scaling": ["world size (ranks)", "4 KiB", "time of one operation"],
         "ranks": ["Who waits for whom", "rank", "µs"],
+        "modes": ["Is there one usual time, or two?", "median of its case", "%"],
         "over-time": ["seconds since", "4 ranks", "×"],
     }
     for _, name in drawn:
@@ -113,22 +114,72 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
             assert word in svg, (name, word)
 
 
+def test_what_stands_out_is_in_the_report_and_in_the_pictures(tmp_path):
+    rng = np.random.default_rng(3)
+    sizes = [4096 * 2**k for k in range(8)]
+    made = [
+        samples(case := Case("all_reduce", "gloo", 4, "float32", size), launch, times(rng, size))
+        for launch in (1, 2, 3)
+        for size in sizes
+    ]
+    pairs = Case("pairwise", "gloo", 4, "float32", 2**20)
+    exchange = 1e6 * rng.lognormal(0, 0.05, (60, 4))
+    for row in range(60):
+        for pair in rounds(4)[row % 3]:
+            exchange[row, list(pair)] *= 2 if 3 in pair else 1
+    run = invented_run([*made, samples(pairs, 1, exchange)], launches=3)
+    run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, link_bytes_per_s=5e9))
+    analysis = conclude(run)
+    text = report.build(run, analysis, [], "")
+    for part in (
+        "## What stands out",
+        "**rank 3**",
+        "## How time depends on size",
+        "link as given",
+        "ring of measured",
+    ):
+        assert part in text, part
+    plots.draw(run, analysis, tmp_path)
+    assert "link as given: 5.00" in (tmp_path / "bandwidth.svg").read_text()
+    assert "model: α + size·β" in (tmp_path / "time.svg").read_text()
+    heat = (tmp_path / "matrix.svg").read_text()
+    assert "found: rank 3" in heat and "GB/s" in heat
+    assert case.size_bytes == sizes[-1]
+
+
+def times(rng, size):
+    """20 µs and 1 GB/s."""
+    return np.repeat((2e4 + size) * rng.lognormal(0, 0.05, (40, 1)), 4, axis=1)
+
+
+def test_a_second_mode_is_drawn_with_its_share(tmp_path):
+    rng = np.random.default_rng(4)
+    stalled = 1e6 * rng.lognormal(0, 0.05, (200, 1)) * np.where(rng.random((200, 1)) < 0.2, 5, 1)
+    run = invented_run([samples(CASES[0], 1, np.repeat(stalled, 2, axis=1))])
+    analysis = conclude(run)
+    assert any(
+        warning.startswith("stalls: in 1 of 1 cases") and "scheduling: rr" in warning for warning in analysis.warnings
+    )
+    plots.draw(run, analysis, tmp_path)
+    assert "% take 4" in (tmp_path / "modes.svg").read_text()
+
+
 @pytest.mark.parametrize("seconds", [0.1, 1e-3, 2e-4, 0.02, 0.5, 1.0, 20, 100e-6, 2.5e-3, 1e-9, 0.0])
 def test_a_tick_shows_its_value(seconds):
-    number, unit = (plots.tick(seconds) + " s").split()[:2]
+    number, unit = (canvas.tick(seconds) + " s").split()[:2]
     assert float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit] == pytest.approx(seconds)
     assert not number.endswith(".0")
 
 
 def test_lines_that_are_not_drawn_are_mentioned(tmp_path):
     run = run_of([Case("all_reduce", "gloo", n, "float32", size) for n in range(2, 11) for size in (4096, 65536)])
-    plots.draw(run, summarize(run), tmp_path)
-    assert f"and {9 - plots.MOST_SERIES} more: see the table" in (tmp_path / "time.svg").read_text()
+    plots.draw(run, conclude(run), tmp_path)
+    assert f"and {9 - canvas.MOST_SERIES} more: see the table" in (tmp_path / "time.svg").read_text()
 
 
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
-    assert plots.draw(dead, summarize(dead), tmp_path) == []
+    assert plots.draw(dead, conclude(dead), tmp_path) == []
     assert "| failed |" in written(dead).replace("  ", "")
     assert "## Failed" in written(dead)
     empty = invented_run([])

@@ -58,9 +58,16 @@ def test_a_hopeless_case_stops_by_time_and_within_it():
     assert got.timed.duration_ns.max(axis=1).sum() / 1e9 * 1.2 < 0.4
 
 
-def test_a_slow_case_gets_its_first_block_and_no_more():
+def test_a_slow_case_gets_the_fewest_iterations_and_no_more():
     got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)))
-    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 20)
+    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 6)
+    got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)), cycle=3)
+    assert len(got.timed.duration_ns) == 18  # each of the rounds so often
+
+
+def test_the_first_block_fills_the_time_that_there_is():
+    got = sample(settings(seconds_per_case=12.5), FakeRanks(noisy(0.5, mean=1.0)))
+    assert 6 < len(got.timed.duration_ns) < 20
 
 
 def test_the_greatest_count_is_kept():

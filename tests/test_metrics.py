@@ -1,0 +1,136 @@
+"""Metrics, synchronisation and scheduling are different cases, really measured, and never mixed."""
+
+import numpy as np
+import pytest
+
+from bench.config import parse
+from bench.measure import environment
+from bench.operations import calls_before_refill, cycle
+from bench.plan import expand, pool_slots
+from bench.records import Case
+
+BASE = """
+backends: [gloo]
+world_sizes: [2]
+launches: 1
+operations: [all_reduce]
+sizes: [4KiB]
+sampling: {warmup: 2, warmup_seconds: 0, iterations: 10}
+timeout: 10s
+seed: 1
+"""
+
+
+def test_pipelined_is_several_calls_between_two_stamps_and_verified(cli):
+    config = cli.config(BASE.replace("sizes: [4KiB]", "sizes: [4KiB, 1MiB]"))
+    dtypes = "dtypes=[float32, bfloat16]"
+    done = cli("run", config, "--no-plots", "--set", "metrics=[isolated, pipelined]", "--set", dtypes)
+    assert done.returncode == 0, done.stderr
+    samples = cli.only_run().samples
+    assert {(s.case.metric, s.case.depth, s.timed.calls) for s in samples} == {
+        ("isolated", 1, 1),
+        ("pipelined", 20, 20),
+    }
+    assert "pipelined (20 back to back)" in done.stdout
+    assert len({s.case.key for s in samples}) == 8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_pipeline_never_needs_a_refill_in_between(dtype):
+    case = Case("all_reduce", "gloo", 4, dtype, 4096, buffers="hot", metric="pipelined", depth=20)
+    assert pool_slots(case, 0) * calls_before_refill(case) >= 20
+
+
+def test_a_wrong_element_in_a_pipeline_is_caught(cli):
+    fault = "faults=[{do: corrupt, rank: 1, iteration: 30}]"
+    done = cli("run", cli.config(BASE), "--no-plots", "--set", "metrics=[pipelined]", "--set", fault)
+    assert done.returncode == 1
+    assert cli.only_run().samples[0].failure.kind == "wrong"
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_pairs_are_measured_round_by_round_and_verified(cli, world_size):
+    config = cli.config(BASE.replace("all_reduce", "pairwise").replace("iterations: 10", "iterations: 12"))
+    done = cli("run", config, "--no-plots", "--set", f"world_sizes=[{world_size}]")
+    assert done.returncode == 0, done.stderr
+    (samples,) = cli.only_run().samples
+    assert samples.timed.duration_ns.shape == (12, world_size)
+    if world_size == 3:  # one rank rests in each round: it takes no time worth naming
+        assert (samples.timed.duration_ns.min(axis=1) < samples.timed.duration_ns.max(axis=1) / 2).all()
+
+
+def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(cli):
+    fault = "faults=[{do: corrupt, rank: 2, iteration: 1}]"
+    config = cli.config(BASE.replace("all_reduce", "pairwise").replace("[2]", "[4]"))
+    done = cli("run", config, "--no-plots", "--set", fault)
+    assert done.returncode == 1
+    (samples,) = cli.only_run().samples
+    assert (samples.failure.kind, samples.failure.rank) == ("wrong", 2)
+    assert "received from rank" in samples.failure.text
+
+
+def test_one_rank_has_nobody_to_pair_with():
+    config = parse(BASE.replace("all_reduce", "pairwise").replace("[2]", "[1]").encode(), "x")
+    (skip,) = expand(config, environment.machine(), 1).skips
+    assert "needs 2 ranks" in skip.reason
+
+
+def test_a_deadline_and_real_time_are_cases_of_their_own(cli):
+    config = cli.config(BASE)
+    settings = ["sync=deadline"]
+    if environment.realtime_obstacle() is None:
+        settings.append("scheduling=rr")
+    for setting in settings:
+        done = cli("run", config, "--no-plots", "--set", setting)
+        assert done.returncode == 0, done.stderr
+        assert setting in cli.runs()[-1].joinpath("summary.csv").read_text()
+    assert cli("run", config, "--no-plots").returncode == 0
+    compared = cli("compare", str(cli.runs()[0]), str(cli.runs()[-1]))
+    assert compared.returncode == 3
+    assert "no measured case in common" in compared.stderr
+
+
+def test_real_time_that_is_not_permitted_is_a_skip_with_its_reason():
+    config = parse((BASE + "scheduling: rr\n").encode(), "x")
+    machine = environment.machine()
+    forbidden = type(machine)(
+        **{f: getattr(machine, f) for f in machine.__dataclass_fields__} | {"realtime_missing": "no"}
+    )
+    plan = expand(config, forbidden, 1)
+    assert not plan.blocks and plan.skips[0].reason == "no"
+
+
+def test_the_dispatch_floor_is_below_the_operation(cli):
+    assert cli("run", cli.config(BASE), "--no-plots").returncode == 0
+    (samples,) = cli.only_run().samples
+    assert all(0 < floor < np.median(samples.timed.duration_ns) for floor in samples.usage.floor_ns)
+
+
+def test_a_cycle_is_one_for_what_goes_through_no_rounds():
+    assert cycle("all_reduce", 8) == 1
+    assert (cycle("pairwise", 4), cycle("pairwise", 5)) == (3, 5)
+
+
+def test_a_planted_fault_for_a_rank_that_never_exists_is_refused(cli):
+    done = cli("plan", cli.config(BASE + "faults: [{do: late, rank: 7}]\n"))
+    assert done.returncode == 2
+    assert "no world size has a rank 7" in done.stderr
+
+
+def test_who_is_late_is_named_by_the_command_line(cli):
+    fault = "faults=[{do: late, rank: 1, delay: 20ms}]"
+    assert cli("run", cli.config(BASE), "--no-plots", "--set", fault, "--set", "sampling.iterations=40").returncode == 0
+    done = cli("diagnose")
+    assert done.returncode == 0
+    assert "rank 1 of 2 on gloo is late" in done.stdout
+    assert '"rank": 1' in cli("diagnose", "--format", "json").stdout
+
+
+def test_a_pilot_is_asked_by_the_command_line(cli):
+    assert cli("run", cli.config(BASE.replace("launches: 1", "launches: 3")), "--no-plots").returncode == 0
+    done = cli("plan", "--from", "tiny", "--precision", "20%")
+    assert done.returncode == 0, done.stderr
+    assert "launches" in done.stdout
+    wrong = cli("plan", "--from", "tiny", "--precision", "2x")
+    assert wrong.returncode == 2 and "not a share" in wrong.stderr
+    assert cli("plan").returncode == 2
