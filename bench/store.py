@@ -36,6 +36,7 @@ MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
     "samples.jsonl",
 )
 LOG = "log.txt"
+TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
 T = TypeVar("T")
 
@@ -217,15 +218,17 @@ def find(root: Path, run: str | None) -> Path:
 
 
 def _read_samples(path: Path) -> tuple[list[Samples], tuple[str, ...]]:
+    """Line by line: a large run is hundreds of megabytes as text, and a fraction of that as arrays."""
+    samples: list[Samples] = []
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return samples, (TORN,)
+                samples.append(_sample_of_line(path, number, line))
     except OSError as error:
         raise StoreError(f"{path}: {_why(error)}") from None
-    whole, _, torn = content.rpartition(b"\n")
-    lines = whole.split(b"\n") if whole else []
-    samples = [_sample_of_line(path, number, line) for number, line in enumerate(lines, start=1)]
-    warnings = ("the last line of samples.jsonl was torn by a crash; that case counts as not measured",) if torn else ()
-    return samples, warnings
+    return samples, ()
 
 
 def _sample_of_line(path: Path, number: int, line: bytes) -> Samples:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.analyze.stats import one_clock
+from bench.analyze.clocks import Clocks
 from bench.conclusions import Finding
 from bench.intervals import FEWEST_FOR_MEDIAN, effective_size
 from bench.operations import OPERATIONS
-from bench.records import Case, Run, Timings
+from bench.records import Case, Run, Samples
 from bench.units import format_seconds
 
 Floats = NDArray[np.float64]
@@ -48,16 +48,16 @@ class _Suspicion:
 
 def late_ranks(run: Run) -> list[Finding]:
     """The ranks that arrive last too often to be chance, and cost something by it."""
-    launches: dict[str, list[Timings]] = defaultdict(list)
+    launches: dict[str, list[Samples]] = defaultdict(list)
     cases: dict[str, Case] = {}
     for samples in run.samples:
         case = samples.case
         if samples.timed is None or samples.failure is not None or case.world_size < 2 or OPERATIONS[case.op].paired:
             continue
         cases[case.key] = case
-        launches[case.key].append(samples.timed)
-    clock = one_clock(run.environment)
-    suspicions = [one for key, case in cases.items() for one in _suspicions(case, launches[key], clock)]
+        launches[case.key].append(samples)
+    clocks = Clocks(run)
+    suspicions = [one for key, case in cases.items() for one in _suspicions(case, launches[key], clocks)]
     tests = sum(case.world_size for case in cases.values())
     corrected = holm(np.array([one.p for one in suspicions]), tests)
     named: dict[tuple[str, int, int], list[tuple[_Suspicion, float]]] = defaultdict(list)
@@ -76,19 +76,19 @@ def holm(p: Floats, tests: int) -> Floats:
     return corrected
 
 
-def _suspicions(case: Case, launches: Sequence[Timings], clock: bool) -> list[_Suspicion]:
+def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks) -> list[_Suspicion]:
     """The ranks of one case that would matter: last in each launch more often than any other, and at a cost."""
-    arrivals = [arrival_s(timings, clock) for timings in launches]
+    arrivals, unsure_s = _arrivals(launches, clocks)
     lasts = [np.bincount(a.argmax(axis=1), minlength=case.world_size) / len(a) for a in arrivals]
     (rank, *others) = {int(shares.argmax()) for shares in lasts}
     if others or sum(map(len, arrivals)) < FEWEST_FOR_MEDIAN:
         return []
-    time_s = float(np.median([np.median(t.duration_ns.max(axis=1)) for t in launches])) / 1e9
+    time_s = float(np.median([np.median(s.timed.duration_ns.max(axis=1)) for s in launches if s.timed])) / 1e9
     rest = [np.delete(a, rank, axis=1) for a in arrivals]
     behind = [a[:, rank] - o.max(axis=1) for a, o in zip(arrivals, rest, strict=True)]
     # The median: a mean would be that of the few iterations in which the scheduler stalled somebody.
     cost = float(np.median(np.concatenate(behind)))
-    if cost < SMALLEST_COST * time_s or not _ranks_differ(arrivals):
+    if cost < max(SMALLEST_COST * time_s, unsure_s) or not _ranks_differ(arrivals):
         return []
     after = [a[:, rank] - np.median(o, axis=1) for a, o in zip(arrivals, rest, strict=True)]
     share = float(np.concatenate([b > 0 for b in behind]).mean())
@@ -106,9 +106,16 @@ def _binomial_p(shares: Sequence[float], behind: Sequence[Floats], ranks: int) -
     return float(binomtest(last, sum(counts), 1 / ranks, alternative="greater").pvalue)
 
 
-def arrival_s(timings: Timings, clock: bool) -> Floats:
-    """When each rank began, in seconds; without a common clock the later the shorter it took, up to a constant."""
-    return np.asarray((timings.start_ns if clock else -timings.duration_ns) / 1e9)
+def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats], float]:
+    """When each rank began, in seconds, and how unsure that is, for each launch.
+
+    Without a common clock: the later, the shorter it took, up to a constant.
+    """
+    aligned = [clocks.aligned(samples) for samples in launches]
+    known = [one for one in aligned if one is not None]
+    if len(known) == len(launches):
+        return [np.asarray(a.timings.start_ns / 1e9) for a in known], max(a.uncertainty_s for a in known)
+    return [np.asarray(-s.timed.duration_ns / 1e9) for s in launches if s.timed is not None], 0.0
 
 
 def _ranks_differ(arrivals: list[Floats]) -> bool:

@@ -7,18 +7,19 @@ straggler that everybody waited for.
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import intervals, operations
+from bench.analyze.clocks import Aligned, Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
 from bench.analyze.modes import second_mode
 from bench.analyze.steady import Steadiness, steadiness
 from bench.conclusions import Interval, Summary
-from bench.records import Case, Json, Run, Samples, Sampling, Timings, case_order
+from bench.records import Case, Run, Samples, Sampling, Timings, case_order
 from bench.units import format_seconds
 
 Floats = NDArray[np.float64]
@@ -49,21 +50,46 @@ class _Series:
 
 def summarize(run: Run) -> list[Summary]:
     """One summary for each case that was planned and tried, in the order of the tables."""
-    by_case: dict[str, list[Samples]] = defaultdict(list)
+    clocks = Clocks(run)
+    return [_summary(case, launches, run.plan.sampling, clocks) for case, launches in _by_case(run)]
+
+
+def headlines(run: Run) -> list[Summary]:
+    """Only what runs are compared by: times with their intervals, launch by launch, and failures.
+
+    The same numbers as `summarize` gives, in a fraction of its time: many runs with many cases are compared.
+    """
+    return [_headline(case, launches) for case, launches in _by_case(run)]
+
+
+def _by_case(run: Run) -> list[tuple[Case, list[Samples]]]:
+    """The launches of each case that was tried, in the order of the tables."""
+    found: dict[Case, list[Samples]] = defaultdict(list)
     for samples in run.samples:
-        by_case[samples.case.key].append(samples)
-    groups = sorted(by_case.values(), key=lambda group: case_order(group[0].case))
-    clocks_agree = one_clock(run.environment)
-    return [_summary(group[0].case, group, run.plan.sampling, clocks_agree) for group in groups]
+        found[samples.case].append(samples)
+    return sorted(found.items(), key=lambda item: case_order(item[0]))
 
 
-def one_clock(sessions: list[Json]) -> bool:
-    """Whether the ranks of each launch read the same monotonic clock, as far as they said."""
-    launches = [launch for session in sessions for launch in session.get("launches", [])]
-    return all(len({rank.get("clock") for rank in launch.get("ranks", [])}) <= 1 for launch in launches)
+def _headline(case: Case, launches: list[Samples]) -> Summary:
+    failures = tuple(s.failure for s in launches if s.failure is not None)
+    good = [_slowest(s)[0] for s in launches if s.failure is None and s.timed is not None]
+    if not good:
+        return Summary(case, 0, 0, None, failures=failures)
+    medians = np.array([np.median(series) for series in good])
+    time_s = intervals.median_interval(good[0]) if len(good) == 1 else intervals.launch_interval(medians)
+    return Summary(
+        case=case,
+        launches=len(good),
+        iterations=sum(map(len, good)),
+        time_s=time_s,
+        medians_s=tuple(medians.tolist()),
+        algbw=operations.algbw(case.size_bytes, time_s.value),
+        busbw=operations.busbw(case.op, case.world_size, case.size_bytes, time_s.value),
+        failures=failures,
+    )
 
 
-def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks_agree: bool) -> Summary:
+def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Clocks) -> Summary:
     failures = tuple(s.failure for s in launches if s.failure is not None)
     good = [_series(s) for s in launches if s.failure is None and s.timed is not None]
     if not good:
@@ -71,6 +97,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks_agr
     medians = np.array([one.interval.value for one in good])
     time_s = good[0].interval if len(good) == 1 else intervals.launch_interval(medians)
     near, far = _outliers(good)
+    arrivals = [clocks.aligned(one.samples) for one in good]
     summary = Summary(
         case=case,
         launches=len(good),
@@ -86,8 +113,8 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks_agr
         p99_s=_percentile(good, 99),
         host_time_s=_host_time(good),
         fastest_rank_s=_median_of(good, lambda t: t.duration_ns.min(axis=1) / t.calls),
-        skew_s=_median_of(good, lambda t: np.ptp(t.start_ns, axis=1).astype(float)) if clocks_agree else None,
-        pure_s=_median_of(good, _pure_ns) if clocks_agree else None,
+        skew_s=_of_arrivals(good, arrivals, lambda t: np.ptp(t.start_ns, axis=1).astype(float)),
+        pure_s=_of_arrivals(good, arrivals, _pure_ns),
         outliers=near,
         far_outliers=far,
         outlier_causes=causes([one.samples for one in good]) if near else (),
@@ -107,13 +134,19 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks_agr
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
 
 
-def _series(samples: Samples) -> _Series:
+def _slowest(samples: Samples) -> tuple[Floats, Steadiness]:
+    """Per iteration the maximum over ranks, without a warm-up that was not over."""
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     slowest = intervals.slowest_rank_s(samples.timed)
     # The iterations of a paired operation go through its rounds: different things, not one series in time.
     paired = operations.OPERATIONS[samples.case.op].paired
     state = Steadiness(0, True) if paired else steadiness(slowest)
-    slowest = slowest[state.trimmed :]
+    return slowest[state.trimmed :], state
+
+
+def _series(samples: Samples) -> _Series:
+    assert samples.timed is not None  # noqa: S101 - the caller selects such
+    slowest, state = _slowest(samples)
     supported = [percent for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items() if len(slowest) >= fewest]
     # One call for all of them: with many cases this is where the time of a report goes.
     low, high, *others = np.percentile(slowest, [25, 75, *supported]).tolist()
@@ -158,6 +191,17 @@ def _over_launches(values: list[float]) -> float:
 
 def _median_of(good: list[_Series], quantity: Callable[[Timings], Floats]) -> float:
     return _over_launches([float(np.median(quantity(one.timings)[one.state.trimmed :])) / 1e9 for one in good])
+
+
+def _of_arrivals(
+    good: list[_Series], arrivals: Sequence[Aligned | None], quantity: Callable[[Timings], Floats]
+) -> float | None:
+    """The same of arrivals on one clock; None where they are not, or less sure than the quantity is large."""
+    known = [dataclasses.replace(one, timings=a.timings) for one, a in zip(good, arrivals, strict=True) if a]
+    if len(known) < len(good):
+        return None
+    value = _median_of(known, quantity)
+    return value if value >= max(a.uncertainty_s for a in arrivals if a) else None
 
 
 def _pure_ns(timings: Timings) -> Floats:

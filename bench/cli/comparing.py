@@ -167,7 +167,7 @@ def _summarized(name: str) -> "tuple[Run, list[Summary]]":
     from bench.analyze import stats
 
     run = store.read(store.find(RESULTS, name))
-    return run, stats.summarize(run)
+    return run, stats.headlines(run)
 
 
 def _print(format: ComparisonFormat | None, **writers: Callable[[], str]) -> None:  # noqa: A002

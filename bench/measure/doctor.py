@@ -50,6 +50,7 @@ def examine(machine: Machine) -> Iterator[Finding]:
     memory = format_rounded_bytes(machine.memory_available_bytes)
     yield Finding("ok", "memory", f"{memory} available; larger cases are skipped with their numbers")
     yield _governor(host["cpu"]["governor"])
+    yield _realtime(machine.realtime_missing)
     yield from _limits()
 
 
@@ -82,6 +83,12 @@ def _governor(governor: str) -> Finding:
             "note", "governor", f"{governor}: clocks follow the load", "cpupower frequency-set -g performance"
         )
     return Finding("ok", "governor", governor)
+
+
+def _realtime(missing: str | None) -> Finding:
+    if missing:
+        return Finding("note", "real time", missing, "only needed for scheduling: rr")
+    return Finding("ok", "real time", "permitted: scheduling: rr shows what the scheduler does to small messages")
 
 
 def _limits() -> Iterator[Finding]:

@@ -29,6 +29,7 @@ STACK_WAIT_S = 0.5
 class Watch:
     """What one launch gave. measured: cases that ended. failure: why the launch ended before its time.
 
+    clocks: bounds of each rank's clock against rank 0's, at start and end; None where it is one clock.
     ready_s: from the request to the moment in which all ranks had joined; None if that never came.
     """
 
@@ -36,6 +37,7 @@ class Watch:
     facts: list[Json] = field(default_factory=list)
     ready_s: float | None = None
     failure: Failure | None = None
+    clocks: list[list[list[int]]] | None = None
 
 
 @dataclass(slots=True)
@@ -153,6 +155,7 @@ class _Ears:
                 one.said = message["text"]
             case "done":
                 one.finished = True
+                self.result.clocks = message.get("clocks") or self.result.clocks
 
 
 def _evidence(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:

@@ -138,5 +138,6 @@ def _record(block: Block, outcome: Watch) -> Json:
         "world_size": block.world_size,
         "launch": block.launch,
         "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
+        "clocks": outcome.clocks,
         "ranks": sorted(outcome.facts, key=lambda facts: int(facts["rank"])),
     }

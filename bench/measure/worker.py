@@ -6,7 +6,7 @@ In: a `Seat` (who am I, the way to my parent) and a `Job`. Out, over the pipe, J
     begin    rank 0: a case begins
     sampled  rank 0: a case ended, with its line for samples.jsonl
     error    any rank: an exception, which ends it
-    done     every rank: all cases measured
+    done     every rank: all cases measured; rank 0: how the clocks differ
 
 Writes no file but the log, which takes what torch and its libraries print.
 """
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench import encoding
-from bench.measure import collectives, environment, faults, timing
+from bench.measure import clocks, collectives, environment, faults, timing
 from bench.measure.group import Group, facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.sampling import Agreed, sample
@@ -58,8 +58,10 @@ def main(seat: Seat, job: Job) -> None:
         if kind.scheduling == "rr":
             environment.use_realtime()
         with joined(seat, job.block.backend, job.timeout_s, kind.sync) as group:
+            at_start = clocks.bounds(group)
             _serve(seat, job, group)
-        seat.send({"kind": "done"})
+            at_end = clocks.bounds(group)
+        seat.send({"kind": "done", "clocks": [at_start, at_end] if at_start and at_end else None})
     except BaseException as error:
         traceback.print_exc()
         seat.send({"kind": "error", "text": _one_line(error)})

@@ -5,7 +5,7 @@ In: conclusions. Out: Markdown. Computes nothing but layout.
 
 from collections.abc import Callable, Sequence
 
-from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need
+from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, Summary
 from bench.present.labels import family, label
 from bench.present.tables import NOTHING, lines, markdown
 from bench.units import format_rate, format_rounded_bytes, format_seconds
@@ -16,6 +16,9 @@ def sections(analysis: Analysis) -> list[str]:
     parts = ["## What stands out", diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
         parts += ["The run contradicts itself:", lines(finding.text for finding in analysis.inconsistencies)]
+    noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
+    if noticed:
+        parts += ["## Outliers", OUTLIERS_EXPLAINED, outliers(noticed)]
     if analysis.fits:
         parts += ["## How time depends on size", MODEL_EXPLAINED, models(analysis.fits)]
     if analysis.bounds:
@@ -27,6 +30,21 @@ MODEL_EXPLAINED = (
     "t = α + size·β, piecewise, least relative squares; r∞ = 1/β and n½ = α/β are those of the largest sizes "
     "(algorithm bandwidth). With 95 % intervals over launches."
 )
+
+
+OUTLIERS_EXPLAINED = (
+    "Iterations more than 1.5 (far: 3) interquartile ranges above the upper quartile, all of them kept. What was seen "
+    "in the same stretch of time is a likely cause, not a proven one."
+)
+
+
+def outliers(noticed: Sequence[Summary]) -> str:
+    """One row a case, with what was seen beside its outliers."""
+    rows = [
+        [label(s.case), f"{s.outliers} of {s.iterations}", str(s.far_outliers), "; ".join(s.outlier_causes)]
+        for s in noticed
+    ]
+    return markdown(rows, ["case", "outliers", "far", "seen beside them"], ["left", "right", "right", "left"])
 
 
 def diagnosis(found: Diagnosis) -> str:

@@ -123,6 +123,9 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
             f"CollBench {host.get('collbench')} (commit {host.get('commit')})" + _nccl(session)
         )
     lines.append(f"**Data**: {_verified(summaries)}")
+    timers = [s.timer_s for s in summaries if s.timer_s is not None]
+    if timers:
+        lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
     return lines
 
 

@@ -1,0 +1,108 @@
+"""Ranks with different clocks: their offset is bounded, arrivals are laid on one clock, and doubt is respected."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.analyze.clocks import Clocks
+from bench.analyze.diagnose import diagnose
+from bench.analyze.stats import summarize
+from bench.measure.launcher import Launcher
+from bench.records import Case
+from clock_ranks import move_clock
+from conftest import invented_run, samples
+from proof.rig import Rig
+
+AHEAD_S = 100
+CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
+SWEEP = """
+backends: [gloo]
+world_sizes: [2]
+launches: 1
+operations: [all_reduce]
+sizes: [4KiB]
+sampling: {warmup: 2, warmup_seconds: 0, iterations: 60}
+timeout: 20s
+"""
+
+
+@dataclass
+class Elsewhere:
+    """Starts ranks of which all but the first read another clock."""
+
+    launcher: Launcher
+
+    def start(self, world_size: int, target: str, argument: Any) -> Any:
+        return self.launcher.start(world_size, "clock_ranks:enter", (AHEAD_S, target, argument))
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if move_clock(1) else 0)
+    if os.waitpid(child, 0)[1]:
+        pytest.skip("time namespaces are refused here")
+    before = dict(os.environ)
+    with Launcher() as launcher:
+        yield Rig(launcher, tmp_path_factory.mktemp("clocks"))
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def test_a_clock_that_is_ahead_is_bounded_and_taken_off(rig):
+    run = rig.measure(SWEEP, Elsewhere(rig.launcher))
+    (launch,) = run.environment[0]["launches"]
+    for side in launch["clocks"]:
+        (_, low, high) = side[1]
+        assert low <= AHEAD_S * 10**9 <= high
+        assert high - low < 50e6
+    raw = np.median(np.ptp(run.samples[0].timed.start_ns, axis=1)) / 1e9
+    assert raw == pytest.approx(AHEAD_S, rel=0.01)
+    aligned = Clocks(run).aligned(run.samples[0])
+    assert np.median(np.ptp(aligned.timings.start_ns, axis=1)) / 1e9 < aligned.uncertainty_s + 0.05
+    (summary,) = summarize(run)
+    assert summary.skew_s is None or summary.skew_s < 0.05
+
+
+def test_a_late_rank_is_named_across_clocks(rig):
+    fault = "faults: [{do: late, rank: 1, delay: 30ms}]\n"
+    (finding,) = diagnose(rig.measure(SWEEP + fault, Elsewhere(rig.launcher))).findings
+    assert finding.rank == 1
+    assert finding.cost_s == pytest.approx(30e-3, rel=0.2)
+
+
+def test_one_clock_is_not_measured(rig):
+    run = rig.measure(SWEEP)
+    assert run.environment[0]["launches"][0]["clocks"] is None
+    assert Clocks(run).aligned(run.samples[0]).uncertainty_s == 0
+
+
+def run_with(low_ns, high_ns, late_ns):
+    rng = np.random.default_rng(1)
+    arrive = rng.exponential(20e3, (80, 2))
+    arrive[:, 1] += late_ns
+    end = arrive.max(axis=1, keepdims=True) + 1e6
+    run = invented_run([samples(CASE, 1, end - arrive, arrive + np.array([0, 5e9]))])
+    sides = [[[0, 0, 0], [at, 5 * 10**9 + low_ns, 5 * 10**9 + high_ns]] for at in (0, 10**9)]
+    ranks = [{"rank": 0, "clock": "a"}, {"rank": 1, "clock": "b"}]
+    run.environment.append(
+        {"launches": [{"backend": "gloo", "world_size": 2, "launch": 1, "ranks": ranks, "clocks": sides}]}
+    )
+    return run
+
+
+def test_nobody_is_late_by_less_than_the_uncertainty():
+    assert [f.rank for f in diagnose(run_with(-(10**4), 10**4, 5e5)).findings] == [1]
+    assert not diagnose(run_with(-(10**6), 10**6, 5e5)).findings
+
+
+def test_after_a_failure_nothing_is_known_of_the_clocks():
+    run = run_with(-(10**4), 10**4, 5e5)
+    run.environment[0]["launches"] *= 2
+    assert Clocks(run).aligned(run.samples[0]) is None
+    (summary,) = summarize(run)
+    assert summary.skew_s is None
