@@ -1,10 +1,12 @@
 """Summaries and warnings of invented runs say what was put into them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from bench.analyze import trust
-from bench.analyze.stats import summarize
+from bench.analyze.stats import headlines, summarize
 from bench.records import Case, Failure, Fault, Samples
 from conftest import invented_run, samples
 
@@ -94,3 +96,51 @@ def test_the_head_of_a_report_warns_of_what_matters():
     warnings = trust.warnings_of(run, summarize(run))
     assert "planted on purpose" in warnings[0]
     assert any("one launch only" in warning for warning in warnings)
+
+
+def test_runs_are_compared_by_the_very_numbers_of_the_report():
+    rng = np.random.default_rng(2)
+    other = dataclasses.replace(CASE, size_bytes=CASE.size_bytes * 2)
+    made = [
+        samples(case, launch, 1e6 * rng.lognormal(0, 0.2, (60, CASE.world_size)))
+        for case, launches in ((CASE, 3), (other, 1))
+        for launch in range(1, launches + 1)
+    ]
+    made.append(Samples(CASE, 4, 0.0, failure=Failure("killed", 0, "gone")))
+    run = invented_run(made, launches=4)
+    fields = ("case", "launches", "iterations", "time_s", "medians_s", "algbw", "busbw", "failures")
+    for brief, whole in zip(headlines(run), summarize(run), strict=True):
+        assert all(getattr(brief, name) == getattr(whole, name) for name in fields)
+
+
+def test_what_disturbed_a_case_is_said_beside_its_outliers():
+    duration = ms(*[[1, 1]] * 60, *[[1.4, 1.4]] * 2)
+    quiet = samples(CASE, 1, duration)
+    usage = dataclasses.replace(quiet.usage, steal_s=0.2, throttled=4, machine_busy_s=4.0)
+    (summary,) = summarize(invented_run([dataclasses.replace(quiet, usage=usage)]))
+    said = " ".join(summary.outlier_causes)
+    ranks = CASE.world_size
+    for part in (f"{3 * ranks} involuntary", "the hypervisor took 20% of a core", "4 periods", "other processes used"):
+        assert part in said, part
+    (clean,) = summarize(invented_run([samples(CASE, 1, ms(*[[1, 1.1]] * 30))]))
+    assert (clean.outliers, clean.outlier_causes) == (0, ())
+
+
+def test_a_warm_up_that_was_not_over_is_left_out_and_said():
+    rng = np.random.default_rng(6)
+    slow_first = 1e6 * rng.lognormal(0, 0.05, (120, 1)) * np.where(np.arange(120) < 12, 3, 1)[:, None]
+    (summary,) = summarize(invented_run([samples(CASE, 1, np.repeat(slow_first, CASE.world_size, axis=1))]))
+    assert abs(summary.warmup_trimmed - 12) <= 2
+    assert summary.iterations == 120 - summary.warmup_trimmed
+    assert any("first iterations were left out" in warning for warning in summary.warnings)
+
+
+def test_percentiles_need_their_count():
+    def percentiles(count):
+        (summary,) = summarize(invented_run([samples(CASE, 1, np.full((count, CASE.world_size), 1e6))]))
+        return summary.p90_s, summary.p95_s, summary.p99_s
+
+    assert percentiles(35) == (None, None, None)
+    assert percentiles(36) == (pytest.approx(1e-3), None, None)
+    assert percentiles(367) == (pytest.approx(1e-3), pytest.approx(1e-3), None)
+    assert percentiles(368)[2] == pytest.approx(1e-3)

@@ -15,6 +15,7 @@ import pytest
 from bench.measure.launcher import Launcher
 from conftest import ROOT
 from proof import links
+from proof.rig import Rig
 
 needs_links = pytest.mark.skipif(links.obstacle() is not None, reason=str(links.obstacle()))
 needs_tun = pytest.mark.skipif(links.tun_obstacle() is not None, reason=str(links.tun_obstacle()))
@@ -35,6 +36,11 @@ buffers: hot
 timeout: 30s
 seed: 1
 """
+
+
+def measured(network, launcher, text, folder):
+    """What the suite measures over the network."""
+    return Rig(launcher, folder).measure(text, links.NamespacedLauncher(launcher, network)).samples
 
 
 def left_behind() -> list[str]:
@@ -67,7 +73,7 @@ def seconds(launcher, tmp_path):
     """Median of the slowest rank's time of an all-reduce over a network."""
 
     def of(network: links.Network, *numbers: int) -> float:
-        (samples,) = links.measured(network, launcher, configuration(*numbers), tmp_path)
+        (samples,) = measured(network, launcher, configuration(*numbers), tmp_path)
         assert samples.failure is None, samples.failure
         return statistics.median(samples.timed.duration_ns.max(axis=1)) / 1e9
 

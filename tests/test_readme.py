@@ -36,6 +36,8 @@ def test_command(line, checkout):
     quick = []
     if arguments[0] == "run" and "configs/smoke.yaml" not in arguments and "--resume" not in arguments:
         quick = ["--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]"]
+    if any(argument.startswith("budget=") for argument in arguments):
+        quick += ["--set", "budget=4s"]
     command = [sys.executable, str(ROOT / "run_bench.py"), *arguments, *quick]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,6 +40,8 @@ def plan(plan: Plan) -> str:
         f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements, {count}; seed {plan.seed}",
         f"takes {bound} {format_seconds(estimate_s(plan))}",
     ]
+    if plan.budget_s is not None:
+        lines.append("of that, what these launches leave buys further ones for the cases with the widest intervals")
     if plan.skips:
         lines += ["", f"{len(plan.skips)} cases are skipped:"]
         lines += [f"  {label(skip.case)}: {skip.reason}" for skip in plan.skips]

@@ -41,10 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import config, plan, store
-from bench.measure import environment, launcher
-from bench.measure.sweep import sweep
-from bench.records import Block, Case, Samples
+from bench.measure import launcher
 
 # Where `ip netns` keeps its namespaces: files that hold them open.
 FOLDER = Path("/var/run/netns")
@@ -313,24 +310,3 @@ def enter(seat: launcher.Seat, argument: tuple[Network, str, Any]) -> None:
     _move_to(network.namespaces[seat.rank])
     os.environ["GLOO_SOCKET_IFNAME"] = network.interfaces[seat.rank]
     launcher._enter(target, seat, inner)
-
-
-class _Nobody:
-    """An observer whom nothing interests."""
-
-    def launching(self, block: Block) -> None: ...
-
-    def begun(self, case: Case, launch: int) -> None: ...
-
-    def ended(self, samples: Samples) -> None: ...
-
-
-def measured(network: Network, entered: launcher.Launcher, text: str, results: Path) -> list[Samples]:
-    """What the suite measures over the network by this configuration (YAML); the run is kept in `results`."""
-    raw = text.encode()
-    planned = plan.expand(config.parse(raw, "proof"), environment.machine(), seed=1)
-    path = store.create(results, planned, raw, {})
-    ranks = NamespacedLauncher(entered, network)
-    with store.Journal(path) as journal:
-        sweep(planned, set(), ranks, journal.append, path / store.LOG, lambda _: None, _Nobody())
-    return store.read(path).samples

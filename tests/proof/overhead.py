@@ -1,5 +1,6 @@
 """The reported time against a bare loop of the same calls, interleaved in one process group: ratio 1.00."""
 
+import gc
 import time
 
 import numpy as np
@@ -60,6 +61,7 @@ def main(seat: Seat, job: list[tuple[int, int, int, int]]) -> None:
     """
     if environment.realtime_obstacle() is None:
         environment.use_realtime()
+    gc.disable()  # as a rank of the suite does while it measures
     with joined(seat, "gloo", 120) as group:
         rng = np.random.default_rng(5)  # the same order on every rank
         for size, depth, pairs, length in job:
