@@ -9,6 +9,7 @@ whole report may (1.2 s against 0.2 s, measured), and each rank needs the stop r
 """
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,23 +45,29 @@ def median_interval(samples: Floats) -> Interval:
         return Interval(float(np.median(samples)), float(np.min(samples)), float(np.max(samples)), "range of too few")
     effective = effective_size(samples)
     q = _binomial_half_quantile((1 - CONFIDENCE) / 2, effective) / effective
-    low, middle, high = np.quantile(samples, [q, 0.5, 1 - q]).tolist()
+    low, middle, high = quantiles(np.sort(samples), [q, 0.5, 1 - q])
     return Interval(middle, low, high, "within-run")
+
+
+def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
+    """Of a sorted array, linear between its values; `numpy.quantile`, ten times as fast for short series."""
+    last = len(ordered) - 1
+    values: list[float] = np.interp(np.multiply(shares, last), np.arange(last + 1), ordered).tolist()
+    return values
 
 
 def effective_size(samples: Floats) -> int:
     """Number of independent samples that carry the same information, at least FEWEST_FOR_MEDIAN.
 
-    The smallest of three estimates, of which each sees what another overlooks: from neighbours (first-order
-    autocorrelation), from all lags together, and from the scatter of BATCHES consecutive batches, which sees drifts.
+    The smaller of two estimates, of which each sees what the other overlooks: from all lags together, and from the
+    scatter of BATCHES consecutive batches, which sees drifts. Short series tell no more than how neighbours correlate.
     """
     n = len(samples)
-    r = max(0.0, rank_correlation(samples[:-1], samples[1:]))
-    estimates = [n * (1 - r) / (1 + r)]
-    if n >= FEWEST_PER_BATCH * BATCHES:
-        ranks = average_ranks(samples) / n
-        estimates += [n / _correlation_time(ranks), n * _batch_efficiency(ranks)]
-    return max(FEWEST_FOR_MEDIAN, int(min(estimates)))
+    if n < FEWEST_PER_BATCH * BATCHES:
+        r = max(0.0, rank_correlation(samples[:-1], samples[1:]))
+        return max(FEWEST_FOR_MEDIAN, int(n * (1 - r) / (1 + r)))
+    ranks = average_ranks(samples) / n
+    return max(FEWEST_FOR_MEDIAN, int(min(n / _correlation_time(ranks), n * _batch_efficiency(ranks))))
 
 
 def _correlation_time(ranks: Floats) -> float:
@@ -78,7 +85,7 @@ def _correlation_time(ranks: Floats) -> float:
 
 def _batch_efficiency(ranks: Floats) -> float:
     """Variance of the mean of independent samples over that which the batches' means show, with Student's t."""
-    means = np.array([batch.mean() for batch in np.array_split(ranks, BATCHES)])
+    means = ranks[: len(ranks) // BATCHES * BATCHES].reshape(BATCHES, -1).mean(axis=1)
     shown = float(means.var(ddof=1)) / BATCHES * (_student(BATCHES - 1) / NORMAL_QUANTILE) ** 2
     return min(1.0, float(ranks.var()) / len(ranks) / shown) if shown > 0 else 1.0
 

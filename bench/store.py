@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import json
 import os
 import re
@@ -220,6 +221,8 @@ def find(root: Path, run: str | None) -> Path:
 def _read_samples(path: Path) -> tuple[list[Samples], tuple[str, ...]]:
     """Line by line: a large run is hundreds of megabytes as text, and a fraction of that as arrays."""
     samples: list[Samples] = []
+    # Millions of integers live for one line each: looking for cycles among them takes a fifth of the time.
+    gc.disable()
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -228,6 +231,8 @@ def _read_samples(path: Path) -> tuple[list[Samples], tuple[str, ...]]:
                 samples.append(_sample_of_line(path, number, line))
     except OSError as error:
         raise StoreError(f"{path}: {_why(error)}") from None
+    finally:
+        gc.enable()
     return samples, ()
 
 

@@ -105,3 +105,9 @@ def test_ranks_share_ties_as_scipy_does():
     assert intervals.average_ranks(values).tolist() == stats.rankdata(values).tolist()
     distinct = np.random.default_rng(1).normal(size=50)
     assert intervals.average_ranks(distinct).tolist() == stats.rankdata(distinct).tolist()
+
+
+def test_quantiles_are_those_of_numpy():
+    values = np.sort(np.random.default_rng(3).normal(size=37))
+    shares = [0.0, 0.013, 0.25, 0.5, 0.9, 1.0]
+    assert intervals.quantiles(values, shares) == pytest.approx(np.quantile(values, shares).tolist())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bench.analyze import steady
 from bench.analyze.steady import steadiness
 
 
@@ -41,3 +42,14 @@ def test_stalls_are_not_taken_for_a_warm_up():
 def test_too_few_or_constant_times_say_nothing(times):
     state = steadiness(times)
     assert (state.trimmed, state.steady) == (0, True)
+
+
+def test_the_search_is_that_of_pelt_with_its_step():
+    """Against `ruptures.Pelt` itself, whose every step is in Python."""
+    from ruptures import Pelt
+
+    for seed in range(20):
+        scores = series((1.0, 40), (1.0 + 0.1 * (seed % 4), 60), seed=seed)
+        scores = (scores - scores.mean()) / scores.std()
+        slow = Pelt(model="l2", min_size=5, jump=5).fit(scores).predict(pen=3 * np.log(100))[:-1]
+        assert steady._change_points(scores) == slow

@@ -7,14 +7,14 @@ straggler that everybody waited for.
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench import intervals, operations
-from bench.analyze.clocks import Aligned, Clocks
+from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
 from bench.analyze.modes import second_mode
 from bench.analyze.steady import Steadiness, steadiness
@@ -97,7 +97,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
     medians = np.array([one.interval.value for one in good])
     time_s = good[0].interval if len(good) == 1 else intervals.launch_interval(medians)
     near, far = _outliers(good)
-    arrivals = [clocks.aligned(one.samples) for one in good]
+    fastest, skew, pure = _of_ranks(good, clocks)
     summary = Summary(
         case=case,
         launches=len(good),
@@ -112,9 +112,9 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         p95_s=_percentile(good, 95),
         p99_s=_percentile(good, 99),
         host_time_s=_host_time(good),
-        fastest_rank_s=_median_of(good, lambda t: t.duration_ns.min(axis=1) / t.calls),
-        skew_s=_of_arrivals(good, arrivals, lambda t: np.ptp(t.start_ns, axis=1).astype(float)),
-        pure_s=_of_arrivals(good, arrivals, _pure_ns),
+        fastest_rank_s=fastest,
+        skew_s=skew,
+        pure_s=pure,
         outliers=near,
         far_outliers=far,
         outlier_causes=causes([one.samples for one in good]) if near else (),
@@ -148,8 +148,8 @@ def _series(samples: Samples) -> _Series:
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     slowest, state = _slowest(samples)
     supported = [percent for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items() if len(slowest) >= fewest]
-    # One call for all of them: with many cases this is where the time of a report goes.
-    low, high, *others = np.percentile(slowest, [25, 75, *supported]).tolist()
+    shares = [0.25, 0.75, *(percent / 100 for percent in supported)]
+    low, high, *others = intervals.quantiles(np.sort(slowest), shares)
     percentiles = dict(zip(supported, others, strict=True))
     return _Series(samples, samples.timed, slowest, state, intervals.median_interval(slowest), (low, high), percentiles)
 
@@ -189,31 +189,32 @@ def _over_launches(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(np.maximum(values, 1e-12)))))
 
 
-def _median_of(good: list[_Series], quantity: Callable[[Timings], Floats]) -> float:
-    return _over_launches([float(np.median(quantity(one.timings)[one.state.trimmed :])) / 1e9 for one in good])
+def _of_ranks(good: list[_Series], clocks: Clocks) -> tuple[float, float | None, float | None]:
+    """Of the fastest rank, of the arrivals (last minus first start), and of the time after everyone had arrived.
 
-
-def _of_arrivals(
-    good: list[_Series], arrivals: Sequence[Aligned | None], quantity: Callable[[Timings], Floats]
-) -> float | None:
-    """The same of arrivals on one clock; None where they are not, or less sure than the quantity is large."""
-    known = [dataclasses.replace(one, timings=a.timings) for one, a in zip(good, arrivals, strict=True) if a]
-    if len(known) < len(good):
-        return None
-    value = _median_of(known, quantity)
-    return value if value >= max(a.uncertainty_s for a in arrivals if a) else None
-
-
-def _pure_ns(timings: Timings) -> Floats:
-    """Last end minus last start."""
-    return np.asarray((timings.start_ns + timings.duration_ns).max(axis=1) - timings.start_ns.max(axis=1), float)
+    The last two are None where arrivals are not on one clock, or less sure than they are large.
+    """
+    aligned = [clocks.aligned(one.samples) for one in good]
+    rows = []
+    for one, arrival in zip(good, aligned, strict=True):
+        timings = one.timings if arrival is None else arrival.timings
+        start, duration = timings.start_ns, timings.duration_ns
+        last = start.max(axis=1)
+        pure = (start + duration).max(axis=1) - last
+        quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
+        rows.append(np.median(quantities[:, one.state.trimmed :], axis=1) / 1e9)
+    fastest, *of_arrivals = (_over_launches(list(column)) for column in np.transpose(rows))
+    if None in aligned:
+        return fastest, None, None
+    unsure = max(one.uncertainty_s for one in aligned if one is not None)
+    skew, after = (value if value >= unsure else None for value in of_arrivals)
+    return fastest, skew, after
 
 
 def _host_time(good: list[_Series]) -> float | None:
-    hosts = [one for one in good if one.timings.host_ns is not None]
-    if not hosts:
-        return None
-    return _median_of(hosts, lambda t: t.host_ns.max(axis=1) / t.calls if t.host_ns is not None else np.zeros(1))
+    hosts = [(one.timings.host_ns, one) for one in good]
+    known = [host[one.state.trimmed :].max(axis=1) / one.timings.calls for host, one in hosts if host is not None]
+    return _over_launches([float(np.median(times)) / 1e9 for times in known]) if known else None
 
 
 def _percentile(good: list[_Series], percent: int) -> float | None:
