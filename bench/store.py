@@ -26,8 +26,9 @@ from bench.records import Json, Plan, Run, Samples
 if TYPE_CHECKING:
     pass
 
-# Raised when a reader of the old number would misread what is written. History: 1 first version.
-SCHEMA = 1
+# Raised when a reader of the old number would misread or refuse what is written. History: 1 first version;
+# 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before).
+SCHEMA = 2
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
     "manifest.json",
