@@ -2,10 +2,13 @@
 
     python -m proof [--quick] [--only NAME ...]
 
---quick: the same lines with fewer repetitions; nothing is written. --only: some claims; nothing is written.
+Each part is kept in docs/accuracy.json as soon as it has run, with its date and commit, and the page is written
+from that file: --only repeats some parts and leaves the others as they are. --quick: the same lines with fewer
+repetitions; nothing is kept.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -13,6 +16,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
@@ -23,7 +27,7 @@ from proof.claim import FULL, QUICK, Claim, Effort, Outcome
 from proof.rig import Rig, rig
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/accuracy.md"
+PAGE, KEPT = ROOT / "docs/accuracy.md", ROOT / "docs/accuracy.json"
 CLAIMS: dict[str, Claim] = {
     "rates": links_recovered.rates,
     "delays": links_recovered.delays,
@@ -41,74 +45,92 @@ ABOUT = (
     "faults and changes that were planted, or on series whose median is known. A line that is missed stays missed: "
     "the gates are not loosened. What each line does is in `tests/proof/`."
 )
-Timed = tuple[Outcome, str, float]
+WORDS = {True: "yes", False: "NO", None: "not tried"}
+Part = dict[str, Any]
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make prove", description="Prove that the suite's numbers are right.")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("--only", nargs="+", choices=CLAIMS, default=list(CLAIMS), help="some claims")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions; nothing is kept")
+    parser.add_argument("--only", nargs="+", choices=CLAIMS, default=list(CLAIMS), help="some parts")
     asked = parser.parse_args(arguments)
-    effort = QUICK if asked.quick else FULL
-    began = time.monotonic()
+    parts: dict[str, Part] = {}
     with tempfile.TemporaryDirectory(prefix="proof-") as name, rig(Path(name)) as used:
-        rows = [row for claim in asked.only for row in _tried(claim, used, effort)]
-    took = time.monotonic() - began
-    print(table(rows))
-    print(f"\n{verdict(rows)}; took {format_seconds(took)}")
-    if effort is FULL and list(asked.only) == list(CLAIMS):
-        PAGE.write_text(page(rows, took), encoding="utf-8")
-        print(PAGE.relative_to(ROOT))
-    return 0 if all(outcome.reached is not False for outcome, *_ in rows) else 1
+        for claim in asked.only:
+            parts[claim] = _tried(claim, used, QUICK if asked.quick else FULL)
+            if not asked.quick:
+                _keep(claim, parts[claim])
+    print(table(parts.values()))
+    print(f"\n{verdict(parts.values())}; took {format_seconds(sum(part['seconds'] for part in parts.values()))}")
+    return 0 if all(outcome["reached"] is not False for part in parts.values() for outcome in part["outcomes"]) else 1
 
 
-def _tried(claim: str, used: Rig, effort: Effort) -> list[Timed]:
+def _tried(claim: str, used: Rig, effort: Effort) -> Part:
     print(f"{claim} ...", file=sys.stderr, flush=True)
     began = time.monotonic()
     outcomes = CLAIMS[claim](used, effort)
     took = time.monotonic() - began
     for outcome in outcomes:
-        print(f"  {_word(outcome):>9}  {outcome.claim}: {outcome.measured}", file=sys.stderr, flush=True)
-    return [(outcome, claim, took) for outcome in outcomes]
+        print(f"  {WORDS[outcome.reached]:>9}  {outcome.claim}: {outcome.measured}", file=sys.stderr, flush=True)
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        "commit": _commit(),
+        "machine": _machine(),
+        "seconds": round(took, 1),
+        "outcomes": [_as_json(outcome) for outcome in outcomes],
+    }
 
 
-def table(rows: Sequence[Timed]) -> str:
-    shown = [(o.claim, o.target, o.measured, _word(o)) for o, *_ in rows]
+def _as_json(outcome: Outcome) -> Part:
+    return {name: getattr(outcome, name) for name in ("claim", "target", "measured", "reached")}
+
+
+def _keep(claim: str, part: Part) -> None:
+    kept = json.loads(KEPT.read_bytes()) if KEPT.exists() else {}
+    kept[claim] = part
+    ordered = {name: kept[name] for name in CLAIMS if name in kept}
+    KEPT.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(page(ordered), encoding="utf-8")
+
+
+def table(parts: Any) -> str:
+    shown = [
+        (outcome["claim"], outcome["target"], outcome["measured"], WORDS[outcome["reached"]])
+        for part in parts
+        for outcome in part["outcomes"]
+    ]
     return tabulate(shown, ["claim", "to reach", "measured", "reached"], tablefmt="pipe", disable_numparse=True)
 
 
-def verdict(rows: Sequence[Timed]) -> str:
-    words = [_word(outcome) for outcome, *_ in rows]
+def verdict(parts: Any) -> str:
+    words = [WORDS[outcome["reached"]] for part in parts for outcome in part["outcomes"]]
     missed, untried = words.count("NO"), words.count("not tried")
     return f"{words.count('yes')} of {len(words)} reached, {missed} missed, {untried} not tried"
 
 
-def _word(outcome: Outcome) -> str:
-    return {True: "yes", False: "NO", None: "not tried"}[outcome.reached]
+def page(parts: dict[str, Part]) -> str:
+    machines = sorted({part["machine"] for part in parts.values()})
+    total = sum(part["seconds"] for part in parts.values())
+    facts = [
+        f"machine: {'; '.join(machines)}",
+        f"command: `make prove` ({format_seconds(total)})",
+        verdict(parts.values()),
+    ]
+    runs = tabulate(
+        [(name, part["date"], part["commit"], format_seconds(part["seconds"])) for name, part in parts.items()],
+        ["part", "date (UTC)", "commit", "took"], tablefmt="pipe", disable_numparse=True,
+    )  # fmt: skip
+    listed = "\n".join(f"- {fact}" for fact in facts)
+    sections = ["# How accurate CollBench is", ABOUT, listed, table(parts.values()), "When each part ran:", runs]
+    return "\n\n".join(sections) + "\n"
 
 
-def page(rows: Sequence[Timed], took: float) -> str:
+def _machine() -> str:
     host = environment.host()
     cpu = host["cpu"]
-    machine = (
-        f"{cpu['usable_cores']} cores of {cpu['model']}"
-        f"{', in a virtual machine' if cpu['hypervisor'] == 'yes' else ''}, kernel {host['kernel']}, "
-        f"Python {host['python']}, torch {host['packages']['torch']}, gloo"
-    )
-    times = {claim: seconds for _, claim, seconds in rows}
-    spent = tabulate(
-        [(claim, format_seconds(seconds)) for claim, seconds in times.items()],
-        ["part", "took"], tablefmt="pipe", disable_numparse=True,
-    )  # fmt: skip
-    facts = [
-        f"machine: {machine}",
-        f"date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        f"commit: {_commit()}",
-        f"command: `make prove`, {format_seconds(took)}",
-        verdict(rows),
-    ]
-    parts = ["# How accurate CollBench is", ABOUT, "\n".join(f"- {fact}" for fact in facts), table(rows)]
-    return "\n\n".join([*parts, "How long each part took:", spent]) + "\n"
+    virtual = ", in a virtual machine" if cpu["hypervisor"] == "yes" else ""
+    versions = f"kernel {host['kernel']}, Python {host['python']}, torch {host['packages']['torch']}, gloo"
+    return f"{cpu['usable_cores']} cores of {cpu['model']}{virtual}, {versions}"
 
 
 def _commit() -> str:
