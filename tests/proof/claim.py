@@ -25,7 +25,7 @@ class Effort:
     blocks: float
 
 
-FULL = Effort("full", 3, 20, 40, 10, 40, 40, 20, 4000, 15, 10, 60.0, 0.6)
+FULL = Effort("full", 3, 20, 40, 10, 40, 40, 20, 4000, 15, 10, 60.0, 1.0)
 QUICK = Effort("quick", 1, 5, 6, 2, 4, 6, 4, 2000, 4, 3, 8.0, 0.1)
 
 

@@ -41,7 +41,7 @@ def unchanged(rig: Rig, effort: Effort) -> list[Outcome]:
 def slowed(rig: Rig, effort: Effort) -> list[Outcome]:
     """A fifth of the operation's own time is spent asleep inside it. The time is that of the run before.
 
-    At the default of 2 s for a case; under normal scheduling, and in real time, where launches scatter less.
+    At a second for a case; under normal scheduling, and in real time, where launches scatter less.
     """
     found = []
     for scheduling in ("normal", "rr"):
@@ -57,7 +57,7 @@ def slowed(rig: Rig, effort: Effort) -> list[Outcome]:
 
 
 def _slowed_pair(rig: Rig, scheduling: str) -> str:
-    settings = {"sizes": "[16MiB]", "seconds": 2}
+    settings = {"sizes": "[16MiB]", "seconds": 1}
     more = f"scheduling: {scheduling}\n"
     before = rig.measure(SWEEP.format(**settings, faults="[]") + more)
     (summary,) = summarize(before)
