@@ -6,8 +6,10 @@ import time
 import numpy as np
 import torch
 import torch.distributed as dist
+from scipy.special import stdtrit
 
-from bench.intervals import launch_interval
+from bench.conclusions import Interval
+from bench.intervals import effective_size
 from bench.measure import collectives, environment, timing
 from bench.measure.group import joined
 from bench.measure.launcher import Seat
@@ -37,8 +39,8 @@ def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
             assert ranks.members[0].connection.poll(900), "the ranks did not answer"
             message, _ = ranks.members[0].receive()
             medians = {name: np.array(values) for name, values in message["medians"].items()}
-            ratio = launch_interval(medians["reported"] / np.sqrt(medians["bare"] * medians["bare again"]))
-            control = launch_interval(medians["bare again"] / medians["bare"])
+            ratio = _mean_ratio(medians["reported"] / np.sqrt(medians["bare"] * medians["bare again"]))
+            control = _mean_ratio(medians["bare again"] / medians["bare"])
             metric = "isolated" if depth == 1 else f"pipelined ({depth})"
             found.append(
                 Outcome(
@@ -52,6 +54,18 @@ def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
     finally:
         ranks.kill()
     return found
+
+
+def _mean_ratio(ratios: np.ndarray) -> Interval:
+    """Geometric mean over the pairs of blocks; they are autocorrelated, so their effective number counts.
+
+    Taken as independent, the control, which compares a loop with itself, missed 1 in 2 of 6 lines.
+    """
+    logs = np.log(ratios)
+    count = effective_size(ratios)
+    half = float(stdtrit(count - 1, 0.975) * logs.std(ddof=1) / np.sqrt(count))
+    middle = float(logs.mean())
+    return Interval(float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), "over blocks")
 
 
 def main(seat: Seat, job: list[tuple[int, int, int, int]]) -> None:
