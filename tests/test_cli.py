@@ -177,7 +177,7 @@ def test_broken_runs_are_one_line(example):
     one_line(example("report", "."), 2, "not a run folder")
     folder = example.folder / "example" / "before"
     store.update_manifest(folder, schema=99)
-    one_line(example("report", str(folder)), 2, "schema 99", "up to 1")
+    one_line(example("report", str(folder)), 2, "schema 99", f"up to {store.SCHEMA}")
     store.update_manifest(folder, schema=1)
     samples = folder / "samples.jsonl"
     lines = samples.read_bytes().split(b"\n")
