@@ -111,19 +111,6 @@ def launch_interval(medians: Floats) -> Interval:
     return _from_logs(center, half, half, "over launches")
 
 
-def ratio_interval(before: Floats, after: Floats) -> Interval:
-    """AFTER / BEFORE of the launches' medians: Welch's t on their logarithms (two or more a side)."""
-    a, b = np.log(before), np.log(after)
-    va, vb = float(np.var(a, ddof=1)) / len(a), float(np.var(b, ddof=1)) / len(b)
-    center = float(np.mean(b) - np.mean(a))
-    if va + vb == 0:
-        half = 0.0
-    else:
-        freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-        half = _t_half_width(va + vb, freedom)
-    return _from_logs(center, half, half, "over launches")
-
-
 def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     """AFTER / BEFORE where a side has one launch: half-widths of the logarithms add in quadrature.
 

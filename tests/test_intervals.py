@@ -35,15 +35,6 @@ def test_launch_interval_is_students_t_on_logs(medians):
         assert (got.low, got.high) == pytest.approx(tuple(want), rel=1e-9)
 
 
-@given(*[st.lists(st.floats(0.5, 2), min_size=2, max_size=8) for _ in range(2)])
-def test_ratio_interval_is_welchs_t_on_logs(before, after):
-    a, b = np.log(before), np.log(after)
-    got = intervals.ratio_interval(np.array(before), np.array(after))
-    if np.ptp(a) > 1e-6 and np.ptp(b) > 1e-6:
-        want = np.exp(stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95))
-        assert (got.low, got.high) == pytest.approx(tuple(want), rel=1e-6)
-
-
 @pytest.mark.parametrize("rho", [0.0, 0.3, 0.6])
 def test_median_interval_covers_the_true_median_of_autocorrelated_series(rho):
     rng = np.random.default_rng(7)
