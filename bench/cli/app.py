@@ -64,7 +64,6 @@ class Format(StrEnum):
     JSON = "json"
 
 
-ConfigFile = Annotated[Path, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")]
 Sets = Annotated[
     list[str], typer.Option("--set", help="Override one setting, such as sampling.iterations=20.", metavar="KEY=VALUE")
 ]
