@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bench.records import Block, Case, Failure, Fault, Json, Plan, Samples, Sampling, Skip, Timings, Usage
+from bench.records import Aggregate, Block, Case, Failure, Fault, Json, Plan, Samples, Sampling, Skip, Timings, Usage
 
 if TYPE_CHECKING:
     from bench.records import Integers
@@ -86,6 +86,8 @@ def samples_to_line(samples: Samples) -> bytes:
         "warmup": _timings_to_json(samples.warmup),
         "timed": _timings_to_json(samples.timed),
     }
+    if samples.aggregate is not None:
+        data["aggregate"] = dataclasses.asdict(samples.aggregate)
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -103,9 +105,10 @@ def samples_from_line(line: bytes) -> Samples:
         stopped_by=data["stopped_by"],
         usage=Usage(**data["usage"]) if data["usage"] else None,
         failure=Failure(**data["failure"]) if data["failure"] else None,
+        aggregate=Aggregate(**data["aggregate"]) if "aggregate" in data else None,
     )
-    if samples.failure is None and samples.timed is None:
-        raise ValueError("neither timings nor a failure")
+    if samples.failure is None and samples.timed is None and samples.aggregate is None:
+        raise ValueError("neither times nor a failure")
     for timings in (samples.warmup, samples.timed):
         if timings is not None and timings.duration_ns.shape[1] != samples.case.world_size:
             raise ValueError(f"{timings.duration_ns.shape[1]} ranks where {samples.case.world_size} were expected")

@@ -43,7 +43,10 @@ class Machine:
 
 
 # Fields of a case that its key names only where they differ from the default.
-CASE_EXTRAS = ("reduce_op", "buffers", "metric", "sync", "scheduling", "depth")
+CASE_EXTRAS = (
+    "reduce_op", "buffers", "metric", "sync", "scheduling", "depth",
+    "placement", "call", "root", "groups", "settings", "ctas", "memory", "oversubscribed",
+)  # fmt: skip
 
 
 # ── what is to be measured ───────────────────────────────────────────────────────────────────────
@@ -54,6 +57,11 @@ class Case:
     metric: "isolated", one call between two stamps, or "pipelined", `depth` calls back to back between them.
     sync: "barrier" before each stretch, or "deadline": an instant that all ranks wait for on their clocks.
     scheduling: "normal", or "rr" for real-time round robin of everything that a rank does.
+    placement: "usual" is the first one that the table of operations lists; else "in" or "out" of place.
+    call: "sync", or "async": the call returns a handle, which is waited for before the second stamp.
+    root: of a rooted operation. groups: "world", or a division of it (`operations.Layout`), such as "strided:2".
+    settings: environment variables of the ranks, such as "NCCL_ALGO=Ring NCCL_PROTO=LL". ctas: how many blocks NCCL
+    may use, 0 for its own choice. memory: "plain", or "registered" with NCCL. oversubscribed: ranks share a GPU.
     """
 
     op: str
@@ -67,6 +75,14 @@ class Case:
     sync: str = "barrier"
     scheduling: str = "normal"
     depth: int = 1
+    placement: str = "usual"
+    call: str = "sync"
+    root: int = 0
+    groups: str = "world"
+    settings: str = ""
+    ctas: int = 0
+    memory: str = "plain"
+    oversubscribed: bool = False
 
     @property
     def key(self) -> str:
@@ -75,12 +91,13 @@ class Case:
         A field at its default is left out, so that runs made before the field existed still match.
         """
         head = f"{self.op}/{self.backend}/n{self.world_size}/{self.dtype}/{self.size_bytes}"
-        extras = [
-            f"{name}={getattr(self, name)}"
-            for name in CASE_EXTRAS
-            if getattr(self, name) != Case.__dataclass_fields__[name].default
-        ]
-        return "/".join([head, *extras])
+        return "/".join([head, *self.extras])
+
+    @property
+    def extras(self) -> list[str]:
+        """What differs from the defaults, such as `reduce_op=max`."""
+        values = ((name, getattr(self, name)) for name in CASE_EXTRAS)
+        return [f"{name}={value}" for name, value in values if value != Case.__dataclass_fields__[name].default]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +195,8 @@ class Job:
 
 def case_order(case: Case) -> tuple[object, ...]:
     """Sort key for tables: everything that names a table, then world size, then size."""
-    return (
-        case.op,
-        case.backend,
-        case.metric,
-        case.sync,
-        case.scheduling,
-        case.depth,
-        case.dtype,
-        case.reduce_op,
-        case.buffers,
-        case.world_size,
-        case.size_bytes,
-    )
+    extras = (getattr(case, name) for name in CASE_EXTRAS)
+    return (case.op, case.backend, case.metric, case.dtype, *extras, case.world_size, case.size_bytes)
 
 
 # ── what was measured: facts ─────────────────────────────────────────────────────────────────────
@@ -249,10 +255,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Aggregate:
+    """All that another tool has left of a case in one launch: one time, and how it says that it came about.
+
+    time_s: for one call. statistic: such as "mean of 20 calls back to back, averaged over ranks".
+    iterations: calls behind it; None where the tool does not tell.
+    """
+
+    time_s: float
+    statistic: str
+    iterations: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Samples:
     """One case in one launch: a line of `samples.jsonl`. With a `failure`, the rest may be missing.
 
     unix_s: wall-clock time at which the case began. base_ns: monotonic time that starts refer to.
+    aggregate: in place of `timed`, where another tool measured (`importers`).
     """
 
     case: Case
@@ -264,6 +284,7 @@ class Samples:
     stopped_by: str | None = None
     usage: Usage | None = None
     failure: Failure | None = None
+    aggregate: Aggregate | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     pass
 
 # Raised when a reader of the old number would misread or refuse what is written. History: 1 first version;
-# 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before).
-SCHEMA = 2
+# 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
+# 3 cases have placement, call, root, groups and what follows, samples may be an aggregate (2 reads as before).
+SCHEMA = 3
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
     "manifest.json",

@@ -22,4 +22,4 @@ def metric_name(case: Case) -> str:
 
 def extras(case: Case) -> list[str]:
     """What of a case differs from the defaults, such as `reduce_op=max`."""
-    return case.key.split("/")[5:]
+    return case.extras
