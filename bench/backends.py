@@ -32,5 +32,6 @@ BACKENDS = {
         Backend("gloo", "cpu", "TCP between CPU processes; works everywhere", frozenset(), 1e-3, 0.9e9),
         # Rates: order of magnitude of two GPUs joined by PCIe.
         Backend("nccl", "cuda", "NVIDIA GPUs, one a rank", frozenset(), 5e-5, 10e9),
+        *(Backend(name, "cpu", "only imported", frozenset(), 1e-4, 1e9) for name in ("mpi", "torch-mpi", "ucc")),
     )
 }

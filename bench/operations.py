@@ -41,6 +41,7 @@ class Operation:
     reduces: bool
     fewest_ranks: int = 1
     paired: bool = False
+    placements: tuple[str, ...] = ("out",)
 
 
 DTYPES = {
@@ -68,6 +69,7 @@ OPERATIONS = {
             bus_factor=lambda n: 2 * (n - 1) / n,
             buffers=1,
             reduces=True,
+            placements=("in", "out"),
         ),
         # Both directions at once, so that one slow direction makes the pair slow.
         Operation(
@@ -81,6 +83,17 @@ OPERATIONS = {
         ),
     )
 }
+# Shim until the whole table is there: what importers name.
+_OTHERS = ("all_gather", "all_gather_list", "reduce_scatter", "reduce_scatter_list", "gather", "scatter", "all_to_all")
+for _name in (*_OTHERS, "broadcast", "reduce", "send_recv", "exchange", "ring", "barrier"):
+    OPERATIONS[_name] = Operation(
+        _name,
+        "bytes",
+        (lambda n: (n - 1) / n) if _name in _OTHERS else (lambda n: 1.0),
+        1,
+        _name in {"reduce", "reduce_scatter", "reduce_scatter_list"},
+        placements=("in", "out") if _name in {"broadcast", "reduce"} else ("out",),
+    )
 
 
 def algbw(size_bytes: int, time_s: float) -> float:
