@@ -24,11 +24,9 @@ import psutil
 
 from bench import __version__
 from bench.records import Json, Machine
+from bench.variables import allowed
 
 NOT_AVAILABLE = "not available"
-ALLOWED_VARIABLES = re.compile(
-    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_|SLURM_JOB|SLURM_STEP)[A-Z0-9_]*", re.IGNORECASE
-)
 # Where the kernel does not tell: the size of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -191,7 +189,7 @@ def state() -> Json:
 
 def variables() -> dict[str, str]:
     """The variables of the allow-list that are set."""
-    return {name: value for name, value in sorted(os.environ.items()) if ALLOWED_VARIABLES.fullmatch(name)}
+    return allowed(os.environ.items())
 
 
 def commit() -> str:
