@@ -301,3 +301,9 @@ class Run:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def imported(self) -> Json | None:
+        """What the manifest says of where the numbers come from, where another tool measured them."""
+        found = self.manifest.get("imported")
+        return found if isinstance(found, dict) else None

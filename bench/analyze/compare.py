@@ -165,6 +165,7 @@ def _warnings(
         if run.plan.faults:
             kinds = ", ".join(sorted({fault.do for fault in run.plan.faults}))
             yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"
+    yield from _of_imports(before, after)
     if broken:
         yield f"{_count(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
     having: Callable[[str], int] = lambda verdict: sum(change.verdict == verdict for change in changes)  # noqa: E731
@@ -176,13 +177,26 @@ def _warnings(
     alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
     if alone:
         yield (
-            f"{_count(alone, 'case')} with one launch on a side: set launches: 5, or state with --noise-floor by how "
-            "much two measurements of the same thing differ"
+            f"{_count(alone, 'case')} with one launch on a side: set launches: 5 (import several outputs as one run), "
+            "or state with --noise-floor by how much two measurements of the same thing differ"
         )
     if having(INCONCLUSIVE) > alone:
         yield (
             f"{_count(having(INCONCLUSIVE) - alone, 'case')} without a decision at ±{min_change * 100:g} %: more "
             "launches (the table says about how many), a calmer machine or a larger --min-change would bring one"
+        )
+
+
+def _of_imports(before: Run, after: Run) -> Iterable[str]:
+    imports = [run for run in (before, after) if run.imported is not None]
+    for run in imports:
+        told = run.imported or {}
+        tool, statistic = (", ".join(map(str, told.get(key, []))) for key in ("tool", "statistic"))
+        yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
+    if len(imports) == 1:
+        yield (
+            "the other run was measured here (maximum over ranks, median over iterations): what the two ways of "
+            "counting differ by is part of each ratio"
         )
 
 

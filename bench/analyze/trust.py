@@ -21,15 +21,49 @@ LAUNCHES_FOR_A_CLAIM = 5
 def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
     """What a reader must know before believing the table."""
     session = run.environment[0] if run.environment else {}
-    found = [*_of_the_plan(run), *run.warnings, *_of_completeness(run), *_of_the_machine(run, session)]
+    found = [
+        *_of_the_import(run),
+        *_of_the_plan(run),
+        *run.warnings,
+        *_of_completeness(run),
+        *_of_the_machine(run, session),
+    ]
     found += _of_the_samples(summaries)
     return found
+
+
+def _of_the_import(run: Run) -> Iterable[str]:
+    """Where another tool measured: how, what it checked, what is not known."""
+    told = run.imported
+    if told is None:
+        return
+    for statistic in told.get("statistic", []):
+        yield (
+            f"imported from {', '.join(told.get('tool', []))}: each time is a {statistic}; stragglers are hidden, and "
+            "no rank's arrival is known"
+        )
+    yield f"CollBench verified none of the results; {_checked(told)}"
+    yield from told.get("notes", [])
+    yield from (f"not told: {what}" for what in told.get("unknown", []))
+    yield from (f"left out: {count} rows: {why}" for why, count in told.get("left_out", {}).items() if count)
+
+
+def _checked(told: Json) -> str:
+    """What the tool itself says of its results."""
+    verified = told.get("verified", {})
+    right, wrong, unsaid = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
+    if not right and not wrong:
+        return "the tool's output does not say that it checked any"
+    parts = [f"{right} right", f"{wrong} wrong", *([f"did not check {unsaid}"] if unsaid else [])]
+    return f"the tool itself found {parts[0]} and {parts[1]}" + (f", and {parts[2]}" if unsaid else "")
 
 
 def _of_the_plan(run: Run) -> Iterable[str]:
     for fault in run.plan.faults:
         yield f"a fault was planted on purpose: {fault.do} on rank {fault.rank}; these numbers measure nothing else"
-    if run.plan.launches == 1:
+    if run.plan.launches == 1 and run.imported is not None:
+        yield "one launch only: there are no intervals; import the output of several runs for them"
+    elif run.plan.launches == 1:
         yield (
             "one launch only: the intervals do not know how launches differ, which is often more than they say; "
             "set launches: 5 for a claim"

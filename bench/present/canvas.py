@@ -44,14 +44,15 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path.with_suffix(".svg"))
 
 
-def framed(
-    question: str, run: Run, summaries: Sequence[Summary], marks: str = "bars: 95 % intervals"
-) -> tuple[Figure, Axes]:
+def framed(question: str, run: Run, summaries: Sequence[Summary], marks: str | None = None) -> tuple[Figure, Axes]:
     """A figure with one set of axes and a title that asks a question and says of what."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
     cases = [s.case for s in summaries]
     what = ", ".join(sorted({f"{case.op} on {case.backend}" for case in cases}))
+    if marks is None:
+        known = any(s.time_s is not None and s.time_s.known for s in summaries)
+        marks = "bars: 95 % intervals" if known else "no intervals are known"
     launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
     axes.set_title(f"{question}\n{what}, {_dtypes(cases)}, {launches}; {marks}", fontsize=10.5)
     return figure, axes
@@ -80,6 +81,11 @@ def log_time_axis(axes: Axes) -> None:
     if high / low < 100:  # decades alone would leave a narrow range with one label or none
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     time_axis(axes.yaxis)
+
+
+def time_label(run: Run) -> str:
+    """What a time on an axis is."""
+    return "time of one operation " + ("(median)" if run.imported is None else "(as imported)")
 
 
 def time_axis(axis: Any) -> None:
@@ -128,8 +134,9 @@ def with_intervals(
     axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
 ) -> None:
     """One line of values with the interval of each."""
-    low, high = (np.array(side) for side in interval)
     values = np.array(y)
+    # Without width it is no interval, and no bar is drawn.
+    low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
     axes.errorbar(
         x,
         values,
