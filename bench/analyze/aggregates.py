@@ -28,7 +28,7 @@ def of_aggregates(case: Case, launches: Sequence[Samples]) -> Summary:
         medians_s=tuple(times.tolist()),
         scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
         algbw=operations.algbw(case.size_bytes, time_s.value),
-        busbw=operations.busbw(case.op, case.world_size, case.size_bytes, time_s.value),
+        busbw=operations.busbw(case, time_s.value),
         stopped_by="imported",
         failures=failures,
         warnings=(failed,) if failures else (),

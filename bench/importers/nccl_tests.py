@@ -32,7 +32,6 @@ from bench.operations import OPERATIONS
 from bench.records import Aggregate, Case, Failure
 
 BACKEND = "nccl"
-ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 AVERAGES = {
     "rank0": "of rank 0",
     "avg": "averaged over ranks",
@@ -95,7 +94,7 @@ def _section(section: Section, options: Options, where: str, operation_named: st
     _facts(section, reading)
     _remarks(section, reading)
     unit = section.unit or _unit(section.rows, reading)
-    rooted = op in ROOTED
+    rooted = OPERATIONS[op].rooted
     rows = [row for row in section.rows if _usable(row, ranks if rooted else None, reading)]
     _check_rates(rows, op, ranks // len(set(section.colours.values()) or {0}), unit, reading)
     for row in rows:
@@ -193,7 +192,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Cas
     """In its usual placement; what its operation does not know stays at its default."""
     together = (section.iterations or row.iterations or 0) * section.aggregated
     metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"
-    reduces = OPERATIONS[op].reduces
+    reduces, rooted = OPERATIONS[op].reduces, OPERATIONS[op].rooted
     return Case(
         op,
         BACKEND,
@@ -203,7 +202,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Cas
         reduce_op=names.REDUCE_OPS.get(row.redop, names.DEFAULT_REDUCE_OP) if reduces else names.DEFAULT_REDUCE_OP,
         metric=metric,
         depth=max(1, together) if metric != "isolated" else 1,
-        root=max(0, row.root or 0) if op in ROOTED else 0,
+        root=max(0, row.root or 0) if rooted else 0,
         groups=division,
         memory="registered" if section.registered else "plain",
     )
