@@ -97,6 +97,24 @@ def test_milliseconds_of_version_1_are_recognised(read):
     assert not any("do not follow" in note for note in reading.notes)
 
 
+def test_the_tests_of_nccl_1_time_a_single_call(read):
+    text = "\n".join(
+        [
+            "$ ./build/test/single/all_reduce_test 10000000",
+            "# Using devices",
+            *(f"#   Device  {rank} ->  {rank} [0x0{rank}] Example GPU" for rank in range(4)),
+            "",
+            "#                                                 out-of-place                    in-place",
+            "#      bytes             N    type      op" + 2 * "     time  algbw  busbw      res",
+            "    10000000      10000000    char     max    1.600   6.25   9.38    0e+00    2.000   5.00   7.50  0e+00",
+        ]
+    )
+    out, usual = read(text).numbers
+    assert (out.case.metric, out.case.dtype, out.case.reduce_op, out.case.world_size) == ("isolated", "int8", "max", 4)
+    assert (out.aggregate.time_s, usual.aggregate.time_s) == (pytest.approx(1.6e-3), pytest.approx(2e-3))
+    assert "one call" in out.aggregate.statistic
+
+
 @pytest.mark.parametrize(
     ("test", "op", "usual"),
     [

@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(slots=True)
 class Section:
-    """One execution. test: such as `all_reduce` of `all_reduce_perf`.
+    """One execution. test: such as `all_reduce` of `all_reduce_perf`. single: each time is that of one call.
 
     ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: calls timed together are their
     product. average: over ranks: "rank0", "avg", "min" or "max"; None where it is not written. unit: of times, in
@@ -72,6 +72,7 @@ class Section:
     cpu_time: bool = False
     timed_each: bool = False
     parallel_init: bool = False
+    single: bool = False
     unit: float | None = None
     counts_errors: bool = True
     out_of_bounds: int | None = None

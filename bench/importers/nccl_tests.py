@@ -164,6 +164,8 @@ def _remarks(section: Section, reading: Reading) -> None:
             "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
             "every version prints"
         )
+    if section.single:
+        return
     if section.average is None:
         reading.lacks("how ranks were combined (-a): the tool's default, their average, is assumed")
     if section.iterations is None:
@@ -191,7 +193,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
 def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
     """In its usual placement; what its operation does not know stays at its default."""
     together = (section.iterations or row.iterations or 0) * section.aggregated
-    metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"
+    metric = "graph" if section.graph else "isolated" if section.blocking or section.single else "pipelined"
     reduces, rooted = OPERATIONS[op].reduces, OPERATIONS[op].rooted
     return Case(
         op,
@@ -217,7 +219,7 @@ def _numbers(row: Row, section: Section, case: Case, unit: float, reading: Readi
         elif block.time is None or block.time.value <= 0:
             reading.left_out["no time in one half of the row"] += 1
         else:
-            iterations = section.iterations or row.iterations
+            iterations = 1 if section.single else section.iterations or row.iterations
             calls = iterations * section.aggregated if iterations else None
             yield Number(
                 placed, Aggregate(block.time.value * unit, _statistic(section, iterations), calls), None, verified
@@ -226,6 +228,8 @@ def _numbers(row: Row, section: Section, case: Case, unit: float, reading: Readi
 
 def _statistic(section: Section, iterations: int | None) -> str:
     """How a time of this execution came about, in words."""
+    if section.single:
+        return "time of one call, from issuing it on the first GPU until all were done"
     over = AVERAGES[section.average or "avg"]
     calls = f"{iterations} calls" if iterations else "an unknown number of calls"
     if section.aggregated > 1:

@@ -30,11 +30,15 @@ _VALUES = re.compile(rf"\s*({_VALUE})(?![\d.])", re.IGNORECASE)
 _WORD = re.compile(r"\s*([a-z]+)\b")
 _ROOT = re.compile(r"\s*(-?\d+)(?![\d.])")
 _RANK = re.compile(
-    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?(?:on\s+(\S+)|uses)\s+device\s+(\d+)\s+\[[^\]]*\]\s+(.*)"
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*)"
 )
+# The tests that came with NCCL 1 itself: one process, no settings.
+_RANK_OF_NCCL_1 = re.compile(r"(?:Rank|Device)\s+(\d+)\s+(?:uses device|->)\s+\d+\s+\[[^\]]*\]\s+(.*)")
 _SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
-_TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
+_TEST = re.compile(
+    r"(?<![\w-])(?:(\w+?)_perf(?:_mpi)?|(all_reduce|all_gather|reduce_scatter|broadcast|reduce)_test)\b(?!\.)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class _Reader:
                 reaction(self, line)
         test = _TEST.search(line)
         if test is not None and "Collective test" not in line:
-            self.hint = test[1]
+            self.hint = test[1] or test[2]
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────
     def _begin(self, if_closed: bool = False) -> None:
@@ -156,10 +160,17 @@ class _Reader:
         match = _RANK.search(line)
         if match:
             self._begin(if_closed=True)
-            rank, group, host, _, name = match.groups()
+            rank, group, host, name = match.groups()
             device = name.strip().rstrip(".").strip()
             self.now.ranks.append(Rank(whole(rank) or 0, whole(group or "0") or 0, host or "", device))
             self.now.ranks_cut = self.now.ranks_cut or line.endswith("...")
+
+    def device_of_nccl_1(self, line: str) -> None:
+        match = _RANK_OF_NCCL_1.search(line)
+        if match:
+            self._begin(if_closed=True)
+            self.now.tool, self.now.single = "tests of NCCL 1", True
+            self.now.ranks.append(Rank(whole(match[1]) or 0, 0, "", match[2].strip()))
 
     def nccl(self, line: str) -> None:
         match = re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)
@@ -254,6 +265,7 @@ _REACTIONS: tuple[tuple[str, Callable[[_Reader, str], None]], ...] = (
     ("Per-Iteration Report", _Reader.each),
     ("Parallel Init Enabled", _Reader.parallel),
     ("Rank", _Reader.device),
+    ("[0x", _Reader.device_of_nccl_1),
     ("CCL version", _Reader.nccl),
     ("NCCL INFO", _Reader.info),
     ("-place", _Reader.halves),

@@ -2,7 +2,8 @@
 
 In: a `Source`. Out: a `Reading`. Collectives are timed one by one with a barrier between, averaged over calls and
 ranks: metric isolated. `osu_latency` is half a round trip; `osu_bw` and `osu_bibw` send windows of messages back to
-back: metric pipelined. All of them use the same buffers each time (`hot`). The number of ranks is not in the
+back: metric pipelined. All of them use the same buffers each time (`hot`), one to send and another to receive (out of
+place). The number of ranks is not in the
 output: it is 2 for pairs, else it comes from a launcher's command line, from `#Using NCCL` lines, or from the user.
 
 What OSU calls size is one rank's message (to one other rank, for all-to-all); ours is the total, so it is multiplied
@@ -14,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from bench.dtypes import BYTES
 from bench.errors import ForeignError
 from bench.importers import names
 from bench.importers.found import (
@@ -22,6 +24,7 @@ from bench.importers.found import (
     Reading,
     chosen_operation,
     chosen_ranks,
+    placement,
     printed,
     whole,
 )
@@ -65,7 +68,6 @@ TESTS = {
 }
 # Of older versions, which do not print the datatype; what only moves bytes was char.
 OLD_REDUCED, OLD_MOVED = "MPI_FLOAT", "MPI_CHAR"
-NO_BYTES = "bytes"
 
 _TITLE = re.compile(r"#\s*OSU\s+(\S+)\s+(.*?)\s*Test\b\s*(?:v\.?\s?(\d\S*))?\s*$", re.IGNORECASE)
 _COLUMN = re.compile(
@@ -210,7 +212,7 @@ def _case(table: _Table, test: Test, asynchronous: bool, ranks: int, reading: Re
     """All but the size."""
     reduces = OPERATIONS[test.op].reduces
     library, _, device = table.library.upper().partition("-")
-    if table.datatype is None and test.op != "barrier":
+    if table.datatype is None and OPERATIONS[test.op].typed:
         reading.lacks(
             "the datatype is not in the output: MPI_FLOAT for reductions and MPI_CHAR for the rest is assumed"
         )
@@ -221,11 +223,12 @@ def _case(table: _Table, test: Test, asynchronous: bool, ranks: int, reading: Re
         test.op,
         "mpi" if library == "MPI" else "nccl",
         ranks,
-        NO_BYTES if test.op == "barrier" else names.DTYPES[datatype],
+        BYTES.name if not OPERATIONS[test.op].typed else names.DTYPES[datatype],
         0,
-        buffers="hot",
+        buffers="hot" if OPERATIONS[test.op].sized else "rotate",  # the default, where there are none
         metric="pipelined" if test.window else "isolated",
         depth=WINDOW if test.window else 1,
+        placement=placement(test.op, "in" if OPERATIONS[test.op].placements == ("in",) else "out"),
         call="async" if asynchronous else "sync",
         memory=memory,
     )
@@ -234,7 +237,7 @@ def _case(table: _Table, test: Test, asynchronous: bool, ranks: int, reading: Re
 def _numbers(
     table: _Table, test: Test, case: Case, size: int | None, values: list[str], reading: Reading
 ) -> list[Number]:
-    if not size and test.op != "barrier":
+    if not size and OPERATIONS[test.op].sized:
         reading.left_out["size 0" if size == 0 else "no size"] += 1
         return []
     total = (size or 0) * (case.world_size if test.scaled else 1)

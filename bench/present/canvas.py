@@ -64,7 +64,7 @@ def _dtypes(cases: Iterable[Case]) -> str:
 
 def size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
     """Message sizes along x, in powers of two, and the legend."""
-    sizes = sorted({s.case.size_bytes for s in summaries if s.time_s})
+    sizes = sorted({s.case.size_bytes for s in summaries if s.time_s and s.case.size_bytes})
     shown = spread(sizes, 10)
     axes.set_xscale("log", base=2)
     axes.set_xticks(shown, [format_bytes(size) for size in shown])
@@ -112,9 +112,9 @@ def spread(values: list[int], most: int) -> list[int]:
 
 
 def series_of(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
-    """Lines of a plot over sizes: one a world size, and one a table where there are several."""
+    """Lines of a plot over sizes: one a world size, and one a table where there are several. A barrier has no size."""
 
-    good = [s for s in summaries if s.time_s]
+    good = [s for s in summaries if s.time_s and s.case.size_bytes]
     several = len({family(s.case) for s in good}) > 1
     names: dict[str, list[Summary]] = {}
     for s in good:
