@@ -14,12 +14,12 @@ from bench.analyze.surroundings import differences
 from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.conclusions import Change, Comparison, Summary
 from bench.errors import ConfigError, UnmeasurableError
-from bench.records import Case, Json, Run
+from bench.records import CASE_EXTRAS, Case, Json, Run
 
 # Smallest relative change that matters unless the user says otherwise: less is rarely worth a night's work.
 MIN_CHANGE = 0.05
 # Axes that can be compared across; sizes are not among them, because time is meant to differ with them.
-AXES = ("op", "backend", "world_size", "dtype", "reduce_op", "buffers", "metric", "sync", "scheduling", "depth")
+AXES = ("op", "backend", "world_size", "dtype", *CASE_EXTRAS)
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
 
 Pair = tuple[Summary, Summary]

@@ -2,9 +2,9 @@
 
 In: a `Source`. Out: a `Reading`. Collectives are timed one by one with a barrier between, averaged over calls and
 ranks: metric isolated. `osu_latency` is half a round trip; `osu_bw` and `osu_bibw` send windows of messages back to
-back: metric pipelined. All of them use the same buffers each time (`hot`), one to send and another to receive (out of
-place). The number of ranks is not in the
-output: it is 2 for pairs, else it comes from a launcher's command line, from `#Using NCCL` lines, or from the user.
+back: metric pipelined. All of them use the same buffers each time (`hot`), one to send and another to receive (out
+of place). The number of ranks is not in the output: it is 2 for pairs, else it comes from a launcher's command line,
+from `#Using NCCL` lines, or from the user.
 
 What OSU calls size is one rank's message (to one other rank, for all-to-all); ours is the total, so it is multiplied
 by the number of ranks where our size is that of all shares (METHOD: all_gather, gather, scatter, all_to_all).
