@@ -163,7 +163,7 @@ def test_every_verb_works_on_an_imported_run(cli):
         (["plots"], "plots/"),
         (["diagnose"], "nobody can be named"),
         (["list"], "all_reduce, nccl, 4 ranks"),
-        (["compare", path.name, path.name], "INCONCLUSIVE"),
+        (["compare", path.name, path.name, "--format", "json"], '"verdict": "INCONCLUSIVE"'),
         (["plan", "--from", path.name], "imported"),
     ):
         other = cli(*arguments)
