@@ -202,7 +202,7 @@ def case_order(case: Case) -> tuple[object, ...]:
 
 
 # ── what was measured: facts ─────────────────────────────────────────────────────────────────────
-FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start"]
+FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start", "lost"]
 
 
 @dataclass(frozen=True, slots=True)

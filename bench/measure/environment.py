@@ -31,15 +31,19 @@ ASSUMED_CACHE_BYTES = 32 * 2**20
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
-def prepare_process() -> None:
-    """Set the variables that every rank of a run on one machine inherits; call it before any starts.
+def prepare_process(interface: str | None = None) -> None:
+    """Set the variables that every rank of this machine inherits; call it before any starts.
 
-    What the user has set stays. One OpenMP thread: ranks share the cores, and no collective uses more.
-    Loopback: listeners are then closed to the network. Flight recorder off: it costs CPU in each NCCL call.
+    interface: the way to ranks on other machines; None where there are none. What the user has set stays.
+    One OpenMP thread: ranks share the cores, and no collective uses more. Flight recorder off: it costs CPU in
+    each NCCL call. Loopback, if all ranks are here: listeners are then closed to the network. NCCL looks for its
+    ways to other machines by itself.
     """
     defaults = {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "0"}
     loopback = loopback_interface()
-    if loopback:
+    if interface and interface != loopback:
+        defaults |= {"GLOO_SOCKET_IFNAME": interface}
+    elif loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from bench import encoding
 from bench.measure.budget import Spent, next_launch
-from bench.measure.launcher import Ranks
+from bench.measure.ranks import Ranks
 from bench.measure.supervisor import Watch, watch
 from bench.plan import remaining
 from bench.records import Block, Case, Job, Json, Plan, Samples

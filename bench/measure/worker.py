@@ -105,7 +105,7 @@ def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Se
     failure = _verified(work, group, "before timing")
     if failure is not None:
         return Samples(case, job.block.launch, unix_s, failure=failure)
-    misses = seat.gate.misses
+    misses = seat.gate.misses if seat.gate else 0
 
     def tick() -> None:
         seat.progress[seat.rank] += 1
@@ -118,7 +118,7 @@ def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Se
     alone = work.alone()
     costs = {
         "floor": None if alone is None else timing.floor_ns(alone, group.device),
-        "misses": seat.gate.misses - misses if case.sync == "deadline" else None,
+        "misses": seat.gate.misses - misses if seat.gate and case.sync == "deadline" else None,
     }
     base_ns = int(sampled.timed.start_ns.min())
     return Samples(
