@@ -9,7 +9,7 @@ from bench.backends import BACKENDS
 from bench.cases import combinations, obstacle
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.measure import environment
+from bench.measure import channel, environment
 from bench.measure.launcher import Launcher
 from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
 from bench.records import Case
@@ -44,7 +44,7 @@ def walked(launcher, cases: list[Case]) -> dict[str, list[dict]]:
     """What each rank said of each case."""
     ranks = launcher.start(cases[0].world_size, "walk_ranks:walk", cases)
     try:
-        messages = [member.receive()[0] for member in ranks.members]
+        messages = [channel.receive(member.connection)[0] for member in ranks.members]
     finally:
         ranks.kill()
     assert {message["kind"] for message in messages} == {"walked"}, messages
