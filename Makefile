@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install bench-gloo bench-nccl report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,7 +26,12 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@$(COMPILE) 'import bench.cli, bench.config, bench.measure.preload, bench.measure.doctor, bench.present.comparison_plots, rich.progress'
 	@touch $@
 
-.venv/.installed-dev: requirements-dev.txt .venv/.installed
+.venv/.installed-mpi: requirements-mpi.txt .venv/.installed
+	@echo "installing mpi4py and Open MPI into .venv (once)"
+	@$(PIP) -r requirements-mpi.txt
+	@touch $@
+
+.venv/.installed-dev: requirements-dev.txt requirements-mpi.txt .venv/.installed
 	@echo "installing what the tests need into .venv (once)"
 	@$(PIP) -r requirements-dev.txt
 	@$(COMPILE) 'import pytest, hypothesis, scipy.stats'
@@ -34,11 +39,17 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 
 install: .venv/.installed  ## Create .venv with the pinned packages
 
+install-mpi: .venv/.installed-mpi  ## Add mpi4py and Open MPI, which need no system package
+
 bench-gloo: .venv/.installed  ## Measure all-reduce on the CPU: table, report, plots (under a minute)
 	@$(BENCH) run configs/gloo.yaml $(SET)
 
 bench-nccl: .venv/.installed  ## The same on NVIDIA GPUs, one a rank
 	@$(BENCH) run configs/nccl.yaml $(SET)
+
+bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faster at which size
+	@$(BENCH) run configs/mpi.yaml $(SET)
+	@$(BENCH) compare --across backend=gloo,mpi
 
 report: .venv/.installed  ## Rebuild the report of a run: RUN=name, or the newest
 	@$(BENCH) report $(RUN)

@@ -7,7 +7,7 @@ Knows no torch: whether a backend is *here* is a fact about the machine (`record
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.dtypes import DTYPES
+from bench.dtypes import DTYPES, dtype_named
 from bench.operations import OPERATIONS, placement
 from bench.records import Case
 
@@ -21,6 +21,7 @@ class Backend:
     lacking_in: operation → dtypes that it refuses there only.
     reduce_ops_lacking: in any dtype. operations_lacking: operation → why.
     peculiar: operation → what it does in another way than its name says, for the report.
+    polls: whether a rank that waits keeps its core busy. most_elements: that a call can count; None for any number.
     latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks, for the
         time that `plan` guesses when the iteration count is fixed. Nothing measured uses them.
     """
@@ -37,6 +38,8 @@ class Backend:
     reduce_ops_lacking: frozenset[str] = frozenset()
     operations_lacking: Mapping[str, str] = field(default_factory=dict)
     peculiar: Mapping[str, str] = field(default_factory=dict)
+    polls: bool = False
+    most_elements: int | None = None
 
 
 _FLOAT8 = frozenset(name for name in DTYPES if name.startswith("float8"))
@@ -98,7 +101,16 @@ BACKENDS = {
             dtypes_not_reduced=_FLOAT8 | {"float16", "bfloat16"},
             reduce_ops_lacking=frozenset({"avg", "premul_sum"}),
             operations_lacking={"all_reduce_coalesced": "MPI has no call that reduces several buffers together"},
-            peculiar=dict.fromkeys(_OBJECTS, "a pickled object: its size is sent ahead"),
+            peculiar={
+                "all_gather_list": "MPI_Allgatherv into one buffer",
+                "reduce_scatter": "in place, each rank's share is left at the beginning of its buffer",
+                "reduce_scatter_list": "MPI_Reduce_scatter from one buffer",
+                "all_to_all_list": "MPI_Alltoallv between two buffers",
+                **dict.fromkeys(("exchange", "ring", "pairwise"), "MPI_Sendrecv"),
+                **dict.fromkeys(_OBJECTS, "a pickled object: its size is sent ahead"),
+            },
+            polls=True,
+            most_elements=2**31 - 1,  # the int that MPI-3 counts with; Open MPI 5 has no other calls
         ),
         Backend("torch-mpi", "cpu", "torch's own MPI backend, in a torch that was built with MPI", 1e-4, 1e9),
         Backend("ucc", "cpu", "torch's UCC backend, in a torch that was built with UCC", 1e-4, 1e9),
@@ -131,4 +143,13 @@ def lack(case: Case) -> str | None:
         return f"torch's {case.op} works in place"
     if case.call not in operation.calls:
         return f"{case.op} has no asynchronous call"
+    return _lack_of_the_library(case, backend)
+
+
+def _lack_of_the_library(case: Case, backend: Backend) -> str | None:
+    if backend.polls and case.scheduling == "rr":
+        return f"ranks of {case.backend} wait by polling: in real time they would keep all else from their cores"
+    elements = case.size_bytes // dtype_named(case.dtype).itemsize
+    if backend.most_elements is not None and elements > backend.most_elements:
+        return f"{case.backend} counts at most {backend.most_elements} elements; this would be {elements}"
     return None

@@ -6,6 +6,7 @@
     ├── ForeignError              the output of another tool: damaged, unknown, or silent on what is needed
     ├── UnmeasurableError         exit code 3: this machine cannot measure what was asked
     └── RankError                 the ranks' processes could not be started at all
+        └── MpirunError           mpirun did not start them; other backends go on
 
 Raised anywhere below `cli`, which alone prints them and picks the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
@@ -39,3 +40,7 @@ class UnmeasurableError(BenchError):
 
 class RankError(BenchError):
     """The processes that are to be the ranks could not be started."""
+
+
+class MpirunError(RankError):
+    """mpirun could not be started, or did not start what it should: ranks of other backends may well start."""

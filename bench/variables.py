@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterable
 
 ALLOWED = re.compile(
-    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_|SLURM_JOB|SLURM_STEP)[A-Z0-9_]*", re.IGNORECASE
+    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_|SLURM_JOB|SLURM_STEP)[A-Z0-9_]*"
+    r"|OMPI_MCA_(?!initial_wdir|btl_sm_backing_directory|PREFIXES|num_procs|cpu_type)[A-Z0-9_]*",
+    re.IGNORECASE,
 )
 
 

@@ -106,7 +106,8 @@ def test_only_the_command_line_prints_and_exits(path):
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_the_environment_is_read_in_one_place(path):
-    if path.name == "environment.py":
+    # stand_in.py runs in a process of its own, which loads nothing else
+    if path.name in {"environment.py", "stand_in.py"}:
         return
     text = path.read_text()
     assert "os.environ" not in text and "getenv" not in text

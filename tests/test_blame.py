@@ -5,6 +5,7 @@ import pytest
 from bench.measure.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
 
 WAITS = "in all_reduce (/site-packages/torch/distributed/distributed_c10d.py:3010)"
+IN_MPI = "in _on_cpu (/x/bench/measure/timing.py:118)"
 IN_GATE = "in meet (/x/bench/measure/gate.py:30)"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
 
@@ -16,6 +17,7 @@ CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
         ([Evidence(0, exit_code=70, said=CLOSED), Evidence(1, exit_code=70, said="ValueError: bad")], "raised", 1),
         ([Evidence(0, exit_code=70, said=CLOSED), Evidence(1, exit_code=0)], "exited", 1),
         ([Evidence(0), Evidence(1, exit_code=0)], "exited", 1),
+        ([Evidence(0, exit_code=195), Evidence(1, exit_code=195)], "exited", None),
         ([Evidence(0, exit_code=0, finished=True), Evidence(1, exit_code=-11)], "killed", 1),
         (
             [Evidence(0, exit_code=70, said=CLOSED), Evidence(1, exit_code=70, said="RuntimeError: Timed out waiting")],
@@ -36,6 +38,8 @@ def test_an_end(ranks, kind, rank):
         ([Evidence(0, stack=WAITS), Evidence(1, state="stopped"), Evidence(2, stack=WAITS)], 1),
         ([Evidence(0, stack=WAITS, progress=8), Evidence(1, stack="in _hang (/x/faults.py:9)", progress=8)], 1),
         ([Evidence(0, stack=IN_GATE, progress=8), Evidence(1, stack=WAITS, progress=7)], 1),
+        ([Evidence(0, stack=IN_MPI, progress=8), Evidence(1, stack="in _hang (/x/faults.py:9)", progress=8)], 1),
+        ([Evidence(0, stack=IN_MPI, progress=8), Evidence(1, stack=IN_MPI, progress=8)], None),
         ([Evidence(0, stack=WAITS, progress=8), Evidence(1, stack=WAITS, progress=8)], None),
         ([Evidence(0, stack=IN_GATE, progress=8), Evidence(1, progress=8)], None),
     ],

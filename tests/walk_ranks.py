@@ -3,7 +3,7 @@
 import traceback
 
 from bench.measure import timing, workload
-from bench.measure.group import joined
+from bench.measure.join import joined
 from bench.measure.launcher import Seat
 from bench.operations import cycle
 from bench.pools import buffer_bytes

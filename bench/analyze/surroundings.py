@@ -63,6 +63,7 @@ def _of_a_measurement(run: Run) -> dict[str, str]:
     facts["infiniband"] = _all(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
     facts["devices"] = _all(_of_ranks(run, lambda rank: rank.get("device_name")))
     facts["nccl"] = _all(_of_ranks(run, lambda rank: rank.get("nccl")))
+    facts["mpi"] = _all(_of_ranks(run, lambda rank: rank.get("mpi")))
     for name in sorted({name for host in hosts for name in host.get("variables", {})}):
         facts[name] = _all(host.get("variables", {}).get(name, "-") for host in hosts)
     return {**facts, **_settings(run)}

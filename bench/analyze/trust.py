@@ -38,7 +38,7 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
         *_of_completeness(run),
         *_of_the_machine(run, session),
     ]
-    found += _of_the_samples(summaries)
+    found += [*_of_polling(run, session), *_of_the_start(run), *_of_the_samples(summaries)]
     return found
 
 
@@ -121,6 +121,25 @@ def _of_the_machine(run: Run, session: Json) -> Iterable[str]:
         yield "NCCL_DEBUG writes while it measures: unset it"
 
 
+def _of_polling(run: Run, session: Json) -> Iterable[str]:
+    """Ranks that wait by polling take the cores from those that they wait for, once there are fewer of these."""
+    cores = session.get("host", {}).get("cpu", {}).get("usable_cores")
+    polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
+    for backend in sorted({name for name, _ in polling}):
+        crowded = sorted(size for name, size in polling if name == backend and cores and size > cores)
+        if crowded:
+            yield (
+                f"ranks of {backend} wait by polling: at world size {', '.join(map(str, crowded))} they take the "
+                f"{cores} cores from the very ranks that they wait for"
+            )
+
+
+def _of_the_start(run: Run) -> Iterable[str]:
+    """What the launches remarked on how their ranks were started."""
+    launches = (launch for session in run.environment for launch in session.get("launches", []))
+    yield from dict.fromkeys(remark for launch in launches for remark in launch.get("remarks", []))
+
+
 def _of_the_gpus(session: Json) -> Iterable[str]:
     """Throttled, before or after: then the clocks were not those of the card."""
     for moment in ("before", "after"):
@@ -164,7 +183,7 @@ def _of_stalls(stalled: Sequence[Summary], good: Sequence[Summary]) -> str:
         f"take {format_seconds(min(extras))} to {format_seconds(max(extras))} longer than usual (a mean would be up to "
         f"{mean:.1f} times the median)"
     )
-    if all(BACKENDS[s.case.backend].device == "cpu" and s.case.scheduling == "normal" for s in stalled):
+    if all(s.case.backend == "gloo" and s.case.scheduling == "normal" for s in stalled):
         text += (
             ". Likely gloo's event loop and the calling thread fighting for a core: try scheduling: rr, fewer ranks "
             "than cores, or an idle machine"

@@ -1,6 +1,7 @@
 """Verbs that lay runs side by side: `compare`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ from bench.cli.app import PLOTS, RESULTS, verb
 from bench.errors import ConfigError, UnmeasurableError
 
 if TYPE_CHECKING:
-    from bench.conclusions import Summary
+    from bench.conclusions import Comparison, Summary
     from bench.records import Run
 
 SLOWER_OR_FAILED = 1
@@ -31,8 +32,9 @@ class ComparisonFormat(StrEnum):
 @verb
 def compare(
     runs: Annotated[
-        list[str], typer.Argument(help="Two runs, or more, or one with --against.", metavar="BEFORE AFTER")
-    ],
+        list[str] | None,
+        typer.Argument(help="Two runs, or more, or one with --against or --across.", metavar="BEFORE AFTER"),
+    ] = None,
     against: Annotated[
         Path | None, typer.Option(help="A table of expected bandwidths (YAML) to hold one run against.", metavar="FILE")
     ] = None,
@@ -48,7 +50,10 @@ def compare(
     ] = None,
     across: Annotated[
         str | None,
-        typer.Option(help="Compare across this: backend, world_size, ...; or backend=gloo,nccl.", metavar="AXIS"),
+        typer.Option(
+            help="Compare across this: backend, world_size, ...; or backend=gloo,nccl, within one run too.",
+            metavar="AXIS",
+        ),
     ] = None,
     format: Annotated[  # noqa: A002
         ComparisonFormat | None, typer.Option(help="Only this, to stdout; no picture.")
@@ -56,9 +61,12 @@ def compare(
 ) -> int:
     """Did it change? Two runs: a verdict on each case. More: since when. One --against a table: does it reach it?
 
-    Exit code 1 if a case is slower, failed after it had been measured before, or misses its table; 3 if nothing is
-    comparable.
+    One run --across backend=gloo,mpi: which of the two is faster (the newest run if none is named).
+
+    Exit code 1 if a case is slower, failed after it had been measured before, or misses its table; within one run a
+    slower case is no fault. 3 if nothing is comparable.
     """
+    runs = runs or []
     smallest = _share("--min-change", min_change)
     floor = _share("--noise-floor", noise_floor) if noise_floor is not None else None
     pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
@@ -67,6 +75,10 @@ def compare(
         if len(runs) != 1:
             raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
         return _check(runs[0], against, format)
+    if len(runs) < 2 and across is not None:
+        return _within(runs[0] if runs else None, format, smallest, floor, across)
+    if not runs:
+        raise ConfigError("compare what? Name BEFORE and AFTER, or one run with --across backend=gloo,mpi")
     if len(runs) == 1:
         raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER, or a table: --against FILE")
     if len(runs) == 2:
@@ -97,10 +109,38 @@ def compare_and_show(
 ) -> int:
     """Lay two runs side by side and print it; without a format also draw it. Returns the exit code."""
     from bench.analyze.compare import compare as laid_side_by_side
-    from bench.present import comparisons, junit
 
     (old, olds), (new, news) = _summarized(before), _summarized(after)
     result = laid_side_by_side(old, new, olds, news, min_change, noise_floor, across)
+    _show(result, format, PLOTS / f"{old.name}-vs-{new.name}")
+    return SLOWER_OR_FAILED if result.verdict == "SLOWER" or result.broken else 0
+
+
+def _within(
+    name: str | None,
+    format: ComparisonFormat | None,  # noqa: A002
+    min_change: float,
+    noise_floor: float | None,
+    across: str,
+) -> int:
+    """Two sides of one run, such as two backends. Neither came first, so that a slower one is no fault."""
+    from bench.analyze.compare import compare as laid_side_by_side
+
+    field, _, values = across.partition("=")
+    sides = values.split(",")
+    if len(sides) != 2:
+        raise ConfigError(f"--across {across}: within one run, say which two: --across {field}=ONE,OTHER")
+    run, summaries = _summarized(name)
+    result = laid_side_by_side(run, run, summaries, summaries, min_change, noise_floor, across)
+    result = replace(result, before=f"{run.name}: {sides[0]}", after=f"{run.name}: {sides[1]}")
+    _show(result, format, PLOTS / f"{run.name}-{'-vs-'.join(sides)}")
+    return SLOWER_OR_FAILED if result.broken else 0
+
+
+def _show(result: "Comparison", format: ComparisonFormat | None, folder: Path) -> None:  # noqa: A002
+    """Print it; without a format also draw it."""
+    from bench.present import comparisons, junit
+
     _print(
         format,
         markdown=lambda: comparisons.document(result),
@@ -111,8 +151,7 @@ def compare_and_show(
     if format is None:
         from bench.present import comparison_plots
 
-        typer.echo(f"\n{comparison_plots.draw_comparison(result, PLOTS / f'{old.name}-vs-{new.name}')}")
-    return SLOWER_OR_FAILED if result.verdict == "SLOWER" or result.broken else 0
+        typer.echo(f"\n{comparison_plots.draw_comparison(result, folder)}")
 
 
 def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
@@ -163,7 +202,7 @@ def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # n
     return 0 if all(check.verdict == expect.PASS for check in checks) else SLOWER_OR_FAILED
 
 
-def _summarized(name: str) -> "tuple[Run, list[Summary]]":
+def _summarized(name: str | None) -> "tuple[Run, list[Summary]]":
     from bench.analyze import stats
 
     run = store.read(store.find(RESULTS, name))

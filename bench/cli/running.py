@@ -72,7 +72,7 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool) -> int:
     from rich.console import Console
 
     from bench.measure import environment
-    from bench.measure.launcher import Launcher
+    from bench.measure.starters import ByBackend
     from bench.measure.sweep import sweep
     from bench.present.progress import Bar
 
@@ -81,7 +81,7 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool) -> int:
     with store.Journal(path) as journal:
         done = store.read(path).samples if sessions else []
         if len(done) < plan.total or plan.budget_s is not None:
-            with _marked(path), Launcher() as launcher, Bar(console, plan.total, len(done)) as bar:
+            with _marked(path), ByBackend() as launcher, Bar(console, plan.total, len(done)) as bar:
                 loading = threading.Thread(target=_load_meanwhile, daemon=True)
                 loading.start()
                 session: Json = {"host": environment.host(), "before": environment.state()}

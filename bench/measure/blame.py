@@ -18,8 +18,9 @@ _VICTIM = re.compile(
     r"|socket closed|remote process|peer has closed|NCCL communicator was aborted",
     re.IGNORECASE,
 )
-# A stack that ends inside torch or in our barrier waits for the others.
-_WAITS = re.compile(r"[/\\]torch[/\\]|[/\\]measure[/\\]gate\.py")
+# A stack that ends inside torch or in our barrier waits for the others. So does one that ends in the loop that times:
+# what it calls there are functions of a library that Python has no frame for, such as mpi4py's.
+_WAITS = re.compile(r"[/\\]torch[/\\]|[/\\]measure[/\\](gate|timing|mpi|mpi_calls)\.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,14 @@ def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
     for one in spoke:
         if not _VICTIM.search(one.said or ""):
             return Failure("raised", one.rank, f"rank {one.rank} raised {one.said}")
-    for one in ranks:
-        if one.exit_code is not None and not one.finished and one.said is None:
-            text = f"rank {one.rank} left with status {one.exit_code} before it was done"
-            return Failure("exited", one.rank, text)
+    left = [one for one in ranks if one.exit_code is not None and not one.finished and one.said is None]
+    if len(ranks) > 1 and len(left) == len(ranks) and len({one.exit_code for one in left}) == 1:
+        # as ranks of MPI do when mpirun is killed
+        text = f"all ranks left with status {left[0].exit_code} before they were done; log.txt says more"
+        return Failure("exited", None, text)
+    if left:
+        text = f"rank {left[0].rank} left with status {left[0].exit_code} before it was done"
+        return Failure("exited", left[0].rank, text)
     if spoke:
         return Failure("raised", None, f"every rank lost the others; rank {spoke[0].rank} says {spoke[0].said}")
     return Failure("exited", None, "the ranks ended without a word")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from bench.backends import BACKENDS
 from bench.operations import placement, rounds
 from bench.records import Case
 
@@ -72,9 +73,13 @@ def all_gather(team: Placed, case: Case, length: int, turn: int) -> Exchange:
 
 
 def reduce_scatter(team: Placed, case: Case, length: int, turn: int) -> Exchange:
-    """Each rank contributes all of it and receives its share of the result."""
+    """Each rank contributes all of it and receives its share of the result.
+
+    In place, torch leaves a share where it belongs, and MPI at the beginning of the buffer.
+    """
     share = length // team.size
-    start = team.rank * share if placement(case) == "in" else length
+    in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else team.rank * share
+    start = in_place if placement(case) == "in" else length
     return Exchange((0, length), (start, start + share), (Block(start, share, None, team.rank * share),))
 
 

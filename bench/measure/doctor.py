@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bench.measure import environment
+from bench.measure import environment, libraries
 from bench.measure.launcher import Launcher
 from bench.measure.sweep import sweep
 from bench.records import NOT_AVAILABLE, Block, Case, Json, Machine, Plan, Samples, Sampling
@@ -66,6 +66,13 @@ def _software(machine: Machine, torch: object) -> Iterator[Finding]:
         else:
             version = environment.nccl_package() if backend == "nccl" else f"of torch {torch['version']}"
             yield Finding("ok", backend, f"{version}: can be measured")
+    yield _mpi(machine.backends_missing.get("mpi"))
+
+
+def _mpi(missing: str | None) -> Finding:
+    if missing:
+        return Finding("note", "mpi", missing, "only needed for backends: [mpi]")
+    return Finding("ok", "mpi", f"{libraries.mpi_versions()}: can be measured")
 
 
 def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[Finding]:

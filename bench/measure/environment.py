@@ -14,6 +14,7 @@ import runpy
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,12 +23,14 @@ from typing import Any
 import psutil
 
 from bench import __version__
-from bench.measure import gpus
+from bench.measure import gpus, libraries
 from bench.records import NOT_AVAILABLE, Json, Machine
 from bench.variables import allowed
 
 # Where the kernel does not tell: the size of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
+# By these mpirun finds the hosts of a batch job, and a process the MPI job that it belongs to.
+BATCH_VARIABLES = re.compile(r"SLURM|PBS_|LSB_|LSF_|SGE_|PE_HOSTFILE|FLUX_|PALS_|PMI|PRTE_|OMPI_(?!MCA_|ALLOW)")
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -64,21 +67,13 @@ def loopback_interface() -> str | None:
 def machine() -> Machine:
     """The facts that a plan depends on."""
     found = len(visible_gpus())
-    missing = {}
-    torch = torch_build()
-    if torch is None:
-        missing = dict.fromkeys(("gloo", "nccl"), "torch is not installed (make install)")
-    elif torch["cuda"] is None and torch["hip"] is None:
-        missing["nccl"] = f"torch {torch['version']} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
-    elif found == 0:
-        missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
     return Machine(
         hostname=socket.gethostname(),
         cores=usable_cores(),
         memory_available_bytes=available_memory_bytes(),
         last_level_cache_bytes=last_level_cache_bytes(),
         gpus=found,
-        backends_missing=missing,
+        backends_missing=libraries.missing(torch_build(), found),
         realtime_missing=realtime_obstacle(),
     )
 
@@ -238,6 +233,21 @@ def apply(settings: str) -> None:
             os.environ[name] = value
         else:
             os.environ.pop(name, None)
+
+
+def adopt(variables: Mapping[str, str]) -> None:
+    """Set variables of this process."""
+    os.environ.update(variables)
+
+
+def for_mpirun(defaults: Mapping[str, str], wanted: Mapping[str, str], settings: str) -> dict[str, str]:
+    """An environment to start mpirun in: this process's, where the user's own value goes before a default.
+
+    Without what would make mpirun ask a batch system for hosts, or take itself for a part of another job.
+    """
+    own = {name: value for name, value in os.environ.items() if not BATCH_VARIABLES.match(name)}
+    pairs = (setting.partition("=") for setting in settings.split())
+    return {**defaults, **own, **wanted, **{name: value for name, _, value in pairs}}
 
 
 def use_realtime() -> None:

@@ -17,7 +17,8 @@ import shutil
 import signal
 import socket
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -116,8 +117,11 @@ class Launcher:
             psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
         self._meeting.__exit__()
 
-    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Fork `world_size` ranks, each of which runs `target(seat, argument)`."""
+    def start(self, world_size: int, target: str, argument: Any, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
+        """Fork `world_size` ranks, each of which runs `target(seat, argument)`.
+
+        variables: what each rank finds in its environment beside what all inherit.
+        """
         folder = self._meeting.place()
         counts = self._context.RawArray(ctypes.c_uint64, world_size)
         # Kept by `ranks`: the gates' semaphores vanish with the last reference in this process.
@@ -129,6 +133,7 @@ class Launcher:
                 ours, theirs = self._context.Pipe()
                 store, stack = f"file:{folder / 'store'}", folder / f"stack-{rank}"
                 seat = Seat(rank, world_size, theirs, gate[rank], counts, store, stack, self._meeting.folder, rank)
+                seat.variables = variables[rank] if variables else {}
                 members.append(self._fork(seat, target, argument, ours))
         except (EOFError, OSError) as error:
             ranks.kill()
@@ -192,7 +197,7 @@ class Seat:
     gate: the barrier before each timed call; None where ranks share none, because their processes have
         different parents. rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
     meeting: the folder that all launches of the run share on this host. device: number of its GPU, if it needs one.
-    listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there.
+    listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there. variables: for its environment.
     """
 
     rank: int
@@ -205,6 +210,7 @@ class Seat:
     meeting: Path
     device: int
     listener: socket.socket | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def send(self, message: Json, line: bytes = b"") -> None:
         """A message to the parent; `sampled` carries its line instead."""
@@ -218,6 +224,7 @@ class Seat:
 def _enter(target: str, seat: Seat, argument: Any) -> None:
     """First function in a rank. The target is named by text: the parent must not import its module."""
     module, _, function = target.partition(":")
+    environment.adopt(seat.variables)
     try:
         entry = getattr(importlib.import_module(module), function)
     except BaseException as error:  # torch missing or broken: the parent is told, and says so in one line

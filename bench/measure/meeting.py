@@ -16,14 +16,21 @@ PREFIX, LOCK = "collbench-", "lock"
 
 
 class Meeting:
-    """Context with a `folder` of one's own; no other run removes it while the context lasts."""
+    """Context with a `folder` of one's own; no other run removes it while the context lasts.
+
+    place: where to make it, the temporary folder if left out.
+    """
 
     folder: Path
 
+    def __init__(self, place: Path | None = None) -> None:
+        self._place = place
+
     def __enter__(self) -> "Meeting":
-        remove_abandoned()
+        place = self._place or Path(tempfile.gettempdir())
+        remove_abandoned(place)
         while True:
-            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
             with contextlib.suppress(OSError):  # somebody took it for abandoned before it was locked
                 self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 if _locked(self._lock) and (self.folder / LOCK).exists():
@@ -39,9 +46,9 @@ class Meeting:
         return Path(tempfile.mkdtemp(dir=self.folder))
 
 
-def remove_abandoned() -> None:
+def remove_abandoned(place: Path | None = None) -> None:
     """Remove what runs left behind that were killed in the wrong moment."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, or just being removed
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             if _locked(lock):

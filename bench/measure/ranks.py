@@ -54,12 +54,14 @@ class Rank(Protocol):
 class Ranks:
     """The ranks of one process group, in order of rank. clean: removes what they leave behind.
 
-    kept: whatever would vanish with its last reference in this process while the ranks need it.
+    kept: whatever would vanish with its last reference in this process while the ranks need it. remarks: what a reader
+    of their numbers must know of how they were started.
     """
 
     members: Sequence[Rank]
     clean: Callable[[], None]
     kept: Any = None
+    remarks: tuple[str, ...] = ()
 
     def progress(self) -> tuple[int, ...]:
         """Of each rank."""

@@ -31,6 +31,7 @@ class Watch:
 
     clocks: bounds of each rank's clock against rank 0's, at start and end; None where it is one clock.
     ready_s: from the request to the moment in which all ranks had joined; None if that never came.
+    remarks: of how the ranks were started (`ranks.Ranks`).
     """
 
     measured: int = 0
@@ -38,6 +39,7 @@ class Watch:
     ready_s: float | None = None
     failure: Failure | None = None
     clocks: list[list[list[int]]] | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench import encoding
+from bench.errors import MpirunError
 from bench.measure.budget import Spent, next_launch
 from bench.measure.ranks import Ranks
 from bench.measure.supervisor import Watch, watch
 from bench.plan import remaining
-from bench.records import Block, Case, Job, Json, Plan, Samples
+from bench.records import Block, Case, Failure, Job, Json, Plan, Samples
 
 
 class Starter(Protocol):
@@ -105,9 +106,12 @@ def _launch(
     observer.launching(block)
     job = Job(block, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
     requested = time.monotonic()
-    ranks = launcher.start(block.world_size, "bench.measure.worker:main", job)
     try:
-        return watch(
+        ranks = launcher.start(block.world_size, "bench.measure.worker:main", job)
+    except MpirunError as error:  # what needs it cannot be measured, what does not can
+        return Watch(failure=Failure("start", None, str(error)))
+    try:
+        outcome = watch(
             ranks,
             requested,
             plan.timeout_s,
@@ -115,6 +119,7 @@ def _launch(
             begun=lambda index: observer.begun(block.cases[index], block.launch),
             sampled=lambda line: keep(encoding.samples_from_line(line), line),
         )
+        return replace(outcome, remarks=ranks.remarks)
     finally:
         ranks.kill()
 
@@ -139,5 +144,6 @@ def _record(block: Block, outcome: Watch) -> Json:
         "launch": block.launch,
         "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
         "clocks": outcome.clocks,
+        "remarks": list(outcome.remarks),
         "ranks": sorted(outcome.facts, key=lambda facts: int(facts["rank"])),
     }

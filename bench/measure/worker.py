@@ -33,7 +33,8 @@ import numpy as np
 
 from bench import encoding
 from bench.measure import clocks, environment, faults, nccl, timing, workload
-from bench.measure.group import Group, facts, joined
+from bench.measure.group import Group
+from bench.measure.join import facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle

@@ -131,7 +131,7 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
             lines.append(f"**GPU**: {gpu.get('name')}, driver {gpu.get('driver')}")
         lines.append(
             f"**With**: torch {host.get('packages', {}).get('torch')}, Python {host.get('python')}, "
-            f"CollBench {host.get('collbench')} (commit {host.get('commit')})" + _nccl(session)
+            f"CollBench {host.get('collbench')} (commit {host.get('commit')})" + _libraries(session)
         )
     lines.append(f"**Data**: {_verified(summaries)}")
     timers = [s.timer_s for s in summaries if s.timer_s is not None]
@@ -147,9 +147,11 @@ def _verified(summaries: Sequence[Summary]) -> str:
     return "every result was verified element by element, before the first and after the last timed call"
 
 
-def _nccl(session: Json) -> str:
-    versions = {rank.get("nccl") for launch in session.get("launches", []) for rank in launch.get("ranks", [])} - {None}
-    return f", NCCL {', '.join(sorted(versions))}" if versions else ""
+def _libraries(session: Json) -> str:
+    """The versions of NCCL and MPI that ranks had loaded."""
+    ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
+    found = {"NCCL ": {rank.get("nccl") for rank in ranks}, "": {rank.get("mpi") for rank in ranks}}
+    return "".join(f", {name}{version}" for name, versions in found.items() for version in sorted(versions - {None}))
 
 
 def _duration(run: Run) -> str:

@@ -39,6 +39,7 @@ CLAIMS: dict[str, Claim] = {
     "real-coverage": coverage.real,
     "headline": headline.repeats,
     "overhead": overhead.against_a_bare_loop,
+    "mpi-overhead": overhead.mpi_against_a_bare_loop,
 }
 ABOUT = (
     "Written by `make prove`; do not edit. Each line is measured, on links whose rate and delay are known, with "

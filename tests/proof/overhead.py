@@ -1,7 +1,10 @@
 """The reported time against a bare loop of the same calls, interleaved in one process group: ratio 1.00."""
 
+import functools
 import gc
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,9 +13,11 @@ from scipy.special import stdtrit
 
 from bench.conclusions import Interval
 from bench.intervals import effective_size
-from bench.measure import channel, environment, timing, workload
-from bench.measure.group import joined
+from bench.measure import channel, environment, libraries, timing, workload
+from bench.measure.join import joined
 from bench.measure.launcher import Seat
+from bench.measure.mpirun import MpiLauncher
+from bench.measure.sweep import Starter
 from bench.pools import buffer_bytes
 from bench.records import Case
 from proof.claim import Effort, Outcome
@@ -28,15 +33,34 @@ BLOCKS = (
     (1024 * KIB, 20, 300, 2, 0.05),
     (16384 * KIB, 10, 300, 1, 0.02),
 )
+# The same for MPI, whose calls take microseconds: blocks as long as those of gloo.
+MPI_BLOCKS = (
+    (4 * KIB, 1, 1500, 100, 0.02),
+    (1024 * KIB, 1, 900, 10, 0.05),
+    (4 * KIB, 20, 500, 10, 0.05),
+)
+Lines = tuple[tuple[int, int, int, int, float], ...]
 
 
 def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
     """Medians of blocks in random order; the denominator is the mean of two bare loops, which also are the control."""
-    job = [(size, depth, max(20, round(pairs * effort.blocks)), length) for size, depth, pairs, length, _ in BLOCKS]
-    ranks = rig.launcher.start(2, "proof.overhead:main", job)
+    return _compared(rig.launcher, "gloo", BLOCKS, effort)
+
+
+def mpi_against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
+    """The same through mpi4py, against a loop of its own calls with the same arguments."""
+    obstacle = libraries.mpi_obstacle()
+    if obstacle is not None:
+        return [Outcome("mpi: reported / bare loop", "contains 1", obstacle, None)]
+    return _compared(MpiLauncher(rig.launcher), "mpi", MPI_BLOCKS, effort)
+
+
+def _compared(starter: Starter, backend: str, lines: Lines, effort: Effort) -> list[Outcome]:
+    job = [(size, depth, max(20, round(pairs * effort.blocks)), length) for size, depth, pairs, length, _ in lines]
+    ranks = starter.start(2, "proof.overhead:main", (backend, job))
     found = []
     try:
-        for (size, depth, pairs, _), (*_, allowed) in zip(job, BLOCKS, strict=True):
+        for (size, depth, pairs, _), (*_, allowed) in zip(job, lines, strict=True):
             assert ranks.members[0].connection.poll(900), "the ranks did not answer"
             message, _ = channel.receive(ranks.members[0].connection)
             medians = {name: np.array(values) for name, values in message["medians"].items()}
@@ -45,7 +69,7 @@ def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
             metric = "isolated" if depth == 1 else f"pipelined ({depth})"
             found.append(
                 Outcome(
-                    f"reported / bare loop, {metric}, {size // KIB} KiB",
+                    f"{'' if backend == 'gloo' else f'{backend}: '}reported / bare loop, {metric}, {size // KIB} KiB",
                     f"contains 1, within ±{allowed:.0%}",
                     f"{ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}]; bare / bare {control.value:.3f} "
                     f"[{control.low:.3f} – {control.high:.3f}]; {pairs} pairs",
@@ -69,28 +93,31 @@ def _mean_ratio(ratios: np.ndarray) -> Interval:
     return Interval(float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), "over blocks")
 
 
-def main(seat: Seat, job: list[tuple[int, int, int, int]]) -> None:
+def main(seat: Seat, task: tuple[str, list[tuple[int, int, int, int]]]) -> None:
     """A rank: sends, for each line of the job, the medians of the blocks of each kind.
 
-    In real time where it is permitted: the question is what the suite adds, not what the scheduler does.
+    In real time where it is permitted: the question is what the suite adds, not what the scheduler does. Not where
+    ranks poll, which would keep everybody else from the cores.
     """
-    if environment.realtime_obstacle() is None:
+    backend, job = task
+    if backend == "gloo" and environment.realtime_obstacle() is None:
         environment.use_realtime()
     gc.disable()  # as a rank of the suite does while it measures
-    with joined(seat, "gloo", 120) as group:
+    with joined(seat, backend, 120) as group:
         rng = np.random.default_rng(5)  # the same order on every rank
         for size, depth, pairs, length in job:
             metric = "isolated" if depth == 1 else "pipelined"
-            case = Case("all_reduce", "gloo", group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
+            case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
             arena = workload.Arena(buffer_bytes(case, 0), group.device)
             work = workload.build(case, group, arena, 0, 1)
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
+            call = BARE[backend](tensor)
             blocks = {
                 "reported": lambda w=work, c=case, k=length: (
                     timing.measure(w, k, c, group.barrier, _nothing, group.device).duration_ns
                 ),
-                "bare": lambda t=tensor, d=depth, k=length: bare_loop(t, k, d, group.barrier),
-                "bare again": lambda t=tensor, d=depth, k=length: bare_loop(t, k, d, group.barrier),
+                "bare": lambda c=call, d=depth, k=length: bare_loop(c, k, d, group.barrier),
+                "bare again": lambda c=call, d=depth, k=length: bare_loop(c, k, d, group.barrier),
             }
             mine: dict[str, list[list[int]]] = {name: [] for name in blocks}
             for turn in range(pairs + 3):
@@ -107,14 +134,29 @@ def main(seat: Seat, job: list[tuple[int, int, int, int]]) -> None:
     seat.send({"kind": "done"})
 
 
-def bare_loop(tensor: torch.Tensor, count: int, depth: int, barrier) -> list[int]:
+def _of_torch(tensor: torch.Tensor) -> Callable[[], Any]:
+    return functools.partial(dist.all_reduce, tensor)
+
+
+def _of_mpi(tensor: torch.Tensor) -> Callable[[], Any]:
+    """With the buffer in the form that mpi4py is quickest with; a numpy array as it is costs 0.4 µs more a call."""
+    from mpi4py import MPI
+
+    everyone, mine = MPI.COMM_WORLD, [MPI.buffer.frombuffer(tensor.numpy()), MPI.FLOAT]
+    return functools.partial(everyone.Allreduce, MPI.IN_PLACE, mine)
+
+
+BARE = {"gloo": _of_torch, "mpi": _of_mpi}
+
+
+def bare_loop(call: Callable[[], Any], count: int, depth: int, barrier) -> list[int]:
     """What anyone would write: barrier, clock, calls, clock."""
     durations = []
     for _ in range(count):
         barrier()
         start = time.perf_counter_ns()
         for _ in range(depth):
-            dist.all_reduce(tensor)
+            call()
         durations.append(time.perf_counter_ns() - start)
     return durations
 

