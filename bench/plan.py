@@ -151,6 +151,8 @@ def _combinations(config: Config) -> Iterable[Case]:
 def _obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     """Why this machine cannot measure the case; None if it can."""
     backend, dtype = BACKENDS[case.backend], DTYPES[case.dtype]
+    if machine.ranks is not None and (reason := _obstacle_of_the_job(case, machine.ranks)):
+        return reason
     if case.backend in machine.backends_missing:
         return machine.backends_missing[case.backend]
     if case.scheduling == "rr" and machine.realtime_missing is not None:
@@ -170,13 +172,23 @@ def _obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     return None
 
 
+def _obstacle_of_the_job(case: Case, ranks: int) -> str | None:
+    """Why these ranks, which a launcher started, cannot measure the case."""
+    if case.world_size > ranks:
+        return f"the job has {ranks} ranks"
+    if case.sync == "deadline":
+        return "sync: deadline needs memory that all ranks share; the ranks of a job share none"
+    return None
+
+
 def _memory_obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
     usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
-    if case.world_size * a_rank <= usable:
+    together = min(case.world_size, machine.ranks_a_host or case.world_size)
+    if together * a_rank <= usable:
         return None
     return (
-        f"needs {case.world_size} × {format_rounded_bytes(a_rank)} of memory; "
+        f"needs {together} × {format_rounded_bytes(a_rank)} of memory{' on a host' if machine.ranks else ''}; "
         f"{format_rounded_bytes(usable)} may be used ({USABLE_SHARE_OF_MEMORY:.0%} of what is available)"
     )
 

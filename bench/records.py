@@ -26,11 +26,13 @@ Json = dict[str, Any]
 # ── what a machine offers ────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What planning needs to know of this host; read by `measure.environment`, never by `plan`.
+    """What planning needs to know of this host, or of a job's hosts; read by `measure`, never by `plan`.
 
     backends_missing: backend → why it cannot be used here; a backend not in it can.
-    gpus: number of CUDA devices that this process may use.
+    gpus: number of CUDA devices that this process may use; in a job, of ranks that have one of their own.
     realtime_missing: why real-time scheduling cannot be used here; None if it can.
+    ranks, ranks_a_host: of the job that measures, in all and at most on one host; None where there is no job, and
+        as many ranks as wanted are started here. memory_available_bytes is then that of the host with least.
     """
 
     hostname: str
@@ -40,6 +42,8 @@ class Machine:
     gpus: int
     backends_missing: dict[str, str]
     realtime_missing: str | None = None
+    ranks: int | None = None
+    ranks_a_host: int | None = None
 
 
 # Fields of a case that its key names only where they differ from the default.

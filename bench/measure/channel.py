@@ -83,33 +83,29 @@ def listen_here(path: str) -> socket.socket:
     return listener
 
 
-def answer(caller: socket.socket, key: bytes) -> Connection | None:
-    """The connection to a caller; None if it does not know the key."""
+def answer(caller: socket.socket, key: bytes) -> Connection:
+    """The connection to a caller; raises AuthenticationError if it does not know the key."""
     return _proven(caller, key, asked=True)
 
 
 # ── who asks ─────────────────────────────────────────────────────────────────────────────────────
-def connect(host: str, port: int, key: bytes, seconds: float) -> Connection | None:
-    """A connection to whoever listens there; None if nobody does, or if they have another key."""
-    try:
-        caller = socket.create_connection((host, port), timeout=seconds)
-    except OSError:
-        return None
-    return _proven(caller, key, asked=False)
+def connect(host: str, port: int, key: bytes, seconds: float) -> Connection:
+    """A connection to whoever listens there; raises OSError if nobody does, AuthenticationError without the key."""
+    return _proven(socket.create_connection((host, port), timeout=seconds), key, asked=False)
 
 
-def connect_here(path: str, key: bytes) -> Connection | None:
+def connect_here(path: str, key: bytes) -> Connection:
     """The same over a Unix socket."""
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         caller.connect(path)
     except OSError:
         caller.close()
-        return None
+        raise
     return _proven(caller, key, asked=False)
 
 
-def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection | None:
+def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
     raw.settimeout(None)
     if raw.family != socket.AF_UNIX:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -125,7 +121,7 @@ def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection | None:
     # AssertionError: how Python 3.11 says that the other end speaks another language.
     except (AuthenticationError, AssertionError, EOFError, OSError):
         line.close()
-        return None
+        raise AuthenticationError("the other end does not know the key") from None
     limit(line, MESSAGE_S)
     return line
 
