@@ -238,7 +238,7 @@ class Timings:
 class Usage:
     """What one case cost each rank, and the machine meanwhile. Lists have one entry a rank.
 
-    machine_busy_s, steal_s: CPU seconds of all processes on rank 0's host, and those that the
+    machine_busy_s, steal_s: CPU seconds of all processes on the ranks' hosts, and those that the
         hypervisor gave to others; throttled: periods in which a cgroup's quota was used up; None where the
         kernel does not tell.
     floor_ns: the same call in a group of one rank, what dispatching it costs; deadline_misses: iterations

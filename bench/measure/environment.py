@@ -194,7 +194,7 @@ def host() -> Json:
         "torch": torch_build() or NOT_AVAILABLE,
         "kernel": platform.release(),
         "system": platform.system(),
-        "boot_id": network.text("/proc/sys/kernel/random/boot_id"),
+        "boot_id": boot(),
         "time_namespace": _link("/proc/self/ns/time"),
         "cpu": {
             "model": _cpu_model(),
@@ -256,12 +256,17 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
     return busy, getattr(times, "steal", None)
 
 
+def boot() -> str:
+    """The same text in all processes of one machine, containers included."""
+    return network.text("/proc/sys/kernel/random/boot_id")
+
+
 def clock() -> str:
     """Which monotonic clock this process reads: equal texts, one clock (same boot, same time namespace).
 
     With the host's name, because virtual machines that were woken from one image share a boot id.
     """
-    return f"{socket.gethostname()} {network.text('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/time')}"
+    return f"{socket.gethostname()} {boot()} {_link('/proc/self/ns/time')}"
 
 
 def throttled_periods() -> int | None:
