@@ -64,8 +64,10 @@ def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
     path = store.find(RESULTS, name)
     started = store.read(path)
     if lead is not None:
-        machine = lead.machine(any(BACKENDS[case.backend].device == "cuda" for case in started.plan.cases))
-        largest = max(case.world_size for case in started.plan.cases)
+        cases = started.plan.cases
+        on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in cases)
+        machine = lead.machine(on_gpus, any(case.oversubscribed for case in cases))
+        largest = max(case.world_size for case in cases)
         if largest > (machine.ranks or 0):
             raise BenchError(f"{path}: has world sizes up to {largest}, and this job has {machine.ranks} ranks only")
     return _measure(path, started.plan, started.environment, plots, lead)
@@ -82,7 +84,7 @@ def _plan(config: Path, sets: list[str], lead: "Lead | None" = None) -> tuple[Pl
     settings, raw = configuration.load(config, sets)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     on_gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
-    machine = environment.machine() if lead is None else lead.machine(on_gpus)
+    machine = environment.machine() if lead is None else lead.machine(on_gpus, settings.oversubscribe_gpu)
     return planning.expand(settings, machine, seed), raw
 
 
