@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.cli.launching import launch_file_for
+from bench.present.launch_files import Launcher
 from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import SLOW, wait_for_samples
@@ -30,14 +32,16 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def torchrun(cli, nodes: int, each: int, *arguments: str) -> list[subprocess.CompletedProcess]:
-    """As many torchruns as nodes, on loopback."""
-    rendezvous = [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-backend=c10d", "--rdzv-id=t"]
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={each}"]
-    command += [*rendezvous, "--local-addr=127.0.0.1", str(ROOT / "run_bench.py"), "run", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = [subprocess.Popen(command, cwd=cli.folder, env=cli.environment, **pipes) for _ in range(nodes)]
-    return [finished(process) for process in started]
+def file_for(cli, launcher: Launcher, text: str, nodes: int, each: int) -> str:
+    """The file that `plan --launcher` prints, where all that it wants is at hand."""
+    config = cli.config(text)
+    file = launch_file_for(cli.folder / config, [], launcher, nodes, each)
+    # A port of its own, for other tests may run at the same time; and no pictures, for time.
+    file = file.replace("29400", str(free_port())).replace(f'{config}"]', f'{config}", "--no-plots"]')
+    (cli.folder / "launch").write_text(file.replace(f"{config}\n", f"{config} --no-plots\n"))
+    (cli.folder / ".venv").symlink_to(sys.prefix)
+    (cli.folder / "run_bench.py").symlink_to(ROOT / "run_bench.py")
+    return "launch"
 
 
 def finished(process: subprocess.Popen) -> subprocess.CompletedProcess:
@@ -83,11 +87,14 @@ def assert_measured(cli, launcher: str, sizes: set[int]) -> None:
 
 
 def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
-    first, second = torchrun(cli, 2, 2, cli.config(TINY.replace("[2]", "[1, 2, 3, 4, 5]")), "--no-plots")
+    file = file_for(cli, Launcher.TORCHRUN, TINY.replace("[2]", "[1, 3, 4, 5]"), nodes=2, each=2)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    nodes = [["sh", file, str(node), "127.0.0.1"] for node in range(2)]
+    started = [subprocess.Popen(command, cwd=cli.folder, env=cli.environment, **pipes) for command in nodes]
+    first, second = [finished(process) for process in started]
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    # two agents meet in any order: rank 0 is with one of them, and it alone speaks
-    assert sorted(bool(done.stdout) for done in (first, second)) == [False, True]
-    assert_measured(cli, "torchrun", {1, 2, 3, 4})
+    assert first.stdout and not second.stdout  # rank 0 alone speaks
+    assert_measured(cli, "torchrun", {1, 3, 4})
     assert {skip.reason for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
 
 
@@ -100,16 +107,21 @@ def test_tasks_of_a_slurm_step(cli):
     assert_measured(cli, "srun", {1, 2, 3})
 
 
-@pytest.mark.parametrize("program", ["mpirun", "mpiexec.hydra"])
-def test_mpi(cli, program):
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
-    cli.environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, env=cli.environment).stdout
-    flags = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in version or "Open-MPI" in version else []
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_mpirun(cli):
+    file = file_for(cli, Launcher.MPIRUN, TINY, nodes=1, each=2)
+    (cli.folder / "hosts").write_text("# a comment\nlocalhost slots=2\n")
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command, environment = ["sh", file, "hosts"], cli.environment | allowed
+    done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert_measured(cli, "mpirun (Open MPI)", {2})
+
+
+@pytest.mark.skipif(shutil.which("mpiexec.hydra") is None, reason="mpiexec.hydra is not installed")
+def test_hydra(cli):
     command = [
-        program,
-        *flags,
+        "mpiexec.hydra",
         "-n",
         "2",
         sys.executable,
@@ -120,7 +132,7 @@ def test_mpi(cli, program):
     ]
     done = subprocess.run(command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert_measured(cli, "mpirun (Open MPI)" if flags else "mpirun (Hydra)", {2})
+    assert_measured(cli, "mpirun (Hydra)", {2})
 
 
 @needs_links

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import secrets
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from bench.cli.app import RESULTS, Sets, verb
 from bench.cli.joining import together
 from bench.cli.reading import write_report
 from bench.errors import BenchError, StoreError, UnmeasurableError
+from bench.present.launch_files import Launcher
 from bench.records import Json, Plan
 from bench.units import parse_share
 
@@ -30,6 +30,7 @@ LOADED_MEANWHILE = ("bench.analyze.conclude", "ruptures", "bench.present.report"
 
 @verb
 def run(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
     ] = None,
@@ -48,15 +49,16 @@ def run(
     assert config is not None  # noqa: S101 - one of the two is given
     file = config
     return together(
-        lambda lead: _run(file, sets, plots, lead), lambda: b"\0".join([strict.read(file), *map(str.encode, sets)])
+        lambda lead: _run(file, sets, plots, lead, context.obj),
+        lambda: b"\0".join([strict.read(file), *map(str.encode, sets)]),
     )
 
 
-def _run(config: Path, sets: list[str], plots: bool, lead: "Lead | None") -> int:
+def _run(config: Path, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
     plan, raw = _plan(config, sets, lead)
     if plan.total == 0:
         raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(plan)}")
-    facts = {"argv": sys.argv[1:], "overrides": sets, "collbench": __version__}
+    facts = {"argv": argv, "overrides": sets, "collbench": __version__}
     return _measure(store.create(RESULTS, plan, raw, facts), plan, [], plots, lead)
 
 
@@ -96,8 +98,7 @@ def _reasons(plan: Plan) -> str:
 def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "Lead | None") -> int:
     from rich.console import Console
 
-    from bench.measure import environment
-    from bench.measure.launcher import Launcher
+    from bench.measure import environment, launcher
     from bench.measure.sweep import sweep
     from bench.present.progress import Bar
 
@@ -105,8 +106,8 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "L
     with store.Journal(path) as journal:
         done = store.read(path).samples if sessions else []
         if len(done) < plan.total or plan.budget_s is not None:
-            starter = Launcher() if lead is None else contextlib.nullcontext(lead.launcher)
-            with _marked(path), starter as launcher, Bar(console, plan.total, len(done)) as bar:
+            starter = launcher.Launcher() if lead is None else contextlib.nullcontext(lead.launcher)
+            with _marked(path), starter as entered, Bar(console, plan.total, len(done)) as bar:
                 loading = threading.Thread(target=_load_meanwhile, daemon=True)
                 loading.start()
                 session: Json = {"host": environment.host(), "before": environment.state()}
@@ -114,7 +115,7 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "L
                 store.write_environment(path, [*sessions, session])
                 launches: list[Json] = []
                 try:
-                    sweep(plan, done, launcher, journal.append, path / store.LOG, launches.append, bar, loading.join)
+                    sweep(plan, done, entered, journal.append, path / store.LOG, launches.append, bar, loading.join)
                 finally:
                     session |= {"after": environment.state(), "launches": launches}
                     with contextlib.suppress(StoreError):  # a full disk has been said already
@@ -180,6 +181,13 @@ def plan(
     precision: Annotated[
         str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
     ] = "5%",
+    launcher: Annotated[
+        Launcher | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="With --launcher: how many hosts.", metavar="N")] = 2,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(help="With --launcher; left out: as many as the largest world size needs.")
+    ] = None,
 ) -> None:
     """Show what a run would do and how long it would take, without starting anything; or --from RUN what it needs."""
     from bench.present import listings
@@ -190,6 +198,11 @@ def plan(
         _needs(pilot, precision)
         return
     assert config is not None  # noqa: S101 - one of the two is given
+    if launcher is not None:
+        from bench.cli.launching import launch_file_for
+
+        typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node), nl=False)
+        return
     planned, _ = _plan(config, sets)
     typer.echo(listings.plan(planned))
     if planned.total == 0:
