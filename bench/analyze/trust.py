@@ -17,12 +17,14 @@ from bench.units import format_seconds
 LOAD_LIMIT = 0.25
 # Launches from which on an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 5
-# In what the hosts of a job should not differ, with the place of it in a host's record.
+# In what the hosts of a job should not differ, with the place of it in a host's record; and if there are GPUs.
 COMPARED: dict[str, Callable[[Json], Any]] = {
     "torch": lambda host: host.get("packages", {}).get("torch"),
+    "CollBench at commit": lambda host: host.get("commit"),
+}
+COMPARED_WITH_GPUS: dict[str, Callable[[Json], Any]] = {
     "NCCL": lambda host: host.get("nccl"),
     "GPU driver": lambda host: next((gpu.get("driver") for gpu in host.get("gpus", [])), None),
-    "commit": lambda host: host.get("commit"),
 }
 
 
@@ -63,8 +65,10 @@ def _of_the_machine(run: Run, session: Json) -> Iterable[str]:
         where = f"host {host.get('hostname')}: " if len(hosts) > 1 else ""
         for warning in (*_of_a_host(run, host), *_of_its_variables(host)):
             yield where + warning
+    on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
+    compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
     for host in hosts[1:]:
-        for what, fact in COMPARED.items():
+        for what, fact in compared.items():
             theirs, ours = fact(host), fact(hosts[0])
             if theirs != ours:
                 yield f"host {host.get('hostname')} has {what} {theirs}, rank 0 has {ours}: make them equal"

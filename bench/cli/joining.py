@@ -31,9 +31,9 @@ def together(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -
         return follow(place, environment.secret(), asked)
     from bench.measure.lead import leading
 
-    with leading(place, environment.secret(), asked) as lead:
+    # Launchers end the rest of a job as soon as one process leaves with a fault: that must not cut rank 0 short.
+    with leading(place, environment.secret(), asked, before_bye=lambda: _ignore(signal.SIGTERM)) as lead:
         lead.code = task(lead)
-        _ignore(signal.SIGTERM)  # launchers end the rest of a job as soon as one process leaves with a fault
     return lead.code
 
 

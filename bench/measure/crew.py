@@ -108,8 +108,8 @@ class RemoteRank:
 
     def join(self, seconds: float) -> None:
         """Wait until its parent has told of its end; a parent that does not is lost."""
-        self.crew.wait_until(lambda: self.exit_code is not None or self.lost is not None, seconds)
-        if self.exit_code is None:
+        self.crew.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
+        if self.exit_code is None and self.problem is None:
             self.follower.lose("does not answer")
 
 
@@ -191,8 +191,7 @@ class Crew:
         for rank in ranks:
             rank.kill()
         for rank in ranks:
-            if rank.problem is None:
-                rank.join(KILL_WAIT_S)
+            rank.join(KILL_WAIT_S)
             line = rank.line or self._lines.pop((rank.launch, rank.rank), None)
             if line is not None:
                 line.close()
@@ -204,7 +203,8 @@ class Crew:
 
     def _line(self, rank: RemoteRank) -> Connection:
         place = (rank.launch, rank.rank)
-        self.wait_until(lambda: place in self._lines or rank.lost or rank.problem, SEAT_WAIT_S)
+        self.wait_until(lambda: place in self._lines or rank.lost or rank.problem or self._interrupted, SEAT_WAIT_S)
+        self.raise_if_interrupted()
         if rank.problem:
             raise RankError(rank.problem)
         if place not in self._lines:

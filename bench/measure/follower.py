@@ -111,8 +111,11 @@ class _Follower:
             self._child = _Child(launch, self._launcher.fork(post, folder, WORKER, task), folder)
         except (AuthenticationError, OSError, RankError) as error:
             shutil.rmtree(folder, ignore_errors=True)
-            text = f"rank {self._rank} could not be started: {error}"
-            channel.send(self._line, {"kind": "failed", "launch": launch, "text": text})
+            self._refuse(launch, str(error))
+
+    def _refuse(self, launch: int, why: str) -> None:
+        text = f"rank {self._rank} could not be started: {why}"
+        channel.send(self._line, {"kind": "failed", "launch": launch, "text": text})
 
     def _report(self) -> None:
         """What has changed since the last time."""
@@ -144,8 +147,11 @@ class _Follower:
     def _wait_for_bye(self) -> None:
         deadline = time.monotonic() + BYE_WAIT_S
         while self._line.poll(max(0.0, deadline - time.monotonic())):
-            if channel.receive(self._line)[0]["kind"] == "bye":
+            message, _ = channel.receive(self._line)
+            if message["kind"] == "bye":
                 return
+            if message["kind"] == "start":  # rank 0 had not heard of the interrupt yet
+                self._refuse(message["launch"], "interrupted")
 
 
 def _reach(place: Place, key: bytes, deadline: float) -> tuple[Connection, tuple[str, int]]:

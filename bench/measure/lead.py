@@ -58,8 +58,11 @@ class Lead:
 
 
 @contextlib.contextmanager
-def leading(place: Place, secret: str, asked: Callable[[], bytes]) -> Iterator[Lead]:
-    """Context in which the other processes of the job are there. Raises JobError if they do not fit together."""
+def leading(place: Place, secret: str, asked: Callable[[], bytes], before_bye: Callable[[], None]) -> Iterator[Lead]:
+    """Context in which the other processes of the job are there. Raises JobError if they do not fit together.
+
+    before_bye: called before the others are told to leave.
+    """
     deadline = time.monotonic() + JOIN_WAIT_S
     address = _own_address(place, deadline)
     listener = _listener(place, address)
@@ -78,6 +81,8 @@ def leading(place: Place, secret: str, asked: Callable[[], bytes]) -> Iterator[L
         except KeyboardInterrupt:
             crew.code = INTERRUPTED
             raise
+        finally:
+            before_bye()
 
 
 class JobLauncher:
