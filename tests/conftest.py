@@ -55,7 +55,7 @@ class CommandLine:
     def __call__(self, *arguments: str, timeout: float = 120, **options) -> subprocess.CompletedProcess:
         if self.launcher is not None:
             assert not options, "this process has these already"
-            return called_here(self.folder, self.launcher, arguments)
+            return called_here(self.folder, self.launcher, arguments, timeout)
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -79,11 +79,12 @@ class CommandLine:
         return found
 
 
-def called_here(folder: Path, launcher: Launcher, arguments: tuple[str, ...]) -> subprocess.CompletedProcess:
+def called_here(
+    folder: Path, launcher: Launcher, arguments: tuple[str, ...], timeout: float = 120
+) -> subprocess.CompletedProcess:
     """Call the entry point in this process, with ranks from a launcher that has been entered already."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    terminated = signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), signals_kept(), ended_after(timeout):
         patch.setattr(sys, "argv", ["run_bench.py", *arguments])
         patch.setattr(Launcher, "__enter__", lambda _: launcher)
         patch.setattr(Launcher, "__exit__", lambda *_: None)
@@ -92,9 +93,33 @@ def called_here(folder: Path, launcher: Launcher, arguments: tuple[str, ...]) ->
                 run_bench.main()
             except SystemExit as end:
                 code = end.code or 0
-            finally:
-                signal.signal(signal.SIGTERM, terminated)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def signals_kept():
+    """What is done about signals is the same after it as before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float):
+    """TimeoutError in this thread where it takes longer, even if it waits for something."""
+
+    def expired(*_):
+        raise TimeoutError(f"not done after {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture
