@@ -4,15 +4,23 @@ Knows no torch: whether a backend is *here* is a fact about the machine (`record
 `bench/measure/environment.py` reads; `plan.expand` lays the two side by side.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.dtypes import DTYPES
+from bench.operations import OPERATIONS, placement
+from bench.records import Case
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """One way to communicate.
 
-    device: "cpu" or "cuda"; one GPU a rank on "cuda".
-    dtypes_lacking: dtypes that it refuses.
+    device: "cpu" or "cuda"; one GPU a rank on "cuda". library: "torch" or "mpi4py".
+    dtypes_lacking: that it cannot even copy; dtypes_not_reduced: that it copies and cannot reduce.
+    lacking_in: operation → dtypes that it refuses there only.
+    reduce_ops_lacking: in any dtype. operations_lacking: operation → why.
+    peculiar: operation → what it does in another way than its name says, for the report.
     latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks, for the
         time that `plan` guesses when the iteration count is fixed. Nothing measured uses them.
     """
@@ -20,17 +28,107 @@ class Backend:
     name: str
     device: str
     description: str
-    dtypes_lacking: frozenset[str]
     latency_s: float
     bytes_per_s: float
+    library: str = "torch"
+    dtypes_lacking: frozenset[str] = frozenset()
+    dtypes_not_reduced: frozenset[str] = frozenset()
+    lacking_in: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    reduce_ops_lacking: frozenset[str] = frozenset()
+    operations_lacking: Mapping[str, str] = field(default_factory=dict)
+    peculiar: Mapping[str, str] = field(default_factory=dict)
 
+
+_FLOAT8 = frozenset(name for name in DTYPES if name.startswith("float8"))
+_COMPLEX = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "complex")
+_PLACES = {"in": "in place", "out": "out of place"}
+_BITWISE = frozenset({"band", "bor", "bxor"})
+_OBJECTS = [name for name in OPERATIONS if name.endswith("_object")]
+_OBJECT_NOTE = "a pickled object: its size is sent ahead in a call of its own, and padded to the largest"
+_SLICE = "gloo has no reduce-scatter of its own: it reduces everything on every rank and keeps a part"
+_WHOLE_RING = "always a ring, in segments of at most 1 MiB: latency grows with the number of ranks"
 
 BACKENDS = {
     backend.name: backend
     for backend in (
         # Rates: all_reduce on a 2-core virtual machine over loopback.
-        Backend("gloo", "cpu", "TCP between CPU processes; works everywhere", frozenset(), 1e-3, 0.9e9),
+        Backend(
+            "gloo",
+            "cpu",
+            "TCP between CPU processes; works everywhere",
+            1e-3,
+            0.9e9,
+            dtypes_lacking=_FLOAT8 | {"int16"},
+            lacking_in={"gather": _COMPLEX},
+            reduce_ops_lacking=frozenset({"premul_sum"}),
+            peculiar={
+                "all_reduce": _WHOLE_RING,
+                "reduce_scatter": _SLICE,
+                "reduce_scatter_list": _SLICE,
+                "reduce": "a ring reduce-scatter, then a gather to the root",
+                "broadcast": "a binomial tree",
+                "barrier": "a dissemination barrier",
+                **dict.fromkeys(_OBJECTS, _OBJECT_NOTE),
+            },
+        ),
         # Rates: order of magnitude of two GPUs joined by PCIe.
-        Backend("nccl", "cuda", "NVIDIA GPUs, one a rank", frozenset(), 5e-5, 10e9),
+        Backend(
+            "nccl",
+            "cuda",
+            "NVIDIA GPUs, one a rank",
+            5e-5,
+            10e9,
+            dtypes_lacking=frozenset({"int16"}),
+            dtypes_not_reduced=_FLOAT8,
+            reduce_ops_lacking=_BITWISE,
+            peculiar={
+                "gather": "made of sends and receives",
+                "scatter": "made of sends and receives",
+                **dict.fromkeys(_OBJECTS, f"{_OBJECT_NOTE}, by way of the GPU"),
+            },
+        ),
+        # Rates: Open MPI over shared memory on a 2-core virtual machine. Copies go as bytes, so any dtype will do.
+        Backend(
+            "mpi",
+            "cpu",
+            "MPI through mpi4py; shared memory between processes of one machine",
+            2e-5,
+            2e9,
+            library="mpi4py",
+            dtypes_not_reduced=_FLOAT8 | {"float16", "bfloat16"},
+            reduce_ops_lacking=frozenset({"avg", "premul_sum"}),
+            operations_lacking={"all_reduce_coalesced": "MPI has no call that reduces several buffers together"},
+            peculiar=dict.fromkeys(_OBJECTS, "a pickled object: its size is sent ahead"),
+        ),
+        Backend("torch-mpi", "cpu", "torch's own MPI backend, in a torch that was built with MPI", 1e-4, 1e9),
+        Backend("ucc", "cpu", "torch's UCC backend, in a torch that was built with UCC", 1e-4, 1e9),
     )
 }
+
+
+def lack(case: Case) -> str | None:
+    """What of a case its backend does not have; None if it has everything."""
+    backend, operation = BACKENDS[case.backend], OPERATIONS[case.op]
+    if backend.device != "cuda" and (case.ctas or case.memory != "plain" or case.metric == "graph"):
+        return "CTAs, registered memory and graphs are NCCL's, on GPUs"
+    if case.op in backend.operations_lacking:
+        return backend.operations_lacking[case.op]
+    if case.dtype in backend.dtypes_lacking:
+        return f"{case.backend} has no {case.dtype}"
+    if case.dtype in backend.lacking_in.get(case.op, ()):
+        return f"{case.backend} has no {case.op} of {case.dtype}"
+    if operation.reduces and case.dtype in backend.dtypes_not_reduced:
+        return f"{case.backend} copies {case.dtype} and does not reduce it"
+    if operation.reduces and case.reduce_op in backend.reduce_ops_lacking:
+        return f"{case.backend} has no {case.reduce_op}"
+    if placement(case) not in operation.placements:
+        return (
+            f"{case.op} works only {_PLACES[operation.placements[0]]}"
+            if operation.typed
+            else f"{case.op} has no buffers"
+        )
+    if backend.library == "torch" and placement(case) == "out" and operation.placements[0] == "in":
+        return f"torch's {case.op} works in place"
+    if case.call not in operation.calls:
+        return f"{case.op} has no asynchronous call"
+    return None

@@ -7,20 +7,26 @@ How YAML is read safely, and how a mistake becomes one line, is in `strict`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from bench import strict
+from bench import layouts, strict
 from bench.backends import BACKENDS
+from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.errors import ConfigError
-from bench.operations import DTYPES, OPERATIONS, REDUCE_OPS
+from bench.operations import OPERATIONS
 from bench.strict import OneOf, Several, Strict
 from bench.units import parse_bytes, parse_rate, parse_seconds
 
 MAX_SIZES = 200
 BUFFER_POLICIES = ("rotate", "hot", "flush")
-METRICS = ("isolated", "pipelined")
+METRICS = ("isolated", "pipelined", "graph")
+PLACEMENTS = ("usual", "in", "out")
+CALLS = ("sync", "async")
+MEMORIES = ("plain", "registered")
+# What may be set for ranks: a variable of anything else would be a way into the process.
+SETTABLE = r"^(NCCL|GLOO|TORCH_NCCL|UCX|UCC|FI|OMPI_MCA|OMP)_[A-Z0-9_a-z]+$"
 SYNCS = ("barrier", "deadline")
 SCHEDULINGS = ("normal", "rr")
 FAULT_KINDS = ("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow")
@@ -46,9 +52,16 @@ WorldSize = Annotated[int, Field(ge=1, le=65536)]
 BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
 OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
 DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
-ReduceOpName = Annotated[str, OneOf(REDUCE_OPS, "reduce op")]
+ReduceOpName = Annotated[str, OneOf(tuple(REDUCE_OPS), "reduce op")]
 BufferPolicy = Annotated[str, OneOf(BUFFER_POLICIES, "buffer policy")]
 Metric = Annotated[str, OneOf(METRICS, "metric")]
+Placement = Annotated[str, OneOf(PLACEMENTS, "placement")]
+CallKind = Annotated[str, OneOf(CALLS, "call")]
+Memory = Annotated[str, OneOf(MEMORIES, "memory")]
+Division = Annotated[str, AfterValidator(layouts.check)]
+Root = Annotated[int, Field(ge=0)]
+VariableName = Annotated[str, Field(pattern=SETTABLE)]
+VariableValue = Annotated[str, BeforeValidator(str), Field(pattern=r"^[^\s]*$", max_length=200)]
 Sync = Annotated[str, OneOf(SYNCS, "sync")]
 Scheduling = Annotated[str, OneOf(SCHEDULINGS, "scheduling")]
 FaultKind = Annotated[str, OneOf(FAULT_KINDS, "fault")]
@@ -133,6 +146,20 @@ class Config(Strict):
         Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
     ] = Field(description="message sizes: a list, or {from, to, factor}")
+    placements: Several[Placement] = Field(
+        default=["usual"], description="in or out of place, where an operation knows both"
+    )
+    calls: Several[CallKind] = Field(
+        default=["sync"], description="async: the call returns a handle, which is waited for inside the timed region"
+    )
+    roots: Annotated[
+        Annotated[Several[Root], Tag("list")] | Annotated[Literal["all"], Tag("all")],
+        Discriminator(lambda value: "all" if value == "all" else "list"),
+    ] = Field(default=[0], description="roots of rooted operations; all: each rank in turn is a case of its own")
+    groups: Several[Division] = Field(
+        default=["world"],
+        description="world, or groups within it: contiguous:K, strided:K; :one behind it for one at a time",
+    )
     launches: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=3, description="fresh processes and process groups for everything, so many times"
     )
@@ -158,6 +185,19 @@ class Config(Strict):
     timeout: Seconds = Field(default=60.0, description="a rank silent for this long is a hang")
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         default=None, description="of order and data; leave it out for a new one each run (it is recorded)"
+    )
+    env: dict[VariableName, Several[VariableValue]] = Field(
+        default={},
+        description="variables of the ranks as a further axis: {NCCL_ALGO: [Ring, Tree]}; new processes for each",
+    )
+    ctas: Several[Annotated[int, Field(ge=0, le=64)]] = Field(
+        default=[0], description="blocks (CTAs) that NCCL may use for a communicator; 0: its own choice"
+    )
+    memory: Several[Memory] = Field(
+        default=["plain"], description="registered: buffers from NCCL's allocator, registered with the communicator"
+    )
+    oversubscribe_gpu: bool = Field(
+        default=False, description="several ranks on one GPU, to try that it works; no bandwidth is published"
     )
     link: Rate | None = Field(default=None, description="what the link can carry, drawn as a bound: 25 Gbit/s, 3 GB/s")
     faults: list[FaultConfig] = Field(default=[], description="faults to plant on purpose")

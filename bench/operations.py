@@ -1,86 +1,265 @@
-"""The table of collectives and of dtypes: what exists, what `size` means, what moves over the wire.
+"""The table of collectives: what exists, what `size` means, what moves over the wire. Knows no torch.
 
-Knows no torch. To add a collective: one entry here and one builder in `bench/measure/collectives.py`;
-a test ties the two. Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers compare.
+To add a collective: one entry here, one builder in `bench/measure/collectives.py`, and one call for each backend
+(`calls.py` for torch, `mpi.py`); a test ties them. Definitions are those of nccl-tests' PERFORMANCE.md, so that
+numbers compare: where each rank contributes a share, size counts all n shares.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
+from bench.dtypes import BYTES
+from bench.layouts import group_size, layout
 from bench.records import Case
 
-# Small enough that many sums in a row stay exact in float32, large enough to tell ranks apart.
-LARGEST_VALUE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Dtype:
-    """`exact_bits`: every integer of magnitude up to 2**exact_bits is represented exactly."""
-
-    name: str
-    itemsize: int
-    exact_bits: int
+# Pieces of a coalesced all-reduce: as many as a small training step has gradients in a bucket.
+COALESCED_PIECES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One collective.
+    """One collective. Functions take n, the number of ranks in its group.
 
     size_means: what `size_bytes` counts, for people.
-    bus_factor: world size → the factor from algorithm to bus bandwidth (busbw = algbw * factor).
-    buffers: buffers of `size_bytes` that a rank holds, for memory estimates.
-    reduces: whether it takes a reduce op. fewest_ranks: below so many it means nothing.
+    bus_factor: from algorithm to bus bandwidth (busbw = algbw * factor); None where nothing is moved.
+    buffers: bytes that a rank holds out of place, in units of the size; in place it is one size.
+    pieces: size is a whole number of so many equal pieces; a size that is not is rounded down.
+    reduces: whether it takes a reduce op. rooted: whether it has a root.
+    placements: in place, out of place; the first is the usual one. calls: whether torch has an asynchronous one.
+    typed: False for Python objects and for what moves nothing: dtypes are not its business.
+    fewest_ranks: below so many it means nothing.
     paired: ranks call it in pairs, round by round (`rounds`), and iterations of different rounds are
         different things; such an operation has no pipelined metric.
     """
 
     name: str
     size_means: str
-    bus_factor: Callable[[int], float]
-    buffers: int
-    reduces: bool
+    bus_factor: Callable[[int], float] | None
+    buffers: Callable[[int], Fraction]
+    pieces: Callable[[int], int] = lambda n: 1
+    reduces: bool = False
+    rooted: bool = False
+    placements: tuple[str, ...] = ("out",)
+    calls: tuple[str, ...] = ("sync", "async")
+    typed: bool = True
+    sized: bool = True
     fewest_ranks: int = 1
     paired: bool = False
 
 
-DTYPES = {
-    dtype.name: dtype
-    for dtype in (
-        Dtype("float32", 4, 24),
-        Dtype("float64", 8, 53),
-        Dtype("float16", 2, 11),
-        Dtype("bfloat16", 2, 8),
-        Dtype("int64", 8, 62),
-        Dtype("int32", 4, 30),
-        Dtype("int8", 1, 6),
-    )
-}
+def _whole(n: int) -> float:
+    return 1.0
 
-REDUCE_OPS = ("sum", "max", "min")
+
+def _others(n: int) -> float:
+    """All but one's own of n shares cross the bus."""
+    return (n - 1) / n
+
+
+def _ring(n: int) -> float:
+    """A ring sends each byte 2(n-1)/n times: reduce-scatter, then all-gather."""
+    return 2 * (n - 1) / n
+
+
+def _once(n: int) -> Fraction:
+    return Fraction(1)
+
+
+def _share_and_whole(n: int) -> Fraction:
+    return 1 + Fraction(1, n)
+
+
+def _twice(n: int) -> Fraction:
+    return Fraction(2)
+
+
+def _nothing(n: int) -> Fraction:
+    return Fraction(0)
+
+
+def _ranks(n: int) -> int:
+    return n
+
+
+ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
+A_RANKS = "bytes that each rank contributes and receives"
+BOTH = ("out", "in")
 
 OPERATIONS = {
     operation.name: operation
     for operation in (
-        # A ring sends each byte 2(n-1)/n times: reduce-scatter, then all-gather.
+        Operation("all_reduce", A_RANKS, _ring, _twice, reduces=True, placements=("in", "out")),
         Operation(
-            name="all_reduce",
-            size_means="bytes that each rank contributes and receives (in place)",
-            bus_factor=lambda n: 2 * (n - 1) / n,
-            buffers=1,
+            "all_reduce_coalesced",
+            f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
+            _ring,
+            _once,
+            pieces=lambda n: COALESCED_PIECES,
             reduces=True,
+            placements=("in",),
+        ),
+        Operation("all_gather", ALL_SHARES, _others, _share_and_whole, _ranks, placements=BOTH),
+        Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, _share_and_whole, _ranks),
+        Operation(
+            "reduce_scatter",
+            "bytes that each rank contributes; each keeps 1/n of the result",
+            _others,
+            _share_and_whole,
+            _ranks,
+            reduces=True,
+            placements=BOTH,
+        ),
+        Operation(
+            "reduce_scatter_list",
+            "bytes that each rank contributes, from a list of tensors; each keeps 1/n of the result",
+            _others,
+            _share_and_whole,
+            _ranks,
+            reduces=True,
+        ),
+        Operation(
+            "broadcast", "bytes that the root sends to every rank", _whole, _once, rooted=True, placements=("in",)
+        ),
+        Operation(
+            "reduce",
+            "bytes that each rank contributes and the root receives",
+            _whole,
+            _twice,
+            reduces=True,
+            rooted=True,
+            placements=("in", "out"),
+        ),
+        Operation("gather", f"{ALL_SHARES}, and the root receives all", _others, _share_and_whole, _ranks, rooted=True),
+        Operation(
+            "scatter",
+            "bytes of the root, of which each rank receives 1/n",
+            _others,
+            _share_and_whole,
+            _ranks,
+            rooted=True,
+        ),
+        Operation("all_to_all", "bytes that each rank sends, 1/n of it to each rank", _others, _twice, _ranks),
+        Operation(
+            "all_to_all_list",
+            "bytes that each rank sends, 1/n of it to each rank, from a list of tensors",
+            _others,
+            _twice,
+            _ranks,
+        ),
+        Operation(
+            "all_to_all_uneven", "bytes that each rank sends, in n parts in the ratio 0 : 1 : … : n-1", _others, _twice
+        ),
+        Operation(
+            "send_recv",
+            "bytes that each rank with an even number sends to the next, one way",
+            _whole,
+            _twice,
+            fewest_ranks=2,
+        ),
+        # Of one call with both directions there is no other kind: it is made of isend and irecv already.
+        Operation(
+            "exchange",
+            "bytes that each rank sends to its partner, and receives, at the same time (0 with 1, 2 with 3, …)",
+            _whole,
+            _twice,
+            calls=("sync",),
+            fewest_ranks=2,
+        ),
+        Operation(
+            "ring",
+            "bytes that each rank sends to the next and receives from the one before (nccl-tests: sendrecv)",
+            _whole,
+            _twice,
+            calls=("sync",),
+            fewest_ranks=2,
         ),
         # Both directions at once, so that one slow direction makes the pair slow.
         Operation(
-            name="pairwise",
-            size_means="bytes that each rank sends to its partner, and receives, at the same time",
-            bus_factor=lambda n: 1.0,
-            buffers=2,
-            reduces=False,
+            "pairwise",
+            "bytes that each rank sends to its partner, and receives, with another partner in each round",
+            _whole,
+            _twice,
+            calls=("sync",),
             fewest_ranks=2,
             paired=True,
         ),
+        Operation("barrier", "nothing: no data is moved", None, _nothing, typed=False, sized=False),
+        # The pickled object is a few bytes longer, and a size travels ahead of it.
+        Operation(
+            "all_gather_object",
+            f"{ALL_SHARES}, as a Python object",
+            _others,
+            _nothing,
+            _ranks,
+            calls=("sync",),
+            typed=False,
+        ),
+        Operation(
+            "gather_object",
+            f"{ALL_SHARES}, as a Python object, and the root receives all",
+            _others,
+            _nothing,
+            _ranks,
+            rooted=True,
+            calls=("sync",),
+            typed=False,
+        ),
+        Operation(
+            "broadcast_object",
+            "bytes of one Python object that the root sends to every rank",
+            _whole,
+            _nothing,
+            rooted=True,
+            calls=("sync",),
+            typed=False,
+        ),
+        Operation(
+            "scatter_object",
+            "bytes of the root's Python objects, of which each rank receives one",
+            _others,
+            _nothing,
+            _ranks,
+            rooted=True,
+            calls=("sync",),
+            typed=False,
+        ),
     )
 }
+
+
+def usual(case: Case) -> Case:
+    """The case with what its operation does not know at its default, so that equal things have equal keys."""
+    operation = OPERATIONS[case.op]
+    changes: dict[str, object] = {}
+    if not operation.reduces:
+        changes["reduce_op"] = "sum"
+    if not operation.rooted:
+        changes["root"] = 0
+    if case.placement == operation.placements[0]:
+        changes["placement"] = "usual"
+    if not operation.typed:
+        changes["dtype"] = BYTES.name
+    if not operation.sized:
+        changes["size_bytes"] = 0
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+def placement(case: Case) -> str:
+    """ "in" or "out" of place."""
+    return OPERATIONS[case.op].placements[0] if case.placement == "usual" else case.placement
+
+
+def buffer_bytes(case: Case) -> int:
+    """Bytes that the buffers of one call take on a rank, at most: a root holds more than the others."""
+    held = 1 if placement(case) == "in" else OPERATIONS[case.op].buffers(ranks_together(case))
+    return math.ceil(case.size_bytes * held)
+
+
+def ranks_together(case: Case) -> int:
+    """n of the definitions above: the ranks of one group."""
+    return group_size(case.groups, case.world_size)
 
 
 def algbw(size_bytes: int, time_s: float) -> float:
@@ -88,11 +267,12 @@ def algbw(size_bytes: int, time_s: float) -> float:
     return size_bytes / time_s
 
 
-def busbw(op: str, world_size: int, size_bytes: int, time_s: float) -> float | None:
-    """Bus bandwidth in bytes/s; None at world size 1, where nothing crosses a bus."""
-    if world_size == 1:
+def busbw(case: Case, time_s: float) -> float | None:
+    """Bus bandwidth in bytes/s; None where nothing crosses a bus: groups of one rank, nothing moved."""
+    factor, n = OPERATIONS[case.op].bus_factor, ranks_together(case)
+    if n == 1 or factor is None:
         return None
-    return algbw(size_bytes, time_s) * OPERATIONS[op].bus_factor(world_size)
+    return algbw(case.size_bytes, time_s) * factor(n)
 
 
 def rounds(world_size: int) -> list[list[tuple[int, int]]]:
@@ -110,22 +290,9 @@ def rounds(world_size: int) -> list[list[tuple[int, int]]]:
     return schedule
 
 
-def cycle(op: str, world_size: int) -> int:
-    """Number of iterations after which an operation starts again with the first of its rounds."""
-    return len(rounds(world_size)) if OPERATIONS[op].paired else 1
-
-
-def calls_before_refill(case: Case) -> int | None:
-    """How often a buffer may be reduced in place before a sum is no longer exact; None: any number."""
-    if not OPERATIONS[case.op].reduces or case.reduce_op != "sum" or case.world_size == 1:
-        return None
-    limit, value, calls = int(2 ** DTYPES[case.dtype].exact_bits), largest_value(case) * case.world_size, 1
-    while value * case.world_size <= limit:
-        value *= case.world_size
-        calls += 1
-    return calls
-
-
-def largest_value(case: Case) -> int:
-    """Inputs lie in [-v, v] for the v returned here: one sum over the ranks is exact in the dtype."""
-    return min(LARGEST_VALUE, int(2 ** DTYPES[case.dtype].exact_bits) // case.world_size)
+def cycle(case: Case) -> int:
+    """Number of iterations after which a case starts again with the first of its rounds, or of its groups."""
+    if OPERATIONS[case.op].paired:
+        return len(rounds(ranks_together(case)))
+    division = layout(case.groups, case.world_size)
+    return len(division.groups) if division.one else 1

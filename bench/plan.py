@@ -4,23 +4,16 @@ Starts nothing and touches no file. The order is shuffled by the seed that the p
 each launch, so that a drift of the machine does not fall on the same sizes each time (docs/method.md).
 """
 
-import itertools
-import math
 import random
 from collections.abc import Iterable
 from dataclasses import replace
 
 from bench.backends import BACKENDS
+from bench.cases import combinations, obstacle
 from bench.config import Config
-from bench.operations import DTYPES, OPERATIONS, calls_before_refill
+from bench.pools import buffer_bytes
 from bench.records import Block, Case, Fault, Machine, Plan, Sampling, Skip
-from bench.units import format_rounded_bytes
 
-# What a rank takes beside its buffers: private pages of an idle torch process (about 60 MiB measured)
-# and the backend's own buffers.
-RANK_OVERHEAD_BYTES = 100 * 2**20
-# The rest is for the page cache, the parent and the other processes of the machine.
-USABLE_SHARE_OF_MEMORY = 0.8
 # L2 of the largest GPUs (126 MB on a B200): a driver does not tell it without CUDA.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
 # First set of ranks (torch is loaded once), and each further one: measured 2.5 s and 0.1 s.
@@ -40,8 +33,8 @@ def expand(config: Config, machine: Machine, seed: int) -> Plan:
     pool_bytes = 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
     cases: list[Case] = []
     skips: list[Skip] = []
-    for case in _combinations(config):
-        reason = _obstacle(case, machine, pool_bytes)
+    for case in combinations(config, machine):
+        reason = obstacle(case, machine, pool_bytes)
         if reason is None:
             cases.append(case)
         else:
@@ -74,29 +67,10 @@ def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Block]:
     return rest
 
 
-def pool_slots(case: Case, pool_bytes: int) -> int:
-    """How many buffers a case walks through; with `rotate`, so many that none is in a cache when its turn comes.
-
-    Always so many that `depth` calls can follow each other without a refill between them.
-    """
-    rotating = math.ceil(pool_bytes / case.size_bytes) if case.buffers == "rotate" else 1
-    return max(1, rotating, math.ceil(case.depth / (calls_before_refill(case) or case.depth)))
-
-
-def buffer_bytes(case: Case, pool_bytes: int) -> int:
-    """Bytes of buffers that one rank holds for a case, without what `flush` overwrites."""
-    return OPERATIONS[case.op].buffers * case.size_bytes * pool_slots(case, pool_bytes)
-
-
-def scratch_bytes(case: Case, pool_bytes: int) -> int:
-    """Bytes that `flush` overwrites before each call, so that the caches hold nothing of the buffers."""
-    return pool_bytes if case.buffers == "flush" else 0
-
-
 def _within_budget(sampling: Sampling, config: Config, cases: list[Case], pool_bytes: int) -> Sampling:
     """The same with so few seconds a case that all launches cost their share of the budget."""
     assert config.budget is not None  # noqa: S101 - the caller sees to it
-    groups = len({(case.backend, case.world_size) for case in cases})
+    groups = len({process_kind(case) for case in cases})
     handling = sum(_handling_s(case, pool_bytes) + sampling.warmup_s for case in cases)
     left = FIRST_LAUNCHES_SHARE * (config.budget - FIRST_START_S)
     a_launch = left / config.launches - handling - NEXT_START_S * groups
@@ -125,71 +99,23 @@ def _handling_s(case: Case, pool_bytes: int) -> float:
     return 4 * buffer_bytes(case, pool_bytes) / HANDLING_BYTES_PER_S
 
 
-def _combinations(config: Config) -> Iterable[Case]:
-    for op, backend, dtype, n, size in itertools.product(
-        config.operations, config.backends, config.dtypes, config.world_sizes, config.size_list
-    ):
-        for reduce_op, metric in itertools.product(
-            config.reduce_ops if OPERATIONS[op].reduces else ["sum"],
-            ["isolated"] if OPERATIONS[op].paired else config.metrics,
-        ):
-            yield Case(
-                op,
-                backend,
-                n,
-                dtype,
-                size,
-                reduce_op=reduce_op,
-                buffers=config.buffers,
-                metric=metric,
-                sync=config.sync,
-                scheduling=config.scheduling,
-                depth=config.pipeline_depth if metric == "pipelined" else 1,
-            )
-
-
-def _obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
-    """Why this machine cannot measure the case; None if it can."""
-    backend, dtype = BACKENDS[case.backend], DTYPES[case.dtype]
-    if case.backend in machine.backends_missing:
-        return machine.backends_missing[case.backend]
-    if case.scheduling == "rr" and machine.realtime_missing is not None:
-        return machine.realtime_missing
-    if case.world_size < OPERATIONS[case.op].fewest_ranks:
-        return f"{case.op} needs {OPERATIONS[case.op].fewest_ranks} ranks or more"
-    if backend.device == "cuda" and case.world_size > machine.gpus:
-        return f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus}"
-    if case.dtype in backend.dtypes_lacking:
-        return f"{case.backend} has no {case.dtype}"
-    if case.size_bytes % dtype.itemsize:
-        return f"{case.size_bytes} B is not a whole number of {case.dtype} elements of {dtype.itemsize} B"
-    if case.world_size > 2**dtype.exact_bits:
-        return f"a sum over {case.world_size} ranks is not exact in {case.dtype}, so it could not be verified"
-    if backend.device == "cpu":
-        return _memory_obstacle(case, machine, pool_bytes)
-    return None
-
-
-def _memory_obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
-    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
-    usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
-    if case.world_size * a_rank <= usable:
-        return None
-    return (
-        f"needs {case.world_size} × {format_rounded_bytes(a_rank)} of memory; "
-        f"{format_rounded_bytes(usable)} may be used ({USABLE_SHARE_OF_MEMORY:.0%} of what is available)"
-    )
-
-
 def _blocks(cases: list[Case], launches: int, seed: int) -> Iterable[Block]:
     dice = random.Random(seed)
-    groups = list(dict.fromkeys((case.backend, case.world_size) for case in cases))
+    together: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        together.setdefault(process_kind(case), []).append(case)
+    kinds = list(together)
     for launch in range(1, launches + 1):
-        dice.shuffle(groups)
-        for backend, world_size in groups:
-            mine = [case for case in cases if (case.backend, case.world_size) == (backend, world_size)]
+        dice.shuffle(kinds)
+        for kind in kinds:
+            mine = list(together[kind])
             dice.shuffle(mine)
-            yield Block(backend, world_size, launch, tuple(mine))
+            yield Block(mine[0].backend, mine[0].world_size, launch, tuple(mine))
+
+
+def process_kind(case: Case) -> tuple[object, ...]:
+    """Cases of one kind share processes: NCCL, for one, reads its variables once in the life of a process."""
+    return (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
 
 
 def _sampling(config: Config) -> Sampling:

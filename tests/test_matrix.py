@@ -12,7 +12,7 @@ from conftest import invented_run, samples
 def run_of(n, slow_rank=None, slow_link=None, factor=2.0, seed=0, cycles=24, warmup=0, noise=0.1):
     rng = np.random.default_rng(seed)
     case = Case("pairwise", "gloo", n, "float32", 2**20)
-    period = cycle("pairwise", n)
+    period = cycle(Case("pairwise", "gloo", n, "float32", 4096))
     duration = np.zeros((cycles * period, n))
     for row in range(len(duration)):
         for i, j in rounds(n)[(row + warmup) % period]:

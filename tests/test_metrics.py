@@ -5,8 +5,9 @@ import pytest
 
 from bench.config import parse
 from bench.measure import environment
-from bench.operations import calls_before_refill, cycle
-from bench.plan import expand, pool_slots
+from bench.operations import cycle
+from bench.plan import expand
+from bench.pools import fresh_calls, pool_slots
 from bench.records import Case
 
 BASE = """
@@ -38,7 +39,7 @@ def test_pipelined_is_several_calls_between_two_stamps_and_verified(warm):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_a_pipeline_never_needs_a_refill_in_between(dtype):
     case = Case("all_reduce", "gloo", 4, dtype, 4096, buffers="hot", metric="pipelined", depth=20)
-    assert pool_slots(case, 0) * calls_before_refill(case) >= 20
+    assert pool_slots(case, 0) * fresh_calls(case) >= 20
 
 
 def test_a_wrong_element_in_a_pipeline_is_caught(warm):
@@ -66,7 +67,7 @@ def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(warm):
     assert done.returncode == 1
     (samples,) = warm.only_run().samples
     assert (samples.failure.kind, samples.failure.rank) == ("wrong", 2)
-    assert "received from rank" in samples.failure.text
+    assert "of rank 0's data" in samples.failure.text
 
 
 def test_one_rank_has_nobody_to_pair_with():
@@ -107,8 +108,8 @@ def test_the_dispatch_floor_is_below_the_operation(warm):
 
 
 def test_a_cycle_is_one_for_what_goes_through_no_rounds():
-    assert cycle("all_reduce", 8) == 1
-    assert (cycle("pairwise", 4), cycle("pairwise", 5)) == (3, 5)
+    assert cycle(Case("all_reduce", "gloo", 8, "float32", 4096)) == 1
+    assert [cycle(Case("pairwise", "gloo", n, "float32", 4096)) for n in (4, 5)] == [3, 5]
 
 
 def test_a_planted_fault_for_a_rank_that_never_exists_is_refused(warm):

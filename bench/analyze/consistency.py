@@ -17,14 +17,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.conclusions import Finding, Interval, Summary
-from bench.operations import OPERATIONS
+from bench.operations import OPERATIONS, cycle
 from bench.records import Case, case_order
 from bench.units import format_bytes, format_seconds
 
 # Smallest excess that matters, as between two runs.
 MIN_CHANGE = 0.05
-# Not an operation that could stand in for another: exchanges between pairs of ranks.
-PAIRWISE = "pairwise"
 # What a plan writes as the reduce op of an operation that does not reduce.
 NO_REDUCE_OP = "sum"
 
@@ -93,7 +91,7 @@ def _series(summaries: Sequence[Summary]) -> AllSeries:
         if (
             s.time_s is not None
             and s.time_s.kind == "over launches"
-            and s.case.op != PAIRWISE
+            and cycle(s.case) == 1  # rounds of different ranks are no operation that could stand in for another
             and s.case.world_size > 1
         ):
             series[replace(s.case, size_bytes=0)][s.case.size_bytes] = Timed(s.case, s.time_s)
@@ -113,8 +111,7 @@ def _composed(op: str, parts: tuple[str, ...], base: Case, series: AllSeries) ->
 
 def _same_but(base: Case, op: str) -> Case:
     """The case of another operation with everything else alike; one that does not reduce has no reduce op."""
-    reduces = op not in OPERATIONS or OPERATIONS[op].reduces
-    return replace(base, op=op, reduce_op=base.reduce_op if reduces else NO_REDUCE_OP)
+    return replace(base, op=op, reduce_op=base.reduce_op if OPERATIONS[op].reduces else NO_REDUCE_OP)
 
 
 def _not_slower_than_larger(base: Case, series: AllSeries) -> Iterator[Claim]:

@@ -7,7 +7,7 @@ is found is said too: silence must not look like health.
 from bench.analyze.links import slow_ranks_and_links
 from bench.analyze.ranks import late_ranks
 from bench.conclusions import Diagnosis
-from bench.operations import OPERATIONS
+from bench.operations import OPERATIONS, cycle
 from bench.records import Run
 
 
@@ -18,7 +18,7 @@ def diagnose(run: Run) -> Diagnosis:
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
         silent.append("nothing was measured, so nobody can be named")
-    elif not late and any(case.world_size > 1 and not OPERATIONS[case.op].paired for case in measured):
+    elif not late and any(case.world_size > 1 and cycle(case) == 1 for case in measured):
         silent.append(
             "no rank is late: last arrivals are spread as chance would, or cost less than a tenth of the time"
         )

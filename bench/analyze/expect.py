@@ -55,8 +55,6 @@ def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:
 def _bandwidth(summary: Summary) -> Interval | None:
     if summary.time_s is None:
         return None
-    case, time_s = summary.case, summary.time_s
-    value, low, high = (
-        busbw(case.op, case.world_size, case.size_bytes, seconds) for seconds in (time_s.value, time_s.high, time_s.low)
-    )
+    time_s = summary.time_s
+    value, low, high = (busbw(summary.case, seconds) for seconds in (time_s.value, time_s.high, time_s.low))
     return Interval(value, low, high, time_s.kind) if value and low and high else None

@@ -88,7 +88,7 @@ def _by_case(run: Run) -> dict[Case, list[Samples]]:
 def _pair_series(samples: Samples) -> Floats:
     """Exchange times in seconds, shape (cycles, ranks, ranks): in each cycle every pair met once."""
     assert samples.timed is not None  # noqa: S101 - the caller selects such
-    n, period = samples.case.world_size, cycle(samples.case.op, samples.case.world_size)
+    n, period = samples.case.world_size, cycle(samples.case)
     duration = samples.timed.duration_ns
     # The verifying calls before it are one whole cycle; the warm-up need not be.
     first = len(samples.warmup.duration_ns) if samples.warmup is not None else 0

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bench.analyze.clocks import Clocks
 from bench.conclusions import Finding
 from bench.intervals import FEWEST_FOR_MEDIAN, effective_size
-from bench.operations import OPERATIONS
+from bench.operations import cycle
 from bench.records import Case, Run, Samples
 from bench.units import format_seconds
 
@@ -52,7 +52,7 @@ def late_ranks(run: Run) -> list[Finding]:
     cases: dict[str, Case] = {}
     for samples in run.samples:
         case = samples.case
-        if samples.timed is None or samples.failure is not None or case.world_size < 2 or OPERATIONS[case.op].paired:
+        if samples.timed is None or samples.failure is not None or case.world_size < 2 or cycle(case) > 1:
             continue
         cases[case.key] = case
         launches[case.key].append(samples)

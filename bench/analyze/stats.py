@@ -83,8 +83,8 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
         iterations=sum(map(len, good)),
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
-        algbw=operations.algbw(case.size_bytes, time_s.value),
-        busbw=operations.busbw(case.op, case.world_size, case.size_bytes, time_s.value),
+        algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
+        busbw=_bandwidth(case, time_s.value),
         failures=failures,
     )
 
@@ -105,8 +105,8 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
         scatter=float(np.std(np.log(medians), ddof=1)) if len(good) > 1 else None,
-        algbw=operations.algbw(case.size_bytes, time_s.value),
-        busbw=operations.busbw(case.op, case.world_size, case.size_bytes, time_s.value),
+        algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
+        busbw=_bandwidth(case, time_s.value),
         mean_s=_over_launches([float(one.slowest_s.mean()) for one in good]),
         p90_s=_percentile(good, 90),
         p95_s=_percentile(good, 95),
@@ -118,9 +118,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         outliers=near,
         far_outliers=far,
         outlier_causes=causes([one.samples for one in good]) if near else (),
-        stall=None
-        if operations.OPERATIONS[case.op].paired
-        else second_mode(np.concatenate([g.slowest_s for g in good])),
+        stall=None if operations.cycle(case) > 1 else second_mode(np.concatenate([g.slowest_s for g in good])),
         warmup_trimmed=sum(one.state.trimmed for one in good),
         steady=all(one.state.steady for one in good),
         timer_s=_largest(good, lambda s: s.usage.timer_cost_ns if s.usage else None),
@@ -134,13 +132,18 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
 
 
+def _bandwidth(case: Case, time_s: float) -> float | None:
+    """Bus bandwidth; None also where ranks share a GPU: such a number would be taken for the GPU's."""
+    return None if case.oversubscribed else operations.busbw(case, time_s)
+
+
 def _slowest(samples: Samples) -> tuple[Floats, Steadiness]:
     """Per iteration the maximum over ranks, without a warm-up that was not over."""
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     slowest = intervals.slowest_rank_s(samples.timed)
-    # The iterations of a paired operation go through its rounds: different things, not one series in time.
-    paired = operations.OPERATIONS[samples.case.op].paired
-    state = Steadiness(0, True) if paired else steadiness(slowest)
+    # Iterations that go through rounds are different things, not one series in time.
+    rounds = operations.cycle(samples.case) > 1
+    state = Steadiness(0, True) if rounds else steadiness(slowest)
     return slowest[state.trimmed :], state
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.intervals import launch_interval, median_interval, slowest_rank_s
-from bench.plan import NEXT_START_S
+from bench.plan import NEXT_START_S, process_kind
 from bench.records import Block, Case, Plan, Samples
 
 # No interval gets narrower in any sensible time when so many launches did not do it.
@@ -57,11 +57,11 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Block]:
     wide = [case for case in wide if spent.width(case.key) > plan.sampling.relative_error]
     # Equal widths (one launch each) by the width within it.
     wide.sort(key=lambda case: (spent.width(case.key), spent.within[case.key]), reverse=True)
-    blocks: dict[tuple[str, int], list[Case]] = {}
+    blocks: dict[tuple[object, ...], list[Case]] = {}
     for case in wide:
-        place = (case.backend, case.world_size)
+        place = process_kind(case)
         cost = float(np.mean(spent.wall_s[case.key])) + (0.0 if place in blocks else NEXT_START_S)
         if cost <= left_s:
             left_s -= cost
             blocks.setdefault(place, []).append(case)
-    return [Block(*place, spent.launches + 1, tuple(cases)) for place, cases in blocks.items()]
+    return [Block(c[0].backend, c[0].world_size, spent.launches + 1, tuple(c)) for c in blocks.values()]

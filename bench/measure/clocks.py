@@ -8,9 +8,6 @@ The narrowest of several rounds counts (Cristian 1989). On one host nothing is m
 import time
 from typing import NamedTuple
 
-import torch
-import torch.distributed as dist
-
 from bench.measure import environment
 from bench.measure.group import Group
 
@@ -40,20 +37,17 @@ def bounds(group: Group) -> list[Bounds] | None:
 
 
 def _ask(group: Group, other: int) -> Bounds:
-    stamp = torch.zeros(1, dtype=torch.int64)
     low, high, at = -(2**62), 2**62, 0
     for _ in range(ROUNDS):
         first = time.perf_counter_ns()
-        dist.send(stamp, other, group=group.control)
-        dist.recv(stamp, other, group=group.control)
+        group.tell(other, 0)
+        answer = group.hear(other)
         second = time.perf_counter_ns()
-        low, high, at = max(low, int(stamp) - second), min(high, int(stamp) - first), second
+        low, high, at = max(low, answer - second), min(high, answer - first), second
     return Bounds(at, low, high)
 
 
 def _answer(group: Group) -> None:
-    stamp = torch.zeros(1, dtype=torch.int64)
     for _ in range(ROUNDS):
-        dist.recv(stamp, 0, group=group.control)
-        stamp.fill_(time.perf_counter_ns())
-        dist.send(stamp, 0, group=group.control)
+        group.hear(0)
+        group.tell(0, time.perf_counter_ns())

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.measure.collectives import Workload
+from bench.measure.workload import Workload
 from bench.records import Case, Fault
 
 Action = Callable[[], None]
@@ -68,13 +68,18 @@ class _Faulty:
         if self._fault.do == "slow" or self._count != self._fault.iteration:
             return call  # type: ignore[no-any-return]
         if self._fault.do == "corrupt":
-            # By convention the first argument of a call is a buffer that it writes to.
-            return lambda: (call(), call.args[0][:1].add_(1))
+            return lambda: self._corrupted(call)
         return _ENDINGS[self._fault.do]
 
-    def _slowly(self, call: Callable[[], object]) -> None:
+    def _corrupted(self, call: Callable[[], Any]) -> None:
+        work = call()
+        if hasattr(work, "wait"):
+            work.wait()
+        self._inner.spoil()
+
+    def _slowly(self, call: Callable[[], object]) -> object:
         idle(self._fault.delay_s)
-        call()
+        return call()
 
     def reserve(self, calls: int) -> None:
         self._inner.reserve(calls)
@@ -84,6 +89,9 @@ class _Faulty:
 
     def verify(self) -> str | None:
         return self._inner.verify()
+
+    def spoil(self) -> bool:
+        return self._inner.spoil()
 
 
 def idle(seconds: float) -> None:

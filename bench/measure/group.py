@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 
 from bench.backends import BACKENDS
-from bench.measure import environment
+from bench.layouts import WORLD, layout
+from bench.measure import calls, environment
 from bench.measure.launcher import Seat
-from bench.records import Json
+from bench.measure.team import Calls, Team
+from bench.records import Case, Json
 
 # The parent ends a hang after the run's timeout and says whom it blames; the group's own time-out, which
 # can say less, comes later, for ranks whose parent is gone.
@@ -29,21 +31,22 @@ class Group:
     """A joined process group.
 
     device: where the buffers of this rank live. barrier: returns on every rank once all have called it.
-    alone: a group of this rank alone, on the same backend, made when it is first asked for.
+    gather: every rank's value, in order of rank, on every rank. tell, hear: a number to a rank, and from one.
+    team: the ranks that call a case together; every rank must ask for the same cases in the same order.
+    alone: a team of this rank alone, on the same backend, made when it is first asked for.
+    calls: what the library that communicates calls each operation.
     """
 
     rank: int
     world_size: int
     device: torch.device
-    control: dist.ProcessGroup
     barrier: Callable[[], None]
-    alone: Callable[[], dist.ProcessGroup]
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, in order of rank, on every rank."""
-        everyone: list[Any] = [None] * self.world_size
-        dist.all_gather_object(everyone, value, group=self.control)
-        return everyone
+    gather: Callable[[Any], list[Any]]
+    tell: Callable[[int, int], None]
+    hear: Callable[[int], int]
+    team: Callable[[Case], Team]
+    alone: Callable[[], Team]
+    calls: Calls
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -67,15 +70,56 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier") ->
         device_id=device if device.type == "cuda" else None,
     )
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
-    # About 1 ms, and no other rank takes part.
-    alone = functools.cache(lambda: dist.new_group([seat.rank], backend=backend, use_local_synchronization=True))
     barrier = seat.gate.meet
     if sync == "deadline":
         seat.gate.calibrate()
         barrier = seat.gate.meet_at_deadline
-    yield Group(seat.rank, seat.world_size, device, control, barrier, alone)
+    yield _group(seat.rank, seat.world_size, backend, device, control, barrier)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
+
+
+def _group(
+    rank: int,
+    world_size: int,
+    backend: str,
+    device: torch.device,
+    control: dist.ProcessGroup,
+    barrier: Callable[[], None],
+) -> Group:
+    def gather(value: Any) -> list[Any]:
+        everyone: list[Any] = [None] * world_size
+        dist.all_gather_object(everyone, value, group=control)
+        return everyone
+
+    def tell(other: int, number: int) -> None:
+        dist.send(torch.tensor([number]), other, group=control)
+
+    def hear(other: int) -> int:
+        number = torch.zeros(1, dtype=torch.int64)
+        dist.recv(number, other, group=control)
+        return int(number)
+
+    @functools.cache
+    def divided(groups: str) -> Team:
+        division = layout(groups, world_size)
+        # Every rank makes every group, in the same order: so torch wants it.
+        handles = [dist.new_group(list(members), backend=backend) for members in division.groups]
+        number = division.of(rank)
+        members = division.groups[number]
+        turn = (number, len(handles)) if division.one else (0, 1)
+        return Team(members.index(rank), len(members), handles[number], *turn)
+
+    def team(case: Case) -> Team:
+        return Team(rank, world_size, None) if case.groups == WORLD else divided(case.groups)
+
+    @functools.cache
+    def alone() -> Team:
+        # About 1 ms, and no other rank takes part.
+        return Team(0, 1, dist.new_group([rank], backend=backend, use_local_synchronization=True))
+
+    table = Calls(calls.CALLS, calls.OBJECT_CALLS, calls.barrier)
+    return Group(rank, world_size, device, barrier, gather, tell, hear, team, alone, table)
 
 
 def facts(group: Group, backend: str) -> Json:

@@ -3,7 +3,9 @@
 In: a workload and a count. Out: an `Own` with integer nanoseconds of this rank. Does not decide how many
 and does not talk of results: `sampling` and `worker` do. Order of one iteration:
 
-    prepare (buffers, refill) → device idle → barrier → stamp → call, or calls [→ device idle] → stamp
+    prepare (buffers, refill) → device idle → barrier → stamp → call, or calls [→ waits] [→ device idle] → stamp
+
+Asynchronous calls are all made before the first of them is waited for.
 """
 
 import functools
@@ -14,7 +16,9 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.measure.collectives import Call, Workload
+from bench.measure.calls import Call
+from bench.measure.workload import Workload
+from bench.records import Case
 
 Action = Callable[[], None]
 Prepare = Callable[[], Call]
@@ -34,16 +38,42 @@ class Own:
     elapsed_ns: int
 
 
-def measure(workload: Workload, count: int, depth: int, barrier: Action, tick: Action, device: torch.device) -> Own:
+def measure(workload: Workload, count: int, case: Case, barrier: Action, tick: Action, device: torch.device) -> Own:
     """`count` iterations of `depth` calls back to back, each after a barrier; `tick` is called after each one."""
     began = time.perf_counter_ns()
     timed = _on_cuda if device.type == "cuda" else _on_cpu
-    prepare = workload.prepare if depth == 1 else functools.partial(_prepare_several, workload, depth)
-    starts, durations, hosts = timed(prepare, count, barrier, tick)
+    starts, durations, hosts = timed(_stretches(workload, case), count, barrier, tick)
     return Own(starts, durations, hosts, time.perf_counter_ns() - began)
 
 
-def _prepare_several(workload: Workload, depth: int) -> Action:
+def call_once(workload: Workload, case: Case) -> None:
+    """One call, waited for, without a barrier before it."""
+    (_one_awaited(workload) if case.call == "async" else workload.prepare())()
+
+
+def _stretches(workload: Workload, case: Case) -> Prepare:
+    """What makes each iteration's calls ready."""
+    if case.metric == "graph":
+        return functools.partial(_replayed, workload, case.depth, _captured(workload, case.depth))
+    if case.depth > 1:
+        return functools.partial(_several, workload, case.depth, case.call == "async")
+    if case.call == "async":
+        return functools.partial(_one_awaited, workload)
+    return workload.prepare
+
+
+def _one_awaited(workload: Workload) -> Action:
+    call = workload.prepare()
+
+    def call_and_wait() -> None:
+        work = call()
+        if work is not None:  # a rank that rests has nothing to wait for
+            work.wait()
+
+    return call_and_wait
+
+
+def _several(workload: Workload, depth: int, asynchronous: bool) -> Action:
     workload.reserve(depth)
     calls = [workload.prepare() for _ in range(depth)]
 
@@ -51,7 +81,35 @@ def _prepare_several(workload: Workload, depth: int) -> Action:
         for call in calls:
             call()
 
-    return all_of_them
+    def all_awaited() -> None:
+        for work in [call() for call in calls]:
+            if work is not None:
+                work.wait()
+
+    return all_awaited if asynchronous else all_of_them
+
+
+def _captured(workload: Workload, depth: int) -> Action:
+    """A CUDA graph of `depth` calls, one on each buffer of the pool; capturing does not execute them."""
+    workload.reserve(depth)
+    calls = [workload.prepare() for _ in range(depth)]
+    for call in calls:  # executed once, for NCCL connects in the first call of its kind
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    replay: Action = graph.replay
+    return replay
+
+
+def _replayed(workload: Workload, depth: int, replay: Action) -> Action:
+    """The graph once more; preparing its calls counts them, and refills buffers where the data needs it."""
+    workload.reserve(depth)
+    for _ in range(depth):
+        workload.prepare()
+    return replay
 
 
 def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], None]:

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench import encoding
-from bench.measure import clocks, collectives, environment, faults, timing
+from bench.measure import clocks, environment, faults, timing, workload
 from bench.measure.group import Group, facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle
-from bench.plan import buffer_bytes
+from bench.pools import buffer_bytes
 from bench.records import Case, Failure, Job, Samples, Timings, Usage
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _serve(seat: Seat, job: Job, group: Group) -> None:
     seat.wait_for_word()
     gc.collect()
     gc.disable()
-    arena = collectives.Arena(max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases), group.device)
+    arena = workload.Arena(max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases), group.device)
     for index, case in enumerate(job.block.cases):
         if group.rank == 0:
             seat.send({"kind": "begin", "index": index})
@@ -87,15 +87,15 @@ def _serve(seat: Seat, job: Job, group: Group) -> None:
         gc.collect()
 
 
-def _measure(case: Case, job: Job, group: Group, arena: collectives.Arena, seat: Seat) -> Samples:
+def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Seat) -> Samples:
     before, unix_s = _Meter.read(), time.time()
-    workload = collectives.build(case, group, arena, job.pool_bytes, job.seed)
-    workload, barrier = faults.plant(job.faults, case, job.block.launch, group.rank, workload, group.barrier)
+    work = workload.build(case, group, arena, job.pool_bytes, job.seed)
+    work, barrier = faults.plant(job.faults, case, job.block.launch, group.rank, work, group.barrier)
 
-    for _ in range(cycle(case.op, case.world_size)):
-        workload.prepare()()
+    for _ in range(cycle(case)):
+        timing.call_once(work, case)
     group.synchronize()
-    failure = _verified(workload, group, "before timing")
+    failure = _verified(work, group, "before timing")
     if failure is not None:
         return Samples(case, job.block.launch, unix_s, failure=failure)
     misses = seat.gate.misses
@@ -104,11 +104,11 @@ def _measure(case: Case, job: Job, group: Group, arena: collectives.Arena, seat:
         seat.progress[seat.rank] += 1
 
     def measure_block(count: int) -> Agreed:
-        return _agree(group, timing.measure(workload, count, case.depth, barrier, tick, group.device), case.depth)
+        return _agree(group, timing.measure(work, count, case, barrier, tick, group.device), case.depth)
 
-    sampled = sample(job.sampling, measure_block, cycle(case.op, case.world_size))
-    failure = _verified(workload, group, "after timing")
-    alone = workload.alone()
+    sampled = sample(job.sampling, measure_block, cycle(case))
+    failure = _verified(work, group, "after timing")
+    alone = work.alone()
     costs = {
         "floor": None if alone is None else timing.floor_ns(alone, group.device),
         "misses": seat.gate.misses - misses if case.sync == "deadline" else None,
@@ -148,9 +148,9 @@ def _relative(timings: Timings, base_ns: int) -> Timings:
     return replace(timings, start_ns=timings.start_ns - base_ns)
 
 
-def _verified(workload: collectives.Workload, group: Group, when: str) -> Failure | None:
+def _verified(work: workload.Workload, group: Group, when: str) -> Failure | None:
     """The same verdict on every rank. A rank is named where it is the only one whose data is wrong."""
-    problems = {rank: said for rank, said in enumerate(group.gather(workload.verify())) if said is not None}
+    problems = {rank: said for rank, said in enumerate(group.gather(work.verify())) if said is not None}
     if not problems:
         return None
     first, said = next(iter(problems.items()))
@@ -179,7 +179,7 @@ class _Meter:
         return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
 
-def _usage(before: _Meter, group: Group, arena: collectives.Arena, costs: dict[str, float | None]) -> Usage:
+def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str, float | None]) -> Usage:
     now = _Meter.read()
     own = {
         "cpu_s": round(now.cpu_s - before.cpu_s, 4),

@@ -8,7 +8,8 @@ from tabulate import tabulate
 
 from bench.backends import BACKENDS
 from bench.operations import OPERATIONS
-from bench.plan import buffer_bytes, estimate_s
+from bench.plan import estimate_s
+from bench.pools import buffer_bytes
 from bench.present.labels import extras, label
 from bench.records import Json, Plan
 from bench.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
@@ -76,7 +77,7 @@ def _headline(path: Path) -> tuple[str, str]:
 
 def operations() -> str:
     """The table of collectives."""
-    rows = [[op.name, op.size_means, f"{op.bus_factor(4):g}"] for op in OPERATIONS.values()]
+    rows = [[op.name, op.size_means, f"{op.bus_factor(4):g}" if op.bus_factor else "-"] for op in OPERATIONS.values()]
     return tabulate(rows, ["operation", "size is", "bus factor at 4 ranks"], tablefmt="simple")
 
 

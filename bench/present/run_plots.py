@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.conclusions import Analysis, Summary
 from bench.intervals import slowest_rank_s
-from bench.operations import OPERATIONS
+from bench.operations import cycle
 from bench.present.canvas import COLOURS, MARKERS, framed, time_axis
 from bench.present.labels import label
 from bench.records import Run, Samples, Timings
@@ -113,7 +113,7 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
 
 def modes(run: Run, analysis: Analysis) -> Figure | None:
     """The times of the cases that stall most, as shares, around their median; slow modes are marked."""
-    good = [s for s in analysis.summaries if s.time_s and not OPERATIONS[s.case.op].paired]
+    good = [s for s in analysis.summaries if s.time_s and cycle(s.case) == 1]
     stalled = sorted((s for s in good if s.stall), key=lambda s: -(s.stall.share * s.stall.extra_s if s.stall else 0))
     chosen = stalled[:MOST_ROWS] or good[:: max(1, len(good) // MOST_ROWS)][:MOST_ROWS]
     if not chosen:

@@ -1,0 +1,144 @@
+"""`Config` → every case that it asks for, and why this machine cannot measure one. Starts nothing."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bench import layouts, operations
+from bench.backends import BACKENDS, lack
+from bench.config import Config
+from bench.dtypes import dtype_named, reduction_obstacle
+from bench.operations import OPERATIONS, ranks_together
+from bench.pools import buffer_bytes, scratch_bytes
+from bench.records import Case, Machine
+from bench.units import format_rounded_bytes
+
+# What a rank takes beside its buffers: private pages of an idle torch process (about 60 MiB measured)
+# and the backend's own buffers.
+RANK_OVERHEAD_BYTES = 100 * 2**20
+# The rest is for the page cache, the parent and the other processes of the machine.
+USABLE_SHARE_OF_MEMORY = 0.8
+
+
+def combinations(config: Config, machine: Machine) -> Iterable[Case]:
+    """Every case that is asked for, once; what an operation does not know makes no further cases of it."""
+    what = itertools.product(
+        config.operations, config.backends, config.dtypes, config.world_sizes, config.size_list, config.reduce_ops
+    )
+    how = list(
+        itertools.product(
+            config.metrics,
+            config.placements,
+            config.calls,
+            config.groups,
+            _settings(config),
+            config.ctas,
+            config.memory,
+        )
+    )
+    distinct: dict[str, Case] = {}
+    for (op, backend, dtype, n, size, reduce_op), chosen in itertools.product(what, how):
+        metric, place, call, groups, settings, ctas, memory = chosen
+        if OPERATIONS[op].paired:
+            metric = "isolated"
+        case = Case(
+            op,
+            backend,
+            n,
+            dtype,
+            size,
+            reduce_op=reduce_op,
+            buffers=config.buffers,
+            metric=metric,
+            sync=config.sync,
+            scheduling=config.scheduling,
+            depth=1 if metric == "isolated" else config.pipeline_depth,
+            placement=place,
+            call=call,
+            groups=groups,
+            settings=settings,
+            ctas=ctas,
+            memory=memory,
+            oversubscribed=config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus,
+        )
+        for root in range(ranks_together(case)) if config.roots == "all" else config.roots:
+            found = _whole_pieces(operations.usual(replace(case, root=int(root))))
+            distinct.setdefault(found.key, found)
+    return distinct.values()
+
+
+def _settings(config: Config) -> list[str]:
+    """Every combination of the variables, each as one text."""
+    each = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
+    return [" ".join(chosen) for chosen in itertools.product(*each)]
+
+
+def _whole_pieces(case: Case) -> Case:
+    """The case with its size rounded down to equal pieces of whole elements, as nccl-tests does."""
+    pieces = OPERATIONS[case.op].pieces(ranks_together(case))
+    if pieces == 1:
+        return case
+    unit = pieces * dtype_named(case.dtype).itemsize
+    return replace(case, size_bytes=case.size_bytes // unit * unit or case.size_bytes)
+
+
+def obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
+    """Why this machine cannot measure the case; None if it can."""
+    return (
+        _obstacle_of_the_machine(case, machine)
+        or _obstacle_of_the_ranks(case)
+        or lack(case)
+        or _obstacle_of_the_data(case)
+        or (_memory_obstacle(case, machine, pool_bytes) if BACKENDS[case.backend].device == "cpu" else None)
+    )
+
+
+def _obstacle_of_the_machine(case: Case, machine: Machine) -> str | None:
+    if case.backend in machine.backends_missing:
+        return machine.backends_missing[case.backend]
+    if case.scheduling == "rr" and machine.realtime_missing is not None:
+        return machine.realtime_missing
+    if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
+        return (
+            f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus} "
+            "(oversubscribe_gpu: true only tries that it works)"
+        )
+    return None
+
+
+def _obstacle_of_the_ranks(case: Case) -> str | None:
+    undivided = layouts.obstacle(case.groups, case.world_size)
+    if undivided is not None:
+        return undivided
+    one_by_one = layouts.layout(case.groups, case.world_size).one
+    if OPERATIONS[case.op].paired and case.groups != layouts.WORLD:
+        return f"{case.op} goes through all ranks of the world"
+    if one_by_one and case.depth > 1:
+        return "groups that call one after the other are timed call by call"
+    together = ranks_together(case)
+    fewest = OPERATIONS[case.op].fewest_ranks
+    if together < fewest:
+        return f"{case.op} needs {fewest} ranks or more"
+    if case.root >= together:
+        return f"there is no rank {case.root} among {together}"
+    return None
+
+
+def _obstacle_of_the_data(case: Case) -> str | None:
+    operation, dtype, together = OPERATIONS[case.op], dtype_named(case.dtype), ranks_together(case)
+    if case.size_bytes % (operation.pieces(together) * dtype.itemsize):
+        pieces = operation.pieces(together)
+        of = f"{pieces} pieces of {case.dtype}" if pieces > 1 else f"{case.dtype} elements"
+        return f"{case.size_bytes} B is not a whole number of {of} of {dtype.itemsize} B"
+    return reduction_obstacle(case.dtype, case.reduce_op, together) if operation.reduces else None
+
+
+def _memory_obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
+    usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
+    if case.world_size * a_rank <= usable:
+        return None
+    return (
+        f"needs {case.world_size} × {format_rounded_bytes(a_rank)} of memory; "
+        f"{format_rounded_bytes(usable)} may be used ({USABLE_SHARE_OF_MEMORY:.0%} of what is available)"
+    )

@@ -1,0 +1,125 @@
+"""The tables of dtypes and reduce ops: what goes with what, and how far sums stay exact. Knows no torch.
+
+Data are small integers, so that a result is exact and the same in any order of summation (docs/method.md, "Data");
+how small they must be, and how often they may be reduced in place, follows from the dtype and is told here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["float", "integer", "unsigned", "bool", "complex"]
+
+# Small enough that many sums in a row stay exact in float32, large enough to tell ranks apart.
+LARGEST_VALUE = 8
+# What NCCL's premul_sum multiplies each input by. A power of two: exact in every dtype.
+PREMULTIPLIER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """`exact_bits`: every integer of magnitude up to 2**exact_bits is represented exactly."""
+
+    name: str
+    itemsize: int
+    exact_bits: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceOp:
+    """kinds: of dtypes that it is defined for. grows: whether a result reduced once more gets larger."""
+
+    name: str
+    kinds: frozenset[Kind]
+    grows: bool = False
+
+
+DTYPES = {
+    dtype.name: dtype
+    for dtype in (
+        Dtype("float32", 4, 24, "float"),
+        Dtype("float64", 8, 53, "float"),
+        Dtype("float16", 2, 11, "float"),
+        Dtype("bfloat16", 2, 8, "float"),
+        Dtype("float8_e4m3fn", 1, 4, "float"),
+        Dtype("float8_e5m2", 1, 3, "float"),
+        Dtype("int64", 8, 62, "integer"),
+        Dtype("int32", 4, 30, "integer"),
+        Dtype("int16", 2, 14, "integer"),
+        Dtype("int8", 1, 6, "integer"),
+        Dtype("uint8", 1, 7, "unsigned"),
+        Dtype("bool", 1, 0, "bool"),
+        Dtype("complex64", 8, 24, "complex"),
+        Dtype("complex128", 16, 53, "complex"),
+    )
+}
+# Of operations that move Python objects or nothing: not an element type, and nobody chooses it.
+BYTES = Dtype("bytes", 1, 0, "unsigned")
+
+_REAL: frozenset[Kind] = frozenset({"float", "integer", "unsigned", "bool"})
+_WHOLE: frozenset[Kind] = frozenset({"integer", "unsigned", "bool"})
+REDUCE_OPS = {
+    reduce_op.name: reduce_op
+    for reduce_op in (
+        ReduceOp("sum", _REAL | {"complex"}, grows=True),  # of bools: or
+        ReduceOp("avg", frozenset({"float", "complex"})),
+        ReduceOp("product", _REAL),
+        ReduceOp("max", _REAL),
+        ReduceOp("min", _REAL),
+        ReduceOp("band", _WHOLE),
+        ReduceOp("bor", _WHOLE),
+        ReduceOp("bxor", _WHOLE),
+        ReduceOp("premul_sum", frozenset({"float"}), grows=True),
+    )
+}
+
+
+def dtype_named(name: str) -> Dtype:
+    """Also of those that nobody chooses."""
+    return BYTES if name == BYTES.name else DTYPES[name]
+
+
+def reduction_obstacle(dtype: str, reduce_op: str, ranks: int) -> str | None:
+    """Why elements of a dtype cannot be reduced so over so many ranks; None if they can."""
+    if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
+        return f"{reduce_op} is not defined for {dtype}"
+    if largest_value(dtype, reduce_op, ranks) < 1:
+        return f"{reduce_op} over {ranks} ranks is not exact in {dtype}, so it could not be verified"
+    return None
+
+
+def growth(dtype: str, reduce_op: str, ranks: int) -> int:
+    """By what factor a result is multiplied when all ranks reduce it in place once more."""
+    if not REDUCE_OPS[reduce_op].grows or DTYPES[dtype].kind == "bool":
+        return 1
+    return ranks * (PREMULTIPLIER if reduce_op == "premul_sum" else 1)
+
+
+def largest_value(dtype: str, reduce_op: str, ranks: int) -> int:
+    """v such that inputs in [-v, v] give an exact result; inputs of `avg` are multiples of the number of ranks."""
+    if DTYPES[dtype].kind == "bool":
+        return 1
+    limit = int(2 ** DTYPES[dtype].exact_bits)
+    if reduce_op == "avg":
+        return min(LARGEST_VALUE, limit // ranks**2)
+    if reduce_op == "product":
+        return 1  # only signs: any product of them is one
+    return min(LARGEST_VALUE, limit // growth(dtype, reduce_op, ranks))
+
+
+def calls_before_refill(dtype: str, reduce_op: str, ranks: int) -> int | None:
+    """How often a buffer may be reduced in place before a result is no longer what it was; None: any number."""
+    if ranks == 1 and reduce_op != "premul_sum":
+        return None
+    if reduce_op == "bxor":
+        return 1  # twice the same gives nothing
+    if reduce_op == "product":
+        return 1  # a sign to the power of the number of ranks
+    factor = growth(dtype, reduce_op, ranks)
+    if factor == 1:
+        return None
+    limit, value, calls = int(2 ** DTYPES[dtype].exact_bits), largest_value(dtype, reduce_op, ranks) * factor, 1
+    while value * factor <= limit:
+        value *= factor
+        calls += 1
+    return calls

@@ -1,0 +1,113 @@
+"""The data of every operation: one sequence of small integers, in which each rank begins elsewhere.
+
+In: a seed, a dtype, a reduce op. Out: tensors to fill buffers with, and those that a right result equals, reduced here
+in integer arithmetic and not by a backend. The sequence repeats with a prime period, which no segment size divides,
+and each buffer of a pool begins one further: data of another place, rank or call do not go unnoticed.
+"""
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, largest_value
+
+# Largest prime below 2**18: 1 MiB of float32, which stays in a cache while it is copied out.
+PERIOD = 262_139
+# Where each further rank begins: a prime, so that no two of fewer than PERIOD ranks begin at the same place.
+SHIFT = 104_729
+# No input has this value, and hardly a result: an element that still has it was not received.
+POISON = 101
+
+Integers = NDArray[np.int64]
+_COMBINE = {
+    "sum": np.add,
+    "avg": np.add,
+    "premul_sum": np.add,
+    "product": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+
+
+@functools.lru_cache(maxsize=4)  # the sizes of a launch share their data
+def sequence(seed: int, dtype: str, reduce_op: str | None, ranks: int, device: torch.device) -> torch.Tensor:
+    """Two periods of the inputs; reduce_op: None where nothing is reduced, so that any small number will do."""
+    return _tensor(_inputs(seed, dtype, reduce_op, ranks), dtype, device)
+
+
+@functools.lru_cache(maxsize=4)
+def reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.device) -> torch.Tensor:
+    """Two periods of the result of reducing the inputs of so many ranks."""
+    inputs = _inputs(seed, dtype, reduce_op, ranks)
+    total = functools.reduce(_COMBINE[reduce_op], (np.roll(inputs, -SHIFT * rank) for rank in range(ranks)))
+    if DTYPES[dtype].kind == "bool":
+        total = np.minimum(total, 1)
+    if reduce_op == "avg":
+        total = total // ranks  # the inputs are multiples of it
+    if reduce_op == "premul_sum":
+        total = total * PREMULTIPLIER
+    return _tensor(total, dtype, device)
+
+
+def begin_of(rank: int) -> int:
+    """Where in the sequence the data of a rank begin."""
+    return rank * SHIFT % PERIOD
+
+
+def rows(data: torch.Tensor, begin: int, first: int, count: int, length: int) -> torch.Tensor:
+    """What buffers first, first + 1, … hold from `begin` on: shape (count, length), a view of two periods.
+
+    count and length: at most what `stretches` gives.
+    """
+    return data.as_strided((count, length), (1, 1), (begin + first) % PERIOD)
+
+
+def stretches(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """start … stop in pieces of which `rows` can show two dimensions at once."""
+    half = PERIOD // 2
+    for begin in range(start, stop, half):
+        yield begin, min(stop, begin + half)
+
+
+def difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple[int, int] | None:
+    """Row and column of the first element that differs; tolerance: relative, 0 for none."""
+    if got.element_size() == 1:  # torch compares no float8
+        is_bool = got.dtype == torch.bool
+        got, want = got.view(torch.uint8), want.view(torch.uint8)
+        if is_bool:  # gloo adds bools as bytes: 2 is true as well
+            got, want = got.clamp(max=1), want.clamp(max=1)
+    if torch.equal(got, want) or (tolerance and torch.allclose(got, want, rtol=tolerance, atol=tolerance)):
+        return None
+    row, column = (got != want).nonzero()[0].tolist()
+    return row, column
+
+
+def tolerance(dtype: str, reduce_op: str, ranks: int) -> float:
+    """Relative error that a right result may have. Only an average has any: some multiply by a rounded 1/n."""
+    return ranks * torch.finfo(getattr(torch, dtype)).eps if reduce_op == "avg" else 0.0
+
+
+def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integers:
+    """One period, of the real parts."""
+    kind, dice = DTYPES[dtype].kind, np.random.default_rng([seed])
+    largest = LARGEST_VALUE if reduce_op is None else largest_value(dtype, reduce_op, ranks)
+    if kind == "bool" or (kind == "unsigned" and reduce_op == "product"):
+        return dice.integers(0, 2, PERIOD)
+    if reduce_op == "product":
+        return 2 * dice.integers(0, 2, PERIOD) - 1
+    values = dice.integers(0 if kind == "unsigned" else -largest, largest, PERIOD, endpoint=True)
+    return values * ranks if reduce_op == "avg" else values
+
+
+def _tensor(values: Integers, dtype: str, device: torch.device) -> torch.Tensor:
+    """Two periods; a complex number has its neighbour as its imaginary part."""
+    twice = torch.from_numpy(np.tile(values, 2)).to(torch.float64)
+    if DTYPES[dtype].kind == "complex":
+        twice = torch.complex(twice, twice.roll(-1))
+    return twice.to(getattr(torch, dtype)).to(device)

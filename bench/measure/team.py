@@ -1,0 +1,33 @@
+"""The ranks that call an operation together: all of the world, or one group of its division.
+
+Nothing here communicates; `group` and `mpi` make teams.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+# The calls of a library: on buffers, on Python objects, and the barrier. Their arguments are told in `calls`.
+TheCall = Callable[..., Callable[[], Any]]
+
+
+class Calls(NamedTuple):
+    """What one library calls each operation: torch.distributed, or mpi4py."""
+
+    on_buffers: Mapping[str, TheCall]
+    on_objects: Mapping[str, TheCall]
+    barrier: TheCall
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """rank, size: within the team. handle: the library's name for it (None: torch's whole world).
+
+    number, teams: which team of how many this is, where they call one after the other; else 0 of 1.
+    """
+
+    rank: int
+    size: int
+    handle: Any
+    number: int = 0
+    teams: int = 1

@@ -1,0 +1,152 @@
+"""Every operation of the table, in every dtype and with every reduce op that a backend takes, gives the right data on
+real ranks; and one spoilt element is noticed on every rank that receives any."""
+
+import itertools
+
+import pytest
+
+from bench.backends import BACKENDS
+from bench.cases import combinations, obstacle
+from bench.config import parse
+from bench.dtypes import DTYPES, REDUCE_OPS
+from bench.measure import environment
+from bench.measure.launcher import Launcher
+from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
+from bench.records import Case
+
+EVERYTHING = f"""
+backends: [gloo]
+world_sizes: [2]
+operations: [{", ".join(OPERATIONS)}]
+dtypes: [{", ".join(DTYPES)}]
+reduce_ops: [{", ".join(REDUCE_OPS)}]
+sizes: [1920]
+launches: 1
+""".encode()
+MACHINE = environment.machine()
+PAIRS = {"send_recv", "exchange", "pairwise"}
+
+
+@pytest.fixture(scope="module")
+def launcher():
+    with Launcher() as one:
+        yield one
+
+
+def selected(*sets: str) -> tuple[list[Case], dict[str, str]]:
+    """Cases that can be measured, and why the others cannot."""
+    found = list(combinations(parse(EVERYTHING, "everything", sets), MACHINE))
+    reasons = {case.key: obstacle(case, MACHINE, 0) for case in found}
+    return [case for case in found if reasons[case.key] is None], {k: r for k, r in reasons.items() if r is not None}
+
+
+def walked(launcher, cases: list[Case]) -> dict[str, list[dict]]:
+    """What each rank said of each case."""
+    ranks = launcher.start(cases[0].world_size, "walk_ranks:walk", cases)
+    try:
+        messages = [member.receive()[0] for member in ranks.members]
+    finally:
+        ranks.kill()
+    assert {message["kind"] for message in messages} == {"walked"}, messages
+    return {case.key: [message["cases"][case.key] for message in messages] for case in cases}
+
+
+def assert_right(launcher, cases: list[Case]) -> None:
+    for key, said in walked(launcher, cases).items():
+        case = next(case for case in cases if case.key == key)
+        assert len(said) == case.world_size, key
+        groups = case.world_size // ranks_together(case)
+        assert all(one["said"] == [None, None] for one in said), (key, said)
+        for rank, one in enumerate(said):
+            assert (one["after"] is not None) == one["spoilt"], f"{key}: spoilt on rank {rank}: {one}"
+        # Nobody is left out who receives anything: all ranks, the root, every second, or none.
+        few = {"reduce": groups, "gather": groups, "gather_object": groups, "barrier": 0}
+        least = few.get(case.op, groups * (ranks_together(case) // 2) if case.op in PAIRS else case.world_size)
+        assert sum(one["spoilt"] for one in said) >= least, key
+
+
+def test_the_table_has_a_builder_and_a_call_for_each_operation():
+    from bench.measure import calls, collectives
+
+    moved = {name for name, operation in OPERATIONS.items() if operation.typed}
+    objects = {name for name, operation in OPERATIONS.items() if not operation.typed and operation.sized}
+    assert set(collectives.BUILDERS) == set(calls.CALLS) == moved
+    assert set(calls.OBJECT_CALLS) == objects
+    assert set(OPERATIONS) == moved | objects | {"barrier"}
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_every_operation_in_every_dtype_and_reduce_op(launcher, world_size):
+    # At 2 ranks all reduce ops; at more, those that depend on how many ranks there are.
+    few = [] if world_size == 2 else ["reduce_ops=[sum, product]"]
+    cases, skipped = selected(f"world_sizes=[{world_size}]", *few)
+    assert {case.op for case in cases} == set(OPERATIONS)
+    assert_right(launcher, cases)
+    taken = {case.dtype for case in cases} | {key.split("/")[3] for key in skipped}
+    assert taken == {*DTYPES, "bytes"}
+    for reason in skipped.values():
+        assert "gloo has no" in reason or "is not defined for" in reason or "not exact" in reason
+
+
+VARIANTS = {
+    "placement": ["placements=[usual, in, out]"],
+    "asynchronous": ["calls=[sync, async]"],
+    "roots": ["roots=all"],
+    "contiguous groups": ["groups=[contiguous:2]"],
+    "strided groups": ["groups=[strided:2]"],
+    "one group at a time": ["groups=[contiguous:2:one, strided:2:one]"],
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_are_right_and_what_a_backend_lacks_is_said(launcher, variant):
+    sets = ["world_sizes=[4]", "dtypes=[float32]", "reduce_ops=[sum]", *VARIANTS[variant]]
+    cases, skipped = selected(*sets)
+    assert_right(launcher, cases)
+    lacks = ("works only", "works in place", "no asynchronous", "no buffers", "all ranks of the world")
+    assert all(any(word in reason for word in lacks) for reason in skipped.values()), skipped
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 4096, 3 * 262_144 + 5])
+def test_sizes_that_divide_badly(launcher, size):
+    cases, _ = selected("world_sizes=[3]", "dtypes=[uint8]", "reduce_ops=[sum]", f"sizes=[{size}]")
+    assert cases
+    assert_right(launcher, cases)
+
+
+def test_every_backend_says_why_it_cannot_or_can():
+    for name in BACKENDS:
+        cases, skipped = selected(f"backends=[{name}]")
+        assert cases or skipped
+        assert all(reason for reason in skipped.values())
+
+
+@pytest.mark.parametrize(("op", "factor"), [("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1), ("ring", 1)])
+def test_bus_bandwidth_is_that_of_nccl_tests(op, factor):
+    case = Case(op, "gloo", 4, "float32", 4000)
+    assert busbw(case, 1e-6) == pytest.approx(4e9 * factor)
+
+
+def test_groups_count_only_their_own_ranks():
+    case = Case("all_reduce", "gloo", 8, "float32", 4000, groups="strided:2:one")
+    assert busbw(case, 1e-6) == pytest.approx(4e9)
+    assert cycle(case) == 4
+    assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
+
+
+def test_no_operation_needs_more_than_its_buffers():
+    from bench.measure.collectives import BUILDERS
+    from bench.measure.team import Team
+
+    for op, ranks, size in itertools.product(BUILDERS, (2, 3, 4, 5), (240, 960)):
+        for place in OPERATIONS[op].placements:
+            case = Case(op, "gloo", ranks, "int8", size, placement=place)
+            for rank, turn in itertools.product(range(ranks), range(cycle(case))):
+                exchange = BUILDERS[op](Team(rank, ranks, None), case, size, turn)
+                if exchange is None:
+                    continue
+                spans = [exchange.sends, exchange.receives, *((b.start, b.start + b.length) for b in exchange.blocks)]
+                assert max(end for _, end in spans) <= buffer_bytes(case), (op, place, rank)
+                received = exchange.receives[1] - exchange.receives[0]
+                assert sum(block.length for block in exchange.blocks) == received
+                assert placement(case) == place

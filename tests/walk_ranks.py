@@ -1,0 +1,43 @@
+"""Ranks that walk through cases without timing them: each is called, checked, spoilt on purpose and checked again."""
+
+import traceback
+
+from bench.measure import timing, workload
+from bench.measure.group import joined
+from bench.measure.launcher import Seat
+from bench.operations import cycle
+from bench.pools import buffer_bytes
+from bench.records import Case
+
+# Buffers of a case, so that several are walked through and one is used again.
+POOL_BYTES = 2 * 1920
+
+
+def walk(seat: Seat, cases: list[Case]) -> None:
+    """Tell the parent, for each case, what was wrong before and after it was spoilt."""
+    try:
+        with joined(seat, cases[0].backend, 60.0) as group:
+            arena = workload.Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device)
+            seat.send({"kind": "walked", "cases": {case.key: _walk(case, group, arena) for case in cases}})
+    except BaseException as error:
+        traceback.print_exc()
+        seat.send({"kind": "error", "text": f"{type(error).__name__}: {error}"})
+
+
+def _walk(case: Case, group, arena) -> dict:
+    work = workload.build(case, group, arena, POOL_BYTES, seed=5)
+    said = []
+    for calls in (cycle(case), 3 * cycle(case)):
+        for _ in range(calls):
+            timing.call_once(work, case)
+        group.synchronize()
+        said.append(work.verify())
+    for _ in range(cycle(case)):
+        timing.call_once(work, case)
+    group.synchronize()
+    spoilt = work.spoil()
+    after = work.verify()
+    alone = work.alone()
+    if alone is not None:
+        alone()
+    return {"said": said, "spoilt": spoilt, "after": after, "alone": alone is not None}
