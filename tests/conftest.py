@@ -3,6 +3,8 @@
 `cli` starts a process for each command, as a user does: for tests of what a process does or leaves behind.
 `warm` runs the same commands in this process, and its ranks come from one fork server that all tests share:
 for everything else. A command then costs neither the loading of the packages (1 to 2 s) nor that of torch (3 s).
+`launcher` is for what starts ranks without a command. A test must not enter a `Launcher` of its own: a process
+has one fork server, and leaving the launcher ends it.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ import pytest
 import run_bench
 from bench import store
 from bench.measure.launcher import Launcher
+from bench.measure.launcher import _fork_servers as fork_servers
 from bench.records import Block, Case, Plan, Run, Samples, Sampling, Timings, Usage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,7 +144,9 @@ def launcher():
     with Launcher() as entered:
         os.environ.clear()
         os.environ.update(before)  # a test of what a run sets must not find it set
+        (server,) = fork_servers()
         yield entered
+        assert server in fork_servers(), "a test entered a Launcher of its own, and ended the fork server of all"
 
 
 @pytest.fixture
