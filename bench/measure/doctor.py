@@ -14,7 +14,7 @@ from typing import Literal
 from bench.measure import environment
 from bench.measure.launcher import Launcher
 from bench.measure.sweep import sweep
-from bench.records import Block, Case, Json, Machine, Plan, Samples, Sampling
+from bench.records import NOT_AVAILABLE, Block, Case, Json, Machine, Plan, Samples, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
 # Each rank holds a socket to each other rank in two groups, beside its own files.
@@ -76,7 +76,7 @@ def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[Finding]:
 
 
 def _governor(governor: str) -> Finding:
-    if governor == environment.NOT_AVAILABLE:
+    if governor == NOT_AVAILABLE:
         return Finding("note", "governor", "the kernel does not tell (usual in virtual machines)", "none needed")
     if governor != "performance":
         return Finding(
