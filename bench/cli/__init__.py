@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import bench.cli.comparing
 import bench.cli.diagnosing
+import bench.cli.importing
 import bench.cli.machine
 import bench.cli.reading
 import bench.cli.running  # noqa: F401 - importing registers the verbs

@@ -13,9 +13,8 @@ from typing import Literal
 
 from bench.measure import environment
 from bench.measure.launcher import Launcher
-from bench.measure.network import NOT_AVAILABLE
 from bench.measure.sweep import sweep
-from bench.records import Block, Case, Json, Machine, Plan, Samples, Sampling
+from bench.records import NOT_AVAILABLE, Block, Case, Json, Machine, Plan, Samples, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
 # Each rank holds a socket to each other rank in two groups, beside its own files.

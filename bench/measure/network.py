@@ -11,9 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from bench.records import Json
+from bench.records import NOT_AVAILABLE, Json
 
-NOT_AVAILABLE = "not available"
 LOOPBACK = "127.0.0.1"
 # The name of a host that has just started may be unknown for a while (Kubernetes).
 RESOLVE_AGAIN_S = 1.0
