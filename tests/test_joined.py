@@ -19,10 +19,11 @@ from bench.cli.launching import launch_file_for
 from bench.present.launch_files import Launcher
 from conftest import ROOT, TINY, CommandLine
 from proof import links
-from test_faults import SLOW, wait_for_samples
+from test_faults import wait_for_samples
 from test_measure import assert_nothing_left
 
 SWEEP = TINY.replace("[2]", "[1, 2]")
+SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
 needs_links = pytest.mark.skipif(links.obstacle() is not None, reason=str(links.obstacle()))
 
 
@@ -180,7 +181,7 @@ def with_children(pid: int) -> list[psutil.Process]:
 
 
 def test_a_host_that_is_lost_costs_what_needs_it_and_no_more(cli):
-    text = SLOW.replace("[2]", "[2, 3]").replace("launches: 1", "launches: 2").replace("4000", "400")
+    text = SLOW.replace("[2]", "[2, 3]").replace("launches: 1", "launches: 2")
     first, second, third = (task.start("run", cli.config(text), "--no-plots") for task in slurm(cli, 3))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (measuring(third.pid)):
@@ -234,7 +235,7 @@ def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims)
 
 
 def test_without_rank_0_the_others_leave(cli):
-    first, second = (task.start("run", cli.config(SLOW), "--no-plots") for task in slurm(cli, 2))
+    first, second = (task.start("run", cli.config(SLOW.replace("400", "4000")), "--no-plots") for task in slurm(cli, 2))
     while not measuring(second.pid):
         time.sleep(0.05)
     for process in with_children(first.pid):
