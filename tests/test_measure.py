@@ -68,7 +68,7 @@ def test_a_late_rank_is_seen_in_the_arrivals(warm):
         late = samples.timed.start_ns[:, 1] - samples.timed.start_ns[:, 0]
         assert np.median(late) > 4e6  # a busy machine may hold up the other rank now and then
         # the victim waits, the culprit does not: its local duration is the short one
-        assert (samples.timed.duration_ns[:, 0] > samples.timed.duration_ns[:, 1]).mean() > 0.9
+        assert (samples.timed.duration_ns[:, 0] > samples.timed.duration_ns[:, 1]).mean() > 0.6
 
 
 def test_it_works_from_any_folder_and_the_parent_loads_no_torch(cli):
