@@ -86,16 +86,13 @@ def called_here(
     folder: Path, launcher: Launcher, arguments: tuple[str, ...], timeout: float = 120
 ) -> subprocess.CompletedProcess:
     """Call the entry point in this process, with ranks from a launcher that has been entered already."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), signals_kept(), ended_after(timeout):
         patch.setattr(sys, "argv", ["run_bench.py", *arguments])
         patch.setattr(Launcher, "__enter__", lambda _: launcher)
         patch.setattr(Launcher, "__exit__", lambda *_: None)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                run_bench.main()
-            except SystemExit as end:
-                code = end.code or 0
+            code = run_bench.main()
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 

@@ -3,22 +3,26 @@
 import contextlib
 import importlib
 import secrets
-import signal
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import __version__, store
+from bench import __version__, store, strict
+from bench.backends import BACKENDS
 from bench.cli.app import RESULTS, Sets, verb
+from bench.cli.joining import together
 from bench.cli.reading import write_report
 from bench.errors import BenchError, StoreError, UnmeasurableError
+from bench.present.launch_files import Launcher
 from bench.records import Json, Plan
 from bench.units import parse_share
+
+if TYPE_CHECKING:
+    from bench.measure.lead import Lead
 
 # What the end of a run needs; loaded while the fork server loads torch, so that it costs no time.
 LOADED_MEANWHILE = ("bench.analyze.conclude", "ruptures", "bench.present.report", "bench.present.plots")
@@ -26,6 +30,7 @@ LOADED_MEANWHILE = ("bench.analyze.conclude", "ruptures", "bench.present.report"
 
 @verb
 def run(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
     ] = None,
@@ -33,24 +38,44 @@ def run(
     resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
 ) -> int:
-    """Measure a sweep; ends with a table, a report and plots."""
+    """Measure a sweep; ends with a table, a report and plots. Under torchrun, srun or mpirun: all ranks together."""
     if (config is None) == (resume is None):
         raise BenchError("run: give a configuration (run configs/gloo.yaml), or --resume RUN, not both")
     if resume is not None:
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
-        path = store.find(RESULTS, resume)
-        started = store.read(path)
-        return _measure(path, started.plan, started.environment, plots)
+        name = resume
+        return together(lambda lead: _resume(name, plots, lead), lambda: f"resume {name}".encode())
     assert config is not None  # noqa: S101 - one of the two is given
-    plan, raw = _plan(config, sets)
+    file = config
+    return together(
+        lambda lead: _run(file, sets, plots, lead, context.obj),
+        lambda: b"\0".join([strict.read(file), *map(str.encode, sets)]),
+    )
+
+
+def _run(config: Path, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
+    plan, raw = _plan(config, sets, lead)
     if plan.total == 0:
         raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(plan)}")
-    facts = {"argv": sys.argv[1:], "overrides": sets, "collbench": __version__}
-    return _measure(store.create(RESULTS, plan, raw, facts), plan, [], plots)
+    facts = {"argv": argv, "overrides": sets, "collbench": __version__}
+    return _measure(store.create(RESULTS, plan, raw, facts), plan, [], plots, lead)
 
 
-def _plan(config: Path, sets: list[str]) -> tuple[Plan, bytes]:
+def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
+    path = store.find(RESULTS, name)
+    started = store.read(path)
+    if lead is not None:
+        cases = started.plan.cases
+        on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in cases)
+        machine = lead.machine(on_gpus, any(case.oversubscribed for case in cases))
+        largest = max(case.world_size for case in cases)
+        if largest > (machine.ranks or 0):
+            raise BenchError(f"{path}: has world sizes up to {largest}, and this job has {machine.ranks} ranks only")
+    return _measure(path, started.plan, started.environment, plots, lead)
+
+
+def _plan(config: Path, sets: list[str], lead: "Lead | None" = None) -> tuple[Plan, bytes]:
     from bench import config as configuration
     from bench import plan as planning
     from bench.measure import environment
@@ -60,7 +85,9 @@ def _plan(config: Path, sets: list[str]) -> tuple[Plan, bytes]:
         raise UnmeasurableError(obstacle)
     settings, raw = configuration.load(config, sets)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    return planning.expand(settings, environment.machine(), seed), raw
+    on_gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
+    machine = environment.machine() if lead is None else lead.machine(on_gpus, settings.oversubscribe_gpu)
+    return planning.expand(settings, machine, seed), raw
 
 
 def _reasons(plan: Plan) -> str:
@@ -68,36 +95,32 @@ def _reasons(plan: Plan) -> str:
     return distinct[0] + (f" (and {len(distinct) - 1} other reasons: see plan)" if len(distinct) > 1 else "")
 
 
-def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool) -> int:
+def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "Lead | None") -> int:
     from rich.console import Console
 
-    from bench.measure import environment
-    from bench.measure.launcher import Launcher
+    from bench.measure import environment, launcher
     from bench.measure.sweep import sweep
     from bench.present.progress import Bar
 
     console = Console(stderr=True)
-    signal.signal(signal.SIGTERM, _as_interrupt)
     with store.Journal(path) as journal:
         done = store.read(path).samples if sessions else []
         if len(done) < plan.total or plan.budget_s is not None:
-            with _marked(path), Launcher() as launcher, Bar(console, plan.total, len(done)) as bar:
+            starter = launcher.Launcher() if lead is None else contextlib.nullcontext(lead.launcher)
+            with _marked(path), starter as entered, Bar(console, plan.total, len(done)) as bar:
                 loading = threading.Thread(target=_load_meanwhile, daemon=True)
                 loading.start()
                 session: Json = {"host": environment.host(), "before": environment.state()}
+                session |= lead.facts() if lead else {}
                 store.write_environment(path, [*sessions, session])
                 launches: list[Json] = []
                 try:
-                    sweep(plan, done, launcher, journal.append, path / store.LOG, launches.append, bar, loading.join)
+                    sweep(plan, done, entered, journal.append, path / store.LOG, launches.append, bar, loading.join)
                 finally:
                     session |= {"after": environment.state(), "launches": launches}
                     with contextlib.suppress(StoreError):  # a full disk has been said already
                         store.write_environment(path, [*sessions, session])
     return _conclude(path, plots)
-
-
-def _as_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -158,6 +181,13 @@ def plan(
     precision: Annotated[
         str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
     ] = "5%",
+    launcher: Annotated[
+        Launcher | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="With --launcher: how many hosts.", metavar="N")] = 2,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(help="With --launcher; left out: as many as the largest world size needs.")
+    ] = None,
 ) -> None:
     """Show what a run would do and how long it would take, without starting anything; or --from RUN what it needs."""
     from bench.present import listings
@@ -168,6 +198,11 @@ def plan(
         _needs(pilot, precision)
         return
     assert config is not None  # noqa: S101 - one of the two is given
+    if launcher is not None:
+        from bench.cli.launching import launch_file_for
+
+        typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node), nl=False)
+        return
     planned, _ = _plan(config, sets)
     typer.echo(listings.plan(planned))
     if planned.total == 0:

@@ -62,11 +62,11 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ct
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
-        device = torch.device("cuda", seat.rank % torch.cuda.device_count())
+        device = torch.device("cuda", seat.device % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
-        store=dist.FileStore(str(seat.rendezvous), seat.world_size),
+        store=_store(seat, timeout_s),
         rank=seat.rank,
         world_size=seat.world_size,
         timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
@@ -74,13 +74,29 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ct
         pg_options=nccl.options(ctas),
     )
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
-    barrier = seat.gate.meet
-    if sync == "deadline":
+    barrier = functools.partial(dist.barrier, group=control) if seat.gate is None else seat.gate.meet
+    if sync == "deadline" and seat.gate is not None:
         seat.gate.calibrate()
         barrier = seat.gate.meet_at_deadline
     yield _group(seat.rank, seat.world_size, backend, device, control, barrier, ctas)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
+
+
+def _store(seat: Seat, timeout_s: float) -> dist.Store:
+    """Where the ranks leave their addresses for each other.
+
+    A TCPStore of torch listens on every interface of its machine, unless it is given a socket that listens already.
+    """
+    kind, _, place = seat.rendezvous.partition(":")
+    if kind == "file":
+        return dist.FileStore(place, seat.world_size)
+    host, _, port = place.rpartition(":")
+    timeout = timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s)
+    options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False}
+    if seat.listener is None:
+        return dist.TCPStore(host, int(port), seat.world_size, False, **options)
+    return dist.TCPStore(host, int(port), seat.world_size, True, master_listen_fd=seat.listener.detach(), **options)
 
 
 def _group(

@@ -13,9 +13,11 @@ from pathlib import Path
 from bench.conclusions import Analysis, Summary
 from bench.present import findings, imported, tables
 from bench.present.labels import label, metric_name
-from bench.records import Failure, Json, Run
+from bench.records import Case, Failure, Json, Run
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
+# Of a large job, the first hosts stand for all; environment.json has each.
+SHOWN_HOSTS = 8
 # File name without suffix → title of what `plots` draws for one run, in the order of the report.
 PICTURES = {
     "time": "Time against size",
@@ -68,11 +70,17 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     launches += " launch" if max(each) == 1 else " launches"
     scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
     return (
-        f"How measured: {metrics} · {case.sync} before each call · {clock} · maximum over ranks, "
+        f"How measured: {metrics} · {_barrier(run, case)} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
         f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · "
         "size in bytes a rank, GB = 10⁹ bytes"
     )
+
+
+def _barrier(run: Run, case: Case) -> str:
+    """Ranks of a job share no memory to meet in (docs/method.md, "The barrier")."""
+    in_job = any("job" in session for session in run.environment)
+    return "barrier over the network" if in_job and case.sync == "barrier" else case.sync
 
 
 def summary_tables(summaries: Sequence[Summary]) -> str:
@@ -95,6 +103,16 @@ def _what_in_short(run: Run) -> str:
     if run.imported is not None:
         return f"{', '.join(operations)}, imported"
     return f"{', '.join(operations)}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+
+
+def _of_the_job(session: Json) -> list[str]:
+    """Who started the processes, and on which hosts; nothing where one process started its ranks itself."""
+    if "job" not in session:
+        return []
+    names = list(dict.fromkeys(str(host.get("hostname")) for host in session["hosts"]))
+    shown = ", ".join(names[:SHOWN_HOSTS]) + (", …" if len(names) > SHOWN_HOSTS else "")
+    hosts = "host" if len(names) == 1 else f"{len(names)} hosts:"
+    return [f"**Started by**: {session['job']['launcher']}, {session['job']['ranks']} ranks on {hosts} {shown}"]
 
 
 def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
@@ -121,6 +139,7 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
     if run.imported is not None:
         return [*lines, *imported.head(run), f"**Data**: {imported.data(summaries)}"]
     cpu = host.get("cpu", {})
+    lines += _of_the_job(session)
     if host:
         lines.append(
             f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "

@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from bench.conclusions import Interval
 from bench.intervals import effective_size
-from bench.measure import environment, timing, workload
+from bench.measure import channel, environment, timing, workload
 from bench.measure.group import joined
 from bench.measure.launcher import Seat
 from bench.pools import buffer_bytes
@@ -38,7 +38,7 @@ def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
     try:
         for (size, depth, pairs, _), (*_, allowed) in zip(job, BLOCKS, strict=True):
             assert ranks.members[0].connection.poll(900), "the ranks did not answer"
-            message, _ = ranks.members[0].receive()
+            message, _ = channel.receive(ranks.members[0].connection)
             medians = {name: np.array(values) for name, values in message["medians"].items()}
             ratio = _mean_ratio(medians["reported"] / np.sqrt(medians["bare"] * medians["bare again"]))
             control = _mean_ratio(medians["bare again"] / medians["bare"])
