@@ -8,7 +8,6 @@ The key keeps out strangers, and other jobs that find the port by accident. What
 can read a cluster's network can read the numbers, too.
 """
 
-import contextlib
 import errno
 import json
 import os
@@ -26,8 +25,8 @@ SAMPLED = b"sampled\n"
 HANDSHAKE_S = 10
 # A message that has begun arrives whole within this time, or its sender is stuck.
 MESSAGE_S = 30
-# When a whole host goes silent: asked after 10 s, three times, 5 s apart, so that it is noticed after 25 s.
-KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+# When a whole host goes silent, its kernel is asked after so long, and again so often, so many seconds apart.
+SILENT_S, ASK_AGAIN_S, ASK_TIMES = 10, 5, 3
 # All ranks of a large job may knock in the same second.
 BACKLOG = 1024
 
@@ -110,11 +109,9 @@ def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
     if raw.family != socket.AF_UNIX:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEPALIVE.items():
-            if hasattr(socket, name):  # macOS has not all of them
-                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     line = Connection(raw.detach())
     limit(line, HANDSHAKE_S)
+    bear_silence(line, SILENT_S)
     try:
         for step in (deliver_challenge, answer_challenge) if asked else (answer_challenge, deliver_challenge):
             step(line, key)
@@ -132,6 +129,25 @@ def limit(line: Connection, seconds: int) -> None:
     It is the kernel's own limit, because a `Connection` has none; `poll` is not affected.
     """
     value = struct.pack("ll", seconds, 0)
-    with contextlib.closing(socket.socket(fileno=os.dup(line.fileno()))) as view:
+    with _socket_of(line) as view:
         view.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         view.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+
+def bear_silence(line: Connection, seconds: int) -> None:
+    """From now on this end breaks off when the other host has been silent for so long, and then does not answer."""
+    values = {
+        "TCP_KEEPIDLE": seconds,
+        "TCP_KEEPINTVL": ASK_AGAIN_S,
+        "TCP_KEEPCNT": ASK_TIMES,
+        "TCP_USER_TIMEOUT": 1000 * (seconds + ASK_TIMES * ASK_AGAIN_S),
+    }
+    with _socket_of(line) as view:
+        for name, value in values.items():
+            if view.family != socket.AF_UNIX and hasattr(socket, name):  # macOS has not all of them
+                view.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _socket_of(line: Connection) -> socket.socket:
+    """The same connection as a socket, whose closing does not close it."""
+    return socket.socket(fileno=os.dup(line.fileno()))

@@ -28,6 +28,7 @@ from bench.records import Json
 LOOK_EVERY_S = 0.25
 # A follower opens the line of a rank before it starts it, within milliseconds: what takes longer is stuck.
 SEAT_WAIT_S = 30.0
+SEAT_SILENT_S = channel.SILENT_S + 15
 # So long the followers get to leave after the last word.
 BYE_WAIT_S = 5.0
 
@@ -230,6 +231,8 @@ class Crew:
             return
         with self._changed, contextlib.suppress(KeyError):
             if message["kind"] == "seat":
+                # Longer than the follower's own line, so that a lost host is known before its rank falls silent.
+                channel.bear_silence(line, SEAT_SILENT_S)
                 self._lines[message["launch"], message["rank"]] = line
             elif message["kind"] == "hello":
                 self._register(message, line)
