@@ -86,11 +86,14 @@ def obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     """Why this machine cannot measure the case; None if it can."""
     return (
         _obstacle_of_the_machine(case, machine)
-        or _obstacle_of_the_ranks(case)
-        or lack(case)
-        or _obstacle_of_the_data(case)
+        or flaw(case)
         or (_memory_obstacle(case, machine, pool_bytes) if BACKENDS[case.backend].device == "cpu" else None)
     )
+
+
+def flaw(case: Case) -> str | None:
+    """Why no machine can measure the case: its ranks, its backend or its data forbid it; None if they do not."""
+    return _obstacle_of_the_ranks(case) or lack(case) or _obstacle_of_the_data(case)
 
 
 def _obstacle_of_the_machine(case: Case, machine: Machine) -> str | None:

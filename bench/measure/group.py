@@ -74,19 +74,21 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier") ->
     if sync == "deadline":
         seat.gate.calibrate()
         barrier = seat.gate.meet_at_deadline
-    yield _group(seat.rank, seat.world_size, backend, device, control, barrier)
+    yield formed(seat.rank, seat.world_size, backend, device, control, barrier)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
 
-def _group(
+def formed(
     rank: int,
     world_size: int,
     backend: str,
     device: torch.device,
-    control: dist.ProcessGroup,
+    control: dist.ProcessGroup | None,
     barrier: Callable[[], None],
 ) -> Group:
+    """What measuring needs of torch's process group, once it is there; control: where results are gathered."""
+
     def gather(value: Any) -> list[Any]:
         everyone: list[Any] = [None] * world_size
         dist.all_gather_object(everyone, value, group=control)
