@@ -22,14 +22,25 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+NO_INTERVAL = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and the interval around it. kind: "over launches" or "within-run"."""
+    """A value and the interval around it. kind: "over launches" or "within-run".
+
+    NO_INTERVAL where nothing is known of it, as with one number of another tool: low and high are then the value,
+    and are not to be shown.
+    """
 
     value: float
     low: float
     high: float
     kind: str
+
+    @property
+    def known(self) -> bool:
+        return self.kind != NO_INTERVAL
 
     @property
     def relative_half_width(self) -> float:
@@ -62,6 +73,8 @@ class Summary:
         steady: False if the times changed again late in a launch.
     timer_s: cost of reading the clock. floor_s: the same call in a group of one rank.
     asked, reached: relative half-width asked for, and mean of those within the launches.
+    imported: how the times came about, where another tool measured; then a launch is one number, and all that
+        needs single iterations or ranks is missing.
     """
 
     case: Case
@@ -94,6 +107,7 @@ class Summary:
     foreign_cpu: float | None = None
     failures: tuple[Failure, ...] = ()
     warnings: tuple[str, ...] = ()
+    imported: str = ""
 
 
 # ── runs against each other ──────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
     BenchError                    exit code 2 unless said otherwise
     ├── ConfigError               the YAML or a --set
     ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
+    ├── ForeignError              the output of another tool: damaged, unknown, or silent on what is needed
     ├── UnmeasurableError         exit code 3: this machine cannot measure what was asked
     └── RankError                 the ranks' processes could not be started at all
 
@@ -24,6 +25,10 @@ class ConfigError(BenchError):
 
 class StoreError(BenchError):
     """A results folder cannot be read or written."""
+
+
+class ForeignError(BenchError):
+    """The output of another tool cannot be imported: file and reason are in the message."""
 
 
 class UnmeasurableError(BenchError):

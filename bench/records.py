@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     Integers = NDArray[np.int64]
 
 Json = dict[str, Any]
+# What a record holds in place of a fact that could not be read; it is never left out.
+NOT_AVAILABLE = "not available"
 
 
 # ── what a machine offers ────────────────────────────────────────────────────────────────────────
@@ -301,3 +303,9 @@ class Run:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def imported(self) -> Json | None:
+        """What the manifest says of where the numbers come from, where another tool measured them."""
+        found = self.manifest.get("imported")
+        return found if isinstance(found, dict) else None

@@ -89,3 +89,15 @@ def assert_nothing_left(cli, seconds: float = 5.0) -> None:
     assert cli.processes() == []
     with socket.socket() as probe:  # and the loopback is still ours to use
         probe.bind(("127.0.0.1", 0))
+
+
+def test_variables_reach_the_ranks_and_only_them(cli):
+    sets = ["env={GLOO_COLLBENCH: [one, two]}", "sizes=[4KiB]", "groups=[world, strided:1]", "calls=[sync, async]"]
+    arguments = [part for text in sets for part in ("--set", text)]
+    done = cli("run", cli.config(), "--no-plots", *arguments)
+    assert done.returncode == 0, done.stderr
+    run = cli.only_run()
+    assert len(run.samples) == 2 * 2 * 2
+    for launch in run.environment[0]["launches"]:
+        assert launch["ranks"][0]["variables"]["GLOO_COLLBENCH"] in {"one", "two"}
+    assert "GLOO_COLLBENCH" not in run.environment[0]["host"]["variables"]

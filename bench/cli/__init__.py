@@ -2,6 +2,7 @@
 
 import bench.cli.comparing
 import bench.cli.diagnosing
+import bench.cli.importing
 import bench.cli.machine
 import bench.cli.reading
 import bench.cli.running  # noqa: F401 - importing registers the verbs

@@ -14,7 +14,7 @@ from typing import Literal
 from bench.measure import environment
 from bench.measure.launcher import Launcher
 from bench.measure.sweep import sweep
-from bench.records import Block, Case, Json, Machine, Plan, Samples, Sampling
+from bench.records import NOT_AVAILABLE, Block, Case, Json, Machine, Plan, Samples, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
 # The parent's pipes to a rank; a rank holds half as many sockets to each other rank, one in each of two groups.
@@ -80,7 +80,7 @@ def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[Finding]:
 
 
 def _governor(governor: str) -> Finding:
-    if governor == environment.NOT_AVAILABLE:
+    if governor == NOT_AVAILABLE:
         return Finding("note", "governor", "the kernel does not tell (usual in virtual machines)", "none needed")
     if governor != "performance":
         return Finding(

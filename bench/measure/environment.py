@@ -14,8 +14,7 @@ import runpy
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,10 @@ from typing import Any
 import psutil
 
 from bench import __version__
-from bench.records import Json, Machine
+from bench.measure import gpus
+from bench.records import NOT_AVAILABLE, Json, Machine
+from bench.variables import allowed
 
-NOT_AVAILABLE = "not available"
-ALLOWED_VARIABLES = re.compile(
-    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_|SLURM_JOB|SLURM_STEP)[A-Z0-9_]*", re.IGNORECASE
-)
 # Where the kernel does not tell: the size of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 # As many files as 16 thousand ranks on one host need; a limit in the millions makes some programs slow that close all.
@@ -83,21 +80,21 @@ def loopback_interface() -> str | None:
 # ── for planning ─────────────────────────────────────────────────────────────────────────────────
 def machine() -> Machine:
     """The facts that a plan depends on."""
-    gpus = len(visible_gpus())
+    found = len(visible_gpus())
     missing = {}
     torch = torch_build()
     if torch is None:
         missing = dict.fromkeys(("gloo", "nccl"), "torch is not installed (make install)")
     elif torch["cuda"] is None and torch["hip"] is None:
         missing["nccl"] = f"torch {torch['version']} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
-    elif gpus == 0:
+    elif found == 0:
         missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
     return Machine(
         hostname=socket.gethostname(),
         cores=usable_cores(),
         memory_available_bytes=available_memory_bytes(),
         last_level_cache_bytes=last_level_cache_bytes(),
-        gpus=gpus,
+        gpus=found,
         backends_missing=missing,
         realtime_missing=realtime_obstacle(),
     )
@@ -148,22 +145,7 @@ def last_level_cache_bytes() -> int:
 
 def visible_gpus() -> list[Any]:
     """NVML handles of the GPUs that CUDA_VISIBLE_DEVICES leaves; empty without a driver."""
-    with _nvml() as nvml:
-        if nvml is None:
-            return []
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if chosen is None:
-            return handles
-        wanted = [part.strip() for part in chosen.split(",")]
-        uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
-        picked = []
-        for part in wanted:  # CUDA stops at the first entry that it does not know
-            match = [i for i, uuid in enumerate(uuids) if str(i) == part or (part and uuid.startswith(part))]
-            if not match:
-                break
-            picked.append(handles[match[0]])
-        return picked
+    return gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
@@ -193,7 +175,7 @@ def host() -> Json:
         "cgroup_cpu_max": _text("/sys/fs/cgroup/cpu.max"),
         "network": _network(),
         "infiniband": _infiniband(),
-        "gpus": [_gpu(handle) for handle in visible_gpus()],
+        "gpus": [gpus.facts(handle) for handle in visible_gpus()],
         "variables": variables(),
     }
 
@@ -206,13 +188,13 @@ def state() -> Json:
         "memory_available_bytes": available_memory_bytes(),
         "steal_s": getattr(times, "steal", NOT_AVAILABLE),
         "cgroup_throttled": NOT_AVAILABLE if (periods := throttled_periods()) is None else periods,
-        "gpus": [_gpu_state(handle) for handle in visible_gpus()],
+        "gpus": [gpus.state(handle) for handle in visible_gpus()],
     }
 
 
 def variables() -> dict[str, str]:
     """The variables of the allow-list that are set."""
-    return {name: value for name, value in sorted(os.environ.items()) if ALLOWED_VARIABLES.fullmatch(name)}
+    return allowed(os.environ.items())
 
 
 def commit() -> str:
@@ -265,6 +247,16 @@ def realtime_obstacle() -> str | None:
     return None
 
 
+def apply(settings: str) -> None:
+    """Set variables of this process, such as "NCCL_ALGO=Ring NCCL_PROTO=LL"; an empty value unsets one."""
+    for setting in settings.split():
+        name, _, value = setting.partition("=")
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
+
 def use_realtime() -> None:
     """Real-time round robin, at its lowest priority, for this thread and those that it starts from now on."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -296,55 +288,6 @@ def _infiniband() -> list[Json]:
         }
         for port in ports
     ]
-
-
-def _gpu(handle: Any) -> Json:
-    with _nvml() as nvml:
-        return {
-            "name": _asked(nvml.nvmlDeviceGetName, handle),
-            "uuid": _asked(nvml.nvmlDeviceGetUUID, handle),
-            "memory_bytes": _asked(lambda h: nvml.nvmlDeviceGetMemoryInfo(h).total, handle),
-            "driver": _asked(lambda _: nvml.nvmlSystemGetDriverVersion(), handle),
-            "ecc": _asked(lambda h: nvml.nvmlDeviceGetEccMode(h)[0], handle),
-            "mig": _asked(lambda h: nvml.nvmlDeviceGetMigMode(h)[0], handle),
-            "power_limit_mw": _asked(nvml.nvmlDeviceGetEnforcedPowerLimit, handle),
-            "pcie_generation": _asked(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-            "pcie_width": _asked(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        }
-
-
-def _gpu_state(handle: Any) -> Json:
-    with _nvml() as nvml:
-        return {
-            "sm_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM), handle),
-            "memory_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM), handle),
-            "power_mw": _asked(nvml.nvmlDeviceGetPowerUsage, handle),
-            "temperature_c": _asked(lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU), handle),
-            "throttle_reasons": _asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
-        }
-
-
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    """The NVML module, initialised, or None where there is no driver."""
-    try:
-        import pynvml  # here: most commands need no GPU facts
-
-        pynvml.nvmlInit()
-    except Exception:  # no package, no driver, or a driver that fails to start: no GPU can be used
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _asked(question: Any, handle: Any) -> Any:
-    try:
-        return question(handle)
-    except Exception:  # each NVML call may be unsupported by a card
-        return NOT_AVAILABLE
 
 
 def _cpu_model() -> str:

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench import encoding
-from bench.measure import clocks, environment, faults, timing, workload
+from bench.measure import clocks, environment, faults, nccl, timing, workload
 from bench.measure.group import Group, facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.sampling import Agreed, sample
@@ -58,7 +59,10 @@ def main(seat: Seat, job: Job) -> None:
         kind = job.block.cases[0]
         if kind.scheduling == "rr":
             environment.use_realtime()
-        with joined(seat, job.block.backend, job.timeout_s, kind.sync) as group:
+        environment.apply(kind.settings)
+        if kind.oversubscribed:
+            environment.apply(nccl.shared_gpu(seat.rank))
+        with joined(seat, job.block.backend, job.timeout_s, kind.sync, kind.ctas) as group:
             at_start = clocks.bounds(group)
             _serve(seat, job, group)
             at_end = clocks.bounds(group)
@@ -78,7 +82,10 @@ def _serve(seat: Seat, job: Job, group: Group) -> None:
     seat.wait_for_word()
     gc.collect()
     gc.disable()
-    arena = workload.Arena(max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases), group.device)
+    nbytes = max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases)
+    registered = job.block.cases[0].memory == "registered"
+    with nccl.registered_memory(group.device) if registered else nullcontext():
+        arena = workload.Arena(nbytes, group.device)
     for index, case in enumerate(job.block.cases):
         if group.rank == 0:
             seat.send({"kind": "begin", "index": index})

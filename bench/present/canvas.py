@@ -44,14 +44,15 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path.with_suffix(".svg"))
 
 
-def framed(
-    question: str, run: Run, summaries: Sequence[Summary], marks: str = "bars: 95 % intervals"
-) -> tuple[Figure, Axes]:
+def framed(question: str, run: Run, summaries: Sequence[Summary], marks: str | None = None) -> tuple[Figure, Axes]:
     """A figure with one set of axes and a title that asks a question and says of what."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
     cases = [s.case for s in summaries]
     what = ", ".join(sorted({f"{case.op} on {case.backend}" for case in cases}))
+    if marks is None:
+        known = any(s.time_s is not None and s.time_s.known for s in summaries)
+        marks = "bars: 95 % intervals" if known else "no intervals are known"
     launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
     axes.set_title(f"{question}\n{what}, {_dtypes(cases)}, {launches}; {marks}", fontsize=10.5)
     return figure, axes
@@ -63,7 +64,7 @@ def _dtypes(cases: Iterable[Case]) -> str:
 
 def size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
     """Message sizes along x, in powers of two, and the legend."""
-    sizes = sorted({s.case.size_bytes for s in summaries if s.time_s})
+    sizes = sorted({s.case.size_bytes for s in summaries if s.time_s and s.case.size_bytes})
     shown = spread(sizes, 10)
     axes.set_xscale("log", base=2)
     axes.set_xticks(shown, [format_bytes(size) for size in shown])
@@ -80,6 +81,11 @@ def log_time_axis(axes: Axes) -> None:
     if high / low < 100:  # decades alone would leave a narrow range with one label or none
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     time_axis(axes.yaxis)
+
+
+def time_label(run: Run) -> str:
+    """What a time on an axis is."""
+    return "time of one operation " + ("(median)" if run.imported is None else "(as imported)")
 
 
 def time_axis(axis: Any) -> None:
@@ -106,9 +112,9 @@ def spread(values: list[int], most: int) -> list[int]:
 
 
 def series_of(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
-    """Lines of a plot over sizes: one a world size, and one a table where there are several."""
+    """Lines of a plot over sizes: one a world size, and one a table where there are several. A barrier has no size."""
 
-    good = [s for s in summaries if s.time_s]
+    good = [s for s in summaries if s.time_s and s.case.size_bytes]
     several = len({family(s.case) for s in good}) > 1
     names: dict[str, list[Summary]] = {}
     for s in good:
@@ -128,8 +134,9 @@ def with_intervals(
     axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
 ) -> None:
     """One line of values with the interval of each."""
-    low, high = (np.array(side) for side in interval)
     values = np.array(y)
+    # Without width it is no interval, and no bar is drawn.
+    low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
     axes.errorbar(
         x,
         values,

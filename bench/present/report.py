@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.conclusions import Analysis, Summary
-from bench.present import findings, tables
+from bench.present import findings, imported, tables
 from bench.present.labels import label, metric_name
 from bench.records import Failure, Json, Run
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
@@ -40,7 +40,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
         method_line(run, summaries),
     ]
     for title, members in tables.groups(summaries):
-        parts += [f"## {title}", "Median time with its 95 % interval:", tables.overview(members)]
+        parts += [f"## {title}", f"{_time_name(members)} with its 95 % interval:", tables.overview(members)]
         parts += ["Everything about each case:", tables.details(members)]
     parts += findings.sections(analysis)
     parts += _not_measured(run, summaries)
@@ -56,6 +56,8 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     cases = [s.case for s in summaries]
     if not cases:
         return "How measured: nothing was."
+    if run.imported is not None:
+        return imported.method_line(run, summaries)
     case = cases[0]
     metrics = " and ".join(dict.fromkeys(map(metric_name, cases)))
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
@@ -83,9 +85,15 @@ def summary_tables(summaries: Sequence[Summary]) -> str:
     return "\n\n".join(parts)
 
 
+def _time_name(members: Sequence[Summary]) -> str:
+    return "Time, as imported," if any(s.imported for s in members) else "Median time"
+
+
 def _what_in_short(run: Run) -> str:
     cases = run.plan.cases
     operations = sorted({case.op for case in cases}) or ["nothing"]
+    if run.imported is not None:
+        return f"{', '.join(operations)}, imported"
     return f"{', '.join(operations)}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
 
 
@@ -105,10 +113,13 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
         )
     done = sum(1 for s in run.samples if s.failure is None)
     failed = len(run.samples) - done
+    state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(
-        f"**State**: {run.manifest.get('status')}; {done} of {run.plan.total} measurements good, {failed} failed, "
+        f"**State**: {state}; {done} of {run.plan.total} measurements good, {failed} failed, "
         f"{len(run.plan.skips)} cases skipped{_duration(run)}"
     )
+    if run.imported is not None:
+        return [*lines, *imported.head(run), f"**Data**: {imported.data(summaries)}"]
     cpu = host.get("cpu", {})
     if host:
         lines.append(
@@ -143,7 +154,7 @@ def _nccl(session: Json) -> str:
 
 def _duration(run: Run) -> str:
     started, finished = run.manifest.get("started"), run.manifest.get("finished")
-    if not started or not finished:
+    if not started or not finished or run.imported is not None:
         return ""
     return (
         f"; took {format_seconds((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())}"

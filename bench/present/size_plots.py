@@ -19,6 +19,7 @@ from bench.present.canvas import (
     shown,
     size_axis,
     spread,
+    time_label,
     with_intervals,
 )
 from bench.records import Run
@@ -46,7 +47,7 @@ def time_against_size(run: Run, analysis: Analysis) -> Figure | None:
         )
     _draw_models(axes, analysis.fits, series)
     log_time_axis(axes)
-    axes.set_ylabel("time of one operation (median)")
+    axes.set_ylabel(time_label(run))
     size_axis(axes, analysis.summaries)
     return figure
 
@@ -92,7 +93,7 @@ def scaling(run: Run, analysis: Analysis) -> Figure | None:
     axes.set_xticks(worlds)
     axes.set_xlim(worlds[0] - 0.3, worlds[-1] + 0.3)
     axes.set_xlabel("world size (ranks)")
-    axes.set_ylabel("time of one operation (median)")
+    axes.set_ylabel(time_label(run))
     figure.legend(loc="outside right upper", fontsize=9)
     return figure
 
