@@ -87,9 +87,7 @@ def obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     return (
         _obstacle_of_the_job(case, machine)
         or _obstacle_of_the_machine(case, machine)
-        or _obstacle_of_the_ranks(case)
-        or lack(case)
-        or _obstacle_of_the_data(case)
+        or flaw(case)
         or (_memory_obstacle(case, machine, pool_bytes) if BACKENDS[case.backend].device == "cpu" else None)
     )
 
@@ -101,6 +99,11 @@ def _obstacle_of_the_job(case: Case, machine: Machine) -> str | None:
     if machine.ranks is not None and case.sync == "deadline":
         return "sync: deadline needs memory that all ranks share; the ranks of a job share none"
     return None
+
+
+def flaw(case: Case) -> str | None:
+    """Why no machine can measure the case: its ranks, its backend or its data forbid it; None if they do not."""
+    return _obstacle_of_the_ranks(case) or lack(case) or _obstacle_of_the_data(case)
 
 
 def _obstacle_of_the_machine(case: Case, machine: Machine) -> str | None:

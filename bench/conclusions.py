@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.records import Case, Failure
+from bench.records import Case, Failure, Skip
 
 if TYPE_CHECKING:
     import numpy as np
@@ -171,6 +171,41 @@ class Check:
     measured: Interval | None
     verdict: str
     note: str = ""
+
+
+# ── a run on paper ───────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The cases of one kind in a dry run: `case` is the first of them, the others differ in size.
+
+    calls: that were checked, on all simulated ranks. buffer_bytes: that a rank would hold, at most.
+    build_s: making one case ready. call_s: what one small call costs in Python; None where none can be made.
+    misfits: what does not fit the table of operations, with rank and size.
+    """
+
+    case: Case
+    cases: int
+    calls: int
+    buffer_bytes: int
+    build_s: float
+    call_s: float | None
+    misfits: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A plan rehearsed as some ranks of a world that does not exist. peak_rss_bytes: of the process that did it.
+
+    most_iterations: that are kept of a case and launch in such a world, where that is less than was asked for.
+    """
+
+    world_size: int
+    ranks: tuple[int, ...]
+    rehearsals: tuple[Rehearsal, ...]
+    skips: tuple[Skip, ...]
+    wall_s: float
+    peak_rss_bytes: int
+    most_iterations: int | None = None
 
 
 # ── models and bounds ────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,8 @@ from bench.strict import OneOf, Several, Strict
 from bench.units import parse_bytes, parse_rate, parse_seconds
 
 MAX_SIZES = 200
+# More than any cluster has; a number beyond it is a slip.
+MOST_RANKS = 65536
 BUFFER_POLICIES = ("rotate", "hot", "flush")
 METRICS = ("isolated", "pipelined", "graph")
 PLACEMENTS = ("usual", "in", "out")
@@ -48,7 +50,7 @@ Rate = Annotated[
     BeforeValidator(parse_rate),
     WithJsonSchema({"type": "string", "examples": ["25 Gbit/s", "430 GB/s", "1 GiB/s"]}),
 ]
-WorldSize = Annotated[int, Field(ge=1, le=65536)]
+WorldSize = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
 OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
 DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]

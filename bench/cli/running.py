@@ -4,7 +4,9 @@ import contextlib
 import importlib
 import secrets
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -188,7 +190,13 @@ def plan(
     ranks_per_node: Annotated[
         int | None, typer.Option(help="With --launcher; left out: as many as the largest world size needs.")
     ] = None,
-) -> None:
+    simulate: Annotated[
+        int | None, typer.Option(help="Make every call once on paper, in a world of so many ranks.", metavar="RANKS")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="With --simulate: be this rank; else the first, a middle and the last one.")
+    ] = None,
+) -> int:
     """Show what a run would do and how long it would take, without starting anything; or --from RUN what it needs."""
     from bench.present import listings
 
@@ -196,17 +204,42 @@ def plan(
         raise BenchError("plan: give a configuration (plan configs/gloo.yaml), or --from RUN, not both")
     if pilot is not None:
         _needs(pilot, precision)
-        return
+        return 0
     assert config is not None  # noqa: S101 - one of the two is given
     if launcher is not None:
         from bench.cli.launching import launch_file_for
 
         typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node), nl=False)
-        return
+        return 0
+    if simulate is not None:
+        return _simulate(config, sets, simulate, rank)
     planned, _ = _plan(config, sets)
     typer.echo(listings.plan(planned))
     if planned.total == 0:
         raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(planned)}")
+    return 0
+
+
+def _simulate(config: Path, sets: list[str], world_size: int, rank: int | None) -> int:
+    """A dry run as some ranks of a world that does not exist; 1 if a call does not fit the table of operations."""
+    began = time.perf_counter()
+    from bench import config as configuration
+    from bench import plan as planning
+    from bench.measure import environment, simulate
+    from bench.present import listings
+
+    if not 1 <= world_size <= configuration.MOST_RANKS:
+        raise BenchError(f"--simulate {world_size}: a world has 1 to {configuration.MOST_RANKS} ranks")
+    if rank is not None and not 0 <= rank < world_size:
+        raise BenchError(f"--rank {rank}: a world of {world_size} has ranks 0 to {world_size - 1}")
+    settings, _ = configuration.load(config, sets)
+    planned = planning.on_paper(settings, environment.machine(), world_size, settings.seed or 0)
+    ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
+    result = simulate.rehearse(planned, world_size, ranks)
+    typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
+    if not result.rehearsals:
+        raise UnmeasurableError(f"{config}: nothing can be measured at {world_size} ranks: {_reasons(planned)}")
+    return 1 if any(one.misfits for one in result.rehearsals) else 0
 
 
 def _needs(name: str, precision: str) -> None:

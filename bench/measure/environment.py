@@ -34,6 +34,8 @@ JOB_VARIABLES = re.compile(
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "env", "timeout", "time", "numactl", "taskset", "nice"})
 # Where the kernel does not tell: the size of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
+# As many files as 16 thousand ranks on one host need; a limit in the millions makes some programs slow that close all.
+MOST_FILES = 2**16
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,9 +55,28 @@ def prepare_process(interface: str | None = None) -> None:
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    raise_file_limit()
     # The fork server does not take over this process's sys.path (Python 3.11), only its environment.
     paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
+def raise_file_limit() -> int:
+    """Let this process, and those that it starts, open as many files as the hard limit permits; returns how many.
+
+    Each rank holds a socket to each other one, and the usual soft limit of 1024 is there for programs of another time.
+    """
+    import resource  # here: Windows, where plans can be made, has none
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard or soft == resource.RLIM_INFINITY:
+        return soft if soft != resource.RLIM_INFINITY else MOST_FILES
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, max(soft, MOST_FILES))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):  # macOS refuses more than the kernel has, whatever the hard limit says
+        return soft
+    return most
 
 
 # ── for joining a job ────────────────────────────────────────────────────────────────────────────

@@ -39,6 +39,7 @@ from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle
 from bench.pools import buffer_bytes
 from bench.records import Case, Failure, Job, Samples, Timings, Usage
+from bench.stamps import most_iterations
 
 if TYPE_CHECKING:
     from bench.records import Integers
@@ -113,7 +114,7 @@ def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Se
     def measure_block(count: int) -> Agreed:
         return _agree(group, timing.measure(work, count, case, barrier, tick, group.device), case.depth)
 
-    sampled = sample(job.sampling, measure_block, cycle(case))
+    sampled = sample(job.sampling, measure_block, cycle(case), most_iterations(case))
     failure = _verified(work, group, "after timing")
     alone = work.alone()
     costs = {
