@@ -71,7 +71,8 @@ def raise_file_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard or soft == resource.RLIM_INFINITY:
         return soft if soft != resource.RLIM_INFINITY else MOST_FILES
-    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, max(soft, MOST_FILES))
+    wanted = max(soft, MOST_FILES)
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     except (OSError, ValueError):  # macOS refuses more than the kernel has, whatever the hard limit says
