@@ -15,16 +15,20 @@ import typer
 
 from bench import __version__, store
 from bench.cli.app import RESULTS, Sets, verb
+from bench.cli.flags import Given, Source, source, with_flags
 from bench.cli.reading import write_report
 from bench.errors import BenchError, StoreError, UnmeasurableError
 from bench.records import Json, Plan
+from bench.shorthand import Asked
 from bench.units import parse_share
 
+NO_FLAGS = Given(Asked({}))
 # What the end of a run needs; loaded while the fork server loads torch, so that it costs no time.
 LOADED_MEANWHILE = ("bench.analyze.conclude", "ruptures", "bench.present.report", "bench.present.plots")
 
 
 @verb
+@with_flags
 def run(
     config: Annotated[
         Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
@@ -32,25 +36,30 @@ def run(
     sets: Sets = [],  # noqa: B006 - typer reads the default
     resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+    given: Given = NO_FLAGS,
 ) -> int:
-    """Measure a sweep; ends with a table, a report and plots."""
-    if (config is None) == (resume is None):
-        raise BenchError("run: give a configuration (run configs/gloo.yaml), or --resume RUN, not both")
+    """Measure a sweep; ends with a table, a report and plots. Flags of nccl-tests are taken in place of a CONFIG."""
+    if (config is None and not given) == (resume is None):
+        raise BenchError(
+            "run: give a configuration (run configs/gloo.yaml), or nccl-tests' flags (run -b 8 -e 128M -f 2 -g 2), "
+            "or --resume RUN, not both"
+        )
     if resume is not None:
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         path = store.find(RESULTS, resume)
         started = store.read(path)
         return _measure(path, started.plan, started.environment, plots)
-    assert config is not None  # noqa: S101 - one of the two is given
-    plan, raw = _plan(config, sets)
+    asked = source("run", config, given)
+    typer.echo(asked.shown, nl=bool(asked.shown))
+    plan = _plan(asked, sets)
     if plan.total == 0:
-        raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(plan)}")
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {_reasons(plan)}")
     facts = {"argv": sys.argv[1:], "overrides": sets, "collbench": __version__}
-    return _measure(store.create(RESULTS, plan, raw, facts), plan, [], plots)
+    return _measure(store.create(RESULTS, plan, asked.raw, facts), plan, [], plots)
 
 
-def _plan(config: Path, sets: list[str]) -> tuple[Plan, bytes]:
+def _plan(asked: Source, sets: list[str]) -> Plan:
     from bench import config as configuration
     from bench import plan as planning
     from bench.measure import environment
@@ -58,9 +67,9 @@ def _plan(config: Path, sets: list[str]) -> tuple[Plan, bytes]:
     obstacle = environment.platform_obstacle()
     if obstacle:
         raise UnmeasurableError(obstacle)
-    settings, raw = configuration.load(config, sets)
+    settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    return planning.expand(settings, environment.machine(), seed), raw
+    return planning.expand(settings, environment.machine(), seed)
 
 
 def _reasons(plan: Plan) -> str:
@@ -147,6 +156,7 @@ def _conclude(path: Path, plots: bool) -> int:
 
 
 @verb
+@with_flags
 def plan(
     config: Annotated[
         Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
@@ -158,20 +168,25 @@ def plan(
     precision: Annotated[
         str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
     ] = "5%",
+    given: Given = NO_FLAGS,
 ) -> None:
     """Show what a run would do and how long it would take, without starting anything; or --from RUN what it needs."""
     from bench.present import listings
 
-    if (config is None) == (pilot is None):
-        raise BenchError("plan: give a configuration (plan configs/gloo.yaml), or --from RUN, not both")
+    if (config is None and not given) == (pilot is None):
+        raise BenchError(
+            "plan: give a configuration (plan configs/gloo.yaml), or nccl-tests' flags (plan -b 8 -e 128M -f 2 -g 2), "
+            "or --from RUN, not both"
+        )
     if pilot is not None:
         _needs(pilot, precision)
         return
-    assert config is not None  # noqa: S101 - one of the two is given
-    planned, _ = _plan(config, sets)
+    asked = source("plan", config, given)
+    typer.echo(asked.shown, nl=bool(asked.shown))
+    planned = _plan(asked, sets)
     typer.echo(listings.plan(planned))
     if planned.total == 0:
-        raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(planned)}")
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {_reasons(planned)}")
 
 
 def _needs(name: str, precision: str) -> None:
