@@ -71,7 +71,7 @@ def write_report(result: Run, analysis: Analysis, plots: bool) -> list[Path]:
 
         drawn = pictures.draw(result, analysis, folder)
     else:
-        drawn = [(title, name) for name, title in report.PICTURES.items() if (folder / f"{name}.png").is_file()]
+        drawn = report.pictures_in(folder)
     address = os.path.relpath(folder, result.path)
     text = report.build(result, analysis, drawn, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in drawn}
