@@ -77,3 +77,10 @@ def test_a_span_names_everything_that_occurs():
     assert labels.span(many).startswith(
         "all_reduce, all_reduce_coalesced, all_gather, all_gather_list, reduce_scatter and 17 more · nccl"
     )
+
+
+def test_unusual_things_are_said_and_usual_ones_are_not():
+    usually = Case("reduce", "mpi", 2, "float32", 4096)
+    assert labels.telling([usually]) == {"reduce": set()}
+    assert labels.telling([usually, replace(usually, placement="out")]) == {"reduce": {"placement"}}
+    assert labels.telling([replace(usually, reduce_op="max")]) == {"reduce": {"reduce_op"}}

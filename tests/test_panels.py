@@ -128,14 +128,3 @@ def test_operations_are_laid_side_by_side_at_the_size_that_most_have():
     assert f"{60 - operation_plots.MOST_ROWS} more rows: see the tables" in words(
         operation_plots.operations(RUN, many)[0]
     )
-
-
-def test_unusual_things_are_said_and_usual_ones_are_not():
-    one = panels.telling(
-        [summary(Case("reduce", "mpi", 2, "float32", 4096, placement=place)) for place in ("usual", "out")]
-    )
-    assert one == {"reduce": {"placement"}}
-    assert panels.telling([summary(Case("reduce", "mpi", 2, "float32", 4096))]) == {"reduce": set()}
-    assert panels.telling([summary(Case("reduce", "mpi", 2, "float32", 4096, reduce_op="max"))]) == {
-        "reduce": {"reduce_op"}
-    }

@@ -64,6 +64,8 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     CSV = "csv"
     JSON = "json"
+    NCCL_TESTS = "nccl-tests"
+    COVERAGE = "coverage"
 
 
 Sets = Annotated[

@@ -18,6 +18,8 @@ MOST_LISTED = 5
 PLACES = {"in": "in place", "out": "out of place"}
 # What only some cases have, because it is not at its default there: to lack it is to differ.
 PARTIAL = {"sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed"}
+# What is not said where it is as usual and the same in all cases of an operation.
+UNSAID = ("reduce_op", "placement", "root", "buffers")
 # Field of a case → its value in words.
 WORDS: dict[str, Callable[[Any], str]] = {
     "reduce_op": str,
@@ -111,6 +113,26 @@ def in_words(words: Words) -> list[str]:
     return [*([head] if head else []), *rest.values()]
 
 
+def telling(cases: Iterable[Case]) -> dict[str, set[str]]:
+    """Operation → those of UNSAID that must be said of it: they differ among its cases, or are not as usual."""
+    seen: dict[str, dict[str, set[str]]] = {}
+    unusual: dict[str, set[str]] = {}
+    for case in cases:
+        op = case.op
+        unusual.setdefault(op, set()).update(extras(case))
+        for name, word in attributes(case).items():
+            seen.setdefault(op, {}).setdefault(name, set()).add(word)
+    return {
+        op: {name for name in UNSAID if len(words.get(name, ())) > 1 or words.get(name, set()) & unusual[op]}
+        for op, words in seen.items()
+    }
+
+
+def said(words: Words, op: str, must: dict[str, set[str]]) -> Words:
+    """Without what is as usual. `must` is from `telling`."""
+    return {name: word for name, word in words.items() if name not in UNSAID or name in must[op]}
+
+
 def span(cases: Iterable[Case]) -> str:
     """Many cases in one line: every value that occurs in them, once. For one case it is its label."""
     found = list(cases)
@@ -128,7 +150,10 @@ def variety(cases: Sequence[Case]) -> list[str]:
     words = [attributes(case) for case in cases]
     unusual = {word for case in cases for word in extras(case)}
     parts = [_listed(word for case in cases for word in dtype_words(case))]
+    must = set().union(*telling(cases).values())
     for name in dict.fromkeys(name for one in words for name in one if name not in {"op", "backend", "dtype"}):
+        if name in UNSAID and name not in must:
+            continue
         values = dict.fromkeys(one[name] for one in words if name in one)
         if len(values) > 1 or unusual & set(values):
             parts.append(_listed(values))

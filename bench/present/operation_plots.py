@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from bench.conclusions import Analysis, Summary
 from bench.present.canvas import COLOURS, MARKERS, log_ticks, time_axis
 from bench.present.groups import row_name, size_rows, title
-from bench.present.labels import Words, attributes, common_words, in_words, ranks_text
-from bench.present.panels import WIDE, metric_order, said, telling, wrapped
+from bench.present.labels import Words, attributes, common_words, in_words, ranks_text, said, telling
+from bench.present.panels import WIDE, metric_order, wrapped
 from bench.records import Case, Run
 
 # Fewer rows say no more than the picture over sizes; more are too small to read.
@@ -26,7 +26,7 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     """Times of all operations at the size that most of them have; of no size where they have none."""
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
-    must = telling(of_case[case] for case in chosen)
+    must = telling(chosen)
     words = {case: said(attributes(case), case.op, must) for case in chosen}
     shared = common_words(list(words.values()))
     rows: dict[str, list[Summary]] = {}

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from bench.conclusions import Summary
 from bench.present.canvas import COLOURS, MOST_SERIES
-from bench.present.labels import Words, attributes, common_words, extras, in_words
+from bench.present.labels import Words, attributes, common_words, in_words, said, telling
 from bench.present.report import MOST_PAGES
 from bench.records import Run
 
@@ -33,8 +33,6 @@ GAP_WIDE, GAP_HIGH = 0.15, 0.42
 MOST_SHARED = 2 * len(COLOURS)
 # The order in which metrics follow each other; others behind them.
 METRICS = ("isolated", "pipelined", "graph")
-# What is not said where it is as usual and the same in all cases of an operation.
-UNSAID = ("reduce_op", "placement", "root", "buffers")
 # Characters in a line of a title above all; in one above a panel, for each inch of its width.
 WIDE, NARROW = 112, 13
 
@@ -114,30 +112,10 @@ def _panel(chunk: Sequence[tuple[Words, Line]]) -> Panel:
     return Panel(common, lines)
 
 
-def telling(summaries: Iterable[Summary]) -> dict[str, set[str]]:
-    """Operation → those of UNSAID that must be said of it: they differ among its cases, or are not as usual."""
-    seen: dict[str, dict[str, set[str]]] = {}
-    unusual: dict[str, set[str]] = {}
-    for summary in summaries:
-        op = summary.case.op
-        unusual.setdefault(op, set()).update(extras(summary.case))
-        for name, word in attributes(summary.case).items():
-            seen.setdefault(op, {}).setdefault(name, set()).add(word)
-    return {
-        op: {name for name in UNSAID if len(words.get(name, ())) > 1 or words.get(name, set()) & unusual[op]}
-        for op, words in seen.items()
-    }
-
-
-def said(words: Words, op: str, must: dict[str, set[str]]) -> Words:
-    """Without what is as usual. `must` is from `telling`."""
-    return {name: word for name, word in words.items() if name not in UNSAID or name in must[op]}
-
-
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────
 def pages(question: str, run: Run, found: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
     """Figures for all panels, with titles; the last one says what is left out, and how many panels did not fit."""
-    must = telling(s for panel in found for line in panel.lines for s in line.members)
+    must = telling(s.case for panel in found for line in panel.lines for s in line.members)
     spoken = [replace(panel, words=said(panel.words, _op(panel), must)) for panel in found]
     parts: list[list[Panel]] = []
     for _, alike in groupby(spoken, key=lambda panel: panel.words["metric"]):
