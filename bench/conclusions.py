@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.records import Case, Failure
+from bench.records import Case, Failure, Skip
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,14 +22,25 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+NO_INTERVAL = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and the interval around it. kind: "over launches" or "within-run"."""
+    """A value and the interval around it. kind: "over launches" or "within-run".
+
+    NO_INTERVAL where nothing is known of it, as with one number of another tool: low and high are then the value,
+    and are not to be shown.
+    """
 
     value: float
     low: float
     high: float
     kind: str
+
+    @property
+    def known(self) -> bool:
+        return self.kind != NO_INTERVAL
 
     @property
     def relative_half_width(self) -> float:
@@ -62,6 +73,8 @@ class Summary:
         steady: False if the times changed again late in a launch.
     timer_s: cost of reading the clock. floor_s: the same call in a group of one rank.
     asked, reached: relative half-width asked for, and mean of those within the launches.
+    imported: how the times came about, where another tool measured; then a launch is one number, and all that
+        needs single iterations or ranks is missing.
     """
 
     case: Case
@@ -94,6 +107,7 @@ class Summary:
     foreign_cpu: float | None = None
     failures: tuple[Failure, ...] = ()
     warnings: tuple[str, ...] = ()
+    imported: str = ""
 
 
 # ── runs against each other ──────────────────────────────────────────────────────────────────────
@@ -157,6 +171,41 @@ class Check:
     measured: Interval | None
     verdict: str
     note: str = ""
+
+
+# ── a run on paper ───────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The cases of one kind in a dry run: `case` is the first of them, the others differ in size.
+
+    calls: that were checked, on all simulated ranks. buffer_bytes: that a rank would hold, at most.
+    build_s: making one case ready. call_s: what one small call costs in Python; None where none can be made.
+    misfits: what does not fit the table of operations, with rank and size.
+    """
+
+    case: Case
+    cases: int
+    calls: int
+    buffer_bytes: int
+    build_s: float
+    call_s: float | None
+    misfits: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A plan rehearsed as some ranks of a world that does not exist. peak_rss_bytes: of the process that did it.
+
+    most_iterations: that are kept of a case and launch in such a world, where that is less than was asked for.
+    """
+
+    world_size: int
+    ranks: tuple[int, ...]
+    rehearsals: tuple[Rehearsal, ...]
+    skips: tuple[Skip, ...]
+    wall_s: float
+    peak_rss_bytes: int
+    most_iterations: int | None = None
 
 
 # ── models and bounds ────────────────────────────────────────────────────────────────────────────

@@ -20,13 +20,15 @@ from bench.strict import OneOf, Several, Strict
 from bench.units import parse_bytes, parse_rate, parse_seconds
 
 MAX_SIZES = 200
+# More than any cluster has; a number beyond it is a slip.
+MOST_RANKS = 65536
 BUFFER_POLICIES = ("rotate", "hot", "flush")
 METRICS = ("isolated", "pipelined", "graph")
 PLACEMENTS = ("usual", "in", "out")
 CALLS = ("sync", "async")
 MEMORIES = ("plain", "registered")
 # What may be set for ranks: a variable of anything else would be a way into the process.
-SETTABLE = r"^(NCCL|GLOO|TORCH_NCCL|UCX|UCC|FI|OMPI_MCA|OMP)_[A-Z0-9_a-z]+$"
+SETTABLE = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "UCC_", "FI_", "OMPI_MCA_")
 SYNCS = ("barrier", "deadline")
 SCHEDULINGS = ("normal", "rr")
 FAULT_KINDS = ("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow")
@@ -48,7 +50,7 @@ Rate = Annotated[
     BeforeValidator(parse_rate),
     WithJsonSchema({"type": "string", "examples": ["25 Gbit/s", "430 GB/s", "1 GiB/s"]}),
 ]
-WorldSize = Annotated[int, Field(ge=1, le=65536)]
+WorldSize = Annotated[int, Field(ge=1, le=MOST_RANKS)]
 BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
 OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
 DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
@@ -60,8 +62,22 @@ CallKind = Annotated[str, OneOf(CALLS, "call")]
 Memory = Annotated[str, OneOf(MEMORIES, "memory")]
 Division = Annotated[str, AfterValidator(layouts.check)]
 Root = Annotated[int, Field(ge=0)]
-VariableName = Annotated[str, Field(pattern=SETTABLE)]
-VariableValue = Annotated[str, BeforeValidator(str), Field(pattern=r"^[^\s]*$", max_length=200)]
+
+
+def _settable(name: str) -> str:
+    if not name.startswith(SETTABLE):
+        raise ValueError(f"ranks are given no other variables than {', '.join(f'{start}*' for start in SETTABLE)}")
+    return name
+
+
+def _one_word(value: str) -> str:
+    if len(value.split()) > 1:
+        raise ValueError("the value of a variable is one word, without spaces")
+    return value
+
+
+VariableName = Annotated[str, AfterValidator(_settable)]
+VariableValue = Annotated[str, BeforeValidator(str), AfterValidator(_one_word)]
 Sync = Annotated[str, OneOf(SYNCS, "sync")]
 Scheduling = Annotated[str, OneOf(SCHEDULINGS, "scheduling")]
 FaultKind = Annotated[str, OneOf(FAULT_KINDS, "fault")]
@@ -159,7 +175,7 @@ class Config(Strict):
     )
     roots: Annotated[
         Annotated[Several[Root], Tag("list")] | Annotated[Literal["all"], Tag("all")],
-        Discriminator(lambda value: "all" if value == "all" else "list"),
+        Discriminator(lambda value: "all" if isinstance(value, str) else "list"),
     ] = Field(default=[0], description="roots of rooted operations; all: each rank in turn is a case of its own")
     groups: Several[Division] = Field(
         default=["world"],

@@ -3,8 +3,11 @@
     BenchError                    exit code 2 unless said otherwise
     ├── ConfigError               the YAML or a --set
     ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
+    ├── ForeignError              the output of another tool: damaged, unknown, or silent on what is needed
     ├── UnmeasurableError         exit code 3: this machine cannot measure what was asked
+    ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
+        └── LostRankError         the process that should have started one is gone
 
 Raised anywhere below `cli`, which alone prints them and picks the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
@@ -26,6 +29,10 @@ class StoreError(BenchError):
     """A results folder cannot be read or written."""
 
 
+class ForeignError(BenchError):
+    """The output of another tool cannot be imported: file and reason are in the message."""
+
+
 class UnmeasurableError(BenchError):
     """Everything that was asked for is impossible on this machine."""
 
@@ -34,3 +41,15 @@ class UnmeasurableError(BenchError):
 
 class RankError(BenchError):
     """The processes that are to be the ranks could not be started."""
+
+
+class JobError(BenchError):
+    """Several processes were started together, and how they were told of each other cannot be used."""
+
+
+class LostRankError(RankError):
+    """The process of a job that should have started rank `rank` is gone."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(text)
+        self.rank = rank

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrik, ndtri, stdtrit
 
-from bench.conclusions import Interval
+from bench.conclusions import NO_INTERVAL, Interval
 from bench.records import Timings
 
 Floats = NDArray[np.float64]
@@ -111,11 +111,18 @@ def launch_interval(medians: Floats) -> Interval:
     return _from_logs(center, half, half, "over launches")
 
 
+def bare(value: float) -> Interval:
+    """A value of which no interval is known."""
+    return Interval(value, value, value, NO_INTERVAL)
+
+
 def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     """AFTER / BEFORE where a side has one launch: half-widths of the logarithms add in quadrature.
 
-    Says nothing of how launches differ, so no change is ever called resolved by it.
+    Says nothing of how launches differ, so no change is ever called resolved by it. Bare if a side is.
     """
+    if not (before.known and after.known):
+        return bare(after.value / before.value)
     center = np.log(after.value / before.value)
     down = np.hypot(np.log(before.high / before.value), np.log(after.value / after.low))
     up = np.hypot(np.log(before.value / before.low), np.log(after.high / after.value))

@@ -47,7 +47,7 @@ class Flag:
 
 
 FLAGS = (
-    Flag("t", ("nthreads",), "N", "ranks = nthreads × ngpus, each a process of its own"),
+    Flag("t", ("nthreads",), "N", "ranks = nthreads × ngpus (× processes of a job)"),
     Flag("g", ("ngpus",), "N", "see nthreads"),
     Flag("b", ("minbytes",), "SIZE", "smallest size; K, M and G are powers of 1024 (32M)"),
     Flag("e", ("maxbytes",), "SIZE", "largest size (32M)"),
@@ -100,8 +100,8 @@ class Asked:
         return bool(self.flags or self.operation or self.perf or self.backend)
 
 
-def translate(asked: Asked, missing: Mapping[str, str]) -> str:
-    """The YAML. missing: backend → why it cannot be used here."""
+def translate(asked: Asked, missing: Mapping[str, str], processes: int = 1) -> str:
+    """The YAML. missing: backend → why it cannot be used here. processes: that a launcher has started."""
     flags, remarks = asked.flags, []
     op = _operation(asked)
     backend = asked.backend or ("gloo" if "nccl" in missing else "nccl")
@@ -113,7 +113,7 @@ def translate(asked: Asked, missing: Mapping[str, str]) -> str:
     settings: dict[str, Any] = {
         "name": op,
         "backends": [backend],
-        "world_sizes": [_number(flags, "t", 1) * _number(flags, "g", 1)],
+        "world_sizes": [processes * _number(flags, "t", 1) * _number(flags, "g", 1)],
         "launches": _launches(flags),
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),

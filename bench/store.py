@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,6 +100,11 @@ def write_environment(path: Path, sessions: list[Json]) -> None:
     write(path / ENVIRONMENT, _json_text(sessions))
 
 
+def discard(path: Path) -> None:
+    """Remove a run's folder that was never finished, of a run that can be made again."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
@@ -128,7 +134,7 @@ class Journal:
         os.close(self._fd)
 
     def append(self, line: bytes) -> None:
-        """Write one line (no newline in it) and force it to disk; on failure nothing of it remains."""
+        """Write one line (or several, joined by newlines) and force it to disk; on failure nothing of it remains."""
         end = os.lseek(self._fd, 0, os.SEEK_CUR)
         rest = memoryview(line + b"\n")
         try:

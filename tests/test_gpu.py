@@ -1,8 +1,11 @@
-"""What only a GPU can show: NCCL at world size 1 (dispatch and event cost), and one rank a GPU where there are more."""
+"""What only a GPU can show. World 1: dispatch, events, graphs. Several ranks on one GPU: every operation is right,
+hangs and kills end. One rank a GPU where there are more: real exchanges."""
 
 import pytest
 
+from bench.dtypes import DTYPES
 from bench.measure import environment
+from bench.operations import OPERATIONS
 
 MACHINE = environment.machine()
 REASON = MACHINE.backends_missing.get("nccl", "")
@@ -15,39 +18,99 @@ launches: 1
 operations: [all_reduce]
 dtypes: [float32, bfloat16]
 sizes: [4KiB, 1MiB]
-metrics: [isolated, pipelined]
+metrics: [isolated, pipelined, graph]
 sampling: {warmup: 2, iterations: 20}
 """
+SHARED = f"""
+backends: [nccl]
+world_sizes: [2, 4]
+launches: 1
+operations: [{", ".join(OPERATIONS)}]
+sizes: [96KiB]
+buffers: hot
+oversubscribe_gpu: true
+sampling: {{warmup: 1, warmup_seconds: 0, iterations: 6}}
+timeout: 60s
+"""
+
+
+def good(run):
+    failures = {s.case.key: s.failure for s in run.samples if s.failure is not None}
+    assert not failures, failures
+    assert run.samples
+    return run
 
 
 def test_nccl_is_measured_with_events_and_host_time(cli):
     done = cli("run", cli.config(NCCL), timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    run = cli.only_run()
-    assert all(s.failure is None for s in run.samples)
+    run = good(cli.only_run())
     for samples in run.samples:
         assert (samples.timed.host_ns >= samples.timed.duration_ns).mean() > 0.9
     assert run.environment[0]["launches"][0]["ranks"][0]["nccl"]
     assert "CUDA events" in done.stdout
-    assert {s.timed.calls for s in run.samples} == {1, 20}
+    assert {(s.case.metric, s.timed.calls) for s in run.samples} == {("isolated", 1), ("pipelined", 20), ("graph", 20)}
     assert all(floor > 0 for s in run.samples for floor in s.usage.floor_ns)
 
 
-def test_a_hang_on_a_gpu_ends_at_its_deadline(cli):
-    fault = "faults=[{do: hang, rank: 0, iteration: 4, size: 4KiB}]"
-    done = cli(
-        "run",
-        cli.config(NCCL),
-        "--no-plots",
-        "--set",
-        fault,
-        "--set",
-        "timeout=5s",
-        "--set",
-        "dtypes=[float32]",
-        "--set",
-        "metrics=[isolated]",
-    )
+def test_every_operation_is_right_with_several_ranks_on_one_gpu(cli):
+    done = cli("run", cli.config(SHARED), "--no-plots", timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = good(cli.only_run())
+    assert {case.op for case in run.plan.cases} == set(OPERATIONS)
+    if MACHINE.gpus == 1:
+        assert all(case.oversubscribed for case in run.plan.cases)
+        assert "shared a GPU" in done.stdout
+
+
+def test_every_dtype_is_right_with_several_ranks_on_one_gpu(cli):
+    sets = ["world_sizes=[2]", "operations=[all_reduce, all_gather]", f"dtypes=[{', '.join(DTYPES)}]"]
+    arguments = [part for text in sets for part in ("--set", text)]
+    done = cli("run", cli.config(SHARED), "--no-plots", *arguments, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    good(cli.only_run())
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang", "corrupt"])
+def test_a_fault_with_several_ranks_on_one_gpu_is_recorded(cli, fault):
+    sets = [
+        "world_sizes=[2]",
+        "operations=[all_reduce]",
+        "timeout=20s",
+        f"faults=[{{do: {fault}, rank: 1, iteration: 4}}]",
+    ]
+    arguments = [part for text in sets for part in ("--set", text)]
+    done = cli("run", cli.config(SHARED), "--no-plots", *arguments, timeout=300)
     assert done.returncode == 1
+    (samples,) = cli.only_run().samples
+    assert samples.failure.kind == {"kill": "killed", "hang": "hang", "corrupt": "wrong"}[fault]
+
+
+def test_algorithms_and_blocks_are_axes(cli):
+    sets = ["world_sizes=[1]", "metrics=[isolated]", "env={NCCL_ALGO: [Ring, Tree]}", "ctas=[0, 2]"]
+    arguments = [part for text in sets for part in ("--set", text)]
+    assert cli("run", cli.config(NCCL), "--no-plots", *arguments, timeout=300).returncode == 0
+    run = good(cli.only_run())
+    assert {(s.case.settings, s.case.ctas) for s in run.samples} == {
+        (f"NCCL_ALGO={algorithm}", ctas) for algorithm in ("Ring", "Tree") for ctas in (0, 2)
+    }
+
+
+def test_registered_buffers_are_right(cli):
+    sets = ["world_sizes=[1]", "metrics=[isolated]", "memory=[plain, registered]"]
+    arguments = [part for text in sets for part in ("--set", text)]
+    assert cli("run", cli.config(NCCL), "--no-plots", *arguments, timeout=300).returncode == 0
+    assert {s.case.memory for s in good(cli.only_run()).samples} == {"plain", "registered"}
+
+
+def test_a_hang_on_a_gpu_ends_at_its_deadline(cli):
+    sets = [
+        "faults=[{do: hang, rank: 0, iteration: 4, size: 4KiB}]",
+        "timeout=5s",
+        "dtypes=[float32]",
+        "metrics=[isolated]",
+    ]
+    arguments = [part for text in sets for part in ("--set", text)]
+    assert cli("run", cli.config(NCCL), "--no-plots", *arguments).returncode == 1
     by_size = {s.case.size_bytes: s for s in cli.only_run().samples if s.case.world_size == 1}
     assert by_size[4096].failure.kind == "hang" and by_size[2**20].failure is None

@@ -10,7 +10,6 @@ from bench.cases import combinations, obstacle
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.measure import environment
-from bench.measure.launcher import Launcher
 from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
 from bench.records import Case
 
@@ -25,12 +24,6 @@ launches: 1
 """.encode()
 MACHINE = environment.machine()
 PAIRS = {"send_recv", "exchange", "pairwise"}
-
-
-@pytest.fixture(scope="module")
-def launcher():
-    with Launcher() as one:
-        yield one
 
 
 def selected(*sets: str) -> tuple[list[Case], dict[str, str]]:

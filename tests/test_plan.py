@@ -91,3 +91,56 @@ def test_the_estimate_grows_with_the_work():
     assert planning.estimate_s(expand(["sampling.iterations=1000"])) > planning.estimate_s(
         expand(["sampling.iterations=10"])
     )
+
+
+def test_variables_are_an_axis_with_processes_of_their_own():
+    plan = expand(["env={GLOO_B: [x, y], GLOO_A: [1]}", "world_sizes=[2]", "launches=1"])
+    assert {case.settings for case in plan.cases} == {"GLOO_A=1 GLOO_B=x", "GLOO_A=1 GLOO_B=y"}
+    assert len(plan.blocks) == 2
+    assert all(len({case.settings for case in block.cases}) == 1 for block in plan.blocks)
+
+
+def test_what_an_operation_does_not_know_makes_no_further_cases():
+    sets = ["operations=[barrier, broadcast]", "reduce_ops=[sum, max]", "dtypes=[float32, int8]", "world_sizes=[4]"]
+    plan = expand([*sets, "roots=all"])
+    by_op = {op: [case for case in plan.cases if case.op == op] for op in ("barrier", "broadcast")}
+    assert len(by_op["barrier"]) == 1
+    assert len(by_op["broadcast"]) == 2 * 2 * 4
+    assert {case.root for case in by_op["broadcast"]} == {0, 1, 2, 3}
+
+
+def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
+    plan = expand(["operations=[all_gather]", "world_sizes=[3]", "sizes=[8, 1MiB]"])
+    assert [case.size_bytes for case in plan.cases] == [2**20 // 12 * 12]
+    (skip,) = plan.skips
+    assert "8 B is not a whole number of 3 pieces of float32" in skip.reason
+
+
+@pytest.mark.parametrize(
+    ("sets", "reason"),
+    [
+        (["groups=[contiguous:3]"], "4 ranks cannot be divided into groups of 3"),
+        (["groups=[strided:2:one]", "metrics=[pipelined]"], "timed call by call"),
+        (["operations=[broadcast]", "roots=[9]"], "there is no rank 9 among 4"),
+        (["operations=[ring]", "groups=[strided:1]"], "ring needs 2 ranks or more"),
+        (["ctas=[4]"], "NCCL's"),
+        (["metrics=[graph]"], "NCCL's"),
+        (["operations=[broadcast]", "placements=[out]"], "works only in place"),
+        (["placements=[out]"], "torch's all_reduce works in place"),
+        (["operations=[ring]", "calls=[async]"], "no asynchronous call"),
+        (["dtypes=[float8_e5m2]"], "gloo has no float8_e5m2"),
+        (["dtypes=[int8]", "reduce_ops=[avg]"], "avg is not defined for int8"),
+    ],
+)
+def test_what_does_not_go_together_is_skipped_with_its_reason(sets, reason):
+    plan = expand(["world_sizes=[4]", *sets])
+    assert plan.total == 0
+    assert all(reason in skip.reason for skip in plan.skips)
+
+
+def test_ranks_share_a_gpu_only_where_that_is_asked_for():
+    one = replace(MACHINE, gpus=1)
+    sets = ["backends=[nccl]", "world_sizes=[1, 2]"]
+    assert {case.world_size for case in expand(sets, one).cases} == {1}
+    shared = expand([*sets, "oversubscribe_gpu=true"], one)
+    assert {(case.world_size, case.oversubscribed) for case in shared.cases} == {(1, False), (2, True)}

@@ -14,12 +14,12 @@ from bench.analyze.surroundings import differences
 from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.conclusions import Change, Comparison, Summary
 from bench.errors import ConfigError, UnmeasurableError
-from bench.records import Case, Json, Run
+from bench.records import CASE_EXTRAS, Case, Json, Run
 
 # Smallest relative change that matters unless the user says otherwise: less is rarely worth a night's work.
 MIN_CHANGE = 0.05
 # Axes that can be compared across; sizes are not among them, because time is meant to differ with them.
-AXES = ("op", "backend", "world_size", "dtype", "reduce_op", "buffers", "metric", "sync", "scheduling", "depth")
+AXES = ("op", "backend", "world_size", "dtype", *CASE_EXTRAS)
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
 
 Pair = tuple[Summary, Summary]
@@ -165,6 +165,7 @@ def _warnings(
         if run.plan.faults:
             kinds = ", ".join(sorted({fault.do for fault in run.plan.faults}))
             yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"
+    yield from _of_imports(before, after)
     if broken:
         yield f"{_count(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
     having: Callable[[str], int] = lambda verdict: sum(change.verdict == verdict for change in changes)  # noqa: E731
@@ -176,13 +177,26 @@ def _warnings(
     alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
     if alone:
         yield (
-            f"{_count(alone, 'case')} with one launch on a side: set launches: 5, or state with --noise-floor by how "
-            "much two measurements of the same thing differ"
+            f"{_count(alone, 'case')} with one launch on a side: set launches: 5 (import several outputs as one run), "
+            "or state with --noise-floor by how much two measurements of the same thing differ"
         )
     if having(INCONCLUSIVE) > alone:
         yield (
             f"{_count(having(INCONCLUSIVE) - alone, 'case')} without a decision at ±{min_change * 100:g} %: more "
             "launches (the table says about how many), a calmer machine or a larger --min-change would bring one"
+        )
+
+
+def _of_imports(before: Run, after: Run) -> Iterable[str]:
+    imports = [run for run in (before, after) if run.imported is not None]
+    for run in imports:
+        told = run.imported or {}
+        tool, statistic = (", ".join(map(str, told.get(key, []))) for key in ("tool", "statistic"))
+        yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
+    if len(imports) == 1:
+        yield (
+            "the other run was measured here (maximum over ranks, median over iterations): what the two ways of "
+            "counting differ by is part of each ratio"
         )
 
 

@@ -5,6 +5,7 @@ from bench.analyze.diagnose import diagnose
 from bench.analyze.links import matrices
 from bench.analyze.model import bounds, fits
 from bench.analyze.stats import summarize
+from bench.analyze.topology import hardware_bounds
 from bench.analyze.trust import warnings_of
 from bench.conclusions import Analysis
 from bench.records import Run
@@ -20,6 +21,6 @@ def conclude(run: Run) -> Analysis:
         diagnosis=diagnosis,
         inconsistencies=tuple(inconsistencies(summaries)),
         fits=tuple(fits(summaries)),
-        bounds=tuple(bounds(summaries, run.plan.link_bytes_per_s)),
+        bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
     )

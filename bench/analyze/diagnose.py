@@ -13,6 +13,10 @@ from bench.records import Run
 
 def diagnose(run: Run) -> Diagnosis:
     """Late ranks from arrivals, slow ranks and links from pairwise exchanges."""
+    if any(s.aggregate is not None for s in run.samples):
+        return Diagnosis(
+            (), ("imported numbers hold no rank's arrival and no times of single ranks: nobody can be named",)
+        )
     late = late_ranks(run)
     slow, silent = slow_ranks_and_links(run)
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]

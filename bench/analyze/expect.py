@@ -46,6 +46,9 @@ def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:
     if measured is None:
         why = summary.failures[0].text if summary.failures else "no time was measured"
         return Check(summary.case, line.busbw, tolerance, None, MISSING, why)
+    if not measured.known:
+        note = "one imported number: nothing is known of what it scatters by; import several launches"
+        return Check(summary.case, line.busbw, tolerance, measured, INCONCLUSIVE, note)
     least = line.busbw * (1 - tolerance)
     verdict = PASS if measured.low >= least else FAIL if measured.high < least else INCONCLUSIVE
     note = "" if summary.launches > 1 else "one launch: the interval does not know how launches differ"

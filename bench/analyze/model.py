@@ -173,13 +173,29 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
     """
     sizes = np.array([s.case.size_bytes for s in segment], dtype=float)
     counts = {len(s.medians_s) for s in segment}
+    times = [s.time_s for s in segment if s.time_s is not None]
+    if not all(time.known for time in times):
+        return _without_intervals(sizes, times)
     if len(counts) > 1 or counts.pop() < 2:
-        return _propagated(sizes, [s.time_s for s in segment if s.time_s is not None])
+        return _propagated(sizes, times)
     launches = np.array([s.medians_s for s in segment]).T
     alpha, beta = np.array([_relative_affine(sizes, medians) for medians in launches]).T
     if not beta.all():
         return _over_launches(alpha), None, None
     return _over_launches(alpha), _over_launches(1 / beta), _over_launches(alpha / beta)
+
+
+def _without_intervals(
+    sizes: Floats, times: list[Interval]
+) -> tuple[Interval | None, Interval | None, Interval | None]:
+    """The values alone, where the times have no intervals: that a line fits does not say how sure its points are."""
+    alpha, beta = _relative_affine(sizes, np.array([t.value for t in times]))
+    half_size = intervals.bare(alpha / beta) if alpha and beta else None
+    return (
+        intervals.bare(alpha) if alpha else None,
+        intervals.bare(1 / beta) if beta else None,
+        half_size,
+    )
 
 
 def _over_launches(values: Floats) -> Interval | None:

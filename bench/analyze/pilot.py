@@ -51,6 +51,10 @@ def _cost(run: Run, key: str) -> tuple[float, float]:
 
 def _need(summary: Summary, precision: float, iteration_s: float, launch_s: float, run: Run) -> Need:
     case = summary.case
+    if summary.imported:
+        return Need(
+            case, None, None, None, "imported: nothing is known of single iterations and of what a launch costs"
+        )
     if summary.scatter is None or summary.reached is None:
         return Need(case, None, None, None, "one launch tells nothing of how launches differ: pilot with launches: 3")
     done = summary.iterations / summary.launches

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import intervals, operations
+from bench.analyze.aggregates import of_aggregates
 from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
 from bench.analyze.modes import second_mode
@@ -71,6 +72,8 @@ def _by_case(run: Run) -> list[tuple[Case, list[Samples]]]:
 
 
 def _headline(case: Case, launches: list[Samples]) -> Summary:
+    if any(s.aggregate is not None for s in launches):
+        return of_aggregates(case, launches)
     failures = tuple(s.failure for s in launches if s.failure is not None)
     good = [_slowest(s)[0] for s in launches if s.failure is None and s.timed is not None]
     if not good:
@@ -90,6 +93,8 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
 
 
 def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Clocks) -> Summary:
+    if any(s.aggregate is not None for s in launches):
+        return of_aggregates(case, launches)
     failures = tuple(s.failure for s in launches if s.failure is not None)
     good = [_series(s) for s in launches if s.failure is None and s.timed is not None]
     if not good:

@@ -37,8 +37,28 @@ def differences(before: Run, after: Run) -> tuple[tuple[str, str, str], ...]:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    hosts = [session.get("host", {}) for session in run.environment]
+    origin = {"measured by": "CollBench", "aggregation": "maximum over ranks, median over iterations"}
+    return _of_an_import(run, run.imported) if run.imported is not None else {**origin, **_of_a_measurement(run)}
+
+
+def _of_an_import(run: Run, imported: Json) -> dict[str, str]:
+    """The same facts, as far as another tool's output tells them."""
+    told = [session.get("imported", {}) for session in run.environment]
+    return {
+        "measured by": _all(imported.get("tool", [])),
+        "aggregation": _all(imported.get("statistic", [])),
+        "hostname": _all(host for facts in told for host in facts.get("hosts", [])),
+        "devices": _all(facts.get("devices") for facts in told),
+        "nccl": _all(facts.get("nccl") for facts in told),
+        **{name: str(value) for facts in told for name, value in facts.get("variables", {}).items()},
+        "launches": str(run.plan.launches),
+    }
+
+
+def _of_a_measurement(run: Run) -> dict[str, str]:
+    hosts = [host for session in run.environment for host in session.get("hosts") or [session.get("host", {})]]
     facts = {name: _all(_dig(host, name) for host in hosts) for name in FACTS}
+    facts["launcher"] = _all(session.get("job", {}).get("launcher", "none") for session in run.environment)
     facts["gpus"] = _all(_gpus(host, "name") for host in hosts)
     facts["gpu driver"] = _all(_gpus(host, "driver", count=False) for host in hosts)
     facts["infiniband"] = _all(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)

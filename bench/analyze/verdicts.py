@@ -102,7 +102,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
     ratio's interval is then that factor and the intervals within the launches, in quadrature, and the verdict says
     on which side of the smallest change that matters *all* of it lies. Without a floor: INCONCLUSIVE.
     """
-    within = ratio_of_intervals(before, after)
+    within = ratio_of_intervals(before, after)  # without width where a side is another tool's single number
     if floor is None:
         return INCONCLUSIVE, within
     down, up = (

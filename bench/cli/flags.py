@@ -9,13 +9,16 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bench import strict
 from bench.errors import BenchError, StoreError
 from bench.shorthand import FLAGS, Asked, Flag, translate
+
+if TYPE_CHECKING:
+    from bench.measure.lead import Lead
 
 PANEL = "nccl-tests shorthand, in place of CONFIG"
 OPTIONS = {
@@ -95,8 +98,16 @@ def _option(flag: Flag) -> Any:
     )
 
 
-def source(verb: str, config: Path | None, given: Given) -> Source:
-    """The configuration from a file, or from the flags. Raises BenchError if it is neither or both."""
+def fingerprint(config: Path | None, given: Given) -> bytes:
+    """What must be the same in all processes of a job."""
+    return strict.read(config) if config is not None else repr(given).encode()
+
+
+def source(verb: str, config: Path | None, given: Given, lead: "Lead | None" = None) -> Source:
+    """The configuration from a file, or from the flags. Raises BenchError if it is neither or both.
+
+    lead: of the job that this process is one of; its ranks are what nccl-tests' processes are.
+    """
     if config is not None and given:
         raise BenchError(f"{verb}: give a configuration or nccl-tests' flags, not both; --set changes a configuration")
     if config is not None:
@@ -105,7 +116,8 @@ def source(verb: str, config: Path | None, given: Given) -> Source:
         raise BenchError(f"{verb}: --save keeps what flags say, and there are none")
     from bench.measure import environment
 
-    text = translate(given.asked, environment.machine().backends_missing)
+    machine = environment.machine() if lead is None else lead.machine(cuda=False)
+    text = translate(given.asked, machine.backends_missing, machine.ranks or 1)
     if given.save is not None:
         _keep(given.save, text)
     return Source(text.encode(), "the flags", "flags", text)

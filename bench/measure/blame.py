@@ -28,6 +28,7 @@ class Evidence:
 
     said: its last error. finished: it said that it was done. stack: innermost line of its Python stack,
     None where it did not answer. state: the operating system's word for it. progress: iterations.
+    lost: why its host no longer answers; None while it does.
     """
 
     rank: int
@@ -37,10 +38,14 @@ class Evidence:
     stack: str | None = None
     state: str = "running"
     progress: int = 0
+    lost: str | None = None
 
 
 def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
-    """Who ended first, as far as can be told: killed, then raised, then left early, then victims."""
+    """Who ended first, as far as can be told: lost, then killed, raised, left early, and then victims."""
+    for one in ranks:
+        if one.lost is not None:
+            return Failure("lost", one.rank, one.lost)
     for one in ranks:
         if one.exit_code is not None and one.exit_code < 0:
             return Failure("killed", one.rank, f"rank {one.rank} was ended by {_signal_name(one.exit_code)}")

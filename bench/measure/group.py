@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from bench.backends import BACKENDS
 from bench.layouts import WORLD, layout
-from bench.measure import calls, environment
+from bench.measure import calls, environment, nccl
 from bench.measure.launcher import Seat
 from bench.measure.team import Calls, Team
 from bench.records import Case, Json
@@ -55,38 +55,61 @@ class Group:
 
 
 @contextmanager
-def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier") -> Iterator[Group]:
-    """Meet the other ranks; leave the group at the end of the context if nothing was raised in it."""
+def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0) -> Iterator[Group]:
+    """Meet the other ranks; leave the group at the end of the context if nothing was raised in it.
+
+    ctas: blocks of NCCL's communicators, 0 for its own choice.
+    """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
-        device = torch.device("cuda", seat.rank)
+        device = torch.device("cuda", seat.device % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
-        store=dist.FileStore(str(seat.rendezvous), seat.world_size),
+        store=_store(seat, timeout_s),
         rank=seat.rank,
         world_size=seat.world_size,
         timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
         device_id=device if device.type == "cuda" else None,
+        pg_options=nccl.options(ctas),
     )
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
-    barrier = seat.gate.meet
-    if sync == "deadline":
+    barrier = functools.partial(dist.barrier, group=control) if seat.gate is None else seat.gate.meet
+    if sync == "deadline" and seat.gate is not None:
         seat.gate.calibrate()
         barrier = seat.gate.meet_at_deadline
-    yield _group(seat.rank, seat.world_size, backend, device, control, barrier)
+    yield formed(seat.rank, seat.world_size, backend, device, control, barrier, ctas)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
 
-def _group(
+def _store(seat: Seat, timeout_s: float) -> dist.Store:
+    """Where the ranks leave their addresses for each other.
+
+    A TCPStore of torch listens on every interface of its machine, unless it is given a socket that listens already.
+    """
+    kind, _, place = seat.rendezvous.partition(":")
+    if kind == "file":
+        return dist.FileStore(place, seat.world_size)
+    host, _, port = place.rpartition(":")
+    timeout = timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s)
+    options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False}
+    if seat.listener is None:
+        return dist.TCPStore(host, int(port), seat.world_size, False, **options)
+    return dist.TCPStore(host, int(port), seat.world_size, True, master_listen_fd=seat.listener.detach(), **options)
+
+
+def formed(
     rank: int,
     world_size: int,
     backend: str,
     device: torch.device,
-    control: dist.ProcessGroup,
+    control: dist.ProcessGroup | None,
     barrier: Callable[[], None],
+    ctas: int = 0,
 ) -> Group:
+    """What measuring needs of torch's process group, once it is there; control: where results are gathered."""
+
     def gather(value: Any) -> list[Any]:
         everyone: list[Any] = [None] * world_size
         dist.all_gather_object(everyone, value, group=control)
@@ -104,7 +127,7 @@ def _group(
     def divided(groups: str) -> Team:
         division = layout(groups, world_size)
         # Every rank makes every group, in the same order: so torch wants it.
-        handles = [dist.new_group(list(members), backend=backend) for members in division.groups]
+        handles = [dist.new_group(list(g), backend=backend, pg_options=nccl.options(ctas)) for g in division.groups]
         number = division.of(rank)
         members = division.groups[number]
         turn = (number, len(handles)) if division.one else (0, 1)
@@ -130,16 +153,8 @@ def facts(group: Group, backend: str) -> Json:
         "device": str(group.device),
         "device_name": torch.cuda.get_device_name(group.device) if cuda else "CPU",
         "torch": torch.__version__,
-        "nccl": _nccl_version() if backend == "nccl" else None,
+        "nccl": nccl.version() if backend == "nccl" else None,
         "threads": torch.get_num_threads(),
         "clock": environment.clock(),
+        "variables": environment.variables(),
     }
-
-
-def _nccl_version() -> str:
-    """The version that is loaded, which can differ from the one torch was built with."""
-    runtime = getattr(dist.ProcessGroupNCCL, "get_runtime_nccl_version", None)
-    version = runtime() if runtime is not None else torch.cuda.nccl.version()
-    if isinstance(version, tuple):
-        return ".".join(str(part) for part in version)
-    return str(version)

@@ -1,22 +1,24 @@
 """Start ranks as fresh processes on this machine, and end them, whatever state they are in.
 
-In: a target ("package.module:function") and its argument. Out: a list of `Rank` handles with a two-way
-pipe each. Knows nothing of cases or collectives: `supervisor` talks to the ranks.
+In: a target ("package.module:function") and its argument. Out: `Ranks`, with a two-way line to each. Knows
+nothing of cases or collectives: `supervisor` talks to the ranks.
 
 A fork server loads torch once, in the background, while this process goes on (and never loads it);
-each rank is forked from it in about 10 ms. The ranks meet through a file in a private folder
-(`torch.distributed.FileStore`): a TCPStore would listen on every interface of the machine.
+each rank is forked from it in about 10 ms. Ranks on one host meet through a file in a private folder
+(`torch.distributed.FileStore`): a TCPStore would listen on every interface of the machine. In a job (`crew`,
+`follower`), each process of the job forks one rank, `Launcher.fork`.
 """
 
 import contextlib
 import ctypes
 import importlib
-import json
 import multiprocessing as mp
 import shutil
 import signal
+import socket
 import threading
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -27,79 +29,76 @@ from typing import Any
 import psutil
 
 from bench.errors import RankError
-from bench.measure import environment
+from bench.measure import channel, environment
 from bench.measure.gate import Gate, gates
 from bench.measure.meeting import Meeting
+from bench.measure.ranks import KILL_WAIT_S, Ranks
 from bench.records import Json
 
 PRELOAD = ["bench.measure.preload"]
-# SIGKILL leaves no choice; what takes longer is the kernel freeing gigabytes of buffers.
-KILL_WAIT_S = 10.0
-SAMPLED = b"sampled\n"
 
 
 @dataclass(slots=True)
-class Rank:
-    """One rank's process. `stack_file`: where it writes its Python stack on SIGUSR1."""
+class LocalRank:
+    """A rank that is a child of this process. stack_file: where it writes its Python stack on SIGUSR1."""
 
     rank: int
     process: BaseProcess
     connection: Connection
     stack_file: Path
+    counts: Any
+    lost: str | None = None
 
-    def send(self, message: Json) -> None:
-        self.connection.send_bytes(json.dumps(message).encode())
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.exitcode
 
-    def receive(self) -> tuple[Json, bytes | None]:
-        """The next message and, with `sampled`, its line; raises EOFError or OSError when the rank is gone.
+    def progress(self) -> int:
+        """Its own entry of the numbers that all ranks of the launch share."""
+        return int(self.counts[self.rank])
 
-        The line is passed on byte for byte: it can be megabytes, and only the journal needs it.
-        """
-        raw = self.connection.recv_bytes()
-        if raw.startswith(SAMPLED):
-            return {"kind": "sampled"}, raw[len(SAMPLED) :]
-        return json.loads(raw), None
-
-
-@dataclass(slots=True)
-class Ranks:
-    """The ranks of one process group. `progress[r]` grows as rank r goes through its iterations.
-
-    gates: kept here because their semaphores vanish with the last reference in this process.
-    """
-
-    members: list[Rank]
-    progress: Any
-    folder: Path
-    gates: list[Gate]
-
-    def kill(self) -> None:
-        """End every rank now and wait until it is gone."""
-        for member in self.members:
-            if member.process.is_alive():
-                member.process.kill()
-        for member in self.members:
-            member.process.join(KILL_WAIT_S)
-            member.connection.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def state(self, rank: int) -> str:
-        """What the operating system says of a rank: running, sleeping, stopped, zombie, gone."""
+    def state(self) -> str:
+        """The kernel's word for it."""
         try:
-            return str(psutil.Process(self.members[rank].process.pid).status())
+            return str(psutil.Process(self.process.pid).status())
         except psutil.NoSuchProcess:
             return "gone"
 
+    def ask_stack(self) -> None:
+        """By the signal that it writes its stack on."""
+        if self.process.is_alive() and self.process.pid:
+            psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
+
+    def stack(self) -> str:
+        """What it wrote."""
+        try:
+            return self.stack_file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def kill(self) -> None:
+        """By SIGKILL: a rank in a collective answers nothing else."""
+        if self.process.is_alive():
+            self.process.kill()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        self.process.join(seconds)
+
 
 class Launcher:
-    """Context in which ranks can be started. Entering returns at once; torch loads meanwhile."""
+    """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
 
-    def __init__(self) -> None:
+    interface: over which ranks on other hosts are reached; None where all of them are on this one.
+    """
+
+    def __init__(self, interface: str | None = None) -> None:
         self._context = mp.get_context("forkserver")
         self._meeting = Meeting()
+        self._interface = interface
 
     def __enter__(self) -> "Launcher":
-        environment.prepare_process()
+        environment.prepare_process(self._interface)
         self._meeting.__enter__()
         self._context.set_forkserver_preload(PRELOAD)
         # Ctrl-C goes to every process of the terminal: this one answers it, the ranks must not.
@@ -120,19 +119,17 @@ class Launcher:
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
         """Fork `world_size` ranks, each of which runs `target(seat, argument)`."""
         folder = self._meeting.place()
-        progress = self._context.RawArray(ctypes.c_uint64, world_size)
+        counts = self._context.RawArray(ctypes.c_uint64, world_size)
+        # Kept by `ranks`: the gates' semaphores vanish with the last reference in this process.
         gate = gates(self._context, world_size)
-        members: list[Rank] = []
-        ranks = Ranks(members, progress, folder, gate)
+        members: list[LocalRank] = []
+        ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=gate)
         try:
             for rank in range(world_size):
                 ours, theirs = self._context.Pipe()
-                store, stack = folder / "store", folder / f"stack-{rank}"
-                seat = Seat(rank, world_size, theirs, gate[rank], progress, store, stack, self._meeting.folder)
-                process = self._context.Process(target=_enter, args=(target, seat, argument), name=f"rank {rank}")
-                process.start()
-                theirs.close()
-                members.append(Rank(rank, process, ours, seat.stack_file))
+                store, stack = f"file:{folder / 'store'}", folder / f"stack-{rank}"
+                seat = Seat(rank, world_size, theirs, gate[rank], counts, store, stack, self._meeting.folder, rank)
+                members.append(self._fork(seat, target, argument, ours))
         except (EOFError, OSError) as error:
             ranks.kill()
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
@@ -141,28 +138,77 @@ class Launcher:
             raise
         return ranks
 
+    def folder(self) -> Path:
+        """A new folder for what a rank that is to be forked leaves behind."""
+        return self._meeting.place()
+
+    def fork(self, post: "Post", folder: Path, target: str, argument: Any) -> LocalRank:
+        """Fork one rank of a process group whose other ranks are forked by other processes."""
+        counts = self._context.RawArray(ctypes.c_uint64, post.world_size)
+        ours, theirs = (post.line, post.line) if post.line else self._context.Pipe()
+        seat = Seat(
+            post.rank,
+            post.world_size,
+            theirs,
+            None,
+            counts,
+            post.rendezvous,
+            folder / "stack",
+            self._meeting.folder,
+            post.device,
+            post.listener,
+        )
+        try:
+            return self._fork(seat, target, argument, ours)
+        except (EOFError, OSError) as error:
+            raise RankError(f"the rank's process could not be started: {type(error).__name__} {error}") from None
+
+    def _fork(self, seat: "Seat", target: str, argument: Any, ours: Connection) -> LocalRank:
+        process = self._context.Process(target=_enter, args=(target, seat, argument), name=f"rank {seat.rank}")
+        process.start()
+        seat.connection.close()
+        return LocalRank(seat.rank, process, ours, seat.stack_file, seat.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Who a rank of a job is, and where it meets the others (`Seat` says what each of these is).
+
+    line: its way to the supervisor, if that is another process's child; None for a pipe to this process.
+    """
+
+    rank: int
+    world_size: int
+    rendezvous: str
+    device: int
+    line: Connection | None = None
+    listener: socket.socket | None = None
+
 
 @dataclass(slots=True)
 class Seat:
     """What a rank is given by the launcher: who it is, the way to its parent, where to meet the others.
 
-    gate: the barrier before each timed call. rendezvous: the file through which the process group forms.
-    meeting: the folder that all launches of the run share.
+    gate: the barrier before each timed call; None where ranks share none, because their processes have
+        different parents. rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
+    meeting: the folder that all launches of the run share on this host. device: number of its GPU, if it needs one.
+    listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there.
     """
 
     rank: int
     world_size: int
     connection: Connection
-    gate: Gate
+    gate: Gate | None
     progress: Any
-    rendezvous: Path
+    rendezvous: str
     stack_file: Path
     meeting: Path
+    device: int
+    listener: socket.socket | None = None
 
     def send(self, message: Json, line: bytes = b"") -> None:
         """A message to the parent; `sampled` carries its line instead."""
-        sampled = message["kind"] == "sampled"
-        self.connection.send_bytes(SAMPLED + line if sampled else json.dumps(message).encode())
+        channel.send(self.connection, message, line)
 
     def wait_for_word(self) -> None:
         """Until the parent says something; there is only one thing that it says."""
@@ -200,10 +246,3 @@ def _fork_servers() -> list[psutil.Process]:
             if "multiprocessing.forkserver" in " ".join(child.cmdline()):
                 found.append(child)
     return found
-
-
-def request_stacks(ranks: Ranks) -> None:
-    """Ask each living rank to write its Python stack; one that is stopped will not."""
-    for member in ranks.members:
-        if member.process.is_alive() and member.process.pid:
-            psutil.Process(member.process.pid).send_signal(signal.SIGUSR1)

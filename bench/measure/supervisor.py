@@ -1,8 +1,7 @@
 """Watch the ranks of one launch from outside: pass on what they measure, notice how they end.
 
-In: started `Ranks`. Out: events for the observer, lines for the journal, and a
-`Failure` if the launch did not reach its end. Every wait has a deadline; whatever happens, the ranks are
-gone afterwards.
+In: started `Ranks`, on this host or on others. Out: events for the observer, lines for the journal, and a
+`Failure` if the launch did not reach its end. Every wait has a deadline.
 """
 
 import contextlib
@@ -11,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
+from bench.measure import channel
 from bench.measure.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
-from bench.measure.launcher import Rank, Ranks, request_stacks
+from bench.measure.ranks import Rank, Ranks
 from bench.records import Failure, Json
 
 # How often the ranks' progress is looked at; also the longest that Ctrl-C waits in a system call.
@@ -64,7 +64,7 @@ def watch(
     """
     ears = _Ears(ranks, Watch(), begun, sampled)
     result = ears.result
-    alive_at, last_progress = time.monotonic(), tuple(ranks.progress)
+    alive_at, last_progress = time.monotonic(), ranks.progress()
     while not ears.all_finished():
         if ears.listen():
             alive_at = time.monotonic()
@@ -77,7 +77,7 @@ def watch(
             ears.hear_last_words()
             result.failure = blame_an_end(_evidence(ranks, ears.seen))
             break
-        progress = tuple(ranks.progress)
+        progress = ranks.progress()
         if progress != last_progress:
             last_progress, alive_at = progress, time.monotonic()
         allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
@@ -102,12 +102,13 @@ class _Ears:
         return all(one.finished for one in self.seen)
 
     def one_ended_early(self) -> bool:
-        return any(one.said is not None or (one.silent and not one.finished) for one in self.seen)
+        ended = any(one.said is not None or (one.silent and not one.finished) for one in self.seen)
+        return ended or any(member.lost and not self.seen[member.rank].finished for member in self._members)
 
     def say_go(self) -> None:
         for member in self._members:
             with contextlib.suppress(OSError):  # gone already: its silence is noticed
-                member.send({"kind": "go"})
+                channel.send(member.connection, {"kind": "go"})
 
     def listen(self) -> bool:
         """Take in what has arrived, after at most LOOK_EVERY_S; whether there was anything."""
@@ -120,7 +121,7 @@ class _Ears:
         """Listen until all ranks have ended, or for LAST_WORDS_S; what a rank said last lies in its pipe."""
         deadline = time.monotonic() + LAST_WORDS_S
         while True:
-            all_gone = all(member.process.exitcode is not None for member in self._members)
+            all_gone = all(member.exit_code is not None or member.lost for member in self._members)
             for member in self._members:
                 self._take_in(member)
             if all_gone or time.monotonic() > deadline:
@@ -133,7 +134,7 @@ class _Ears:
             try:
                 if not member.connection.poll():
                     break
-                message, line = member.receive()
+                message, line = channel.receive(member.connection)
             except (EOFError, OSError):
                 one.silent = True
                 break
@@ -162,27 +163,22 @@ def _evidence(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:
     return [
         Evidence(
             rank=member.rank,
-            exit_code=member.process.exitcode,
+            exit_code=member.exit_code,
             said=one.said,
             finished=one.finished,
-            stack=innermost_frame(_stack(member)),
-            state=ranks.state(member.rank),
-            progress=ranks.progress[member.rank],
+            stack=innermost_frame(member.stack()),
+            state=member.state(),
+            progress=member.progress(),
+            lost=member.lost,
         )
         for member, one in zip(ranks.members, seen, strict=True)
     ]
 
 
 def _evidence_of_hang(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:
-    request_stacks(ranks)
+    for member in ranks.members:
+        member.ask_stack()
     deadline = time.monotonic() + STACK_WAIT_S
-    while time.monotonic() < deadline and not all(_stack(member) for member in ranks.members):
+    while time.monotonic() < deadline and not all(member.stack() for member in ranks.members):
         time.sleep(0.02)
     return _evidence(ranks, seen)
-
-
-def _stack(member: Rank) -> str:
-    try:
-        return member.stack_file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

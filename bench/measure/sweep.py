@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench import encoding
+from bench.errors import LostRankError
 from bench.measure.budget import Spent, next_launch
-from bench.measure.launcher import Ranks
+from bench.measure.ranks import Ranks
 from bench.measure.supervisor import Watch, watch
 from bench.plan import remaining
-from bench.records import Block, Case, Job, Json, Plan, Samples
+from bench.records import Block, Case, Failure, Job, Json, Plan, Samples
 
 
 class Starter(Protocol):
@@ -105,7 +106,10 @@ def _launch(
     observer.launching(block)
     job = Job(block, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
     requested = time.monotonic()
-    ranks = launcher.start(block.world_size, "bench.measure.worker:main", job)
+    try:
+        ranks = launcher.start(block.world_size, "bench.measure.worker:main", job)
+    except LostRankError as error:  # of a job: what needs this rank cannot be measured any more, what does not can
+        return Watch(failure=Failure("start", error.rank, str(error)))
     try:
         return watch(
             ranks,

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
@@ -31,13 +32,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench import encoding
-from bench.measure import clocks, environment, faults, timing, workload
+from bench.measure import clocks, environment, faults, nccl, timing, workload
 from bench.measure.group import Group, facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle
 from bench.pools import buffer_bytes
 from bench.records import Case, Failure, Job, Samples, Timings, Usage
+from bench.stamps import most_iterations
 
 if TYPE_CHECKING:
     from bench.records import Integers
@@ -57,7 +59,10 @@ def main(seat: Seat, job: Job) -> None:
         kind = job.block.cases[0]
         if kind.scheduling == "rr":
             environment.use_realtime()
-        with joined(seat, job.block.backend, job.timeout_s, kind.sync) as group:
+        environment.apply(kind.settings)
+        if kind.oversubscribed:
+            environment.apply(nccl.shared_gpu(seat.rank))
+        with joined(seat, job.block.backend, job.timeout_s, kind.sync, kind.ctas) as group:
             at_start = clocks.bounds(group)
             _serve(seat, job, group)
             at_end = clocks.bounds(group)
@@ -77,7 +82,10 @@ def _serve(seat: Seat, job: Job, group: Group) -> None:
     seat.wait_for_word()
     gc.collect()
     gc.disable()
-    arena = workload.Arena(max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases), group.device)
+    nbytes = max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases)
+    registered = job.block.cases[0].memory == "registered"
+    with nccl.registered_memory(group.device) if registered else nullcontext():
+        arena = workload.Arena(nbytes, group.device)
     for index, case in enumerate(job.block.cases):
         if group.rank == 0:
             seat.send({"kind": "begin", "index": index})
@@ -98,7 +106,7 @@ def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Se
     failure = _verified(work, group, "before timing")
     if failure is not None:
         return Samples(case, job.block.launch, unix_s, failure=failure)
-    misses = seat.gate.misses
+    misses = seat.gate.misses if seat.gate else 0
 
     def tick() -> None:
         seat.progress[seat.rank] += 1
@@ -106,12 +114,12 @@ def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Se
     def measure_block(count: int) -> Agreed:
         return _agree(group, timing.measure(work, count, case, barrier, tick, group.device), case.depth)
 
-    sampled = sample(job.sampling, measure_block, cycle(case))
+    sampled = sample(job.sampling, measure_block, cycle(case), most_iterations(case))
     failure = _verified(work, group, "after timing")
     alone = work.alone()
     costs = {
         "floor": None if alone is None else timing.floor_ns(alone, group.device),
-        "misses": seat.gate.misses - misses if case.sync == "deadline" else None,
+        "misses": seat.gate.misses - misses if seat.gate and case.sync == "deadline" else None,
     }
     base_ns = int(sampled.timed.start_ns.min())
     return Samples(
@@ -186,6 +194,10 @@ def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str,
         "involuntary": now.involuntary - before.involuntary,
         "rss": _peak_rss_bytes(),
         "stamp": timing.stamp_cost_ns(),
+        "host": environment.boot(),
+        "busy": _difference(now.busy_s, before.busy_s),
+        "steal": _difference(now.steal_s, before.steal_s),
+        "throttled": _difference(now.throttled, before.throttled),
         **costs,
     }
     everyone: list[dict[str, Any]] = group.gather(own)
@@ -196,9 +208,9 @@ def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str,
         peak_rss_bytes=[one["rss"] for one in everyone],
         buffer_bytes=arena.nbytes,
         timer_cost_ns=[one["stamp"] for one in everyone],
-        machine_busy_s=_difference(now.busy_s, before.busy_s),
-        steal_s=_difference(now.steal_s, before.steal_s),
-        throttled=None if now.throttled is None or before.throttled is None else now.throttled - before.throttled,
+        machine_busy_s=_over_hosts(everyone, "busy"),
+        steal_s=_over_hosts(everyone, "steal"),
+        throttled=None if (periods := _over_hosts(everyone, "throttled")) is None else int(periods),
         floor_ns=_known([one["floor"] for one in everyone]),
         deadline_misses=_known([one["misses"] for one in everyone]),
     )
@@ -206,6 +218,16 @@ def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str,
 
 def _known(values: list[Any]) -> list[Any] | None:
     return None if None in values else values
+
+
+def _over_hosts(everyone: list[dict[str, Any]], what: str) -> float | None:
+    """The sum over hosts; of each the least that a rank of it saw, which left out the busiest of their parents."""
+    least: dict[str, float] = {}
+    for one in everyone:
+        if one[what] is None:
+            return None
+        least[one["host"]] = min(one[what], least.get(one["host"], one[what]))
+    return round(sum(least.values()), 4)
 
 
 def _difference(now: float | None, before: float | None) -> float | None:

@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from bench.conclusions import Summary
+from bench.records import Run
 from bench.units import format_bytes, format_seconds
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -84,6 +86,17 @@ def log_rate_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def marks(summaries: Sequence[Summary]) -> str:
+    """What bars are, where there are any."""
+    known = any(s.time_s is not None and s.time_s.known for s in summaries)
+    return "bars: 95 % intervals" if known else "no intervals are known"
+
+
+def time_label(run: Run) -> str:
+    """What a time on an axis is."""
+    return "time of one operation " + ("(median)" if run.imported is None else "(as imported)")
+
+
 def time_axis(axis: Any) -> None:
     """Times with their unit."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
@@ -107,8 +120,9 @@ def with_intervals(
     axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
 ) -> None:
     """One line of values with the interval of each."""
-    low, high = (np.array(side) for side in interval)
     values = np.array(y)
+    # Without width it is no interval, and no bar is drawn.
+    low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
     axes.errorbar(
         x,
         values,

@@ -6,6 +6,7 @@ filled and undecided ones hollow, so that they survive black and white. Every in
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -168,7 +169,8 @@ def _largest_step(trend: Trend) -> float:
 def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
     x = [runs.index(name) + 1 for name in trend.runs]
     values = [time.value for time in trend.times_s]
-    bars = [[t.value - t.low for t in trend.times_s], [t.high - t.value for t in trend.times_s]]
+    shown = [t if t.known else replace(t, low=math.nan, high=math.nan) for t in trend.times_s]
+    bars = [[t.value - t.low for t in shown], [t.high - t.value for t in shown]]
     axes.errorbar(x, values, yerr=bars, fmt="o", color=COLOURS[0], markersize=4, capsize=2, linewidth=1)
     edges = [0, *trend.steps, len(x)]
     for first, end in pairwise(edges):

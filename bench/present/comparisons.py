@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from bench.conclusions import Change, Check, Comparison, Interval, Trend
 from bench.present.labels import label
-from bench.present.tables import NOTHING, lines, markdown
+from bench.present.tables import NOTHING, interval_text, lines, markdown
 from bench.records import Json, case_order
 from bench.units import format_rate, format_seconds
 
@@ -66,7 +66,7 @@ def table(result: Comparison) -> str:
             format_seconds(change.before.value),
             format_seconds(change.after.value),
             f"{change.ratio.value:.3f}",
-            f"[{change.ratio.low:.3f} – {change.ratio.high:.3f}]",
+            interval_text(change.ratio, "{:.3f}".format),
             _further(change),
             change.note,
         ]
@@ -113,8 +113,8 @@ def _rows(result: Comparison) -> list[Json]:
             "before_s": change.before.value,
             "after_s": change.after.value,
             "ratio": change.ratio.value,
-            "ratio_low": change.ratio.low,
-            "ratio_high": change.ratio.high,
+            "ratio_low": change.ratio.low if change.ratio.known else None,
+            "ratio_high": change.ratio.high if change.ratio.known else None,
             "interval": change.ratio.kind,
             "further_launches": change.further_launches,
             "note": change.note,
@@ -182,8 +182,9 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
             "steps": [{"run": trend.runs[step], "ratio": step_ratio(trend, step)} for step in trend.steps],
             "times": [
                 {
-                    "run": run, "time_s": time.value, "time_low_s": time.low, "time_high_s": time.high,
-                    "interval": time.kind, "step": position in trend.steps,
+                    "run": run, "time_s": time.value, "time_low_s": time.low if time.known else None,
+                    "time_high_s": time.high if time.known else None, "interval": time.kind,
+                    "step": position in trend.steps,
                 }
                 for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
             ],
@@ -205,7 +206,7 @@ def checks_document(checks: Sequence[Check], run: str) -> str:
             format_rate(check.expected),
             f"{check.tolerance * 100:g} %",
             format_rate(check.measured.value) if check.measured else NOTHING,
-            f"[{format_rate(check.measured.low)} – {format_rate(check.measured.high)}]" if check.measured else NOTHING,
+            interval_text(check.measured, format_rate) if check.measured else NOTHING,
             check.note,
         ]
         for check in checks
@@ -230,6 +231,8 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
     rows = []
     for check in checks:
         measured = asdict(check.measured) if check.measured else nothing
+        if check.measured is not None and not check.measured.known:
+            measured |= {"low": None, "high": None}
         rows.append(
             {
                 "key": check.case.key,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, Summary
 from bench.present.labels import family, label
-from bench.present.tables import NOTHING, lines, markdown
+from bench.present.tables import NOTHING, interval_text, lines, markdown
 from bench.units import format_rate, format_rounded_bytes, format_seconds
 
 
@@ -114,4 +114,4 @@ def _uniform_s(known: Sequence[Need], launches: int) -> float:
 def _with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
     if interval is None:
         return NOTHING
-    return f"{text(interval.value)} [{text(interval.low)} – {text(interval.high)}]"
+    return f"{text(interval.value)} {interval_text(interval, text)}" if interval.known else text(interval.value)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from bench.conclusions import Change, Check, Comparison
 from bench.present.comparisons import headline
+from bench.present.tables import interval_text
 from bench.records import Case
 from bench.units import format_rate, format_seconds
 
@@ -38,9 +39,7 @@ def of_checks(checks: Sequence[Check], run: str) -> str:
         case = _case(suite, check.case)
         measured = check.measured
         seen = (
-            f"{format_rate(measured.value)} GB/s [{format_rate(measured.low)} – {format_rate(measured.high)}]"
-            if measured
-            else "not measured"
+            f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
         )
         wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
         text = f"{check.verdict}: busbw {seen}, expected {wanted}" + (f"; {check.note}" if check.note else "")
@@ -55,7 +54,7 @@ def _sentence(change: Change) -> str:
     before, after, ratio = change.before, change.after, change.ratio
     text = (
         f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}, "
-        f"ratio {ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}]"
+        f"ratio {ratio.value:.3f} {interval_text(ratio, '{:.3f}'.format)}"
     )
     more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
     return "; ".join(filter(None, [text, more, change.note]))

@@ -1,18 +1,21 @@
 """Plans, runs and tables of what exists, as text for a terminal. Loads no pandas: these verbs answer at once."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tabulate import tabulate
 
 from bench.backends import BACKENDS, lack
+from bench.conclusions import Simulation
 from bench.operations import OPERATIONS, Operation
 from bench.plan import estimate_s
 from bench.pools import buffer_bytes
 from bench.present import groups
 from bench.present.labels import PLACES, dtype_words, extras, span, variety
 from bench.records import Case, Json, Plan
+from bench.stamps import bounded
 from bench.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 
 # Bus factor at 4 ranks → its formula.
@@ -38,6 +41,7 @@ def plan(plan: Plan) -> str:
         f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements, {count}; seed {plan.seed}",
         f"takes {bound} {format_seconds(estimate_s(plan))}",
     ]
+    lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [f"note: {note}" for note in groups.rounding(plan.cases)]
     if plan.budget_s is not None:
         lines.append("of that, what these launches leave buys further ones for the cases with the widest intervals")
@@ -82,6 +86,46 @@ def _reach(cases: Sequence[Case]) -> frozenset[tuple[int, str]]:
 
 def _memory(size_bytes: int) -> str:
     return format_rounded_bytes(size_bytes) if size_bytes else "-"
+
+
+def simulation(found: Simulation) -> str:
+    """What a dry run checked: a line for each kind of case, what does not fit, what was left out, what it cost."""
+    rows = [
+        [
+            one.case.op,
+            one.case.backend,
+            " ".join([*dtype_words(one.case), *extras(one.case)]) or "-",
+            one.cases,
+            one.calls,
+            format_rounded_bytes(one.buffer_bytes),
+            format_seconds(one.build_s),
+            "-" if one.call_s is None else format_seconds(one.call_s),
+            f"{len(one.misfits)} misfits" if one.misfits else "fits",
+        ]
+        for one in found.rehearsals
+    ]
+    headers = ["operation", "backend", "data", "sizes", "calls", "buffers a rank", "to build", "a call", ""]
+    calls, cases = (sum(getattr(one, what) for one in found.rehearsals) for what in ("calls", "cases"))
+    wrong = sum(len(one.misfits) for one in found.rehearsals)
+    who = f"rank{'s' if len(found.ranks) > 1 else ''} {', '.join(map(str, found.ranks))}"
+    lines = [
+        tabulate(rows, headers, tablefmt="simple") if rows else "nothing can be measured at this world size",
+        "",
+        f"on paper, as {who} of {found.world_size}: {calls} calls of {cases} cases against the table of operations, "
+        f"{wrong or 'none'} that {'does' if wrong == 1 else 'do'} not fit; nothing was sent and no data were checked",
+        f"took {format_seconds(found.wall_s)} in all and {format_rounded_bytes(found.peak_rss_bytes)}; “a call” is "
+        "what a small one costs in Python and torch, with the fake group's own copies",
+    ]
+    if any(one.call_s is None for one in found.rehearsals):
+        lines.append("“-”: of Python objects the calls are built, of at most 1 MiB, and not made")
+    if found.most_iterations is not None:
+        lines.append(f"at {found.world_size} ranks at most {found.most_iterations} iterations are kept")
+    lines += [f"  {one.case.op}: {text}" for one in found.rehearsals for text in one.misfits]
+    reasons = Counter((skip.case.op, skip.case.backend, skip.reason) for skip in found.skips)
+    if reasons:
+        lines += ["", f"{len(found.skips)} cases are skipped:"]
+        lines += [f"  {op} on {backend}: {count} × {reason}" for (op, backend, reason), count in reasons.items()]
+    return "\n".join(lines)
 
 
 def runs(folders: Iterable[tuple[Path, Json]]) -> str:

@@ -14,6 +14,7 @@ from bench.dtypes import dtype_named
 from bench.nccl_names import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
 from bench.nccl_names import dtype_named as name_of_dtype
 from bench.operations import OPERATIONS, placement, ranks_together
+from bench.present import imported
 from bench.present.labels import label, metric_name
 from bench.records import Case, Json, Run
 
@@ -55,7 +56,7 @@ def _table(run: Run, members: Sequence[Summary]) -> Iterable[str]:
     yield "#"
     if OPERATIONS[case.op].sized:
         yield from _columns()
-        yield from _rows(members, verified="0" if run.manifest.get("imported") is None else NONE)
+        yield from _rows(members, verified="0" if run.imported is None else NONE)
     else:
         yield from (f"# no size, no columns: {label(s.case)}: {_microseconds(s)} us" for s in members)
     for summary in members:
@@ -95,10 +96,11 @@ def _how(run: Run, members: Sequence[Summary]) -> Iterable[str]:
     launches = sorted({s.launches for s in members if s.launches}) or [run.plan.launches]
     several = "–".join(str(count) for count in dict.fromkeys([launches[0], launches[-1]]))
     over = f", geometric mean over {several} launches" if launches[-1] > 1 else ", one launch"
-    yield (
+    ours = (
         f"# How measured: {metric_name(case)}; time is the median over iterations of the maximum over ranks{over}; "
         "nccl-tests would print the mean over calls and ranks"
     )
+    yield ours if run.imported is None else f"# {imported.method_line(run, members)}"
     yield f"# Backend: {case.backend}, {case.world_size} ranks; size: {OPERATIONS[case.op].size_means}"
     extras = dict(extra.split("=", 1) for extra in case.extras)
     different = [f"{name}={extras[name]}" for name in SAID if name in extras]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.conclusions import Analysis, Summary
-from bench.present.canvas import COLOURS, MARKERS, log_ticks, time_axis
+from bench.present.canvas import COLOURS, MARKERS, log_ticks, marks, time_axis, time_label
 from bench.present.groups import row_name, size_rows, title
 from bench.present.labels import Words, attributes, common_words, in_words, ranks_text, said, telling
 from bench.present.panels import WIDE, metric_order, wrapped
@@ -36,9 +36,9 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
         return []
     left_out = len(rows) - MOST_ROWS
     shown = dict(list(rows.items())[:MOST_ROWS])
-    head = ", ".join([*in_words(shared), f"at {size} (what it counts: see the tables); bars: 95 % intervals"])
+    head = ", ".join([*in_words(shared), f"at {size} (what it counts: see the tables); {marks(analysis.summaries)}"])
     more = f"; {left_out} more rows: see the tables" if left_out > 0 else ""
-    return [_figure(f"What does each operation cost?\n{wrapped(head + more, WIDE)}", shown)]
+    return [_figure(f"What does each operation cost?\n{wrapped(head + more, WIDE)}", shown, time_label(run))]
 
 
 def _row_title(words: Words, shared: Words) -> str:
@@ -65,7 +65,7 @@ def _size(row: Sequence[Case]) -> str:
     return row_name(row).removeprefix("≤ ")
 
 
-def _figure(head: str, rows: dict[str, list[Summary]]) -> Figure:
+def _figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
     cases = [s.case for members in rows.values() for s in members]
     metrics = sorted({case.metric for case in cases}, key=metric_order)
     worlds = sorted({case.world_size for case in cases})[:MOST_WORLDS]
@@ -84,7 +84,7 @@ def _figure(head: str, rows: dict[str, list[Summary]]) -> Figure:
     time_axis(grid[0].xaxis)
     grid[0].set_yticks(range(len(rows)), list(rows))
     grid[0].set_ylim(len(rows) - 0.4, -0.6)
-    grid[0].set_xlabel("time of one operation (median)", fontsize=9)
+    grid[0].set_xlabel(below, fontsize=9)
     for number, n in enumerate(worlds):
         look = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ""}
         grid[0].plot([], [], label=ranks_text(n), **look)
@@ -97,7 +97,7 @@ def _mark(axes: Axes, y: int, number: int, of: int, summary: Summary) -> None:
     time = summary.time_s
     assert time is not None  # noqa: S101 - the caller selects such
     place = y + 0.5 * ((number + 0.5) / of - 0.5)
-    bars = [[max(time.value - time.low, 0)], [max(time.high - time.value, 0)]]
+    bars = [[max(time.value - time.low, 0)], [max(time.high - time.value, 0)]] if time.known else None
     axes.errorbar(
         [time.value], [place], xerr=bars, marker=MARKERS[number], color=COLOURS[number], markersize=4.5, linewidth=1.2
     )

@@ -11,11 +11,13 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.conclusions import Analysis, Summary
-from bench.present import findings, groups, tables
+from bench.present import findings, groups, imported, tables
 from bench.present.labels import dtype_words, label, metric_name, span
-from bench.records import Failure, Json, Run
+from bench.records import Case, Failure, Json, Run
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
+# Of a large job, the first hosts stand for all; environment.json has each.
+SHOWN_HOSTS = 8
 # File name without suffix → title of what `plots` draws for one run, in the order of the report.
 PICTURES = {
     "operations": "Time of each operation",
@@ -82,7 +84,7 @@ def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
     parts = []
     for title, members in tables_of:
         parts += [f"## {title}", tables.lines(groups.notes([s.case for s in members]))]
-        parts += ["Median time with its 95 % interval:", tables.overview(members)]
+        parts += [f"{_time_name(members)} with its 95 % interval:", tables.overview(members)]
         parts += ["Everything about each case:", tables.details(members)]
     return parts
 
@@ -105,6 +107,8 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     cases = [s.case for s in summaries]
     if not cases:
         return "How measured: nothing was."
+    if run.imported is not None:
+        return imported.method_line(run, summaries)
     case = cases[0]
     metrics = " and ".join(dict.fromkeys(map(metric_name, cases)))
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
@@ -115,11 +119,17 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     launches += " launch" if max(each) == 1 else " launches"
     scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
     return (
-        f"How measured: {metrics} · {case.sync} before each call · {clock} · maximum over ranks, "
+        f"How measured: {metrics} · {_barrier(run, case)} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
         f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · "
         "what size counts stands with each table, GB = 10⁹ bytes"
     )
+
+
+def _barrier(run: Run, case: Case) -> str:
+    """Ranks of a job share no memory to meet in (docs/method.md, "The barrier")."""
+    in_job = any("job" in session for session in run.environment)
+    return "barrier over the network" if in_job and case.sync == "barrier" else case.sync
 
 
 def summary_tables(summaries: Sequence[Summary]) -> str:
@@ -136,10 +146,26 @@ def summary_tables(summaries: Sequence[Summary]) -> str:
     return "\n\n".join(parts)
 
 
+def _time_name(members: Sequence[Summary]) -> str:
+    return "Time, as imported," if any(s.imported for s in members) else "Median time"
+
+
 def _what_in_short(run: Run) -> str:
     operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
     named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
+    if run.imported is not None:
+        return f"{named}, imported"
     return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+
+
+def _of_the_job(session: Json) -> list[str]:
+    """Who started the processes, and on which hosts; nothing where one process started its ranks itself."""
+    if "job" not in session:
+        return []
+    names = list(dict.fromkeys(str(host.get("hostname")) for host in session["hosts"]))
+    shown = ", ".join(names[:SHOWN_HOSTS]) + (", …" if len(names) > SHOWN_HOSTS else "")
+    hosts = "host" if len(names) == 1 else f"{len(names)} hosts:"
+    return [f"**Started by**: {session['job']['launcher']}, {session['job']['ranks']} ranks on {hosts} {shown}"]
 
 
 def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
@@ -159,11 +185,15 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
         lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {_launches(run)}")
     done = sum(1 for s in run.samples if s.failure is None)
     failed = len(run.samples) - done
+    state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(
-        f"**State**: {run.manifest.get('status')}; {done} of {run.plan.total} measurements good, {failed} failed, "
+        f"**State**: {state}; {done} of {run.plan.total} measurements good, {failed} failed, "
         f"{len(run.plan.skips)} cases skipped{_duration(run)}"
     )
+    if run.imported is not None:
+        return [*lines, *imported.head(run), f"**Data**: {imported.data(summaries)}"]
     cpu = host.get("cpu", {})
+    lines += _of_the_job(session)
     if host:
         lines.append(
             f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "
@@ -201,7 +231,7 @@ def _nccl(session: Json) -> str:
 
 def _duration(run: Run) -> str:
     started, finished = run.manifest.get("started"), run.manifest.get("finished")
-    if not started or not finished:
+    if not started or not finished or run.imported is not None:
         return ""
     return (
         f"; took {format_seconds((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())}"

@@ -129,7 +129,7 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
 
 def modes(run: Run, analysis: Analysis) -> list[Figure]:
     """The times of the cases that stall most, as shares, around their median; slow modes are marked."""
-    good = [s for s in analysis.summaries if s.time_s and cycle(s.case) == 1]
+    good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
     stalled = sorted((s for s in good if s.stall), key=lambda s: -(s.stall.share * s.stall.extra_s if s.stall else 0))
     chosen = stalled[:MOST_ROWS] or good[:: max(1, len(good) // MOST_ROWS)][:MOST_ROWS]
     if not chosen:

@@ -15,8 +15,10 @@ from bench.present.canvas import (
     COLOURS,
     log_rate_axis,
     log_time_axis,
+    marks,
     size_axis,
     spread,
+    time_label,
     with_intervals,
 )
 from bench.present.groups import row_name, size_rows
@@ -32,13 +34,12 @@ MOST_SIZES = 4
 # Operations that a legend can name.
 MOST_NAMED = 4
 BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
-BARS = "bars: 95 % intervals"
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Median time with its interval, one line a world size, and the fitted model behind it."""
     found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
-    made = panels.pages("How long does it take?", run, found, BARS, left_out)
+    made = panels.pages("How long does it take?", run, found, marks(analysis.summaries), left_out)
     for page in made:
         for axes, panel in page.places:
             for style, line in page.styled(panel):
@@ -47,14 +48,14 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
                 with_intervals(axes, _sizes(line), [t.value for t in times], interval, style, line.name)
                 _draw_models(axes, analysis.fits, line, style)
         log_time_axis(page.places[0][0])
-        _finish(page, "time of one operation (median)")
+        _finish(page, time_label(run))
     return [page.figure for page in made]
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Bus bandwidth with its interval, and what it cannot exceed. Several panels share a logarithmic axis."""
     found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
-    made = panels.pages("How much of the bus does it use?", run, found, BARS, left_out)
+    made = panels.pages("How much of the bus does it use?", run, found, marks(analysis.summaries), left_out)
     for page in made:
         best = max(s.busbw or 0.0 for _, panel in page.places for line in panel.lines for s in line.members) / 1e9
         highest = best
@@ -76,7 +77,7 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     """Time against world size, at a few sizes."""
     good = [s for s in analysis.summaries if s.time_s]
     found = [panel for panel in panels.panels(good, _by_size) if _worlds([panel])]
-    made = panels.pages("What do more ranks cost?", run, found, BARS)
+    made = panels.pages("What do more ranks cost?", run, found, marks(analysis.summaries))
     for page in made:
         for axes, panel in page.places:
             for style, line in page.styled(panel):
@@ -90,7 +91,7 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
         axes.set_xticks(spread(worlds, 8))
         axes.set_xlim(worlds[0] - 0.3, worlds[-1] + 0.3)
         axes.minorticks_off()  # nobody counts them, and drawing them takes as long as all the rest
-        panels.label_axes(page, "world size (ranks)", "time of one operation (median)")
+        panels.label_axes(page, "world size (ranks)", time_label(run))
         panels.legend(page, beside=True)
     return [page.figure for page in made]
 
@@ -165,11 +166,11 @@ def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> Non
 
 def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> float:
     """Lines that no case can exceed; returns the largest bandwidth that must be in the picture, GB/s."""
-    marks: dict[tuple[str, float], list[int]] = {}
+    limits: dict[tuple[str, float], list[int]] = {}
     for bound in analysis.bounds:
         if bound.backend == panel.words.get("backend"):
-            marks.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
-    for number, ((name, busbw), worlds) in enumerate(marks.items()):
+            limits.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
+    for number, ((name, busbw), worlds) in enumerate(limits.items()):
         rate = busbw / 1e9
         ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
         text = f"{name}{ranks}: {format_rate(busbw)}"

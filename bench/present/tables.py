@@ -43,14 +43,14 @@ def _row(summary: Summary) -> Json:
     numbers = (
         "algbw", "busbw", "mean_s", "p90_s", "p95_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
         "scatter", "outliers", "far_outliers", "warmup_trimmed", "steady", "timer_s", "floor_s", "asked", "reached",
-        "foreign_cpu", "launches", "iterations", "stopped_by",
+        "foreign_cpu", "launches", "iterations", "stopped_by", "imported",
     )  # fmt: skip
     return {
         "key": summary.case.key,
         **asdict(summary.case),
         "time_s": time_s.value if time_s else None,
-        "time_low_s": time_s.low if time_s else None,
-        "time_high_s": time_s.high if time_s else None,
+        "time_low_s": time_s.low if time_s and time_s.known else None,
+        "time_high_s": time_s.high if time_s and time_s.known else None,
         "interval": time_s.kind if time_s else None,
         **{name: flat[name] for name in numbers},
         "stall_share": summary.stall.share if summary.stall else 0.0,
@@ -111,7 +111,8 @@ def _short(summary: Summary) -> str:
     if summary.time_s is None:
         return "failed"
     rate = f" ({format_rate(summary.busbw)})" if summary.busbw else ""
-    return f"{format_seconds(summary.time_s.value)} ±{summary.time_s.relative_half_width:.0%}{rate}"
+    width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
+    return f"{format_seconds(summary.time_s.value)}{width}{rate}"
 
 
 def details(members: Sequence[Summary]) -> str:
@@ -133,14 +134,14 @@ def details(members: Sequence[Summary]) -> str:
             *name,
             format_seconds(s.time_s.value),
             _interval(s.time_s),
-            f"{s.time_s.relative_half_width:.0%}",
+            f"{s.time_s.relative_half_width:.0%}" if s.time_s.known else NOTHING,
             format_rate(s.algbw) if s.algbw else NOTHING,
             format_rate(s.busbw) if s.busbw else NOTHING,
             f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.fastest_rank_s else NOTHING,
             *(format_seconds(value) if value else NOTHING for value in (s.skew_s, s.pure_s, s.p90_s, s.p99_s)),
-            f"{s.outliers} ({s.far_outliers} far)" if s.outliers else "0",
+            _outliers(s),
             format_seconds(s.floor_s) if s.floor_s else NOTHING,
-            str(s.iterations),
+            str(s.iterations) if s.iterations else NOTHING,
             str(s.launches),
             s.stopped_by,
         ]
@@ -155,5 +156,16 @@ def lines(items: Iterable[str]) -> str:
     return "\n".join(f"- {item}" for item in items)
 
 
+def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
+    """Such as `[1.00 ms – 1.20 ms]`; a dash where no interval is known."""
+    return f"[{text(interval.low)} – {text(interval.high)}]" if interval.known else NOTHING
+
+
 def _interval(interval: Interval) -> str:
-    return f"[{format_seconds(interval.low)} – {format_seconds(interval.high)}]"
+    return interval_text(interval, format_seconds)
+
+
+def _outliers(summary: Summary) -> str:
+    if summary.imported:
+        return NOTHING
+    return f"{summary.outliers} ({summary.far_outliers} far)" if summary.outliers else "0"

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import launcher
+from bench.measure.ranks import Ranks
 
 # Where `ip netns` keeps its namespaces: files that hold them open.
 FOLDER = Path("/var/run/netns")
@@ -298,7 +299,7 @@ class NamespacedLauncher:
     launcher: launcher.Launcher
     network: Network
 
-    def start(self, world_size: int, target: str, argument: Any) -> launcher.Ranks:
+    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
         if world_size > len(self.network.namespaces):
             raise ValueError(f"{world_size} ranks, but {len(self.network.namespaces)} namespaces")
         return self.launcher.start(world_size, f"{__name__}:enter", (self.network, target, argument))

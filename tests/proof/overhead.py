@@ -10,9 +10,10 @@ from scipy.special import stdtrit
 
 from bench.conclusions import Interval
 from bench.intervals import effective_size
-from bench.measure import collectives, environment, timing
+from bench.measure import channel, environment, timing, workload
 from bench.measure.group import joined
 from bench.measure.launcher import Seat
+from bench.pools import buffer_bytes
 from bench.records import Case
 from proof.claim import Effort, Outcome
 from proof.rig import Rig
@@ -37,7 +38,7 @@ def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
     try:
         for (size, depth, pairs, _), (*_, allowed) in zip(job, BLOCKS, strict=True):
             assert ranks.members[0].connection.poll(900), "the ranks did not answer"
-            message, _ = ranks.members[0].receive()
+            message, _ = channel.receive(ranks.members[0].connection)
             medians = {name: np.array(values) for name, values in message["medians"].items()}
             ratio = _mean_ratio(medians["reported"] / np.sqrt(medians["bare"] * medians["bare again"]))
             control = _mean_ratio(medians["bare again"] / medians["bare"])
@@ -79,13 +80,14 @@ def main(seat: Seat, job: list[tuple[int, int, int, int]]) -> None:
     with joined(seat, "gloo", 120) as group:
         rng = np.random.default_rng(5)  # the same order on every rank
         for size, depth, pairs, length in job:
-            case = Case("all_reduce", "gloo", group.world_size, "float32", size, buffers="hot")
-            arena = collectives.Arena(size, group.device)
-            workload = collectives.build(case, group, arena, 0, 1)
+            metric = "isolated" if depth == 1 else "pipelined"
+            case = Case("all_reduce", "gloo", group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
+            arena = workload.Arena(buffer_bytes(case, 0), group.device)
+            work = workload.build(case, group, arena, 0, 1)
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
             blocks = {
-                "reported": lambda w=workload, d=depth, k=length: (
-                    timing.measure(w, k, d, group.barrier, _nothing, group.device).duration_ns
+                "reported": lambda w=work, c=case, k=length: (
+                    timing.measure(w, k, c, group.barrier, _nothing, group.device).duration_ns
                 ),
                 "bare": lambda t=tensor, d=depth, k=length: bare_loop(t, k, d, group.barrier),
                 "bare again": lambda t=tensor, d=depth, k=length: bare_loop(t, k, d, group.barrier),

@@ -1,0 +1,121 @@
+"""The verb that takes over other tools' output: `import`."""
+
+import re
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench import __version__, encoding, store
+from bench.cli.app import RESULTS, verb
+from bench.cli.reading import write_report
+from bench.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from bench.importers.assembly import Imported
+
+# Lines written at once: each time costs a wait for the disk, and a log may hold many thousands.
+LINES_AT_ONCE = 1000
+# As in a configuration: it becomes a part of the names of folders.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Foreign(StrEnum):
+    """Formats that can be imported."""
+
+    NCCL_TESTS = "nccl-tests"
+    OSU = "osu"
+    PARAM = "param"
+
+
+@verb
+def import_(
+    format: Annotated[Foreign, typer.Argument(help="Whose output it is.", metavar="FORMAT")],  # noqa: A002
+    files: Annotated[list[Path], typer.Argument(help="Text or JSON; several are further launches.", metavar="FILE...")],
+    name: Annotated[str | None, typer.Option(help="Name of the run; the first file's name if left out.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=1, max=65536, help="Number of ranks, for files that do not say it.", metavar="N")
+    ] = None,
+    operation: Annotated[
+        str | None, typer.Option(help="The collective, for files that do not say it.", metavar="NAME")
+    ] = None,
+) -> int:
+    """Make a run of what another tool measured: nccl-tests (text, JSON), osu (OSU Micro-Benchmarks), param (PARAM).
+
+    Nothing is written unless all files could be read. Exit code 1 if the tool found results to be wrong.
+    """
+    from bench.importers import assembly, sources
+    from bench.importers.formats import FORMATS
+    from bench.importers.found import Options
+
+    options = Options(world_size, _known(operation))
+    title = _name(name, files[0])
+    readings = []
+    for file in files:
+        source = sources.read(file)
+        readings.append((source, FORMATS[format](source, options)))
+    imported = assembly.assemble(format, title, readings)
+    path = _written(imported, assembly.explanation(imported))
+    return _shown(path, imported)
+
+
+def _known(operation: str | None) -> str | None:
+    from bench.operations import OPERATIONS
+
+    if operation is not None and operation not in OPERATIONS:
+        raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
+    return operation
+
+
+def _name(name: str | None, file: Path) -> str:
+    if name is None:
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("-._")[:60] or "imported"
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
+    return name
+
+
+def _written(imported: "Imported", explanation: bytes) -> Path:
+    """The run's folder; nothing is left of it if it cannot be written whole."""
+    arguments = [argument.encode(errors="replace").decode() for argument in sys.argv[1:]]
+    facts = {"argv": arguments, "collbench": __version__, "imported": imported.facts}
+    path = store.create(RESULTS, imported.plan, explanation, facts)
+    try:
+        store.write_environment(path, [imported.session])
+        with store.Journal(path) as journal:
+            for start in range(0, len(imported.samples), LINES_AT_ONCE):
+                some = imported.samples[start : start + LINES_AT_ONCE]
+                journal.append(b"\n".join(map(encoding.samples_to_line, some)))
+        store.update_manifest(path, status="complete", finished=datetime.now(UTC).isoformat(timespec="seconds"))
+    except BaseException as error:
+        store.discard(path)
+        if isinstance(error, StoreError):
+            raise StoreError(f"{str(error).partition(';')[0]}; nothing was imported") from None
+        raise
+    return path
+
+
+def _shown(path: Path, imported: "Imported") -> int:
+    """What was imported, what was not and why, the table, the files; the exit code."""
+    from bench.analyze.conclude import conclude
+    from bench.present import imported as imports
+    from bench.present import report
+
+    result = store.read(path)
+    analysis = conclude(result)
+    cases = len({samples.case for samples in imported.samples})
+    typer.echo(imports.in_short(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
+    for note in analysis.warnings:
+        typer.echo(f"note: {note}")
+    written = write_report(result, analysis, plots=False)
+    typer.echo(f"\n{report.summary_tables(analysis.summaries)}\n")
+    typer.echo("\n".join([str(path), *map(str, written)]))
+    failed = sum(1 for samples in imported.samples if samples.failure is not None)
+    if failed:
+        typer.echo(
+            f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True
+        )
+    return 1 if failed else 0

@@ -1,0 +1,190 @@
+"""JSON of nccl-tests (-J, versions 1 to 4 and what may follow) and of rccl-tests (-Z json) → sections.
+
+The first dumps the whole environment, credentials included: only variables of the allow-list are kept, and how many
+were dropped is said. Booleans are strings there, errors hold an empty one, and the collective is only in the
+command line. Whatever else is in the document is not looked at.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bench.errors import ForeignError
+from bench.importers.found import Printed, whole
+from bench.importers.names import NO_REDUCE_OP
+from bench.importers.nccl_sections import Block, Rank, Row, Section
+from bench.importers.nccl_text import version_of
+from bench.records import Json
+from bench.variables import allowed
+
+# The tool writes six decimals, of microseconds and of GB/s.
+HALF_DIGIT = 0.5e-6
+AVERAGES = {"0": "rank0", "1": "avg", "2": "min", "3": "max"}
+
+
+def sections(text: str, where: str) -> tuple[list[Section], int]:
+    """The executions of a document, and how many environment variables of it were dropped."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ForeignError(f"{where}: damaged JSON: {str(error)[:100]}") from None
+    if isinstance(document, list):
+        return _of_rccl([row for row in document if isinstance(row, dict)]), 0
+    if not isinstance(document, dict) or not isinstance(document.get("results"), list):
+        raise ForeignError(f"{where}: JSON, but not of nccl-tests (it has no list of results)")
+    return _of_nccl(document)
+
+
+# ── nccl-tests ───────────────────────────────────────────────────────────────────────────────────
+def _of_nccl(document: Json) -> tuple[list[Section], int]:
+    config, args = _object(document.get("config")), [str(arg) for arg in _list(document.get("args"))]
+    version = _whole(document.get("nccl_version"))
+    section = Section(
+        test=_test(args),
+        tool=f"nccl-tests (JSON version {document.get('version', 'unknown')!s:.20})",
+        nccl=version_of(version) if version else None,
+        ranks=[_rank(device) for device in map(_object, _list(config.get("devices")))],
+        iterations=_whole(config.get("iterations")),
+        aggregated=_whole(config.get("aggregated_iterations")) or 1,
+        validation=_whole(config.get("validation")),
+        graph=_whole(config.get("graph")) or 0,
+        blocking="barrier" if _true(config.get("blocking_collectives")) else "",
+        average=AVERAGES.get(_option(args, "a", "average") or "1") if args else None,
+        registered=(_option(args, "R", "local_register") or "0") != "0",
+        timed_each=_true(config.get("per_iter_timing")),
+        parallel_init=_true(config.get("parallel_init")),
+        unit=1e-6,
+        out_of_bounds=_whole(_object(document.get("out_of_bounds")).get("count")),
+        errors=[str(error)[:200] for error in _list(document.get("errors")) if error],
+    )
+    if _option(args, "z", "blocking") == "2":
+        section.blocking = "no barrier"
+    section.expected_ranks = _world_size(section, config)
+    results = [_object(result) for result in _list(document["results"])]
+    section.cpu_time = any("cpu_time" in _object(result.get("out_of_place")) for result in results)
+    section.rows = [row for result in results if (row := _row(result)) is not None]
+    section.cut = len(results) - len(section.rows)
+    variables = _variables(document.get("env"))
+    section.variables = allowed(variables)
+    return [section], len(variables) - len(section.variables)
+
+
+def _test(args: Sequence[str]) -> str | None:
+    """`all_reduce` of `/somewhere/all_reduce_perf`; a wrapper may stand in front of it."""
+    names = [arg.replace("\\", "/").rsplit("/", 1)[-1] for arg in args]
+    return next(
+        (name.split("_perf")[0] for name in names if "_perf" in name and "." not in name.split("_perf")[0]), None
+    )
+
+
+def _world_size(section: Section, config: Json) -> int | None:
+    """Of each process only the first device is listed, where one process has several (a fault of the tool)."""
+    each = (_whole(config.get("nthreads")) or 1) * (_whole(config.get("ngpus")) or 1)
+    numbers = sorted({one.rank for one in section.ranks})
+    if not numbers:
+        return None
+    if each > 1 and numbers == [each * process for process in range(len(numbers))]:
+        return each * len(numbers)
+    return numbers[-1] + 1
+
+
+def _rank(device: Json) -> Rank:
+    return Rank(
+        _whole(device.get("rank")) or 0,
+        _whole(device.get("group")) or 0,
+        str(device.get("hostname", "")),
+        str(device.get("device_info", "")),
+    )
+
+
+def _row(result: Json) -> Row | None:
+    size, count = _whole(result.get("size")), _whole(result.get("count"))
+    if size is None:
+        return None
+    halves = ((place, _object(result.get(key))) for place, key in (("out", "out_of_place"), ("in", "in_place")))
+    return Row(
+        size=size,
+        count=count or 0,
+        dtype=str(result.get("type", "")),
+        redop=str(result.get("redop", NO_REDUCE_OP)),
+        root=_whole(result.get("root")),
+        blocks=tuple(_block(place, half) for place, half in halves if half),
+        iterations=_whole(result.get("actual_iterations")),
+    )
+
+
+def _block(place: str, half: Json) -> Block:
+    wrong = half.get("nwrong")
+    return Block(
+        place,
+        _number(half.get("time", half.get("cpu_time"))),
+        _number(half.get("alg_bw")),
+        _number(half.get("bus_bw")),
+        "N/A" if wrong is None else str(wrong),
+    )
+
+
+def _variables(environment: Any) -> list[tuple[str, str]]:
+    if isinstance(environment, dict):
+        return [(str(name), str(value)) for name, value in environment.items()]
+    parts = (str(entry).partition("=") for entry in _list(environment))
+    return [(name, value) for name, _, value in parts]
+
+
+def _option(args: Sequence[str], short: str, long: str) -> str | None:
+    """The last value of an option, however it was written: -a 3, -a3, --average 3, --average=3."""
+    found = None
+    for arg, after in zip(args, [*args[1:], ""], strict=False):
+        if arg in {f"-{short}", f"--{long}"}:
+            found = after
+        elif arg.startswith(f"--{long}="):
+            found = arg.partition("=")[2]
+        elif arg.startswith(f"-{short}") and arg[2:].isdigit():
+            found = arg[2:]
+    return found
+
+
+# ── rccl-tests ───────────────────────────────────────────────────────────────────────────────────
+def _of_rccl(rows: Sequence[Json]) -> list[Section]:
+    """One object a placement and size. Each cycle is a section: the same cases once more."""
+    found: dict[tuple[str, int, int | None], Section] = {}
+    for row in rows:
+        size, ranks = _whole(row.get("size")), _whole(row.get("ranks")) or _whole(row.get("gpus"))
+        test, cycle = str(row.get("name", row.get("collective", ""))), _whole(row.get("numCycle")) or 0
+        new = Section(test=test.lower(), tool="rccl-tests (JSON)", unit=1e-6, expected_ranks=ranks)
+        section = found.setdefault((test, cycle, ranks), new)
+        if size is None:
+            section.cut += 1
+            continue
+        half = {"time": row.get("time"), "alg_bw": row.get("algBw"), "bus_bw": row.get("busBw")}
+        wrong = row.get("wrong")
+        half["nwrong"] = None if wrong in {None, "N/A"} else wrong
+        block = _block("in" if str(row.get("inPlace")) in {"1", "True", "true"} else "out", half)
+        section.rows.append(Row(size, 0, str(row.get("type", "")), str(row.get("redop", NO_REDUCE_OP)), None, (block,)))
+    return list(found.values())
+
+
+# ── values of which nobody says that they have the right type ────────────────────────────────────
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _true(value: Any) -> bool:
+    return str(value).lower() in {"true", "1"}
+
+
+def _whole(value: Any) -> int | None:
+    """Numbers come as text too, with blanks in front."""
+    return whole(str(value)) if isinstance(value, int | str) else None
+
+
+def _number(value: Any) -> Printed | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return Printed(number, HALF_DIGIT) if abs(number) < float("inf") else None

@@ -1,0 +1,305 @@
+"""Output of nccl-tests and rccl-tests, text or JSON → one `Number` for each placement of each row.
+
+In: a `Source`. Out: a `Reading`. The time of the file is taken as it is; its bandwidths only serve to check the
+number of ranks and what size means. How the layouts are read is in `nccl_text` and `nccl_json`.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from statistics import median
+
+from bench.errors import ForeignError
+from bench.importers import names, nccl_json, nccl_text
+from bench.importers.found import (
+    Number,
+    Options,
+    Printed,
+    Reading,
+    agrees,
+    bus_factor,
+    chosen_operation,
+    chosen_ranks,
+    placement,
+    printed,
+    ranks_by_rates,
+)
+from bench.importers.nccl_sections import Block, Row, Section
+from bench.importers.sources import Source
+from bench.operations import OPERATIONS
+from bench.records import Aggregate, Case, Failure
+
+BACKEND = "nccl"
+AVERAGES = {
+    "rank0": "of rank 0",
+    "avg": "averaged over ranks",
+    "min": "minimum over ranks",
+    "max": "maximum over ranks",
+}
+# Largest deviations that nccl-tests allowed before it counted wrong elements (DeltaMaxValue in its common.cu).
+ALLOWED_ERROR = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
+# A log line may begin with a bracket too: [1,0]<stdout>.
+_JSON = re.compile(r"\s*(?:\{|\[\s*[{\]])")
+# busbw/algbw of an infinite number of ranks.
+TWICE, ONCE = 2.0, 1.0
+
+
+def read(source: Source, options: Options) -> Reading:
+    """All executions in one file. Raises ForeignError if there is none, or if it does not say what is needed."""
+    reading = Reading()
+    where = str(source.path)
+    if _JSON.match(source.text):
+        sections, dropped = nccl_json.sections(source.text, where)
+        if dropped:
+            reading.note(f"{dropped} variables of the file's environment dump were dropped")
+    else:
+        sections = nccl_text.sections(source.lines())
+    measured = [section for section in sections if section.rows]
+    if not measured:
+        seen = [section.test for section in sections if section.test]
+        raise ForeignError(
+            f"{where}: no table of results"
+            + (f": {seen[0]}_perf ended before its first row" if seen else " of nccl-tests in it")
+        )
+    for section in measured:
+        _section(section, options, where, operation_named=names.operation_in(source.name), reading=reading)
+    return reading
+
+
+# ── one execution ────────────────────────────────────────────────────────────────────────────────
+def _section(section: Section, options: Options, where: str, operation_named: str | None, reading: Reading) -> None:
+    reading.rows += len(section.rows)
+    reading.left_out["cut off or unreadable"] += section.cut
+    tool = section.tool or "nccl-tests of unknown version"
+    if tool not in reading.tools:
+        reading.tools.append(tool)
+    if section.test is not None and section.test not in names.NCCL_TESTS:
+        reading.left_out[f"{section.test}_perf has no counterpart here"] += len(section.rows)
+        return
+    if section.cpu_time:
+        reading.left_out["CPU time of issuing the calls (-C 1), not the time of the operation"] += len(section.rows)
+        return
+    told = names.NCCL_TESTS[section.test] if section.test is not None else None
+    if told is None and options.operation is None and operation_named is not None:
+        reading.lacks("the collective is not in the file: it was taken from the file's name")
+        told = operation_named
+    op = chosen_operation(told, options, where)
+    ranks = _ranks(section, op, options, where, reading)
+    division = _division(section, ranks)
+    if division is None:
+        reading.left_out["NCCL_TESTS_SPLIT divided the ranks in a way that has no name here"] += len(section.rows)
+        return
+    _facts(section, reading)
+    _remarks(section, reading)
+    unit = section.unit or _unit(section.rows, reading)
+    rooted = OPERATIONS[op].rooted
+    rows = [row for row in section.rows if _usable(row, ranks if rooted else None, reading)]
+    _check_rates(rows, op, ranks // len(set(section.colours.values()) or {0}), unit, reading)
+    for row in rows:
+        reading.numbers += _numbers(row, section, _case(row, section, op, ranks, division), unit, reading)
+
+
+def _ranks(section: Section, op: str, options: Options, where: str, reading: Reading) -> int:
+    """By the list of devices; else from the bandwidths, where the number of ranks is in their ratio."""
+    found = section.world_size
+    if section.copies > 1:
+        reading.note(
+            f"{section.copies} copies ran at the same time, each with {found} rank(s) of its own (a test built without "
+            "MPI): their rows count as launches, and none of them measures communication between the copies"
+        )
+    most = TWICE if op == "all_reduce" else ONCE
+    if found is None and bus_factor(op, 2) != bus_factor(op, 4):
+        pairs = ((b.algbw, b.busbw) for row in section.rows for b in row.blocks)
+        found = ranks_by_rates(((a, b) for a, b in pairs if a and b), most)
+        if found is not None:
+            reading.lacks("the list of ranks is not in the file: their number was computed from busbw/algbw")
+    return chosen_ranks(found, options, where)
+
+
+def _division(section: Section, ranks: int) -> str | None:
+    """ "world", or how NCCL_TESTS_SPLIT divided it, in the words of `Case.groups`; None where these lack a word."""
+    colours = section.colours
+    groups: dict[int, list[int]] = {}
+    for rank in sorted(colours):
+        groups.setdefault(colours[rank], []).append(rank)
+    if len(groups) < 2:
+        return "world"
+    together = [tuple(members) for members in groups.values()]
+    count, size = len(together), len(together[0])
+    if together == [tuple(range(start, start + size)) for start in range(0, ranks, size)]:
+        return f"contiguous:{size}"
+    return f"strided:{size}" if together == [tuple(range(start, ranks, count)) for start in range(count)] else None
+
+
+def _facts(section: Section, reading: Reading) -> None:
+    """Where it ran, as the file has it."""
+    facts = reading.facts
+    for host in (one.host for one in section.ranks if one.host):
+        hosts = facts.setdefault("hosts", [])
+        if host not in hosts:
+            hosts.append(host)
+    counted = Counter(one.device for one in section.ranks if one.device)
+    if counted:
+        facts["devices"] = ", ".join(f"{count} × {name}" for name, count in sorted(counted.items()))
+    if section.nccl:
+        facts["nccl"] = section.nccl
+    if section.variables:
+        facts["variables"] = {**facts.get("variables", {}), **section.variables}
+
+
+def _remarks(section: Section, reading: Reading) -> None:
+    """What speaks against the numbers of one execution, and what it does not tell."""
+    if section.out_of_bounds:
+        reading.note(f"the tool itself says: out of bounds values: {section.out_of_bounds} FAILED")
+    if section.debug:
+        reading.note("NCCL_DEBUG=INFO wrote while it measured")
+    if section.parallel_init:
+        reading.note("parallel init: one thread for each GPU of a process")
+    for error in section.errors:
+        reading.note(f"the file records an error: {error}")
+    if section.timed_each:
+        reading.note(
+            "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
+            "every version prints"
+        )
+    if section.single:
+        return
+    if section.average is None:
+        reading.lacks("how ranks were combined (-a): the tool's default, their average, is assumed")
+    if section.iterations is None:
+        reading.lacks("how many calls a time is the mean of")
+
+
+def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
+    """Whether a row can be a case; the reason why not is counted. ranks: how many, where one of them is a root."""
+    if row.size == 0:
+        reason = "size 0"
+    elif row.size < 0:
+        reason = "a negative size: it had overflown"
+    elif row.dtype not in names.DTYPES:
+        reason = f"dtype {row.dtype:.40}, which CollBench does not have"
+    elif row.redop not in names.REDUCE_OPS and row.redop != names.NO_REDUCE_OP:
+        reason = f"reduce op {row.redop:.40}, which CollBench does not have"
+    elif ranks is not None and (row.root or 0) >= ranks:
+        reason = "a root that is none of the ranks"
+    else:
+        return True
+    reading.left_out[reason] += 1
+    return False
+
+
+def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
+    """In its usual placement; what its operation does not know stays at its default."""
+    together = (section.iterations or row.iterations or 0) * section.aggregated
+    metric = "graph" if section.graph else "isolated" if section.blocking or section.single else "pipelined"
+    reduces, rooted = OPERATIONS[op].reduces, OPERATIONS[op].rooted
+    return Case(
+        op,
+        BACKEND,
+        ranks,
+        names.DTYPES[row.dtype],
+        row.size,
+        reduce_op=names.REDUCE_OPS.get(row.redop, names.DEFAULT_REDUCE_OP) if reduces else names.DEFAULT_REDUCE_OP,
+        metric=metric,
+        depth=max(1, together) if metric != "isolated" else 1,
+        root=max(0, row.root or 0) if rooted else 0,
+        groups=division,
+        memory="registered" if section.registered else "plain",
+    )
+
+
+def _numbers(row: Row, section: Section, case: Case, unit: float, reading: Reading) -> Iterable[Number]:
+    for block in row.blocks:
+        placed = replace(case, placement=placement(case.op, block.place))
+        failure, verified = _verdict(block, case.dtype, section)
+        if failure is not None:
+            yield Number(placed, None, failure, verified)
+        elif block.time is None or block.time.value <= 0:
+            reading.left_out["no time in one half of the row"] += 1
+        else:
+            iterations = 1 if section.single else section.iterations or row.iterations
+            calls = iterations * section.aggregated if iterations else None
+            yield Number(
+                placed, Aggregate(block.time.value * unit, _statistic(section, iterations), calls), None, verified
+            )
+
+
+def _statistic(section: Section, iterations: int | None) -> str:
+    """How a time of this execution came about, in words."""
+    if section.single:
+        return "time of one call, from issuing it on the first GPU until all were done"
+    over = AVERAGES[section.average or "avg"]
+    calls = f"{iterations} calls" if iterations else "an unknown number of calls"
+    if section.aggregated > 1:
+        calls = f"{iterations or 'an unknown number of'} groups of {section.aggregated} calls"
+    manner = {
+        "": " back to back",
+        "barrier": ", each waited for and followed by a barrier that is part of the time",
+        "no barrier": ", each waited for",
+    }[section.blocking]
+    if section.graph:
+        manner = f" captured in a CUDA graph that was launched {section.graph} times"
+    events = ", with an event recorded after each" if section.timed_each else ""
+    return f"mean of {calls}{manner}{events}, {over}"
+
+
+def _verdict(block: Block, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:
+    """What the tool says of the result: wrong, right, or nothing."""
+    starred = block.error.endswith("*")
+    value = printed(block.error.rstrip("*"))
+    if value is None:
+        return None, None
+    if section.counts_errors:
+        if value.value == 0:
+            return None, True
+        return Failure("wrong", None, f"nccl-tests counted {value.value:.0f} wrong elements"), False
+    limit = ALLOWED_ERROR.get(dtype, 0.0)
+    if starred or (value.value > limit and section.out_of_bounds != 0):
+        text = f"nccl-tests found a deviation of {value.value:g}, where it allows {limit:g} for {dtype}"
+        return Failure("wrong", None, text), False
+    return None, True
+
+
+# ── bandwidths of the file against its times ─────────────────────────────────────────────────────
+def _unit(rows: Iterable[Row], reading: Reading) -> float:
+    """Seconds or parts of them, from algbw = size/time, where the header does not say it. v1 wrote milliseconds."""
+    ratios = [
+        row.size / b.time.value / 1e9 / b.algbw.value
+        for row in rows
+        for b in row.blocks
+        if b.time and b.algbw and b.time.value > 0 and b.algbw.value > 0.1
+    ]
+    if not ratios:
+        reading.lacks("the unit of times is not in the file: milliseconds are assumed, as in nccl-tests 1")
+        return 1e-3
+    ratio = median(ratios)
+    return min((1.0, 1e-3, 1e-6, 1e-9), key=lambda unit: abs(math.log(ratio / unit)))
+
+
+def _check_rates(rows: Iterable[Row], op: str, together: int, unit: float, reading: Reading) -> None:
+    """Warn where size, time and number of ranks do not give the bus bandwidth that the file has."""
+    factor = bus_factor(op, together)
+    if together == 1:
+        return  # some versions print 0 then, and others algbw
+    pairs = [(row.size, block) for row in rows for block in row.blocks if block.time and block.busbw]
+    wrong = [
+        (size, block)
+        for size, block in pairs
+        if block.time
+        and block.busbw
+        and block.time.value > 0
+        and not agrees(size * factor, _s(block.time, unit), block.busbw)
+    ]
+    if wrong:
+        size, block = wrong[0]
+        ours = size * factor / (block.time.value * unit) / 1e9 if block.time else 0.0
+        reading.note(
+            f"{len(wrong)} of {len(pairs)} bus bandwidths of the file do not follow from size, time and {together} "
+            f"ranks (at {size} B: {block.busbw.value if block.busbw else 0:g} GB/s in the file, {ours:.3g} computed)"
+        )
+
+
+def _s(time: Printed, unit: float) -> Printed:
+    return Printed(time.value * unit, time.half * unit)

@@ -1,0 +1,271 @@
+"""Output of the OSU Micro-Benchmarks (MPI, and NCCL or RCCL of their xccl tests) → one `Number` a row.
+
+In: a `Source`. Out: a `Reading`. Collectives are timed one by one with a barrier between, averaged over calls and
+ranks: metric isolated. `osu_latency` is half a round trip; `osu_bw` and `osu_bibw` send windows of messages back to
+back: metric pipelined. All of them use the same buffers each time (`hot`), one to send and another to receive (out
+of place). The number of ranks is not in the output: it is 2 for pairs, else it comes from a launcher's command line,
+from `#Using NCCL` lines, or from the user.
+
+What OSU calls size is one rank's message (to one other rank, for all-to-all); ours is the total, so it is multiplied
+by the number of ranks where our size is that of all shares (METHOD: all_gather, gather, scatter, all_to_all).
+osu_reduce_scatter splits its size among the ranks, so it is the total already.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from bench.dtypes import BYTES
+from bench.errors import ForeignError
+from bench.importers import names
+from bench.importers.found import (
+    Number,
+    Options,
+    Reading,
+    chosen_operation,
+    chosen_ranks,
+    placement,
+    printed,
+    whole,
+)
+from bench.importers.sources import Source
+from bench.operations import OPERATIONS
+from bench.records import Aggregate, Case, Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One of OSU's tests. scaled: its size is that of one share of n. manner: how a time comes about."""
+
+    op: str
+    scaled: bool = False
+    pair: bool = False
+    window: bool = False
+    manner: str = "each timed alone between barriers, averaged over ranks"
+
+
+# Messages that osu_bw and osu_bibw send before they wait; -W changes it, and the output does not say so.
+WINDOW = 64
+_WINDOWS = f"of windows of {WINDOW} messages (unless -W said otherwise)"
+# By the name in the header, small letters only.
+TESTS = {
+    "allreduce": Test("all_reduce"),
+    "allgather": Test("all_gather", scaled=True),
+    "alltoall": Test("all_to_all", scaled=True),
+    "alltoallpersonalizedexchange": Test("all_to_all", scaled=True),
+    "bcast": Test("broadcast"),
+    "broadcast": Test("broadcast"),
+    "reduce": Test("reduce"),
+    "reducescatter": Test("reduce_scatter"),
+    "gather": Test("gather", scaled=True),
+    "scatter": Test("scatter", scaled=True),
+    "barrier": Test("barrier"),
+    "": Test("send_recv", pair=True, manner="half of each round trip"),
+    "bandwidth": Test("send_recv", pair=True, window=True, manner=f"size over the bandwidth {_WINDOWS}"),
+    "bidirectionalbandwidth": Test(
+        "exchange", pair=True, window=True, manner=f"size over half of the bandwidth of both directions {_WINDOWS}"
+    ),
+}
+# Of older versions, which do not print the datatype; what only moves bytes was char.
+OLD_REDUCED, OLD_MOVED = "MPI_FLOAT", "MPI_CHAR"
+
+_TITLE = re.compile(r"#\s*OSU\s+(\S+)\s+(.*?)\s*Test\b\s*(?:v\.?\s?(\d\S*))?\s*$", re.IGNORECASE)
+_COLUMN = re.compile(
+    r"(?:(?:Avg|Min|Max)\s)?Latency\s?\(us\)|Bandwidth\s?\(MB/s\)|MB/s|Messages/s|P\d+\sTail\s(?:Lat|BW)\((?:us|MB/s)\)"
+    r"|(?:Pure|Min|Max)\sComm\.\(us\)|Coll\.\sInit\(us\)|Transmit\sSize|Size|[A-Z][\w./%()-]*"
+)
+_HEADER = re.compile(r"[#\s]*(?:Size\b|(?:Avg )?Latency|Overall|Bandwidth)")
+_BUFFERS = re.compile(r"Buffer on \w+.*|Memory on \w+.*")
+_DATATYPE = re.compile(r"#\s*Datatype:\s*(\w+)")
+_COMMAND = re.compile(
+    r"\b(?:mpirun|mpiexec|srun|orterun|prterun|mpirun_rsh|aprun|jsrun|flux run)\b.*?\s(?:-n|-np|--np|--ntasks)"
+    r"[\s=]*(\d+)\b.*?\bosu_\w+"
+)
+_SIZED = re.compile(r"(\d+)\s+(\S.*)")
+_VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Table:
+    """One test's output. ranks: by what the log tells. on_device: where a GPU build says where its buffers are."""
+
+    library: str = ""
+    title: str | None = None
+    version: str | None = None
+    datatype: str | None = None
+    columns: list[str] = field(default_factory=list)
+    ranks: int | None = None
+    on_device: bool = True
+    rows: list[tuple[int | None, list[str]]] = field(default_factory=list)
+
+
+def read(source: Source, options: Options) -> Reading:
+    """All tests in one file. Raises ForeignError if there is none, or if the number of ranks is missing."""
+    tables = [table for table in _tables(source.lines()) if table.rows]
+    where = str(source.path)
+    if not tables:
+        raise ForeignError(f"{where}: no table of results of the OSU Micro-Benchmarks in it")
+    reading = Reading()
+    for table in tables:
+        _table(table, options, where, names.operation_in(source.name), reading)
+    return reading
+
+
+# ── text to tables ───────────────────────────────────────────────────────────────────────────────
+def _tables(lines: Sequence[str]) -> list[_Table]:
+    found = [_Table()]
+    ranks: int | None = None
+    using = 0
+    for line in lines:
+        now = found[-1]
+        if (command := _COMMAND.search(line)) is not None:
+            ranks, using = whole(command[1]), 0
+        using += "#Using NCCL" in line or "#Using RCCL" in line
+        if (title := _TITLE.search(line)) is not None:
+            found.append(_Table(title[1], title[2], title[3], ranks=_agreed(ranks, using)))
+            using = 0
+        elif (datatype := _DATATYPE.search(line)) is not None:
+            found[-1] = now = _after_rows(found, now)
+            now.datatype = datatype[1]
+        elif (buffers := _BUFFERS.search(line)) is not None:
+            now.on_device = "DEVICE" in buffers[0] or "MANAGED" in buffers[0]
+        elif _HEADER.match(line) and ("(us)" in line or "MB/s" in line):
+            now.columns = _COLUMN.findall(line.lstrip("# "))
+        elif (row := _row(line, now)) is not None:
+            now.rows.append(row)
+    return found
+
+
+def _agreed(command: int | None, using: int) -> int | None:
+    """The number of ranks, unless two sources say different things."""
+    if command and using > 1 and command != using:
+        return None
+    return command or (using if using > 1 else None)
+
+
+def _after_rows(found: list[_Table], now: _Table) -> _Table:
+    """With -T all, one title is followed by a table for each datatype."""
+    if not now.rows:
+        return now
+    found.append(_Table(now.library, now.title, now.version, ranks=now.ranks))
+    return found[-1]
+
+
+def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
+    """Size and values; a table without a column for sizes (a barrier) has none."""
+    if table.title is None and not table.columns:
+        return None
+    sized = not table.columns or table.columns[0] == "Size"
+    match = _SIZED.fullmatch(line.strip()) if sized else None
+    text = match[2] if match else line.strip()
+    values = text.split()
+    if (sized and match is None) or not values or not all(_VALUE.fullmatch(value) for value in values):
+        return None
+    expected = len(table.columns) - sized
+    if table.columns and len(values) < min(1, expected):
+        return None
+    return (whole(match[1]) if match else None), values
+
+
+# ── tables to numbers ────────────────────────────────────────────────────────────────────────────
+def _table(table: _Table, options: Options, where: str, operation_named: str | None, reading: Reading) -> None:
+    reading.rows += len(table.rows)
+    tool = f"OSU Micro-Benchmarks {table.version or 'of unknown version'}"
+    if tool not in reading.tools:
+        reading.tools.append(tool)
+    test, asynchronous = _test(table, options, where, operation_named)
+    if test is None:
+        reading.left_out[f"{table.library} {table.title} has no counterpart here"] += len(table.rows)
+        return
+    if table.datatype is not None and table.datatype not in names.DTYPES:
+        reading.left_out[f"dtype {table.datatype:.40}, which CollBench does not have"] += len(table.rows)
+        return
+    ranks = 2 if test.pair else chosen_ranks(table.ranks, options, where)
+    if not test.pair and table.ranks is not None and options.world_size is None:
+        reading.lacks("the number of ranks is not in the output: it was taken from what stands beside it")
+    case = _case(table, test, asynchronous, ranks, reading)
+    if test.scaled:
+        reading.note(f"{test.op}: sizes were multiplied by {ranks}: OSU counts one rank's share, here all are counted")
+    if test.window:
+        reading.lacks(f"how many messages a window had (-W): the default of {WINDOW} is assumed")
+    for size, values in table.rows:
+        reading.numbers += _numbers(table, test, case, size, values, reading)
+
+
+def _test(table: _Table, options: Options, where: str, operation_named: str | None) -> tuple[Test | None, bool]:
+    """The test, and whether it is the asynchronous one; None for what has no counterpart."""
+    if table.title is None:
+        op = chosen_operation(operation_named, options, where)
+        return next((test for test in TESTS.values() if test.op == op and not test.window), None), False
+    title = table.title.lower().removesuffix("latency").strip()
+    asynchronous = title.startswith(("non-blocking ", "nonblocking "))
+    title = re.sub(r"^non-?blocking ", "", title)
+    test = TESTS.get(re.sub(r"[^a-z]", "", title))
+    if not table.library.upper().startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in table.library:
+        return None, False
+    if test is not None and options.operation not in {None, test.op}:
+        raise ForeignError(f"{where}: says that it measured {test.op}, so --operation {options.operation} is wrong")
+    return test, asynchronous
+
+
+def _case(table: _Table, test: Test, asynchronous: bool, ranks: int, reading: Reading) -> Case:
+    """All but the size."""
+    reduces = OPERATIONS[test.op].reduces
+    library, _, device = table.library.upper().partition("-")
+    if table.datatype is None and OPERATIONS[test.op].typed:
+        reading.lacks(
+            "the datatype is not in the output: MPI_FLOAT for reductions and MPI_CHAR for the rest is assumed"
+        )
+    datatype = table.datatype or (OLD_REDUCED if reduces else OLD_MOVED)
+    # MPI on a GPU's memory is not to be mixed up with MPI on a host's.
+    memory = "device" if device and table.on_device and library == "MPI" else "plain"
+    return Case(
+        test.op,
+        "mpi" if library == "MPI" else "nccl",
+        ranks,
+        BYTES.name if not OPERATIONS[test.op].typed else names.DTYPES[datatype],
+        0,
+        buffers="hot" if OPERATIONS[test.op].sized else "rotate",  # the default, where there are none
+        metric="pipelined" if test.window else "isolated",
+        depth=WINDOW if test.window else 1,
+        placement=placement(test.op, "in" if OPERATIONS[test.op].placements == ("in",) else "out"),
+        call="async" if asynchronous else "sync",
+        memory=memory,
+    )
+
+
+def _numbers(
+    table: _Table, test: Test, case: Case, size: int | None, values: list[str], reading: Reading
+) -> list[Number]:
+    if not size and OPERATIONS[test.op].sized:
+        reading.left_out["size 0" if size == 0 else "no size"] += 1
+        return []
+    total = (size or 0) * (case.world_size if test.scaled else 1)
+    named = dict(zip(table.columns[1:] if table.columns[:1] == ["Size"] else table.columns, values, strict=False))
+    value = printed(_main(named, values, case.call == "async"))
+    placed = replace(case, size_bytes=total)
+    validation = named.get("Validation", "").lower()
+    if validation == "fail":
+        return [Number(placed, None, Failure("wrong", None, "OSU's own validation says Fail"), False)]
+    if value is None or value.value <= 0:
+        reading.left_out["no time"] += 1
+        return []
+    time_s = value.value * 1e-6
+    if test.window:
+        time_s = total * (2 if test.op == "exchange" else 1) / (value.value * 1e6)
+    iterations = whole(named.get("Iterations", ""))
+    counted = f"{iterations} calls" if iterations else "all calls"
+    manner = test.manner if test.window else f"mean of {counted}, {test.manner}"
+    if case.call == "async":
+        manner += ", without computation beside it"
+    return [Number(placed, Aggregate(time_s, manner, iterations), None, True if validation == "pass" else None)]
+
+
+def _main(named: dict[str, str], values: list[str], asynchronous: bool) -> str:
+    """The column that is the test's result."""
+    wanted = ("Pure Comm.(us)",) if asynchronous else ("Avg Latency", "Latency", "Bandwidth")
+    for start in wanted:
+        for name, value in named.items():
+            if name.startswith(start):
+                return value
+    return "" if asynchronous and named else values[0]

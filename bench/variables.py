@@ -1,0 +1,17 @@
+"""Which environment variables may be written down. In: names with values, from wherever. Out: those that may be kept.
+
+An allow-list, because the whole environment holds credentials: of this machine (`measure.environment`) and of the
+machine that another tool ran on (`importers`). Reads no environment.
+"""
+
+import re
+from collections.abc import Iterable
+
+ALLOWED = re.compile(
+    r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_|SLURM_JOB|SLURM_STEP)[A-Z0-9_]*", re.IGNORECASE
+)
+
+
+def allowed(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The variables of the allow-list, by name."""
+    return {name: value for name, value in sorted(variables) if ALLOWED.fullmatch(name)}

@@ -1,0 +1,141 @@
+"""JSON of nccl-tests gives what its text gives, and nothing of the environment that it dumps gets anywhere."""
+
+import json
+
+import pytest
+
+import foreign
+from bench.errors import ForeignError
+from bench.importers import assembly, nccl_tests, sources
+from bench.importers.found import Options
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str, name: str = "x.json", **options):
+        path = tmp_path / name
+        path.write_text(text)
+        source = sources.read(path)
+        return source, nccl_tests.read(source, Options(**options))
+
+    return read
+
+
+def config(**changes) -> dict:
+    return {**json.loads(foreign.nccl_json())["config"], **changes}
+
+
+def test_times_and_cases(read):
+    _, reading = read(foreign.nccl_json())
+    found = {(n.case.size_bytes, n.case.placement): n.aggregate.time_s for n in reading.numbers}
+    assert found == {
+        (size, placement): pytest.approx(foreign.time_s(size, place))
+        for size in foreign.SIZES
+        for placement, place in (("usual", "in"), ("out", "out"))
+    }
+    case = reading.numbers[0].case
+    assert (case.op, case.world_size, case.dtype, case.metric, case.depth) == (
+        "all_reduce",
+        2,
+        "float32",
+        "pipelined",
+        20,
+    )
+    # -a 3 stands in the command line
+    assert reading.numbers[0].aggregate.statistic == "mean of 20 calls back to back, maximum over ranks"
+    assert not any("averag" in what for what in reading.unknown)
+
+
+def test_only_allowed_variables_are_kept(read):
+    source, reading = read(foreign.nccl_json())
+    imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
+    everything = json.dumps([imported.facts, imported.session]) + assembly.explanation(imported).decode()
+    assert "hunter2" not in everything and "/secret/bin" not in everything and "SECRET_TOKEN" not in everything
+    assert imported.session["imported"]["variables"] == {"NCCL_ALGO": "Ring"}
+    assert "2 variables of the file's environment dump were dropped" in imported.facts["notes"]
+
+
+def test_ranks_of_processes_with_several_devices(read):
+    """Only the first device of each process is in the list there."""
+    one = {"group": 0, "hostname": "node-1", "device_info": "Example GPU"}
+    devices = [{"rank": 0, **one}, {"rank": 4, **one}]
+    _, reading = read(foreign.nccl_json(ranks=8, config=config(ngpus=4, devices=devices)))
+    assert reading.numbers[0].case.world_size == 8
+    assert not any("do not follow" in note for note in reading.notes)
+
+
+def test_strings_for_truth_and_an_empty_error(read):
+    _, reading = read(foreign.nccl_json(config=config(blocking_collectives="true", parallel_init="false")))
+    assert reading.numbers[0].case.metric == "isolated"
+    assert not any("error" in note or "parallel" in note for note in reading.notes)
+    _, reading = read(foreign.nccl_json(errors=["ncclSystemError: gone"]))
+    assert any("ncclSystemError: gone" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(("nwrong", "verified"), [(0.0, True), (7, False), (None, None)])
+def test_wrong_elements(read, nwrong, verified):
+    document = json.loads(foreign.nccl_json())
+    document["results"][0]["out_of_place"]["nwrong"] = nwrong
+    _, reading = read(json.dumps(document))
+    number = reading.numbers[0]
+    assert number.verified is verified
+    assert (number.failure is not None) == (verified is False)
+
+
+def test_registered_buffers_are_a_case_of_their_own(read):
+    args = ["/opt/all_reduce_perf", "--local_register=1"]
+    _, reading = read(foreign.nccl_json(args=args))
+    assert reading.numbers[0].case.memory == "registered"
+
+
+def test_the_collective_is_in_the_command_line_only(read):
+    text = foreign.nccl_json(args=[])
+    with pytest.raises(ForeignError, match="--operation"):
+        read(text)
+    assert read(text, operation="all_reduce")[1].numbers[0].case.op == "all_reduce"
+    assert read(foreign.nccl_json(args=["numactl", "./alltoall_perf"]))[1].numbers[0].case.op == "all_to_all"
+
+
+def test_cpu_times_are_left_out(read):
+    document = json.loads(foreign.nccl_json())
+    for result in document["results"]:
+        for key in ("out_of_place", "in_place"):
+            result[key]["cpu_time"] = result[key].pop("time")
+    assert not read(json.dumps(document))[1].numbers
+
+
+def test_the_list_of_rccl_tests(read):
+    common = {"numCycle": 0, "name": "AllReduce", "ranks": 4, "type": "float", "redop": "sum"}
+    rows = [
+        {
+            **common,
+            "name": "all_reduce",
+            "size": size,
+            "inPlace": 1,
+            "time": 1e6 * foreign.time_s(size, "in"),
+            "wrong": "0",
+        }
+        for size in foreign.SIZES
+    ]
+    _, reading = read(json.dumps(rows))
+    assert {n.case.placement for n in reading.numbers} == {"usual"} and reading.numbers[0].case.world_size == 4
+    assert reading.numbers[0].aggregate.time_s == pytest.approx(foreign.time_s(1024, "in"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        foreign.nccl_json()[:-40],
+        '{"results": 3}',
+        "[]",
+        "[{}]",
+        '{"results": [{}, 1, null]}',
+        "{" * 100_000,
+        "[" * 100_000,
+    ],
+)
+def test_damage_is_one_sentence(read, text):
+    with pytest.raises(ForeignError) as caught:
+        source, reading = read(text)
+        assembly.assemble("nccl-tests", "x", [(source, reading)])
+    assert "\n" not in str(caught.value)

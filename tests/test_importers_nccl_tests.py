@@ -1,0 +1,327 @@
+"""Whatever the layout and whatever stands in between, each number of nccl-tests arrives as the time that was printed.
+
+What a file does not say is asked for or said, never guessed silently; wrong results have no number.
+"""
+
+import re
+
+import pytest
+
+import foreign
+from bench.errors import ForeignError
+from bench.importers import assembly, nccl_tests, sources
+from bench.importers.found import Options
+from bench.records import Case
+
+NODE_INFO = "node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3"
+ROW = re.compile(r"(\s+\d+\s+\d+\s+float\s+sum\s+-1)((?:\s+\S+){4})((?:\s+\S+){4})")
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str | bytes, name: str = "x.txt", **options):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return nccl_tests.read(sources.read(path), Options(**options))
+
+    return read
+
+
+def each_line(change, text: str | None = None) -> str:
+    return "\n".join(change(line) for line in (foreign.nccl() if text is None else text).split("\n"))
+
+
+def inside_a_row(line: str) -> str:
+    """Messages right behind the preamble and between the halves, as NCCL writes them to the same stream."""
+    match = ROW.fullmatch(line)
+    return f"{match[1]}{NODE_INFO}\n{match[2]}{NODE_INFO}\n{NODE_INFO}\n{match[3]}" if match else line
+
+
+def behind_a_row(words: str, title: str):
+    return lambda line: line + (words if ROW.match(line) else title if "algbw" in line else "")
+
+
+LAYOUTS = {
+    "2.13 and later": foreign.nccl(),
+    "2.0 to 2.9": foreign.nccl_old(),
+    "no leading #": foreign.nccl().replace("#wrong", "@").replace("#", "").replace("@", "#wrong"),
+    "no header": "\n".join(line for line in foreign.nccl().split("\n") if line not in foreign.HEADER),
+    "Windows": foreign.nccl().replace("\n", "\r\n"),
+    "UTF-16": foreign.nccl().encode("utf-16"),
+    "UTF-16 without a mark": foreign.nccl().encode("utf-16-le"),
+    "UTF-8 with a mark": b"\xef\xbb\xbf" + foreign.nccl().encode(),
+    "colours": foreign.nccl().replace("float", "\x1b[32mfloat\x1b[0m"),
+    "Open MPI tags": each_line(lambda line: f"[1,0]<stdout>:{line}"),
+    "PRRTE tags": each_line(lambda line: f"[prterun-node-1-123@1,0]<stdout>: {line}"),
+    "Slurm labels": each_line(lambda line: f" 0: {line}"),
+    "Hydra labels": each_line(lambda line: f"[0] {line}"),
+    "pdsh labels": each_line(lambda line: f"node01: {line}"),
+    "time stamps": each_line(lambda line: f"[2026-01-02 03:04:05.678] {line}"),
+    "Kubernetes": each_line(lambda line: f"2026-01-02T03:04:05.678901234Z stdout F {line}"),
+    "stamps and tags": each_line(lambda line: f"2026-01-02T03:04:05Z [1,0]<stdout>:{line}"),
+    "messages between rows": each_line(lambda line: f"{line}\n{NODE_INFO}"),
+    "messages inside rows": each_line(inside_a_row),
+    "time stamp behind": each_line(behind_a_row("  2026-01-02 03:04:05", "           timestamp")),
+    "rccl's columns": each_line(behind_a_row("    RING    SIMPLE          16", "     algo     proto   nchannels")),
+    "per-iteration columns": ROW.sub(r"\1\2  1.0  2.0  3.0  4.0\3  1.0  2.0  3.0  4.0", foreign.nccl()).replace(
+        "#wrong", "#wrong   i_min   i_max   i_p99   i_cv%"
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_layouts_give_the_printed_times(read, layout):
+    reading = read(LAYOUTS[layout])
+    assert reading.rows == len(foreign.SIZES) and not +reading.left_out
+    found = {(n.case.size_bytes, n.case.placement): n.aggregate.time_s for n in reading.numbers}
+    wanted = {
+        (size, placement): foreign.time_s(size, place)
+        for size in foreign.SIZES
+        for placement, place in (("usual", "in"), ("out", "out"))
+    }
+    # three digits and more are printed
+    assert found == {key: pytest.approx(seconds, rel=2e-3) for key, seconds in wanted.items()}
+
+
+def test_the_case_is_ours(read):
+    case = read(foreign.nccl()).numbers[1].case
+    assert case == Case("all_reduce", "nccl", 4, "float32", 1024, metric="pipelined", depth=20)
+    # the same key as that of our own pipelined measurement, so that `compare` lays them side by side
+    assert case.key == "all_reduce/nccl/n4/float32/1024/metric=pipelined/depth=20"
+
+
+def test_milliseconds_of_version_1_are_recognised(read):
+    reading = read(foreign.nccl_v1(), name="all_reduce.log")
+    largest = [n for n in reading.numbers if n.case.size_bytes == foreign.SIZES[-1] and n.case.placement == "out"]
+    assert largest[0].aggregate.time_s == pytest.approx(foreign.time_s(foreign.SIZES[-1]), rel=1e-3)
+    assert not any("do not follow" in note for note in reading.notes)
+
+
+def test_the_tests_of_nccl_1_time_a_single_call(read):
+    text = "\n".join(
+        [
+            "$ ./build/test/single/all_reduce_test 10000000",
+            "# Using devices",
+            *(f"#   Device  {rank} ->  {rank} [0x0{rank}] Example GPU" for rank in range(4)),
+            "",
+            "#                                                 out-of-place                    in-place",
+            "#      bytes             N    type      op" + 2 * "     time  algbw  busbw      res",
+            "    10000000      10000000    char     max    1.600   6.25   9.38    0e+00    2.000   5.00   7.50  0e+00",
+        ]
+    )
+    out, usual = read(text).numbers
+    assert (out.case.metric, out.case.dtype, out.case.reduce_op, out.case.world_size) == ("isolated", "int8", "max", 4)
+    assert (out.aggregate.time_s, usual.aggregate.time_s) == (pytest.approx(1.6e-3), pytest.approx(2e-3))
+    assert "one call" in out.aggregate.statistic
+
+
+@pytest.mark.parametrize(
+    ("test", "op", "usual"),
+    [
+        ("all_gather", "all_gather", "out"),
+        ("reduce_scatter", "reduce_scatter", "out"),
+        ("alltoall", "all_to_all", "out"),
+        ("broadcast", "broadcast", "in"),
+    ],
+)
+def test_usual_placements_are_those_of_our_table(read, test, op, usual):
+    numbers = read(foreign.nccl(test)).numbers
+    assert {n.case.op for n in numbers} == {op}
+    by_placement = {n.case.placement: n.aggregate.time_s for n in numbers if n.case.size_bytes == 1024}
+    other = {"in": "out", "out": "in"}[usual]
+    assert by_placement == {
+        "usual": pytest.approx(foreign.time_s(1024, usual), rel=2e-3),
+        other: pytest.approx(foreign.time_s(1024, other), rel=2e-3),
+    }
+
+
+def test_rows_of_alltoall_may_lack_what_the_header_names(read):
+    text = foreign.nccl_old().replace("all_reduce_perf", "alltoall_perf").replace("   sum ", "       ")
+    numbers = read(text).numbers
+    assert {n.case.op for n in numbers} == {"all_to_all"}
+    assert numbers[0].aggregate.time_s == pytest.approx(foreign.time_s(1024), rel=2e-3)
+
+
+def test_a_lone_half_is_in_place_where_the_header_says_so(read):
+    header = foreign.HEADER[1].split("#wrong")[0] + "#wrong"
+    text = "\n".join(
+        header if "algbw" in line else line.replace("out-of-place", "")
+        for line in ROW.sub(r"\1\3", foreign.nccl()).split("\n")
+    )
+    numbers = read(text).numbers
+    assert [n.case.placement for n in numbers] == ["usual"] * len(foreign.SIZES)
+    assert numbers[0].aggregate.time_s == pytest.approx(foreign.time_s(1024, "in"), rel=2e-3)
+
+
+# ── how a time came about ────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(
+    ("old", "new", "metric", "depth", "words"),
+    [
+        ("", "", "pipelined", 20, "mean of 20 calls back to back, averaged over ranks"),
+        (" iters: 20 ", " iters: 50 ", "pipelined", 50, "mean of 50 calls back to back"),
+        ("agg iters: 1", "agg iters: 4", "pipelined", 80, "20 groups of 4 calls"),
+        ("graph: 0", "graph: 7", "graph", 20, "a CUDA graph that was launched 7 times"),
+        (
+            "# Using",
+            "# Blocking Enabled: wait for completion and barrier after each collective \n# Using",
+            "isolated",
+            1,
+            "a barrier that is part of the time",
+        ),
+    ],
+)
+def test_the_statistic_says_how_a_time_came_about(read, old, new, metric, depth, words):
+    number = read(foreign.nccl().replace(old, new) if old else foreign.nccl()).numbers[0]
+    assert (number.case.metric, number.case.depth) == (metric, depth)
+    assert words in number.aggregate.statistic
+
+
+def test_cpu_time_is_not_taken_for_the_time_of_the_operation(read):
+    reading = read(foreign.nccl().replace(" time ", " cputime "))
+    assert not reading.numbers
+    assert any("CPU time" in reason for reason in reading.left_out)
+
+
+# ── right and wrong ──────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(("printed", "count"), [("3", "3"), ("1.04858e+06", "1048580")])
+def test_wrong_elements_leave_no_number(read, printed, count):
+    numbers = read(foreign.nccl(wrong=printed)).numbers
+    wrong = [n for n in numbers if n.case.placement == "out"]
+    assert all(n.aggregate is None and n.failure.kind == "wrong" and n.failure.rank is None for n in wrong)
+    assert count in wrong[0].failure.text
+    assert all(n.aggregate is not None for n in numbers if n.case.placement == "usual")
+
+
+def test_not_available_is_neither_right_nor_wrong(read):
+    numbers = read(foreign.nccl(wrong="N/A")).numbers
+    assert {n.verified for n in numbers} == {None, True}
+
+
+def test_the_old_error_is_a_deviation_and_not_a_count(read):
+    small = read(foreign.nccl_old(error="1e-07")).numbers
+    assert all(n.failure is None for n in small)
+    large = read(foreign.nccl_old(error="3e-01", bounds="8 FAILED"))
+    assert all(n.failure.kind == "wrong" for n in large.numbers)
+    assert any("8 FAILED" in note for note in large.notes)
+    # above the default limit, but the tool itself found all within bounds
+    assert all(n.failure is None for n in read(foreign.nccl_old(error="3e-05")).numbers)
+
+
+# ── what the file does not say ───────────────────────────────────────────────────────────────────
+def without_ranks(text: str) -> str:
+    return re.sub(r"#  Rank.*\n", "", text)
+
+
+def test_lost_ranks_are_computed_where_bandwidths_tell_them(read):
+    reading = read(without_ranks(foreign.nccl(ranks=8)))
+    assert reading.numbers[0].case.world_size == 8
+    assert any("busbw/algbw" in text for text in reading.unknown)
+
+
+def test_lost_ranks_are_asked_for_where_they_do_not(read):
+    text = without_ranks(foreign.nccl("broadcast"))
+    with pytest.raises(ForeignError, match="--world-size N"):
+        read(text)
+    assert read(text, world_size=4).numbers[0].case.world_size == 4
+
+
+def test_options_do_not_overrule_the_file(read):
+    with pytest.raises(ForeignError, match="4 ranks took part"):
+        read(foreign.nccl(), world_size=8)
+    with pytest.raises(ForeignError, match="measured all_reduce"):
+        read(foreign.nccl(), operation="broadcast")
+
+
+def test_a_lost_collective_is_taken_from_the_name_or_asked_for(read):
+    text = foreign.nccl(named=False)
+    with pytest.raises(ForeignError, match="--operation"):
+        read(text)
+    with pytest.raises(ForeignError, match="--operation"):
+        read(text, name="allreduce-and-alltoall.log")
+    assert read(text, operation="all_reduce").numbers[0].case.op == "all_reduce"
+    named = read(text, name="job7-allreduce_4gpu.log")
+    assert named.numbers[0].case.op == "all_reduce" and any("file's name" in what for what in named.unknown)
+    assert read(f"$ mpirun -np 4 ./build/all_reduce_perf -b 8\n{text}").numbers[0].case.op == "all_reduce"
+
+
+def test_bandwidths_that_do_not_follow_are_counted(read):
+    reading = read(foreign.nccl().replace("Rank  3", "Rank  7"))
+    (note,) = [note for note in reading.notes if "do not follow" in note]
+    assert note.startswith("8 of 8 ") and "8 ranks" in note
+
+
+# ── several executions ───────────────────────────────────────────────────────────────────────────
+def test_a_log_of_several_tests_is_taken_apart(read):
+    reading = read(foreign.nccl() + "\n" + foreign.nccl("all_gather", ranks=2) + "\n" + foreign.nccl("alltoall"))
+    found = {(n.case.op, n.case.world_size) for n in reading.numbers}
+    assert found == {("all_reduce", 4), ("all_gather", 2), ("all_to_all", 4)}
+
+
+def test_an_aborted_try_leaves_nothing_to_the_next(read):
+    aborted = foreign.nccl("all_gather", ranks=8).split(foreign.HEADER[0])[0] + "node-1: Test CUDA failure\n"
+    reading = read(aborted + foreign.nccl(ranks=4))
+    assert {(n.case.op, n.case.world_size) for n in reading.numbers} == {("all_reduce", 4)}
+    assert not any("copies" in note for note in reading.notes)
+
+
+def test_independent_copies_are_told(read):
+    text = foreign.nccl(ranks=1)
+    device = next(line for line in text.split("\n") if "Rank  0" in line)
+    reading = read(text.replace(device, f"{device}\n{device.replace('node-1', 'node-2')}"))
+    assert {n.case.world_size for n in reading.numbers} == {1}
+    assert any(note.startswith("2 copies") for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("colours", "division"),
+    [((0, 1, 0, 1), "strided:2"), ((0, 0, 1, 1), "contiguous:2"), ((0, 1, 1, 0), None), ((0, 0, 0, 0), "world")],
+)
+def test_groups_get_the_names_that_they_have_here(read, colours, division):
+    text = foreign.nccl()
+    for rank, colour in enumerate(colours):
+        text = text.replace(f"Rank  {rank} Group  0", f"Rank  {rank} Group  {colour}")
+    reading = read(text)
+    assert {n.case.groups for n in reading.numbers} == ({division} if division else set())
+    assert division or any("NCCL_TESTS_SPLIT" in reason for reason in reading.left_out)
+
+
+# ── what is left out ─────────────────────────────────────────────────────────────────────────────
+def test_what_cannot_be_kept_is_counted_with_its_reason(read):
+    rows = foreign.nccl_rows(dtype="uint32") + foreign.nccl_rows(sizes=(0, 0))
+    text = foreign.nccl().replace(foreign.HEADER[2], "\n".join([foreign.HEADER[2], *rows]))
+    reading = read(text)
+    assert +reading.left_out == {"dtype uint32, which CollBench does not have": 4, "size 0": 2}
+    assert reading.rows == 10 and len(reading.numbers) == 8
+
+
+def test_a_row_that_is_torn_gives_no_number_that_was_not_printed(read):
+    text = foreign.nccl()
+    end = text.index(str(foreign.SIZES[-1]), text.index("(GB/s)"))
+    for length in range(30, 110):
+        reading = read(text[: end + length])
+        for number in reading.numbers:
+            place = "in" if number.case.placement == "usual" else "out"
+            printed = foreign.nccl_time(foreign.time_s(number.case.size_bytes, place)).strip()
+            assert f"{number.aggregate.time_s * 1e6:.6g}" == f"{float(printed):.6g}"
+
+
+@pytest.mark.parametrize("test", ["hypercube", "alltoallv", "all_reduce_bias"])
+def test_tests_without_a_counterpart_are_left_out(read, test):
+    reading = read(foreign.nccl().replace("all_reduce_perf", f"{test}_perf"))
+    assert not reading.numbers and f"{test}_perf has no counterpart here" in reading.left_out
+    with pytest.raises(ForeignError, match="nothing to import"):
+        assembly.assemble("nccl-tests", "x", [(_source(), reading)])
+
+
+def _source():
+    from pathlib import Path
+
+    return sources.Source(Path("x.txt"), "0", "")
+
+
+def test_a_log_without_a_table_is_one_sentence(read):
+    text = foreign.nccl().split(foreign.HEADER[0])[0]
+    with pytest.raises(ForeignError, match="all_reduce_perf ended before its first row"):
+        read(text + "node-1: Test CUDA failure common.cu:1304 'busy or unavailable'\n")
+    with pytest.raises(ForeignError, match="no table of results of nccl-tests"):
+        read("hello\n")

@@ -1,0 +1,146 @@
+"""OSU Micro-Benchmarks: times arrive, sizes become totals, and the number of ranks is never guessed."""
+
+import pytest
+
+import foreign
+from bench import operations
+from bench.errors import ForeignError
+from bench.importers import osu, sources
+from bench.importers.found import Options
+from bench.records import Case
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str, name: str = "x.txt", **options):
+        path = tmp_path / name
+        path.write_text(text)
+        return osu.read(sources.read(path), Options(**options))
+
+    return read
+
+
+def pair(title: str, unit: str, *rows: str) -> str:
+    return "\n".join(["", f"# OSU {title} v7.4", "# Datatype: MPI_CHAR.", f"# Size      {unit}", *rows, ""])
+
+
+def test_osu_sends_from_one_buffer_into_another(read):
+    """A broadcast has only one; of the others ours may be in place."""
+    placements = {
+        op: read(foreign.osu(f"MPI {title}"), world_size=2).numbers[0].case.placement
+        for op, title in (("all_reduce", "Allreduce"), ("broadcast", "Broadcast"), ("all_gather", "Allgather"))
+    }
+    assert placements == {"all_reduce": "out", "broadcast": "usual", "all_gather": "usual"}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_an_all_reduce(read, full):
+    numbers = read(foreign.osu(full=full), world_size=4).numbers
+    assert numbers[0].case == Case("all_reduce", "mpi", 4, "float32", 1024, buffers="hot", placement="out")
+    times = {n.case.size_bytes: n.aggregate.time_s for n in numbers}
+    assert times == {size: pytest.approx(foreign.time_s(size), rel=1e-3) for size in foreign.SIZES}
+    assert numbers[0].aggregate.iterations == (1000 if full else None)
+    assert "averaged over ranks" in numbers[0].aggregate.statistic
+
+
+@pytest.mark.parametrize(
+    ("title", "op", "factor"),
+    [
+        ("MPI Allgather", "all_gather", 4),
+        ("MPI All-to-All Personalized Exchange", "all_to_all", 4),
+        ("MPI Gather", "gather", 4),
+        ("MPI Scatter", "scatter", 4),
+        ("MPI Broadcast", "broadcast", 1),
+        ("MPI Reduce", "reduce", 1),
+        ("MPI Reduce_scatter", "reduce_scatter", 1),
+    ],
+)
+def test_sizes_become_totals(read, title, op, factor):
+    reading = read(foreign.osu(title, datatype="MPI_CHAR"), world_size=4)
+    assert [(n.case.op, n.case.size_bytes) for n in reading.numbers] == [(op, size * factor) for size in foreign.SIZES]
+    assert any("multiplied by 4" in note for note in reading.notes) == (factor == 4)
+
+
+def test_the_number_of_ranks(read):
+    with pytest.raises(ForeignError, match="--world-size N"):
+        read(foreign.osu())
+    assert read("$ mpirun -np 16 --bind-to core ./osu_allreduce -f\n" + foreign.osu()).numbers[0].case.world_size == 16
+    nccl = read("#Using NCCL\n" * 8 + foreign.osu("NCCL-CUDA Allreduce", datatype=None)).numbers[0].case
+    assert (nccl.world_size, nccl.backend, nccl.memory) == (8, "nccl", "plain")
+    with pytest.raises(ForeignError, match="16 ranks"):
+        read("$ srun -n16 ./osu_allreduce\n" + foreign.osu(), world_size=4)
+
+
+def test_old_versions_do_not_print_the_datatype(read):
+    reading = read(foreign.osu(datatype=None) + foreign.osu("MPI Broadcast", datatype=None), world_size=2)
+    assert {(n.case.op, n.case.dtype) for n in reading.numbers} == {("all_reduce", "float32"), ("broadcast", "int8")}
+    assert any("datatype is not in the output" in what for what in reading.unknown)
+
+
+def test_pairs(read):
+    latency = read(pair("MPI Latency Test", "Latency (us)", "0   1.80", "1024   2.50")).numbers
+    assert [(n.case.op, n.case.world_size, n.case.metric, n.aggregate.time_s) for n in latency] == [
+        ("send_recv", 2, "isolated", pytest.approx(2.5e-6))
+    ]
+    bandwidth = read(pair("MPI Bandwidth Test", "Bandwidth (MB/s)", "1048576   10000.00")).numbers[0]
+    assert (bandwidth.case.op, bandwidth.case.metric, bandwidth.case.depth) == ("send_recv", "pipelined", 64)
+    assert bandwidth.aggregate.time_s == pytest.approx(1048576 / 10e9)
+    both = read(pair("MPI Bi-Directional Bandwidth Test", "Bandwidth (MB/s)", "1048576   20000.00")).numbers[0]
+    assert both.case.op == "exchange" and both.aggregate.time_s == pytest.approx(2 * 1048576 / 20e9)
+
+
+def test_memory_of_a_gpu_is_not_mixed_up_with_that_of_a_host(read):
+    text = pair("MPI-CUDA Latency Test", "Latency (us)", "1024   2.50")
+    assert read(text).numbers[0].case.memory == "device"
+    on_hosts = text.replace("# Datatype", "# Send Buffer on HOST (H) and Receive Buffer on HOST (H)\n# Datatype")
+    assert read(on_hosts).numbers[0].case.memory == "plain"
+
+
+def test_a_barrier_has_no_size(read):
+    number = read("# OSU MPI Barrier Latency Test v7.4\n# Avg Latency(us)\n             4.20\n", world_size=4).numbers[
+        0
+    ]
+    assert number.aggregate.time_s == pytest.approx(4.2e-6)
+    # the same as of a barrier that is measured here
+    assert number.case == operations.usual(Case("barrier", "mpi", 4, "float32", 1024))
+
+
+def test_non_blocking_ones_are_asynchronous_calls(read):
+    text = "\n".join(
+        [
+            "# OSU MPI Non-blocking Allreduce Latency Test v7.4",
+            "# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait",
+            "",
+            "# Datatype: MPI_FLOAT.",
+            "# Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)",
+            "1024                   50.00             25.00             26.50             95.00",
+        ]
+    )
+    number = read(text, world_size=4).numbers[0]
+    assert number.case.call == "async" and number.aggregate.time_s == pytest.approx(26.5e-6)
+
+
+def test_validation_and_percentiles(read):
+    text = "\n".join(
+        [
+            "# OSU MPI Allreduce Latency Test v7.5",
+            "# Datatype: MPI_INT.",
+            "# Size       Avg Latency(us)        Validation  P50 Tail Lat(us)  P90 Tail Lat(us)",
+            "1024                   10.00              Pass              9.00             12.00",
+            "2048                   20.00              Fail             19.00             22.00",
+        ]
+    )
+    good, bad = read(text, world_size=4).numbers
+    assert good.verified is True and good.aggregate.time_s == pytest.approx(1e-5) and good.case.dtype == "int32"
+    assert bad.failure.kind == "wrong" and bad.aggregate is None
+
+
+def test_what_has_no_counterpart_is_left_out(read):
+    text = foreign.osu() + foreign.osu("MPI Multi") + foreign.osu("MPI_Put") + foreign.osu("MPI Persistent Allreduce")
+    reading = read(text, world_size=4)
+    assert len(reading.numbers) == 4 and sum(reading.left_out.values()) == 12
+
+
+def test_other_output_is_refused(read):
+    with pytest.raises(ForeignError, match="no table of results of the OSU"):
+        read(foreign.nccl())

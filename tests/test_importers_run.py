@@ -1,0 +1,212 @@
+"""An imported file is a run like any other: every verb works on it, and each says whose numbers these are."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import foreign
+from bench.analyze import compare, expect, pilot, stats, trust
+from bench.analyze.conclude import conclude
+from bench.expected import Expectation, Expectations
+from bench.importers import assembly, sources
+from bench.importers.formats import FORMATS
+from bench.importers.found import Options
+from bench.present import report
+from bench.records import Aggregate, Case, Run, Samples
+from conftest import invented_run, samples
+
+CASE = Case("all_reduce", "nccl", 4, "float32", 1048576, metric="pipelined", depth=20)
+WORDS = "mean of 20 calls back to back, averaged over ranks"
+
+
+def aggregated(*times_s: float, case: Case = CASE) -> Run:
+    """A run as `import` makes it."""
+    launches = [Samples(case, k, 0.0, aggregate=Aggregate(t, WORDS, 20)) for k, t in enumerate(times_s, 1)]
+    run = invented_run(launches, launches=len(times_s))
+    facts = {"tool": ["nccl-tests 2.17.8"], "statistic": [WORDS], "verified": {"right": len(times_s)}, "files": []}
+    return Run(Path("imported"), {**run.manifest, "imported": facts}, run.plan, [], launches)
+
+
+# ── what one number and several are worth ────────────────────────────────────────────────────────
+def test_one_number_has_no_interval():
+    (summary,) = stats.summarize(aggregated(1e-3))
+    assert summary.time_s is not None and summary.time_s.value == 1e-3
+    assert summary.time_s.kind == "none" and not summary.time_s.known
+    assert summary.busbw == pytest.approx(1048576 / 1e-3 * 1.5)
+    assert (summary.scatter, summary.reached, summary.skew_s, summary.imported) == (None, None, None, WORDS)
+
+
+def test_several_launches_have_the_usual_one():
+    (summary,) = stats.summarize(aggregated(1e-3, 1.1e-3, 1.2e-3))
+    (headline,) = stats.headlines(aggregated(1e-3, 1.1e-3, 1.2e-3))
+    assert summary.time_s is not None and summary.time_s.kind == "over launches"
+    assert summary.time_s.value == pytest.approx((1.0 * 1.1 * 1.2) ** (1 / 3) * 1e-3)
+    assert summary.time_s.low < 1e-3 and summary.time_s.high > 1.2e-3
+    assert headline.time_s == summary.time_s
+
+
+def test_single_numbers_stay_undecided_without_a_noise_floor():
+    old, new = aggregated(1e-3), aggregated(2e-3)
+    summaries = stats.headlines(old), stats.headlines(new)
+    undecided = compare.compare(old, new, *summaries)
+    assert undecided.verdict == "INCONCLUSIVE" and not undecided.changes[0].ratio.known
+    assert compare.compare(old, new, *summaries, noise_floor=0.1).verdict == "SLOWER"
+
+
+def test_several_launches_are_decided_as_usual():
+    old, new = aggregated(1e-3, 1.01e-3, 0.99e-3), aggregated(2e-3, 2.01e-3, 1.99e-3)
+    assert compare.compare(old, new, stats.headlines(old), stats.headlines(new)).verdict == "SLOWER"
+
+
+def test_compared_with_a_measured_run_the_difference_in_counting_is_said():
+    measured = invented_run([samples(CASE, k, [[10**6] * 4] * 30) for k in (1, 2, 3)], launches=3)
+    other = aggregated(1e-3, 1.1e-3)
+    result = compare.compare(measured, other, stats.headlines(measured), stats.headlines(other))
+    assert len(result.changes) == 1
+    assert any("imported from nccl-tests 2.17.8: mean of 20 calls" in warning for warning in result.warnings)
+    assert any("two ways of counting" in warning for warning in result.warnings)
+    assert ("aggregation", "maximum over ranks, median over iterations", WORDS) in result.differences
+
+
+def test_a_table_of_expectations_wants_an_interval():
+    line = Expectation(
+        operation="all_reduce", backend="nccl", world_size=4, size=1048576, busbw="1 GB/s", metric="pipelined"
+    )
+    expected = Expectations(expect=[line])
+    assert [c.verdict for c in expect.check(expected, stats.headlines(aggregated(1e-3)))] == ["INCONCLUSIVE"]
+    assert [c.verdict for c in expect.check(expected, stats.headlines(aggregated(1e-3, 1e-3)))] == ["PASS"]
+
+
+def test_nothing_is_concluded_from_what_is_not_there():
+    run = aggregated(1e-3, 1.1e-3)
+    analysis = conclude(run)
+    assert not analysis.diagnosis.findings and "nobody can be named" in analysis.diagnosis.silent[0]
+    (need,) = pilot.needs(run, analysis.summaries, 0.05)
+    assert need.launches is None and "imported" in need.note
+
+
+def test_the_report_says_whose_numbers_these_are():
+    run = aggregated(1e-3)
+    analysis = conclude(run)
+    text = report.build(run, analysis, [], "")
+    assert f"nccl-tests 2.17.8: each time is a {WORDS}; stragglers are hidden" in text
+    assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text
+    assert "every result was verified" not in text and "maximum over ranks" not in text
+    assert "set launches: 5" not in text
+
+
+@pytest.mark.parametrize(
+    ("verified", "words"),
+    [
+        ({"right": 3, "wrong": 1, "not checked": 2}, "found 3 right and 1 wrong, and did not check 2"),
+        ({"not checked": 4}, "does not say that it checked any"),
+    ],
+)
+def test_what_the_tool_checked_is_told(verified, words):
+    run = aggregated(1e-3)
+    run.manifest["imported"]["verified"] = verified
+    assert any(words in warning for warning in trust.warnings_of(run, stats.summarize(run)))
+
+
+# ── files to a run ───────────────────────────────────────────────────────────────────────────────
+def read(folder: Path, *texts: str):
+    files = []
+    for number, text in enumerate(texts):
+        path = folder / f"all_reduce.{number}.txt"
+        path.write_text(text)
+        source = sources.read(path)
+        files.append((source, FORMATS["nccl-tests"](source, Options())))
+    return assembly.assemble("nccl-tests", "x", files)
+
+
+def test_files_are_launches_of_the_same_cases(tmp_path):
+    found = read(tmp_path, foreign.nccl(), foreign.nccl() + "\n", foreign.nccl(sizes=foreign.SIZES[:2]))
+    assert found.plan.launches == 3 and len(found.plan.cases) == 8 and found.plan.total == len(found.samples) == 20
+    launches = {s.case.size_bytes: s.launch for s in found.samples}
+    assert launches == {1024: 3, 65536: 3, 1048576: 2, 134217728: 2}
+    assert found.session["imported"]["hosts"] == ["node-1"]
+
+
+def test_the_same_output_twice_is_refused(tmp_path):
+    with pytest.raises(assembly.ForeignError, match=r"all_reduce.1.txt: the same output as .*all_reduce.0.txt"):
+        read(tmp_path, foreign.nccl(), foreign.nccl())
+
+
+def test_repeats_within_one_file_are_told(tmp_path):
+    rows = "\n".join(foreign.nccl_rows())
+    found = read(tmp_path, foreign.nccl().replace(rows, f"{rows}\n{rows}"))
+    assert found.plan.launches == 2
+    assert any(note.startswith("8 cases stand in one file more than once") for note in found.facts["notes"])
+
+
+# ── the verb ─────────────────────────────────────────────────────────────────────────────────────
+def test_every_verb_works_on_an_imported_run(warm):
+    (warm.folder / "all_reduce 4 GPUs.txt").write_text(foreign.nccl())
+    done = warm("import", "nccl-tests", "all_reduce 4 GPUs.txt")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    first, *_ = done.stdout.splitlines()
+    assert first == "imported all_reduce 4 GPUs.txt (nccl-tests 2.17.8): 4 rows → 8 results of 8 cases in 1 launch"
+    (path,) = warm.runs()
+    assert path.name.endswith("Z-all_reduce-4-GPUs") and f"results/{path.name}\n" in done.stdout
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["status"] == "complete" and manifest["imported"]["files"][0]["name"] == "all_reduce 4 GPUs.txt"
+    assert (path / "config.yaml").read_text().startswith("# imported from nccl-tests 2.17.8")
+
+    shown = warm("report")
+    assert shown.returncode == 0 and shown.stdout.split("\n\nresults/")[0] in done.stdout
+    rows = list(csv.DictReader(io.StringIO(warm("report", "--format", "csv").stdout)))
+    assert {row["interval"] for row in rows} == {"none"} and {row["time_low_s"] for row in rows} == {""}
+    for arguments, words in (
+        (["plots"], "plots/"),
+        (["diagnose"], "nobody can be named"),
+        (["list"], "all_reduce, nccl, 4 ranks"),
+        (["compare", path.name, path.name, "--format", "json"], '"verdict": "INCONCLUSIVE"'),
+        (["plan", "--from", path.name], "imported"),
+    ):
+        other = warm(*arguments)
+        assert other.returncode == 0 and words in other.stdout, other.stdout + other.stderr
+    assert not list((warm.folder / "plots" / path.name).glob("modes*"))
+
+
+def test_wrong_results_are_kept_as_failures(cli):
+    (cli.folder / "x.txt").write_text(foreign.nccl(wrong="5"))
+    done = cli("import", "nccl-tests", "x.txt", "--name", "broken")
+    assert done.returncode == 1 and "4 of 8 results were wrong" in done.stderr
+    assert "nccl-tests counted 5 wrong elements" in (cli.runs()[0] / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nccl-tests", "missing.txt"], "missing.txt: no such file"),
+        (["nccl-tests", "good.txt", "bad.txt"], "bad.txt: no table of results"),
+        (["nccl-tests", "good.txt", "--name", "a/b"], "--name 'a/b'"),
+        (["nccl-tests", "good.txt", "--operation", "allreduce"], "no such operation; allowed: all_reduce"),
+        (["osu", "good.txt"], "no table of results of the OSU"),
+        (["param", "good.txt"], "no COMMS-RES row"),
+    ],
+)
+def test_a_fault_is_one_line_and_leaves_nothing(warm, arguments, words):
+    (warm.folder / "good.txt").write_text(foreign.nccl())
+    (warm.folder / "bad.txt").write_text("hello\n")
+    done = warm("import", *arguments)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr
+    assert not (warm.folder / "results").exists()
+
+
+def test_a_full_disk_leaves_no_half_of_a_run(warm, small_disk):
+    sizes = tuple(1024 * step for step in range(1, 200))
+    (warm.folder / "x.txt").write_text(foreign.nccl(sizes=sizes))
+    (warm.folder / "results").symlink_to(small_disk)
+    done = warm("import", "nccl-tests", "x.txt")
+    assert done.returncode == 2 and "the disk is full" in done.stderr and "Traceback" not in done.stderr
+    assert not list(small_disk.glob("*/samples.jsonl"))
+
+
+def test_the_formats_of_the_verb_are_those_that_can_be_read():
+    from bench.cli.importing import Foreign
+
+    assert {str(member) for member in Foreign} == set(FORMATS)
