@@ -85,12 +85,27 @@ def _whole_pieces(case: Case) -> Case:
 def obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     """Why this machine cannot measure the case; None if it can."""
     return (
-        _obstacle_of_the_machine(case, machine)
-        or _obstacle_of_the_ranks(case)
-        or lack(case)
-        or _obstacle_of_the_data(case)
+        _obstacle_of_the_job(case, machine)
+        or _obstacle_of_the_machine(case, machine)
+        or flaw(case)
         or (_memory_obstacle(case, machine, pool_bytes) if BACKENDS[case.backend].device == "cpu" else None)
     )
+
+
+def _obstacle_of_the_job(case: Case, machine: Machine) -> str | None:
+    """Why the ranks that a launcher started cannot measure the case."""
+    if machine.ranks is not None and case.world_size > machine.ranks:
+        return f"the job has {machine.ranks} ranks"
+    if machine.ranks is not None and BACKENDS[case.backend].library == "mpi4py":
+        return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
+    if machine.ranks is not None and case.sync == "deadline":
+        return "sync: deadline needs memory that all ranks share; the ranks of a job share none"
+    return None
+
+
+def flaw(case: Case) -> str | None:
+    """Why no machine can measure the case: its ranks, its backend or its data forbid it; None if they do not."""
+    return _obstacle_of_the_ranks(case) or lack(case) or _obstacle_of_the_data(case)
 
 
 def _obstacle_of_the_machine(case: Case, machine: Machine) -> str | None:
@@ -136,9 +151,10 @@ def _obstacle_of_the_data(case: Case) -> str | None:
 def _memory_obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
     usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
-    if case.world_size * a_rank <= usable:
+    together = min(case.world_size, machine.ranks_a_host or case.world_size)
+    if together * a_rank <= usable:
         return None
     return (
-        f"needs {case.world_size} × {format_rounded_bytes(a_rank)} of memory; "
+        f"needs {together} × {format_rounded_bytes(a_rank)} of memory{' on a host' if machine.ranks else ''}; "
         f"{format_rounded_bytes(usable)} may be used ({USABLE_SHARE_OF_MEMORY:.0%} of what is available)"
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.records import Case, Failure
+from bench.records import Case, Failure, Skip
 
 if TYPE_CHECKING:
     import numpy as np
@@ -173,6 +173,41 @@ class Check:
     note: str = ""
 
 
+# ── a run on paper ───────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The cases of one kind in a dry run: `case` is the first of them, the others differ in size.
+
+    calls: that were checked, on all simulated ranks. buffer_bytes: that a rank would hold, at most.
+    build_s: making one case ready. call_s: what one small call costs in Python; None where none can be made.
+    misfits: what does not fit the table of operations, with rank and size.
+    """
+
+    case: Case
+    cases: int
+    calls: int
+    buffer_bytes: int
+    build_s: float
+    call_s: float | None
+    misfits: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A plan rehearsed as some ranks of a world that does not exist. peak_rss_bytes: of the process that did it.
+
+    most_iterations: that are kept of a case and launch in such a world, where that is less than was asked for.
+    """
+
+    world_size: int
+    ranks: tuple[int, ...]
+    rehearsals: tuple[Rehearsal, ...]
+    skips: tuple[Skip, ...]
+    wall_s: float
+    peak_rss_bytes: int
+    most_iterations: int | None = None
+
+
 # ── models and bounds ────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -231,10 +266,11 @@ class Need:
 # ── what stands out ──────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that stands out. subject: such as "rank 2", "link 0–3"; rank: where it is one.
+    """Something that stands out. subject: such as "rank 2", "node h5", "link 0–3"; rank: where it is one.
 
-    kind: "late rank", "slow rank", "slow link", "inconsistent". cost_s: what it costs an operation.
-    share: of iterations it was last in (late rank) or relative excess of its time. p: after correction.
+    kind: "late rank", "late node", "slow rank", "slow node", "slow link", "inconsistent". ranks: that it is about.
+    cost_s: what it costs an operation. share: of iterations it was last in (late) or relative excess of its time
+    (slow). p: after correction.
     """
 
     kind: str
@@ -242,6 +278,7 @@ class Finding:
     text: str
     cases: tuple[Case, ...] = ()
     rank: int | None = None
+    ranks: tuple[int, ...] = ()
     link: tuple[int, int] | None = None
     cost_s: float | None = None
     share: float | None = None

@@ -1,6 +1,6 @@
 """Records as JSON and back: what plan.json and a line of samples.jsonl look like (docs/results-format.md).
 
-In: a Plan or Samples. Out: JSON or bytes, and the same the other way. Touches no file: `store` does.
+In: a Plan, a Job or Samples. Out: JSON or bytes, and the same the other way. Touches no file: `store` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bench.records import Aggregate, Block, Case, Failure, Fault, Json, Plan, Samples, Sampling, Skip, Timings, Usage
+from bench.records import (
+    Aggregate,
+    Block,
+    Case,
+    Failure,
+    Fault,
+    Job,
+    Json,
+    Plan,
+    Samples,
+    Sampling,
+    Skip,
+    Timings,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from bench.records import Integers
@@ -70,6 +84,27 @@ def plan_from_json(data: Json) -> Plan:
         faults=tuple(Fault(**fault) for fault in data["faults"]),
         budget_s=data.get("budget_s"),
         link_bytes_per_s=data.get("link_bytes_per_s"),
+    )
+
+
+def job_to_json(job: Job) -> Json:
+    """What a rank is told, for one that another host starts."""
+    return dataclasses.asdict(job)
+
+
+def job_from_json(data: Json) -> Job:
+    """The inverse of `job_to_json`; raises ValueError, KeyError or TypeError on anything else."""
+    block = data["block"]
+    return Job(
+        block=Block(
+            block["backend"], block["world_size"], block["launch"], tuple(Case(**case) for case in block["cases"])
+        ),
+        sampling=Sampling(**data["sampling"]),
+        seed=data["seed"],
+        pool_bytes=data["pool_bytes"],
+        timeout_s=data["timeout_s"],
+        faults=tuple(Fault(**fault) for fault in data["faults"]),
+        log=data["log"],
     )
 
 

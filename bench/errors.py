@@ -5,8 +5,10 @@
     ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
     ├── ForeignError              the output of another tool: damaged, unknown, or silent on what is needed
     ├── UnmeasurableError         exit code 3: this machine cannot measure what was asked
+    ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
-        └── MpirunError           mpirun did not start them; other backends go on
+        ├── MpirunError           mpirun did not start them; other backends go on
+        └── LostRankError         the process that should have started one is gone
 
 Raised anywhere below `cli`, which alone prints them and picks the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
@@ -44,3 +46,15 @@ class RankError(BenchError):
 
 class MpirunError(RankError):
     """mpirun could not be started, or did not start what it should: ranks of other backends may well start."""
+
+
+class JobError(BenchError):
+    """Several processes were started together, and how they were told of each other cannot be used."""
+
+
+class LostRankError(RankError):
+    """The process of a job that should have started rank `rank` is gone."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(text)
+        self.rank = rank

@@ -290,9 +290,21 @@ def rounds(world_size: int) -> list[list[tuple[int, int]]]:
     return schedule
 
 
+def partner(rank: int, turn: int, world_size: int) -> int | None:
+    """Whom a rank meets in a round of `rounds`, or None if it rests: without making the whole schedule, which at 1024
+    ranks has half a million pairs."""
+    places = world_size + world_size % 2
+    moving = places - 1  # rank 0 keeps its place, the others go round
+    place = (rank - 1 + turn) % moving + 1 if rank else 0
+    opposite = places - 1 - place
+    other = (opposite - 1 - turn) % moving + 1 if opposite else 0
+    return other if other < world_size else None
+
+
 def cycle(case: Case) -> int:
     """Number of iterations after which a case starts again with the first of its rounds, or of its groups."""
     if OPERATIONS[case.op].paired:
-        return len(rounds(ranks_together(case)))
+        together = ranks_together(case)
+        return together - 1 + together % 2
     division = layout(case.groups, case.world_size)
     return len(division.groups) if division.one else 1

@@ -5,14 +5,15 @@ each launch, so that a drift of the machine does not fall on the same sizes each
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from bench.backends import BACKENDS
-from bench.cases import combinations, obstacle
+from bench.cases import combinations, flaw, obstacle
 from bench.config import Config
 from bench.pools import buffer_bytes
 from bench.records import Block, Case, Fault, Machine, Plan, Sampling, Skip
+from bench.stamps import most_iterations
 
 # L2 of the largest GPUs (126 MB on a B200): a driver does not tell it without CUDA.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
@@ -29,12 +30,22 @@ FEWEST_S = 0.01
 
 def expand(config: Config, machine: Machine, seed: int) -> Plan:
     """All combinations that the configuration asks for, minus what this machine cannot do."""
+    return _planned(config, machine, seed, lambda case, pool_bytes: obstacle(case, machine, pool_bytes))
+
+
+def on_paper(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
+    """The same for another number of ranks, minus only what no machine can do: for a dry run (`simulate`)."""
+    other = config.model_copy(update={"world_sizes": [world_size], "launches": 1, "budget": None})
+    return _planned(other, machine, seed, lambda case, pool_bytes: flaw(case))
+
+
+def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Case, int], str | None]) -> Plan:
     on_gpu = any(BACKENDS[name].device == "cuda" for name in config.backends)
     pool_bytes = 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
     cases: list[Case] = []
     skips: list[Skip] = []
     for case in combinations(config, machine):
-        reason = obstacle(case, machine, pool_bytes)
+        reason = why_not(case, pool_bytes)
         if reason is None:
             cases.append(case)
         else:
@@ -91,7 +102,8 @@ def _case_s(case: Case, plan: Plan) -> float:
         return plan.sampling.warmup_s + plan.sampling.seconds_per_case + handling
     backend = BACKENDS[case.backend]
     one = (backend.latency_s + case.size_bytes / backend.bytes_per_s) * max(1, case.world_size / 2)
-    return handling + one * (plan.sampling.warmup + plan.sampling.iterations) + plan.sampling.warmup_s
+    count = min(plan.sampling.iterations, most_iterations(case))
+    return handling + one * (plan.sampling.warmup + count) + plan.sampling.warmup_s
 
 
 def _handling_s(case: Case, pool_bytes: int) -> float:

@@ -28,11 +28,13 @@ NOT_AVAILABLE = "not available"
 # ── what a machine offers ────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What planning needs to know of this host; read by `measure.environment`, never by `plan`.
+    """What planning needs to know of this host, or of a job's hosts; read by `measure`, never by `plan`.
 
     backends_missing: backend → why it cannot be used here; a backend not in it can.
-    gpus: number of CUDA devices that this process may use.
+    gpus: number of CUDA devices that this process may use; in a job, of ranks that have one of their own.
     realtime_missing: why real-time scheduling cannot be used here; None if it can.
+    ranks, ranks_a_host: of the job that measures, in all and at most on one host; None where there is no job, and
+        as many ranks as wanted are started here. memory_available_bytes is then that of the host with least.
     """
 
     hostname: str
@@ -42,6 +44,8 @@ class Machine:
     gpus: int
     backends_missing: dict[str, str]
     realtime_missing: str | None = None
+    ranks: int | None = None
+    ranks_a_host: int | None = None
 
 
 # Fields of a case that its key names only where they differ from the default.
@@ -236,7 +240,7 @@ class Timings:
 class Usage:
     """What one case cost each rank, and the machine meanwhile. Lists have one entry a rank.
 
-    machine_busy_s, steal_s: CPU seconds of all processes on rank 0's host, and those that the
+    machine_busy_s, steal_s: CPU seconds of all processes on the ranks' hosts, and those that the
         hypervisor gave to others; throttled: periods in which a cgroup's quota was used up; None where the
         kernel does not tell.
     floor_ns: the same call in a group of one rank, what dispatching it costs; deadline_misses: iterations

@@ -1,6 +1,16 @@
-"""What several test files need: the command line as a user runs it, and runs made of invented numbers."""
+"""What several test files need: the command line as a user runs it, and runs made of invented numbers.
 
+`cli` starts a process for each command, as a user does: for tests of what a process does or leaves behind.
+`warm` runs the same commands in this process, and its ranks come from one fork server that all tests share:
+for everything else. A command then costs neither the loading of the packages (1 to 2 s) nor that of torch (3 s).
+`launcher` is for what starts ranks without a command. A test must not enter a `Launcher` of its own: a process
+has one fork server, and leaving the launcher ends it.
+"""
+
+import contextlib
+import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +19,10 @@ import numpy as np
 import psutil
 import pytest
 
+import run_bench
 from bench import store
+from bench.measure.launcher import Launcher
+from bench.measure.launcher import _fork_servers as fork_servers
 from bench.records import Block, Case, Plan, Run, Samples, Sampling, Timings, Usage
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,10 +40,10 @@ seed: 1
 
 
 class CommandLine:
-    """`run_bench.py` in a folder of its own, as a user would call it."""
+    """`run_bench.py` in a folder of its own, as a user would call it; with a launcher, in this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, launcher: Launcher | None = None) -> None:
+        self.folder, self.launcher = folder, launcher
         self.environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "COLUMNS"}}
 
     def config(self, text: str = TINY, name: str = "tiny.yaml") -> str:
@@ -43,6 +56,9 @@ class CommandLine:
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, **{**pipes, **options})
 
     def __call__(self, *arguments: str, timeout: float = 120, **options) -> subprocess.CompletedProcess:
+        if self.launcher is not None:
+            assert not options, "this process has these already"
+            return called_here(self.folder, self.launcher, arguments, timeout)
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -66,6 +82,46 @@ class CommandLine:
         return found
 
 
+def called_here(
+    folder: Path, launcher: Launcher, arguments: tuple[str, ...], timeout: float = 120
+) -> subprocess.CompletedProcess:
+    """Call the entry point in this process, with ranks from a launcher that has been entered already."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), signals_kept(), ended_after(timeout):
+        patch.setattr(sys, "argv", ["run_bench.py", *arguments])
+        patch.setattr(Launcher, "__enter__", lambda _: launcher)
+        patch.setattr(Launcher, "__exit__", lambda *_: None)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run_bench.main()
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def signals_kept():
+    """What is done about signals is the same after it as before."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float):
+    """TimeoutError in this thread where it takes longer, even if it waits for something."""
+
+    def expired(*_):
+        raise TimeoutError(f"not done after {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 64 KiB of its own."""
@@ -78,9 +134,28 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.fixture(scope="session")
+def launcher():
+    """One fork server for all tests that take it. The variables that it needs are put back at once."""
+    before = dict(os.environ)
+    with Launcher() as entered:
+        os.environ.clear()
+        os.environ.update(before)  # a test of what a run sets must not find it set
+        (server,) = fork_servers()
+        yield entered
+        assert server in fork_servers(), "a test entered a Launcher of its own, and ended the fork server of all"
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> CommandLine:
+    """The command line, each command in a process of its own."""
     return CommandLine(tmp_path)
+
+
+@pytest.fixture
+def warm(tmp_path: Path, launcher: Launcher) -> CommandLine:
+    """The command line in this process, with torch loaded already."""
+    return CommandLine(tmp_path, launcher)
 
 
 def timings(duration_ns, start_ns=None) -> Timings:

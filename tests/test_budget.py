@@ -62,34 +62,34 @@ launches: 2
 operations: [all_reduce]
 sizes: [4KiB, 64KiB]
 sampling: {warmup: 1, warmup_seconds: 0, relative_error: 0.000001}
-budget: 10s
+budget: 5s
 buffers: hot
 timeout: 10s
 """
 
 
-def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(cli):
-    done = cli("run", cli.config(BUDGETED), "--no-plots")
+def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
+    done = warm("run", warm.config(BUDGETED), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = cli.only_run()
+    run = warm.only_run()
     assert run.manifest["status"] == "complete"
     keys = [(s.case.key, s.launch) for s in run.samples]
     assert len(keys) == len(set(keys)) > run.plan.total  # more launches than were planned
     first = [s.launch for s in run.samples[:2]]
     assert first == [1, 1]  # all once, before any twice
-    assert sum(s.usage.wall_s for s in run.samples) < 3 * 10  # what costs more than is left is not begun
+    assert sum(s.usage.wall_s for s in run.samples) < 3 * 5  # what costs more than is left is not begun
     assert "missing" not in done.stdout
-    assert cli("run", "--resume", "tiny", "--no-plots").returncode == 0
+    assert warm("run", "--resume", "tiny", "--no-plots").returncode == 0
 
 
-def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(cli):
+def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm):
     from bench.config import parse
     from bench.measure import environment
 
-    plan = expand(parse(BUDGETED.replace("budget: 10s", "budget: 1s").encode(), "b"), environment.machine(), 1)
+    plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), environment.machine(), 1)
     assert plan.sampling.seconds_per_case < 0.1
-    done = cli("run", cli.config(BUDGETED.replace("budget: 10s", "budget: 1s")), "--no-plots")
+    done = warm("run", warm.config(BUDGETED.replace("budget: 5s", "budget: 1s")), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = cli.only_run()
+    run = warm.only_run()
     assert {s.case.size_bytes for s in run.samples} == {4096, 65536}
     assert all(len(s.timed.duration_ns) >= 6 for s in run.samples)

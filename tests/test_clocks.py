@@ -40,17 +40,13 @@ class Elsewhere:
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory):
+def rig(tmp_path_factory, launcher):
     child = os.fork()
     if child == 0:
         os._exit(1 if move_clock(1) else 0)
     if os.waitpid(child, 0)[1]:
         pytest.skip("time namespaces are refused here")
-    before = dict(os.environ)
-    with Launcher() as launcher:
-        yield Rig(launcher, tmp_path_factory.mktemp("clocks"))
-    os.environ.clear()
-    os.environ.update(before)
+    return Rig(launcher, tmp_path_factory.mktemp("clocks"))
 
 
 def test_a_clock_that_is_ahead_is_bounded_and_taken_off(rig):

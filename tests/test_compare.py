@@ -131,9 +131,9 @@ def test_500_cases_take_well_under_a_second():
     rng = np.random.default_rng(9)
     many = [dataclasses.replace(CASE, size_bytes=4 * k) for k in range(1, 501)]
     old, new = ([summary(case, np.exp(rng.normal(0, 0.1, 5))) for case in many] for _ in range(2))
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(compare(*runs(), old, new).changes) == 500
-    assert time.perf_counter() - began < 1.5  # about 0.4 s on two cores; other tests may run beside this one
+    assert time.process_time() - began < 1.5  # about 0.4 s; what else runs on the machine does not count
 
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from bench.measure import confine, environment
+from bench.measure import confine, network
 
 LISTENING = """
 import socket, sys
@@ -35,7 +35,7 @@ def descriptor(process, host: str) -> int:
 
 
 def test_an_open_port_is_kept_to_loopback_and_another_one_left_alone(child):
-    loopback = environment.loopback_interface()
+    loopback = network.interface_of(network.LOOPBACK)
     if confine.to_interface(child.pid, loopback):
         pytest.skip("this system does not lend descriptors of children")
     assert confine.interface_of(child.pid, descriptor(child, "0.0.0.0")) == loopback

@@ -14,37 +14,49 @@ import pytest
 from conftest import TINY, CommandLine
 from test_measure import assert_nothing_left
 
-SLOW = TINY.replace("iterations: 8", "iterations: 4000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
+# What rank 1 does at this size, and what must be said of it.
+PLANTED = {
+    "raise": (1024, "raised", "planted fault"),
+    "exit": (2048, "exited", "status 0 before it was done"),
+    "kill": (4096, "killed", "SIGKILL"),
+    "stop": (8192, "hang", "is stopped"),
+    "hang": (16384, "hang", "not in the collective, but in _hang"),
+}
+UNHARMED = {512, 65536}
 
 
-@pytest.mark.parametrize(
-    ("do", "kind", "words"),
-    [
-        ("raise", "raised", "planted fault"),
-        ("exit", "exited", "status 0 before it was done"),
-        ("kill", "killed", "SIGKILL"),
-        ("stop", "hang", "is stopped"),
-        ("hang", "hang", "not in the collective, but in _hang"),
-    ],
-)
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_fault_costs_its_case_only(cli, do, kind, words, world_size):
-    config = cli.config()
-    fault = f"faults=[{{do: {do}, rank: 1, iteration: 4, size: 4KiB}}]"
+@pytest.fixture(scope="module")
+def harmed(tmp_path_factory, launcher):
+    """One run with every fault at a size of its own, in two world sizes, and its report."""
+    cli = CommandLine(tmp_path_factory.mktemp("harmed"))
+    faults = [f"{{do: {do}, rank: 1, iteration: 4, size: {size}}}" for do, (size, *_) in PLANTED.items()]
+    sizes = sorted(UNHARMED | {size for size, *_ in PLANTED.values()})
+    settings = [f"faults=[{', '.join(faults)}]", f"sizes={sizes}", "world_sizes=[2, 3]", "timeout=2s"]
     began = time.monotonic()
-    done = cli(
-        "run", config, "--no-plots", "--set", fault, "--set", "timeout=2s", "--set", f"world_sizes=[{world_size}]"
-    )
+    done = cli("run", cli.config(), "--no-plots", *(word for setting in settings for word in ("--set", setting)))
     assert time.monotonic() - began < 60
     assert done.returncode == 1
-    by_size = {s.case.size_bytes: s for s in cli.only_run().samples}
-    failure = by_size[4096].failure
+    assert_nothing_left(cli)
+    return cli.only_run(), CommandLine(cli.folder, launcher)("report", "--format", "markdown").stdout
+
+
+@pytest.mark.parametrize("do", PLANTED)
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_fault_is_recorded_with_its_rank_and_reason(harmed, do, world_size):
+    run, report = harmed
+    size, kind, words = PLANTED[do]
+    (failure,) = (s.failure for s in run.samples if (s.case.size_bytes, s.case.world_size) == (size, world_size))
     assert (failure.kind, failure.rank) == (kind, 1), failure
     assert words in failure.text
-    assert by_size[65536].failure is None
-    assert cli.only_run().manifest["status"] == "complete"
-    assert words in cli("report", "--format", "markdown").stdout
-    assert_nothing_left(cli)
+    assert words in report
+
+
+def test_a_fault_costs_its_case_only(harmed):
+    run, _ = harmed
+    good = [(s.case.world_size, s.case.size_bytes) for s in run.samples if s.failure is None]
+    assert sorted(good) == [(n, size) for n in (2, 3) for size in sorted(UNHARMED)]
+    assert len(run.samples) == run.plan.total
+    assert run.manifest["status"] == "complete"
 
 
 def test_ranks_that_cannot_join_fail_their_cases_with_the_reason(cli):
@@ -74,10 +86,11 @@ def ranks_of(pid: int) -> list[psutil.Process]:
     return found
 
 
-MANY = TINY.replace("launches: 1", "launches: 20").replace("iterations: 8", "iterations: 60")
+# Seconds long: there must be time to interrupt it.
+MANY = TINY.replace("launches: 1", "launches: 10").replace("iterations: 8", "iterations: 30")
 
 
-def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli):
+def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli, warm):
     config = cli.config(MANY)
     process = cli.start("run", config, "--no-plots", start_new_session=True)
     wait_for_samples(cli, 3)
@@ -92,7 +105,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli
     assert first.manifest["status"] == "interrupted"
     kept = (first.path / "samples.jsonl").read_bytes()
     assert 3 <= len(first.samples) < first.plan.total
-    done = cli("run", "--resume", "tiny", "--no-plots")
+    done = warm("run", "--resume", "tiny", "--no-plots")
     assert done.returncode == 0, done.stderr
     again = cli.only_run()
     assert (again.path / "samples.jsonl").read_bytes().startswith(kept)
@@ -113,21 +126,23 @@ def test_ctrl_c_while_torch_is_still_loading(cli):
     assert_nothing_left(cli)
 
 
-def test_the_ranks_end_when_the_parent_is_killed_and_the_run_can_go_on(cli):
+def test_the_ranks_end_when_the_parent_is_killed_and_only_then_can_the_run_go_on(cli, warm):
     with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
         cli.environment["TMPDIR"] = place
-        killed_while_measuring(cli, Path(place))
-        assert cli("list").stdout.count("interrupted") == 1
+        killed_while_measuring(cli, warm, Path(place))
+        assert warm("list").stdout.count("interrupted") == 1
         assert cli("run", "--resume", str(cli.runs()[0]), "--no-plots").returncode == 0
         # Removed by the ranks, or by the next run if the parent died between two launches.
         assert not [*Path(place).glob("collbench-*")]
-    del cli.environment["TMPDIR"]
     assert len(cli.only_run().samples) == cli.only_run().plan.total
 
 
-def killed_while_measuring(cli, place: Path) -> None:
+def killed_while_measuring(cli, warm, place: Path) -> None:
     process = cli.start("run", cli.config(MANY), "--no-plots")
     wait_for_samples(cli, 2)
+    done = warm("run", "--resume", "tiny")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "another process is measuring" in done.stderr
     while len(ranks_of(process.pid)) < 2:  # between two launches there are none
         time.sleep(0.01)
     assert [*place.glob("collbench-*")]
@@ -136,22 +151,21 @@ def killed_while_measuring(cli, place: Path) -> None:
     assert_nothing_left(cli)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_ended_from_outside_is_named(cli, number):
-    process = cli.start(
-        "run", cli.config(SLOW), "--no-plots", "--set", "timeout=2s", "--set", "sampling.iterations=9000"
-    )
-    deadline = time.monotonic() + 60
-    while len(ranks_of(process.pid)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
-    victim = next(p for p in ranks_of(process.pid))
-    victim.send_signal(number)
+def test_a_rank_ended_from_outside_is_named(cli):
+    """In the first launch one is killed, in the second one is stopped."""
+    text = TINY.replace("iterations: 8", "iterations: 9000").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
+    process = cli.start("run", cli.config(text), "--no-plots", "--set", "timeout=2s", "--set", "launches=2")
+    for ended, number in enumerate((signal.SIGKILL, signal.SIGSTOP)):
+        wait_for_samples(cli, ended)
+        deadline = time.monotonic() + 60
+        while len(ranks_of(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        ranks_of(process.pid)[0].send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == 1
-    (samples,) = cli.only_run().samples
-    assert samples.failure.kind == ("killed" if number == signal.SIGKILL else "hang")
-    assert samples.failure.rank in {0, 1}
+    assert [s.failure.kind for s in cli.only_run().samples] == ["killed", "hang"]
+    assert all(s.failure.rank in {0, 1} for s in cli.only_run().samples)
     assert_nothing_left(cli)
 
 
@@ -165,20 +179,11 @@ def test_two_runs_at_once_do_not_meet_and_each_notices_the_other(cli):
         assert "other processes used" in output
 
 
-def test_a_run_in_progress_cannot_be_resumed(cli):
-    process = cli.start("run", cli.config(MANY), "--no-plots")
-    wait_for_samples(cli)
-    done = cli("run", "--resume", "tiny")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "another process is measuring" in done.stderr
-    process.kill()
-    process.communicate()
-    assert_nothing_left(cli)
-
-
-def test_a_disk_that_fills_while_measuring(small_disk):
-    cli = CommandLine(small_disk)
-    text = TINY.replace("launches: 1", "launches: 6").replace("iterations: 8", "iterations: 800")
+def test_a_disk_that_fills_while_measuring(small_disk, launcher):
+    cli, warm = CommandLine(small_disk), CommandLine(small_disk, launcher)
+    (small_disk / "filler").write_bytes(bytes(16 * 1024))
+    # 7 kB a case: twice what is left beside the run's other files.
+    text = TINY.replace("launches: 1", "launches: 3").replace("iterations: 8", "iterations: 200")
     done = cli("run", cli.config(text), "--no-plots")
     assert done.returncode == 2, done.stderr
     assert "the disk is full; what was measured is kept" in done.stderr and "Traceback" not in done.stderr
@@ -186,5 +191,5 @@ def test_a_disk_that_fills_while_measuring(small_disk):
     assert 0 < len(run.samples) < run.plan.total and not run.warnings
     assert_nothing_left(cli)
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
-    assert cli("run", "--resume", "tiny", "--no-plots").returncode == 0
+    assert warm("run", "--resume", "tiny", "--no-plots").returncode == 0
     assert len(cli.only_run().samples) == run.plan.total

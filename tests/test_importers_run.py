@@ -143,21 +143,21 @@ def test_repeats_within_one_file_are_told(tmp_path):
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────
-def test_every_verb_works_on_an_imported_run(cli):
-    (cli.folder / "all_reduce 4 GPUs.txt").write_text(foreign.nccl())
-    done = cli("import", "nccl-tests", "all_reduce 4 GPUs.txt")
+def test_every_verb_works_on_an_imported_run(warm):
+    (warm.folder / "all_reduce 4 GPUs.txt").write_text(foreign.nccl())
+    done = warm("import", "nccl-tests", "all_reduce 4 GPUs.txt")
     assert done.returncode == 0 and not done.stderr, done.stderr
     first, *_ = done.stdout.splitlines()
     assert first == "imported all_reduce 4 GPUs.txt (nccl-tests 2.17.8): 4 rows → 8 results of 8 cases in 1 launch"
-    (path,) = cli.runs()
+    (path,) = warm.runs()
     assert path.name.endswith("Z-all_reduce-4-GPUs") and f"results/{path.name}\n" in done.stdout
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["status"] == "complete" and manifest["imported"]["files"][0]["name"] == "all_reduce 4 GPUs.txt"
     assert (path / "config.yaml").read_text().startswith("# imported from nccl-tests 2.17.8")
 
-    shown = cli("report")
+    shown = warm("report")
     assert shown.returncode == 0 and shown.stdout.split("\n\nresults/")[0] in done.stdout
-    rows = list(csv.DictReader(io.StringIO(cli("report", "--format", "csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(warm("report", "--format", "csv").stdout)))
     assert {row["interval"] for row in rows} == {"none"} and {row["time_low_s"] for row in rows} == {""}
     for arguments, words in (
         (["plots"], "plots/"),
@@ -166,9 +166,9 @@ def test_every_verb_works_on_an_imported_run(cli):
         (["compare", path.name, path.name, "--format", "json"], '"verdict": "INCONCLUSIVE"'),
         (["plan", "--from", path.name], "imported"),
     ):
-        other = cli(*arguments)
+        other = warm(*arguments)
         assert other.returncode == 0 and words in other.stdout, other.stdout + other.stderr
-    assert not list((cli.folder / "plots" / path.name).glob("modes*"))
+    assert not list((warm.folder / "plots" / path.name).glob("modes*"))
 
 
 def test_wrong_results_are_kept_as_failures(cli):
@@ -189,19 +189,19 @@ def test_wrong_results_are_kept_as_failures(cli):
         (["param", "good.txt"], "no COMMS-RES row"),
     ],
 )
-def test_a_fault_is_one_line_and_leaves_nothing(cli, arguments, words):
-    (cli.folder / "good.txt").write_text(foreign.nccl())
-    (cli.folder / "bad.txt").write_text("hello\n")
-    done = cli("import", *arguments)
+def test_a_fault_is_one_line_and_leaves_nothing(warm, arguments, words):
+    (warm.folder / "good.txt").write_text(foreign.nccl())
+    (warm.folder / "bad.txt").write_text("hello\n")
+    done = warm("import", *arguments)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and words in done.stderr
-    assert not (cli.folder / "results").exists()
+    assert not (warm.folder / "results").exists()
 
 
-def test_a_full_disk_leaves_no_half_of_a_run(cli, small_disk):
+def test_a_full_disk_leaves_no_half_of_a_run(warm, small_disk):
     sizes = tuple(1024 * step for step in range(1, 200))
-    (cli.folder / "x.txt").write_text(foreign.nccl(sizes=sizes))
-    (cli.folder / "results").symlink_to(small_disk)
-    done = cli("import", "nccl-tests", "x.txt")
+    (warm.folder / "x.txt").write_text(foreign.nccl(sizes=sizes))
+    (warm.folder / "results").symlink_to(small_disk)
+    done = warm("import", "nccl-tests", "x.txt")
     assert done.returncode == 2 and "the disk is full" in done.stderr and "Traceback" not in done.stderr
     assert not list(small_disk.glob("*/samples.jsonl"))
 

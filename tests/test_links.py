@@ -12,7 +12,6 @@ import time
 import psutil
 import pytest
 
-from bench.measure.launcher import Launcher
 from conftest import ROOT
 from proof import links
 from proof.rig import Rig
@@ -56,16 +55,6 @@ def left_behind() -> list[str]:
 
 def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.fixture(scope="module")
-def launcher():
-    """One for all tests: loading torch takes longer than any of them. Sets variables: they are put back."""
-    before = dict(os.environ)
-    with Launcher() as entered:
-        yield entered
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ seed: 1
 """
 
 
-def test_pipelined_is_several_calls_between_two_stamps_and_verified(cli):
-    config = cli.config(BASE.replace("sizes: [4KiB]", "sizes: [4KiB, 1MiB]"))
+def test_pipelined_is_several_calls_between_two_stamps_and_verified(warm):
+    config = warm.config(BASE.replace("sizes: [4KiB]", "sizes: [4KiB, 1MiB]"))
     dtypes = "dtypes=[float32, bfloat16]"
-    done = cli("run", config, "--no-plots", "--set", "metrics=[isolated, pipelined]", "--set", dtypes)
+    done = warm("run", config, "--no-plots", "--set", "metrics=[isolated, pipelined]", "--set", dtypes)
     assert done.returncode == 0, done.stderr
-    samples = cli.only_run().samples
+    samples = warm.only_run().samples
     assert {(s.case.metric, s.case.depth, s.timed.calls) for s in samples} == {
         ("isolated", 1, 1),
         ("pipelined", 20, 20),
@@ -42,30 +42,30 @@ def test_a_pipeline_never_needs_a_refill_in_between(dtype):
     assert pool_slots(case, 0) * fresh_calls(case) >= 20
 
 
-def test_a_wrong_element_in_a_pipeline_is_caught(cli):
+def test_a_wrong_element_in_a_pipeline_is_caught(warm):
     fault = "faults=[{do: corrupt, rank: 1, iteration: 30}]"
-    done = cli("run", cli.config(BASE), "--no-plots", "--set", "metrics=[pipelined]", "--set", fault)
+    done = warm("run", warm.config(BASE), "--no-plots", "--set", "metrics=[pipelined]", "--set", fault)
     assert done.returncode == 1
-    assert cli.only_run().samples[0].failure.kind == "wrong"
+    assert warm.only_run().samples[0].failure.kind == "wrong"
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_pairs_are_measured_round_by_round_and_verified(cli, world_size):
-    config = cli.config(BASE.replace("all_reduce", "pairwise").replace("iterations: 10", "iterations: 12"))
-    done = cli("run", config, "--no-plots", "--set", f"world_sizes=[{world_size}]")
+def test_pairs_are_measured_round_by_round_and_verified(warm, world_size):
+    config = warm.config(BASE.replace("all_reduce", "pairwise").replace("iterations: 10", "iterations: 12"))
+    done = warm("run", config, "--no-plots", "--set", f"world_sizes=[{world_size}]")
     assert done.returncode == 0, done.stderr
-    (samples,) = cli.only_run().samples
+    (samples,) = warm.only_run().samples
     assert samples.timed.duration_ns.shape == (12, world_size)
     if world_size == 3:  # one rank rests in each round: it takes no time worth naming
         assert (samples.timed.duration_ns.min(axis=1) < samples.timed.duration_ns.max(axis=1) / 2).all()
 
 
-def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(cli):
+def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(warm):
     fault = "faults=[{do: corrupt, rank: 2, iteration: 1}]"
-    config = cli.config(BASE.replace("all_reduce", "pairwise").replace("[2]", "[4]"))
-    done = cli("run", config, "--no-plots", "--set", fault)
+    config = warm.config(BASE.replace("all_reduce", "pairwise").replace("[2]", "[4]"))
+    done = warm("run", config, "--no-plots", "--set", fault)
     assert done.returncode == 1
-    (samples,) = cli.only_run().samples
+    (samples,) = warm.only_run().samples
     assert (samples.failure.kind, samples.failure.rank) == ("wrong", 2)
     assert "of rank 0's data" in samples.failure.text
 
@@ -76,17 +76,17 @@ def test_one_rank_has_nobody_to_pair_with():
     assert "needs 2 ranks" in skip.reason
 
 
-def test_a_deadline_and_real_time_are_cases_of_their_own(cli):
-    config = cli.config(BASE)
+def test_a_deadline_and_real_time_are_cases_of_their_own(warm):
+    config = warm.config(BASE)
     settings = ["sync=deadline"]
     if environment.realtime_obstacle() is None:
         settings.append("scheduling=rr")
     for setting in settings:
-        done = cli("run", config, "--no-plots", "--set", setting)
+        done = warm("run", config, "--no-plots", "--set", setting)
         assert done.returncode == 0, done.stderr
-        assert setting in cli.runs()[-1].joinpath("summary.csv").read_text()
-    assert cli("run", config, "--no-plots").returncode == 0
-    compared = cli("compare", str(cli.runs()[0]), str(cli.runs()[-1]))
+        assert setting in warm.runs()[-1].joinpath("summary.csv").read_text()
+    assert warm("run", config, "--no-plots").returncode == 0
+    compared = warm("compare", str(warm.runs()[0]), str(warm.runs()[-1]))
     assert compared.returncode == 3
     assert "no measured case in common" in compared.stderr
 
@@ -101,9 +101,9 @@ def test_real_time_that_is_not_permitted_is_a_skip_with_its_reason():
     assert not plan.blocks and plan.skips[0].reason == "no"
 
 
-def test_the_dispatch_floor_is_below_the_operation(cli):
-    assert cli("run", cli.config(BASE), "--no-plots").returncode == 0
-    (samples,) = cli.only_run().samples
+def test_the_dispatch_floor_is_below_the_operation(warm):
+    assert warm("run", warm.config(BASE), "--no-plots").returncode == 0
+    (samples,) = warm.only_run().samples
     assert all(0 < floor < np.median(samples.timed.duration_ns) for floor in samples.usage.floor_ns)
 
 
@@ -112,26 +112,28 @@ def test_a_cycle_is_one_for_what_goes_through_no_rounds():
     assert [cycle(Case("pairwise", "gloo", n, "float32", 4096)) for n in (4, 5)] == [3, 5]
 
 
-def test_a_planted_fault_for_a_rank_that_never_exists_is_refused(cli):
-    done = cli("plan", cli.config(BASE + "faults: [{do: late, rank: 7}]\n"))
+def test_a_planted_fault_for_a_rank_that_never_exists_is_refused(warm):
+    done = warm("plan", warm.config(BASE + "faults: [{do: late, rank: 7}]\n"))
     assert done.returncode == 2
     assert "no world size has a rank 7" in done.stderr
 
 
-def test_who_is_late_is_named_by_the_command_line(cli):
+def test_who_is_late_is_named_by_the_command_line(warm):
     fault = "faults=[{do: late, rank: 1, delay: 20ms}]"
-    assert cli("run", cli.config(BASE), "--no-plots", "--set", fault, "--set", "sampling.iterations=40").returncode == 0
-    done = cli("diagnose")
+    assert (
+        warm("run", warm.config(BASE), "--no-plots", "--set", fault, "--set", "sampling.iterations=40").returncode == 0
+    )
+    done = warm("diagnose")
     assert done.returncode == 0
     assert "rank 1 of 2 on gloo is late" in done.stdout
-    assert '"rank": 1' in cli("diagnose", "--format", "json").stdout
+    assert '"rank": 1' in warm("diagnose", "--format", "json").stdout
 
 
-def test_a_pilot_is_asked_by_the_command_line(cli):
-    assert cli("run", cli.config(BASE.replace("launches: 1", "launches: 3")), "--no-plots").returncode == 0
-    done = cli("plan", "--from", "tiny", "--precision", "20%")
+def test_a_pilot_is_asked_by_the_command_line(warm):
+    assert warm("run", warm.config(BASE.replace("launches: 1", "launches: 3")), "--no-plots").returncode == 0
+    done = warm("plan", "--from", "tiny", "--precision", "20%")
     assert done.returncode == 0, done.stderr
     assert "launches" in done.stdout
-    wrong = cli("plan", "--from", "tiny", "--precision", "2x")
+    wrong = warm("plan", "--from", "tiny", "--precision", "2x")
     assert wrong.returncode == 2 and "not a share" in wrong.stderr
-    assert cli("plan").returncode == 2
+    assert warm("plan").returncode == 2

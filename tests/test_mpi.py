@@ -15,7 +15,7 @@ from bench.analyze.trust import warnings_of
 from bench.backends import BACKENDS, lack
 from bench.config import parse
 from bench.errors import MpirunError
-from bench.measure import calls, confine, environment, libraries, mpi_calls, mpirun
+from bench.measure import calls, confine, environment, libraries, mpi_calls, mpirun, network
 from bench.measure.launcher import Launcher
 from bench.measure.meeting import PREFIX
 from bench.measure.mpirun import MEMORY, MpiLauncher
@@ -170,7 +170,7 @@ def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
                 with_address = [one for one in child.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
                 outside = [one for one in with_address if not one.laddr.ip.startswith(confine.LOOPBACKS)]
                 assert {confine.interface_of(child.pid, one.fd) for one in outside} <= {
-                    environment.loopback_interface()
+                    network.interface_of(network.LOOPBACK)
                 }
             except (psutil.Error, OSError):  # it has ended meanwhile
                 continue
@@ -192,7 +192,7 @@ def test_ctrl_c_leaves_nothing_and_what_was_measured_is_kept(cli):
     assert process.returncode == 130
     assert "run --resume" in err and "Traceback" not in err
     assert_nothing_left(cli)
-    assert in_memory() == before
+    assert in_memory() <= before
     assert all(one.failure is None for one in cli.only_run().samples)
 
 

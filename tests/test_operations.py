@@ -10,7 +10,6 @@ from bench.cases import combinations, obstacle
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.measure import channel, environment
-from bench.measure.launcher import Launcher
 from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
 from bench.records import Case
 
@@ -26,12 +25,6 @@ launches: 1
 MACHINE = environment.machine()
 ANSWER_S = 120.0
 PAIRS = {"send_recv", "exchange", "pairwise"}
-
-
-@pytest.fixture(scope="module")
-def launcher():
-    with Launcher() as one:
-        yield one
 
 
 def selected(*sets: str) -> tuple[list[Case], dict[str, str]]:

@@ -1,4 +1,7 @@
-"""Every command of the README works as it stands there."""
+"""Every command of the README works as it stands there.
+
+The first command of each verb runs in a process of its own, which finds what an import elsewhere would hide.
+"""
 
 import re
 import shutil
@@ -7,13 +10,15 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, called_here
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
 LINES = [line.split("  #")[0].strip() for line in BLOCKS.splitlines() if line.strip() and not line.startswith("#")]
 COMMANDS = [line for line in LINES if line.startswith("python run_bench.py")]
 TARGETS = [line for line in LINES if line.startswith("make")]
+VERBS = [line.split()[2] for line in COMMANDS]
+FIRST_OF_VERB = {COMMANDS[VERBS.index(verb)] for verb in VERBS}
 
 
 def test_the_readme_shows_commands():
@@ -31,16 +36,23 @@ def checkout(tmp_path_factory):
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_command(line, checkout):
+def test_command(line, checkout, launcher):
     arguments = line.replace("python run_bench.py", "").split()
-    quick = []
-    if arguments[0] == "run" and "configs/smoke.yaml" not in arguments and "--resume" not in arguments:
-        quick = ["--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]"]
-    if any(argument.startswith("budget=") for argument in arguments):
-        quick += ["--set", "budget=4s"]
-    command = [sys.executable, str(ROOT / "run_bench.py"), *arguments, *quick]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=120)
+    if line in FIRST_OF_VERB:
+        command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=120)
+    else:
+        done = called_here(checkout, launcher, (*arguments, *quick(arguments)))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def quick(arguments: list[str]) -> list[str]:
+    """What makes a run short."""
+    if arguments[0] != "run":
+        return []
+    settings = ["launches=1", "sampling.seconds_per_case=0.05", "sizes=[1KiB]"]
+    settings += ["budget=2s"] * any(argument.startswith("budget=") for argument in arguments)
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 @pytest.mark.parametrize("line", TARGETS)

@@ -56,8 +56,9 @@ def _of_an_import(run: Run, imported: Json) -> dict[str, str]:
 
 
 def _of_a_measurement(run: Run) -> dict[str, str]:
-    hosts = [session.get("host", {}) for session in run.environment]
+    hosts = [host for session in run.environment for host in session.get("hosts") or [session.get("host", {})]]
     facts = {name: _all(_dig(host, name) for host in hosts) for name in FACTS}
+    facts["launcher"] = _all(session.get("job", {}).get("launcher", "none") for session in run.environment)
     facts["gpus"] = _all(_gpus(host, "name") for host in hosts)
     facts["gpu driver"] = _all(_gpus(host, "driver", count=False) for host in hosts)
     facts["infiniband"] = _all(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)

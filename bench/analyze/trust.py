@@ -4,7 +4,8 @@ In: a `Run` and its summaries. Out: warnings, the gravest first. Each says what 
 something can be done.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from bench.analyze.stats import FOREIGN_CPU_LIMIT
 from bench.analyze.topology import impossible
@@ -25,6 +26,15 @@ THROTTLED = {
 }
 # Launches from which on an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 5
+# In what the hosts of a job should not differ, with the place of it in a host's record; and if there are GPUs.
+COMPARED: dict[str, Callable[[Json], Any]] = {
+    "torch": lambda host: host.get("packages", {}).get("torch"),
+    "CollBench at commit": lambda host: host.get("commit"),
+}
+COMPARED_WITH_GPUS: dict[str, Callable[[Json], Any]] = {
+    "NCCL": lambda host: host.get("nccl"),
+    "GPU driver": lambda host: next((gpu.get("driver") for gpu in host.get("gpus", [])), None),
+}
 
 
 def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
@@ -96,16 +106,34 @@ def _of_completeness(run: Run) -> Iterable[str]:
 
 
 def _of_the_machine(run: Run, session: Json) -> Iterable[str]:
-    host, before = session.get("host", {}), session.get("before", {})
-    cores = host.get("cpu", {}).get("usable_cores")
-    crowded = sorted(
-        {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu" and cores}
-        - set(range(1, (cores or 0) + 1))
-    )
+    hosts: list[Json] = session.get("hosts") or [{**session.get("host", {}), "before": session.get("before", {})}]
+    hosts = [{**hosts[0], "after": session.get("after", {})}, *hosts[1:]]
+    for host in hosts:
+        where = f"host {host.get('hostname')}: " if len(hosts) > 1 else ""
+        for warning in (*_of_a_host(run, host), *_of_the_gpus(host), *_of_its_variables(host)):
+            yield where + warning
+    on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
+    compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
+    for host in hosts[1:]:
+        for what, fact in compared.items():
+            theirs, ours = fact(host), fact(hosts[0])
+            if theirs != ours:
+                yield f"host {host.get('hostname')} has {what} {theirs}, rank 0 has {ours}: make them equal"
+
+
+def _of_a_host(run: Run, host: Json) -> Iterable[str]:
+    cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores")
+    worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
+    crowded = sorted(n for n in worlds if cores and _ranks_on(host, n) > cores)
     if crowded:
         sizes = ", ".join(map(str, crowded))
         yield f"more ranks than the {cores} cores at world size {sizes}: that measures scheduling as much as transport"
-    load = before.get("load")
+    if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
+        yield (
+            "a rank may run on one core only, where its caller and gloo's thread fight for it: start the ranks without "
+            "binding (mpirun --bind-to none, srun --cpu-bind=none)"
+        )
+    load = host.get("before", {}).get("load")
     if load and cores and load[0] / cores > LOAD_LIMIT:
         yield f"the machine was not idle at the start (load average {load[0]:.2f} on {cores} cores)"
     governor = host.get("cpu", {}).get("governor")
@@ -113,7 +141,9 @@ def _of_the_machine(run: Run, session: Json) -> Iterable[str]:
         yield f"CPU frequency governor is {governor}: clocks follow the load; `cpupower frequency-set -g performance`"
     if host.get("cgroup_cpu_max", "max").split()[0] not in {"max", "not"}:
         yield f"a cgroup limits the CPU ({host['cgroup_cpu_max']}): ranks may be throttled"
-    yield from _of_the_gpus(session)
+
+
+def _of_its_variables(host: Json) -> Iterable[str]:
     debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if debug not in {"OFF", "0"}:
         yield f"TORCH_DISTRIBUTED_DEBUG={debug} makes collectives several times slower: unset it"
@@ -140,10 +170,15 @@ def _of_the_start(run: Run) -> Iterable[str]:
     yield from dict.fromkeys(remark for launch in launches for remark in launch.get("remarks", []))
 
 
-def _of_the_gpus(session: Json) -> Iterable[str]:
+def _ranks_on(host: Json, world_size: int) -> int:
+    """How many ranks of a world run on this host; all of them where there is no job."""
+    return sum(rank < world_size for rank in host["ranks"]) if "ranks" in host else world_size
+
+
+def _of_the_gpus(host: Json) -> Iterable[str]:
     """Throttled, before or after: then the clocks were not those of the card."""
     for moment in ("before", "after"):
-        for index, gpu in enumerate(session.get(moment, {}).get("gpus") or []):
+        for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
             reasons = gpu.get("throttle_reasons")
             named = [name for bit, name in THROTTLED.items() if isinstance(reasons, int) and reasons & bit]
             if named:

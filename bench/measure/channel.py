@@ -8,7 +8,6 @@ The key keeps out strangers, and other jobs that find the port by accident. What
 can read a cluster's network can read the numbers, too.
 """
 
-import contextlib
 import errno
 import json
 import os
@@ -26,8 +25,8 @@ SAMPLED = b"sampled\n"
 HANDSHAKE_S = 10
 # A message that has begun arrives whole within this time, or its sender is stuck.
 MESSAGE_S = 30
-# When a whole host goes silent: asked after 10 s, three times, 5 s apart, so that it is noticed after 25 s.
-KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+# When a whole host goes silent, its kernel is asked after so long, and again so often, so many seconds apart.
+SILENT_S, ASK_AGAIN_S, ASK_TIMES = 10, 5, 3
 # All ranks of a large job may knock in the same second.
 BACKLOG = 1024
 
@@ -83,49 +82,43 @@ def listen_here(path: str) -> socket.socket:
     return listener
 
 
-def answer(caller: socket.socket, key: bytes) -> Connection | None:
-    """The connection to a caller; None if it does not know the key."""
+def answer(caller: socket.socket, key: bytes) -> Connection:
+    """The connection to a caller; raises AuthenticationError if it does not know the key."""
     return _proven(caller, key, asked=True)
 
 
 # ── who asks ─────────────────────────────────────────────────────────────────────────────────────
-def connect(host: str, port: int, key: bytes, seconds: float) -> Connection | None:
-    """A connection to whoever listens there; None if nobody does, or if they have another key."""
-    try:
-        caller = socket.create_connection((host, port), timeout=seconds)
-    except OSError:
-        return None
-    return _proven(caller, key, asked=False)
+def connect(host: str, port: int, key: bytes, seconds: float) -> Connection:
+    """A connection to whoever listens there; raises OSError if nobody does, AuthenticationError without the key."""
+    return _proven(socket.create_connection((host, port), timeout=seconds), key, asked=False)
 
 
-def connect_here(path: str, key: bytes) -> Connection | None:
+def connect_here(path: str, key: bytes) -> Connection:
     """The same over a Unix socket."""
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         caller.connect(path)
     except OSError:
         caller.close()
-        return None
+        raise
     return _proven(caller, key, asked=False)
 
 
-def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection | None:
+def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
     raw.settimeout(None)
     if raw.family != socket.AF_UNIX:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEPALIVE.items():
-            if hasattr(socket, name):  # macOS has not all of them
-                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     line = Connection(raw.detach())
     limit(line, HANDSHAKE_S)
+    bear_silence(line, SILENT_S)
     try:
         for step in (deliver_challenge, answer_challenge) if asked else (answer_challenge, deliver_challenge):
             step(line, key)
     # AssertionError: how Python 3.11 says that the other end speaks another language.
     except (AuthenticationError, AssertionError, EOFError, OSError):
         line.close()
-        return None
+        raise AuthenticationError("the other end does not know the key") from None
     limit(line, MESSAGE_S)
     return line
 
@@ -136,6 +129,25 @@ def limit(line: Connection, seconds: int) -> None:
     It is the kernel's own limit, because a `Connection` has none; `poll` is not affected.
     """
     value = struct.pack("ll", seconds, 0)
-    with contextlib.closing(socket.socket(fileno=os.dup(line.fileno()))) as view:
+    with _socket_of(line) as view:
         view.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         view.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+
+def bear_silence(line: Connection, seconds: int) -> None:
+    """From now on this end breaks off when the other host has been silent for so long, and then does not answer."""
+    values = {
+        "TCP_KEEPIDLE": seconds,
+        "TCP_KEEPINTVL": ASK_AGAIN_S,
+        "TCP_KEEPCNT": ASK_TIMES,
+        "TCP_USER_TIMEOUT": 1000 * (seconds + ASK_TIMES * ASK_AGAIN_S),
+    }
+    with _socket_of(line) as view:
+        for name, value in values.items():
+            if view.family != socket.AF_UNIX and hasattr(socket, name):  # macOS has not all of them
+                view.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _socket_of(line: Connection) -> socket.socket:
+    """The same connection as a socket, whose closing does not close it."""
+    return socket.socket(fileno=os.dup(line.fileno()))

@@ -9,10 +9,11 @@ In place, outgoing and incoming data share their elements; out of place, what is
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from bench.backends import BACKENDS
-from bench.operations import placement, rounds
+from bench.operations import partner, placement
 from bench.records import Case
 
 
@@ -122,9 +123,11 @@ def all_to_all_uneven(team: Placed, case: Case, length: int, turn: int) -> Excha
     """Parts of different sizes, one of them empty; part (a + b) mod n goes from a to b, and as much back."""
     parts = uneven_parts(length, team.size)
     sent = tuple(parts[(team.rank + other) % team.size] for other in range(team.size))
+    # Where each part begins if they are laid round twice: what a rank sends to those before us is a stretch of it.
+    begins = list(accumulate(parts + parts, initial=0))
     blocks, start = [], length
     for other in range(team.size):
-        before = sum(parts[(other + earlier) % team.size] for earlier in range(team.rank))
+        before = begins[other + team.rank] - begins[other]
         blocks.append(Block(start, sent[other], other, before))
         start += sent[other]
     return Exchange((0, length), (length, 2 * length), tuple(blocks), sent=sent, received=sent)
@@ -161,8 +164,7 @@ def ring(team: Placed, case: Case, length: int, turn: int) -> Exchange:
 
 def pairwise(team: Placed, case: Case, length: int, turn: int) -> Exchange | None:
     """Both ways, with another partner in each turn; of an odd number one rests."""
-    pairs = rounds(team.size)[turn]
-    other = next((a + b - team.rank for a, b in pairs if team.rank in (a, b)), None)
+    other = partner(team.rank, turn, team.size)
     return None if other is None else _both_ways(length, other, other)
 
 

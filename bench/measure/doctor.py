@@ -17,8 +17,12 @@ from bench.measure.sweep import sweep
 from bench.records import NOT_AVAILABLE, Block, Case, Json, Machine, Plan, Samples, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
-# Each rank holds a socket to each other rank in two groups, beside its own files.
-FILES_A_RANK = 64
+# The parent's pipes to a rank; a rank holds half as many sockets to each other rank, one in each of two groups.
+FILES_A_RANK = 4
+# What each process has open anyway, with room to spare.
+FILES_ANYWAY = 64
+# Fewer ranks than this on one host are no large run.
+RANKS_WANTED = 64
 # NCCL puts its intra-host buffers there; containers often get 64 MiB.
 SHARED_MEMORY_WANTED = 2**30
 
@@ -99,9 +103,13 @@ def _realtime(missing: str | None) -> Finding:
 
 
 def _limits() -> Iterator[Finding]:
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    level: Literal["ok", "note"] = "ok" if files >= 16 * FILES_A_RANK else "note"
-    yield Finding(level, "open files", f"{files} allowed", "" if level == "ok" else "ulimit -n 4096")
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    files = environment.raise_file_limit()
+    ranks = (files - FILES_ANYWAY) // FILES_A_RANK
+    level: Literal["ok", "note"] = "ok" if ranks >= RANKS_WANTED else "note"
+    allowed = f"{files} allowed" if files == soft else f"{soft} allowed, which a run raises to {files}"
+    text = f"{allowed}: enough for {ranks} ranks on this machine"
+    yield Finding(level, "open files", text, "" if level == "ok" else "raise nofile in /etc/security/limits.conf")
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     if shm.is_dir():
         size = os.statvfs(shm)

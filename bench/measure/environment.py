@@ -23,14 +23,22 @@ from typing import Any
 import psutil
 
 from bench import __version__
-from bench.measure import gpus, libraries
+from bench.measure import gpus, libraries, network
 from bench.records import NOT_AVAILABLE, Json, Machine
 from bench.variables import allowed
 
+JOB_VARIABLES = re.compile(
+    r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID|PET_\w+|RAY_JOB_ID"
+    r"|OMPI_COMM_WORLD_\w+|OMPI_MCA_ess_base_jobid|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+"
+)
+# What stands between a launcher and the process that it started.
+WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "env", "timeout", "time", "numactl", "taskset", "nice"})
 # Where the kernel does not tell: the size of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 # By these mpirun finds the hosts of a batch job, and a process the MPI job that it belongs to.
 BATCH_VARIABLES = re.compile(r"SLURM|PBS_|LSB_|LSF_|SGE_|PE_HOSTFILE|FLUX_|PALS_|PMI|PRTE_|OMPI_(?!MCA_|ALLOW)")
+# As many files as 16 thousand ranks on one host need; a limit in the millions makes some programs slow that close all.
+MOST_FILES = 2**16
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -43,24 +51,65 @@ def prepare_process(interface: str | None = None) -> None:
     ways to other machines by itself.
     """
     defaults = {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "0"}
-    loopback = loopback_interface()
+    loopback = network.interface_of(network.LOOPBACK)
     if interface and interface != loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": interface}
     elif loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    raise_file_limit()
     # The fork server does not take over this process's sys.path (Python 3.11), only its environment.
     paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
-def loopback_interface() -> str | None:
-    """Name of the interface that has 127.0.0.1."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(address.address == "127.0.0.1" for address in addresses):
-            return name
-    return None
+def raise_file_limit() -> int:
+    """Let this process, and those that it starts, open as many files as the hard limit permits; returns how many.
+
+    Each rank holds a socket to each other one, and the usual soft limit of 1024 is there for programs of another time.
+    """
+    import resource  # here: Windows, where plans can be made, has none
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard or soft == resource.RLIM_INFINITY:
+        return soft if soft != resource.RLIM_INFINITY else MOST_FILES
+    wanted = max(soft, MOST_FILES)
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):  # macOS refuses more than the kernel has, whatever the hard limit says
+        return soft
+    return most
+
+
+# ── for joining a job ────────────────────────────────────────────────────────────────────────────
+def job_variables() -> dict[str, str]:
+    """The variables in which launchers tell a process of the others, and the pid of the launcher on this host."""
+    found = {name: value for name, value in os.environ.items() if JOB_VARIABLES.fullmatch(name)}
+    return found | {"COLLBENCH_STARTER_PID": str(_starter().pid)}
+
+
+def starter() -> str:
+    """Name of the program that started this one, shells and wrappers left out."""
+    try:
+        return _starter().name()
+    except psutil.Error:
+        return ""
+
+
+def secret() -> str:
+    """What the user lets the processes of a job know each other by."""
+    return os.environ.get("COLLBENCH_SECRET", "")
+
+
+def _starter() -> psutil.Process:
+    process = psutil.Process()
+    with suppress(psutil.Error):
+        for process in psutil.Process().parents():
+            if process.name() not in WRAPPERS:
+                break
+    return process
 
 
 # ── for planning ─────────────────────────────────────────────────────────────────────────────────
@@ -68,7 +117,7 @@ def machine() -> Machine:
     """The facts that a plan depends on."""
     found = len(visible_gpus())
     return Machine(
-        hostname=socket.gethostname(),
+        hostname=hostname(),
         cores=usable_cores(),
         memory_available_bytes=available_memory_bytes(),
         last_level_cache_bytes=last_level_cache_bytes(),
@@ -99,15 +148,20 @@ def torch_build() -> Json | None:
 
 def usable_cores() -> int:
     """Cores that this process may run on (affinity; a cgroup quota is reported apart)."""
+    return len(affinity())
+
+
+def affinity() -> list[int]:
+    """Numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def available_memory_bytes() -> int:
     """Memory that can be taken without swapping, within the cgroup's limit."""
     available = int(psutil.virtual_memory().available)
-    limit, used = _text("/sys/fs/cgroup/memory.max"), _text("/sys/fs/cgroup/memory.current")
+    limit, used = network.text("/sys/fs/cgroup/memory.max"), network.text("/sys/fs/cgroup/memory.current")
     if limit.isdigit() and used.isdigit():
         available = min(available, max(0, int(limit) - int(used)))
     return available
@@ -115,7 +169,7 @@ def available_memory_bytes() -> int:
 
 def last_level_cache_bytes() -> int:
     """Size of the largest cache of the first core."""
-    sizes = [_text(str(path)) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    sizes = [network.text(str(path)) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     factors = {"K": 2**10, "M": 2**20}
     parsed = [int(text[:-1]) * factors[text[-1]] for text in sizes if text[:-1].isdigit() and text[-1] in factors]
     return max(parsed, default=ASSUMED_CACHE_BYTES)
@@ -126,11 +180,16 @@ def visible_gpus() -> list[Any]:
     return gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
+def hostname() -> str:
+    """Name of this host, by which ranks on the same one are known."""
+    return socket.gethostname()
+
+
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
 def host() -> Json:
     """Everything about this host that a number may depend on and that does not change during a run."""
     return {
-        "hostname": socket.gethostname(),
+        "hostname": hostname(),
         "collbench": __version__,
         "commit": commit(),
         "python": platform.python_version(),
@@ -138,7 +197,7 @@ def host() -> Json:
         "torch": torch_build() or NOT_AVAILABLE,
         "kernel": platform.release(),
         "system": platform.system(),
-        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
+        "boot_id": boot(),
         "time_namespace": _link("/proc/self/ns/time"),
         "cpu": {
             "model": _cpu_model(),
@@ -146,13 +205,13 @@ def host() -> Json:
             "physical_cores": psutil.cpu_count(logical=False) or NOT_AVAILABLE,
             "logical_cores": psutil.cpu_count() or NOT_AVAILABLE,
             "last_level_cache_bytes": last_level_cache_bytes(),
-            "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            "hypervisor": "yes" if " hypervisor" in _text("/proc/cpuinfo") else "no",
+            "governor": network.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "hypervisor": "yes" if " hypervisor" in network.text("/proc/cpuinfo") else "no",
         },
         "memory_bytes": psutil.virtual_memory().total,
-        "cgroup_cpu_max": _text("/sys/fs/cgroup/cpu.max"),
-        "network": _network(),
-        "infiniband": _infiniband(),
+        "cgroup_cpu_max": network.text("/sys/fs/cgroup/cpu.max"),
+        "network": network.interfaces(),
+        "infiniband": network.infiniband(),
         "gpus": [gpus.facts(handle) for handle in visible_gpus()],
         "variables": variables(),
     }
@@ -200,14 +259,22 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
     return busy, getattr(times, "steal", None)
 
 
+def boot() -> str:
+    """The same text in all processes of one machine, containers included."""
+    return network.text("/proc/sys/kernel/random/boot_id")
+
+
 def clock() -> str:
-    """Which monotonic clock this process reads: equal texts, one clock (same boot, same time namespace)."""
-    return f"{_text('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/time')}"
+    """Which monotonic clock this process reads: equal texts, one clock (same boot, same time namespace).
+
+    With the host's name, because virtual machines that were woken from one image share a boot id.
+    """
+    return f"{socket.gethostname()} {boot()} {_link('/proc/self/ns/time')}"
 
 
 def throttled_periods() -> int | None:
     """Periods in which this process's cgroup had used up its CPU quota, since it was made."""
-    match = re.search(r"^nr_throttled (\d+)$", _text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
+    match = re.search(r"^nr_throttled (\d+)$", network.text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
@@ -255,36 +322,14 @@ def use_realtime() -> None:
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-def _network() -> list[Json]:
-    addresses, facts = psutil.net_if_addrs(), psutil.net_if_stats()
-    return [
-        {
-            "interface": name,
-            "up": stats.isup,
-            "mtu": stats.mtu,
-            "speed_mbit": stats.speed or NOT_AVAILABLE,
-            "loopback": any(address.address == "127.0.0.1" for address in addresses.get(name, [])),
-            "congestion_control": _text("/proc/sys/net/ipv4/tcp_congestion_control"),
-        }
-        for name, stats in facts.items()
-    ]
-
-
-def _infiniband() -> list[Json]:
-    ports = sorted(Path("/sys/class/infiniband").glob("*/ports/*"))
-    return [
-        {
-            "device": port.parts[-3],
-            "port": port.name,
-            "rate": _text(str(port / "rate")),
-            "state": _text(str(port / "state")),
-        }
-        for port in ports
-    ]
+def gpu_uuid(index: int) -> str | None:
+    """Which GPU the CUDA device of this number is; None if there is none."""
+    handles = visible_gpus()
+    return str(gpus.facts(handles[index])["uuid"]) if index < len(handles) else None
 
 
 def _cpu_model() -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", network.text("/proc/cpuinfo"), re.MULTILINE)
     return match[1] if match else platform.processor() or platform.machine()
 
 
@@ -300,13 +345,6 @@ def nccl_package() -> str:
     return next(
         (v for v in map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12")) if v != NOT_AVAILABLE), NOT_AVAILABLE
     )
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return NOT_AVAILABLE
 
 
 def _link(path: str) -> str:

@@ -78,7 +78,7 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ct
     if sync == "deadline" and seat.gate is not None:
         seat.gate.calibrate()
         barrier = seat.gate.meet_at_deadline
-    yield _group(seat.rank, seat.world_size, backend, device, control, barrier, ctas)
+    yield formed(seat.rank, seat.world_size, backend, device, control, barrier, ctas)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
@@ -99,15 +99,17 @@ def _store(seat: Seat, timeout_s: float) -> dist.Store:
     return dist.TCPStore(host, int(port), seat.world_size, True, master_listen_fd=seat.listener.detach(), **options)
 
 
-def _group(
+def formed(
     rank: int,
     world_size: int,
     backend: str,
     device: torch.device,
-    control: dist.ProcessGroup,
+    control: dist.ProcessGroup | None,
     barrier: Callable[[], None],
-    ctas: int,
+    ctas: int = 0,
 ) -> Group:
+    """What measuring needs of torch's process group, once it is there; control: where results are gathered."""
+
     def gather(value: Any) -> list[Any]:
         everyone: list[Any] = [None] * world_size
         dist.all_gather_object(everyone, value, group=control)
@@ -148,6 +150,7 @@ def facts(group: Group, backend: str) -> Json:
     cuda = group.device.type == "cuda"
     return {
         "rank": group.rank,
+        "hostname": environment.hostname(),
         "device": str(group.device),
         "device_name": torch.cuda.get_device_name(group.device) if cuda else "CPU",
         "torch": torch.__version__,

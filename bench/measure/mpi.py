@@ -4,7 +4,8 @@ In: a `Seat` whose variables make this process a rank of MPI (`mpirun`). Out: a 
 are gathered, and the barrier is made, on a communicator of their own, so that they share no queue with what is timed.
 
 The barrier is MPI's and not the semaphores of `gate`: a call of MPI takes microseconds, and ranks that sleep in a
-semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions: loading it initialises MPI.
+semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions: loading it
+initialises MPI.
 """
 
 import functools
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from bench.layouts import WORLD, layout
-from bench.measure import confine, environment, mpi_calls
+from bench.measure import confine, mpi_calls, network
 from bench.measure.group import Group
 from bench.measure.launcher import Seat
 from bench.measure.team import Calls, Team
@@ -38,7 +39,7 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ct
             f"that mpi4py has loaded ({version()})"
         )
     # Only with another transport than shared memory, such as OMPI_MCA_btl=self,tcp, does a rank listen at all.
-    confine.to_interface(os.getpid(), environment.loopback_interface() or "")
+    confine.to_interface(os.getpid(), network.interface_of(network.LOOPBACK) or "")
     control = world.Dup()
     barrier = control.Barrier
     if sync == "deadline" and seat.gate is not None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import MpirunError
-from bench.measure import confine, environment, libraries, stand_in
+from bench.measure import confine, environment, libraries, network, stand_in
 from bench.measure.launcher import Launcher
 from bench.measure.meeting import Meeting
 from bench.measure.ranks import KILL_WAIT_S, Ranks
@@ -135,7 +135,7 @@ def _places(world_size: int, folder: Path, job: Job | None) -> Places:
 
 def _environment(folder: Path, memory: str, settings: str) -> dict[str, str]:
     """What mpirun finds, and with it the ranks: what the user has set goes before our parameters of Open MPI."""
-    defaults = SHARED_MEMORY_ONLY | {"OMPI_MCA_btl_tcp_if_include": environment.loopback_interface() or ""}
+    defaults = SHARED_MEMORY_ONLY | {"OMPI_MCA_btl_tcp_if_include": network.interface_of(network.LOOPBACK) or ""}
     if memory:
         defaults["OMPI_MCA_btl_sm_backing_directory"] = memory
     wanted = {"TMPDIR": str(folder)} | (AS_ROOT if os.geteuid() == 0 else {})  # mpirun's own files go with the folder
@@ -154,7 +154,7 @@ def _end(process: subprocess.Popen[bytes], lock: int) -> None:
 
 
 def _confined(pid: int) -> tuple[str, ...]:
-    loopback = environment.loopback_interface()
+    loopback = network.interface_of(network.LOOPBACK)
     still_open = confine.to_interface(pid, loopback) if loopback else []
     if not still_open:
         return ()

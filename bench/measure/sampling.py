@@ -7,7 +7,7 @@ without a vote; nothing here looks at a local clock.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from bench.records import Sampling, Timings
 # goes through rounds, so many times all of them.
 FIRST_BLOCK, FIRST_CYCLES = 20, 8
 GROWTH = 1.5
+UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,11 @@ class Sampled:
     stopped_by: str
 
 
-def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1) -> Sampled:
+def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int = UNBOUNDED) -> Sampled:
     """Warm up, then measure until the rule says stop. cycle: iterations until an operation is back at its first
-    round."""
-    warmup = _warm_up(sampling, measure)
+    round. most: no more iterations than this, of the warm-up and of the rest each (`stamps.most_iterations`)."""
+    sampling = _at_most(sampling, most)
+    warmup = _warm_up(sampling, measure, most)
     blocks: list[Agreed] = []
     count = sampling.iterations or _first_block(sampling, warmup, cycle)
     stopped_by = "count" if sampling.iterations else None
@@ -71,6 +73,16 @@ def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float)
     return min(math.ceil(done * (GROWTH - 1)), affordable, sampling.max_iterations - done), None
 
 
+def _at_most(sampling: Sampling, most: int) -> Sampling:
+    """The same with no more iterations than so many; also of a fixed count."""
+    return replace(
+        sampling,
+        iterations=min(sampling.iterations, most) if sampling.iterations else None,
+        max_iterations=min(sampling.max_iterations, most),
+        warmup=min(sampling.warmup, most),
+    )
+
+
 def _first_block(sampling: Sampling, warmup: list[Agreed], cycle: int) -> int:
     """As many as the first decision wants, but no more than the time allows, going by the warm-up."""
     wanted = min(FIRST_BLOCK if cycle == 1 else FIRST_CYCLES * cycle, sampling.max_iterations)
@@ -80,14 +92,15 @@ def _first_block(sampling: Sampling, warmup: list[Agreed], cycle: int) -> int:
     return max(min(wanted, FEWEST_FOR_MEDIAN * cycle), min(wanted, int(sampling.seconds_per_case / one)))
 
 
-def _warm_up(sampling: Sampling, measure: MeasureBlock) -> list[Agreed]:
+def _warm_up(sampling: Sampling, measure: MeasureBlock, most: int) -> list[Agreed]:
     blocks: list[Agreed] = []
     if sampling.warmup:
         blocks.append(measure(sampling.warmup))
     elapsed = sum(block.elapsed_s for block in blocks)
-    if elapsed < sampling.warmup_s:
+    left = most - sampling.warmup
+    if elapsed < sampling.warmup_s and left > 0:
         one = elapsed / sampling.warmup if sampling.warmup else math.inf
-        blocks.append(measure(max(1, math.ceil((sampling.warmup_s - elapsed) / one))))
+        blocks.append(measure(min(left, max(1, math.ceil((sampling.warmup_s - elapsed) / one)))))
     return blocks
 
 

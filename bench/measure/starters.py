@@ -19,10 +19,11 @@ class ByBackend:
 
     def __init__(self) -> None:
         self._launcher = Launcher()
-        self._starters: dict[str, Starter] = {"torch": self._launcher, "mpi4py": MpiLauncher(self._launcher)}
+        self._starters: dict[str, Starter] = {}
 
     def __enter__(self) -> "ByBackend":
-        self._launcher.__enter__()
+        entered = self._launcher.__enter__()
+        self._starters = {"torch": entered, "mpi4py": MpiLauncher(entered)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench import encoding
-from bench.errors import MpirunError
+from bench.errors import LostRankError, MpirunError
 from bench.measure.budget import Spent, next_launch
 from bench.measure.ranks import Ranks
 from bench.measure.supervisor import Watch, watch
@@ -108,7 +108,9 @@ def _launch(
     requested = time.monotonic()
     try:
         ranks = launcher.start(block.world_size, "bench.measure.worker:main", job)
-    except MpirunError as error:  # what needs it cannot be measured, what does not can
+    except LostRankError as error:  # of a job: what needs this rank cannot be measured any more, what does not can
+        return Watch(failure=Failure("start", error.rank, str(error)))
+    except MpirunError as error:  # what needs mpirun cannot be measured, what does not can
         return Watch(failure=Failure("start", None, str(error)))
     try:
         outcome = watch(

@@ -40,6 +40,7 @@ from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle
 from bench.pools import buffer_bytes
 from bench.records import Case, Failure, Job, Samples, Timings, Usage
+from bench.stamps import most_iterations
 
 if TYPE_CHECKING:
     from bench.records import Integers
@@ -114,7 +115,7 @@ def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Se
     def measure_block(count: int) -> Agreed:
         return _agree(group, timing.measure(work, count, case, barrier, tick, group.device), case.depth)
 
-    sampled = sample(job.sampling, measure_block, cycle(case))
+    sampled = sample(job.sampling, measure_block, cycle(case), most_iterations(case))
     failure = _verified(work, group, "after timing")
     alone = work.alone()
     costs = {
@@ -194,6 +195,10 @@ def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str,
         "involuntary": now.involuntary - before.involuntary,
         "rss": _peak_rss_bytes(),
         "stamp": timing.stamp_cost_ns(),
+        "host": environment.boot(),
+        "busy": _difference(now.busy_s, before.busy_s),
+        "steal": _difference(now.steal_s, before.steal_s),
+        "throttled": _difference(now.throttled, before.throttled),
         **costs,
     }
     everyone: list[dict[str, Any]] = group.gather(own)
@@ -204,9 +209,9 @@ def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str,
         peak_rss_bytes=[one["rss"] for one in everyone],
         buffer_bytes=arena.nbytes,
         timer_cost_ns=[one["stamp"] for one in everyone],
-        machine_busy_s=_difference(now.busy_s, before.busy_s),
-        steal_s=_difference(now.steal_s, before.steal_s),
-        throttled=None if now.throttled is None or before.throttled is None else now.throttled - before.throttled,
+        machine_busy_s=_over_hosts(everyone, "busy"),
+        steal_s=_over_hosts(everyone, "steal"),
+        throttled=None if (periods := _over_hosts(everyone, "throttled")) is None else int(periods),
         floor_ns=_known([one["floor"] for one in everyone]),
         deadline_misses=_known([one["misses"] for one in everyone]),
     )
@@ -214,6 +219,16 @@ def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str,
 
 def _known(values: list[Any]) -> list[Any] | None:
     return None if None in values else values
+
+
+def _over_hosts(everyone: list[dict[str, Any]], what: str) -> float | None:
+    """The sum over hosts; of each the least that a rank of it saw, which left out the busiest of their parents."""
+    least: dict[str, float] = {}
+    for one in everyone:
+        if one[what] is None:
+            return None
+        least[one["host"]] = min(one[what], least.get(one["host"], one[what]))
+    return round(sum(least.values()), 4)
 
 
 def _difference(now: float | None, before: float | None) -> float | None:

@@ -28,6 +28,8 @@ from bench.records import Case
 # So many calls are made once and kept: making twenty before each pipelined stretch lets the ranks idle long enough
 # to be seen in it (2 % at 4 KiB). More would be memory for nothing.
 MOST_READY = 64
+# Received objects wait for the check that follows the timed calls: as many of the last ones as this holds.
+MOST_KEPT_BYTES = 64 * 2**20
 # The call in a group of one shows what dispatching costs, whatever the size: a small one will do.
 ALONE_BYTES = 64 * 2**10
 
@@ -280,9 +282,11 @@ class Objects:
     def __init__(self, case: Case, group: Group, seed: int) -> None:
         self._case, self._group = case, group
         self._team = group.team(case)
-        shares = self._team.size if OPERATIONS[case.op].pieces(2) == 2 else 1
-        self._objects = _objects(seed, self._team.size, case.size_bytes // shares)
-        self._received: deque[list[Any]] = deque(maxlen=MOST_READY)
+        shared = OPERATIONS[case.op].pieces(2) == 2
+        only = None if shared else case.root  # each rank's whole object on every rank would be n times the size
+        self._objects = _objects(seed, self._team.size, case.size_bytes // (self._team.size if shared else 1), only)
+        kept = max(1, min(MOST_READY, MOST_KEPT_BYTES // max(1, case.size_bytes)))
+        self._received: deque[list[Any]] = deque(maxlen=kept)
         self._turn = 0
 
     def prepare(self) -> Call:
@@ -316,7 +320,7 @@ class Objects:
     def alone(self) -> Call | None:
         make = self._group.calls.on_objects[self._case.op]
         case = dataclasses.replace(self._case, world_size=1, groups="world", root=0)
-        call: Call = make(self._group.alone(), case, [self._objects[0][:ALONE_BYTES]], [])
+        call: Call = make(self._group.alone(), case, [self._objects[self._case.root][:ALONE_BYTES]], [])
         return call
 
     def _wanted(self) -> list[bytes]:
@@ -333,9 +337,10 @@ class Objects:
 
 
 @functools.lru_cache(maxsize=1)
-def _objects(seed: int, ranks: int, nbytes: int) -> list[bytes]:
+def _objects(seed: int, ranks: int, nbytes: int, only: int | None) -> list[bytes]:
+    """One a rank; with `only`, empty ones for all ranks but that one."""
     dice = np.random.default_rng([seed, nbytes])
-    return [dice.bytes(nbytes) for _ in range(ranks)]
+    return [dice.bytes(nbytes) if only in {None, rank} else b"" for rank in range(ranks)]
 
 
 class Barrier:

@@ -1,0 +1,43 @@
+"""`plan CONFIG --launcher NAME`: the file that starts this run on several hosts."""
+
+import math
+from pathlib import Path
+
+from bench import config as configuration
+from bench import plan as planning
+from bench.backends import BACKENDS
+from bench.config import Config
+from bench.errors import BenchError
+from bench.present.launch_files import Launcher, Wanted, launch_file
+from bench.records import Machine
+
+# Hosts that nobody has seen: memory for everything, and a last-level cache of a usual server.
+PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
+
+
+def launch_file_for(config: Path, sets: list[str], launcher: Launcher, nodes: int, each: int | None) -> str:
+    """The file. each: ranks on a host; None for as many as the largest world size needs."""
+    if nodes < 1 or (each is not None and each < 1):
+        raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
+    settings, _ = configuration.load(config, sets)
+    return launch_file(launcher, wanted(settings, config, sets, nodes, each))
+
+
+def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None) -> Wanted:
+    """What the file has to start."""
+    largest = max(settings.world_sizes)
+    each = each or math.ceil(largest / nodes)
+    ranks = nodes * each
+    machine = Machine(
+        "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
+    )
+    return Wanted(
+        name=settings.name,
+        config=str(config),
+        sets=tuple(sets),
+        nodes=nodes,
+        each=each,
+        gpus=any(BACKENDS[name].device == "cuda" for name in settings.backends),
+        largest=largest,
+        seconds=planning.estimate_s(planning.expand(settings, machine, seed=0)),
+    )

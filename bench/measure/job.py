@@ -1,0 +1,232 @@
+"""Who started this process, and as which one of how many: what launchers say in variables.
+
+In: variables, and the name of the program that started this process (`environment`). Out: a `Place` in a job; None
+where this process stands alone and starts its ranks by itself. Raises JobError where the variables are incomplete
+or contradict each other, and where many processes would each measure alone because nobody told them of the others.
+Reads nothing by itself and starts nothing.
+
+The order matters, for launchers nest: torchrun inside srun and mpirun inside a Slurm allocation have the variables
+of both, and the inner one has made the processes.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.errors import JobError
+
+LOOPBACK = "127.0.0.1"
+# torchrun's own default; where nothing is said, a number made from what is particular to the job.
+DEFAULT_PORT = 29500
+# Ports from which rank 0 takes the first free one; more than a few jobs on one host are rare.
+PORTS = 10
+# Below the ports that kernels give to outgoing connections (32768 and up).
+FIRST_DERIVED_PORT, DERIVED_PORTS = 20_000, 10_000
+
+Variables = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One process of a job.
+
+    address: of rank 0's host, as the launcher names it. ports: where rank 0 listens, on one of them.
+    identity: the same text in each process of the job and in no other job that runs at the same time.
+    one_host: all processes of the job are on one host.
+    """
+
+    launcher: str
+    rank: int
+    world_size: int
+    local_rank: int
+    address: str
+    ports: tuple[int, ...]
+    identity: str
+    one_host: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    """Variables of one kind of launcher. particular: those that tell one job from another."""
+
+    launcher: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+    particular: tuple[str, ...] = ()
+
+
+_TORCH = _Dialect("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
+_OPEN_MPI = _Dialect(
+    "mpirun (Open MPI)",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+)
+# MPICH, Intel MPI, MVAPICH.
+_HYDRA = _Dialect(
+    "mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("COLLBENCH_STARTER_PID",)
+)
+_SLURM = _Dialect(
+    "srun",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    "SLURM_STEP_TASKS_ON_ONE_NODE",
+    ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
+)
+_DIALECTS = (_TORCH, _OPEN_MPI, _HYDRA, _SLURM)
+# What their programs are called that start the processes of a job.
+_MPI_STARTERS = frozenset(
+    {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy"}
+)
+_SLURM_STARTER = "slurmstepd"
+_HOW = "start it with torchrun, srun or mpirun (docs/launching.md), or as one process for ranks on this machine only"
+
+
+def detect(variables: Variables, starter: str = "") -> Place | None:
+    """The place of this process in a job of several. `starter`: name of the program that started it."""
+    told = [dialect for dialect in _DIALECTS if dialect.rank in variables and _size(dialect, variables) is not None]
+    if _HYDRA in told and _size(_SLURM, variables) == _size(_HYDRA, variables):
+        told.remove(_HYDRA)  # srun speaks PMI to its tasks too, and knows the hosts besides
+    _refuse_separate_jobs(told, variables)
+    if not told:
+        _refuse_copies(variables, starter)
+    for dialect in told:
+        if (_size(dialect, variables) or 1) > 1:
+            return _place(dialect, variables)
+    return None
+
+
+def first_host(hosts: str) -> str:
+    """The first host of Slurm's list, such as `node[003-007,12],login1`."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", hosts)
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else hosts
+
+
+def key(place: Place, secret: str) -> bytes:
+    """What the processes of the job know and others do not: strong if the user gave a secret, else a guard."""
+    return hashlib.sha256(f"{place.identity}\n{secret}".encode()).digest()
+
+
+# ── what is told ─────────────────────────────────────────────────────────────────────────────────
+def _size(dialect: _Dialect, variables: Variables) -> int | None:
+    name = dialect.size
+    if dialect is _SLURM and name not in variables and {"SLURM_STEP_ID", "SLURM_STEPID"} & set(variables):
+        name = "SLURM_NTASKS"  # outside a step that is the size of the allocation, and nobody started so many
+    return _whole(variables, name)
+
+
+def _whole(variables: Variables, name: str) -> int | None:
+    text = variables.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise JobError(f"{name}={text!r} is not a whole number; unset it, or {_HOW}")
+    return int(text)
+
+
+def _place(dialect: _Dialect, variables: Variables) -> Place:
+    rank, size = _whole(variables, dialect.rank) or 0, _size(dialect, variables) or 1
+    local_rank, local_size = _whole(variables, dialect.local_rank) or 0, _whole(variables, dialect.local_size)
+    for number, limit, names in (
+        (rank, size, (dialect.rank, dialect.size)),
+        (local_rank, local_size or size, (dialect.local_rank, dialect.local_size)),
+    ):
+        if number >= limit:
+            raise JobError(f"{names[0]}={number}, but {names[1]}={limit}: ranks count from 0 to {limit - 1}")
+    _refuse_one_for_many(dialect, variables)
+    address = _address(dialect, variables, one_host=local_size == size or _nodes(dialect, variables) == 1)
+    identity = [dialect.launcher, str(size), *(variables.get(name, "") for name in dialect.particular)]
+    text = " ".join([*identity, variables.get("MASTER_PORT", "")])
+    return Place(
+        launcher=_name(dialect, variables),
+        rank=rank,
+        world_size=size,
+        local_rank=local_rank,
+        address=address,
+        ports=_ports(dialect, variables, text),
+        identity=text,
+        one_host=address in {"localhost", "::1"} or address.startswith("127."),
+    )
+
+
+def _name(dialect: _Dialect, variables: Variables) -> str:
+    if dialect is not _TORCH or "TORCHELASTIC_RUN_ID" in variables:
+        return dialect.launcher
+    return "Ray Train" if "RAY_JOB_ID" in variables else "RANK and WORLD_SIZE"
+
+
+def _nodes(dialect: _Dialect, variables: Variables) -> int | None:
+    names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES") if dialect is _SLURM else ()
+    return next((count for name in names if (count := _whole(variables, name)) is not None), None)
+
+
+def _address(dialect: _Dialect, variables: Variables, one_host: bool) -> str:
+    if one_host:
+        return LOOPBACK  # closed to the network, whatever the host's own name is
+    if variables.get("MASTER_ADDR"):
+        return variables["MASTER_ADDR"]
+    lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    hosts = next((variables[name] for name in lists if variables.get(name)), None)
+    if hosts is not None and dialect is not _TORCH:
+        return first_host(hosts)
+    how = "mpirun -x MASTER_ADDR=<host of rank 0>" if dialect in (_OPEN_MPI, _HYDRA) else "export MASTER_ADDR"
+    raise JobError(f"{dialect.launcher} does not tell the host of rank 0: set it ({how})")
+
+
+def _ports(dialect: _Dialect, variables: Variables, identity: str) -> tuple[int, ...]:
+    told = _whole(variables, "MASTER_PORT")
+    if told is None and dialect is _TORCH:
+        told = DEFAULT_PORT
+    if told is None:
+        number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big")
+        told = FIRST_DERIVED_PORT + number % DERIVED_PORTS
+    # MASTER_PORT itself belongs to the launcher, or to the training that comes after.
+    return tuple(port for port in range(told + 1, told + 1 + PORTS) if port < 2**16)
+
+
+# ── what must not be ─────────────────────────────────────────────────────────────────────────────
+def _refuse_separate_jobs(told: list[_Dialect], variables: Variables) -> None:
+    """A torchrun on each host that knows nothing of the others would give as many runs as hosts."""
+    if _TORCH not in told or "TORCHELASTIC_RUN_ID" not in variables:
+        return
+    own = _size(_TORCH, variables)
+    outer = next((d for d in told if d is not _TORCH and (_size(d, variables) or 1) > 1), None)
+    if outer is not None and own == _whole(variables, _TORCH.local_size):
+        raise JobError(
+            f"{outer.launcher} started {_size(outer, variables)} torchruns, and each is a job of its own with {own} "
+            f"ranks: give torchrun --nnodes and --rdzv-endpoint, or start run_bench.py itself with {outer.launcher}"
+        )
+
+
+def _refuse_copies(variables: Variables, starter: str) -> None:
+    """Nobody tells a rank, but somebody starts many: each copy would measure alone, all at the same time."""
+    for one, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE")):
+        if one in variables and other not in variables:
+            raise JobError(f"{one} is set, but {other} is not: unset it, or {_HOW}")
+    if variables.get("PET_NNODES", "1") not in {"1", "1:1"}:
+        raise JobError(
+            f"PET_NNODES={variables['PET_NNODES']} speaks of several hosts, but no rank is told: the command of each "
+            "pod must be torchrun run_bench.py run CONFIG (torchrun reads the PET_ variables)"
+        )
+    if starter in _MPI_STARTERS or (starter == _SLURM_STARTER and _SLURM.rank not in variables):
+        raise JobError(
+            f"started by {starter}, which tells no rank here: every copy would measure alone, all at once; "
+            "pass its variables on (no env -i, no srun --export=NONE), or use torchrun"
+        )
+
+
+def _refuse_one_for_many(dialect: _Dialect, variables: Variables) -> None:
+    """Kubeflow's PyTorchJob numbers pods and counts processes: a pod of several ranks needs torchrun in it."""
+    per_pod = variables.get("PET_NPROC_PER_NODE", "")
+    # Its default, "auto", is left to torchrun; one process a pod is what `python` then gives, and what RANK counts.
+    if dialect is _TORCH and _TORCH.local_rank not in variables and per_pod.isdecimal() and int(per_pod) > 1:
+        raise JobError(
+            f"PET_NPROC_PER_NODE={per_pod}, but RANK counts pods: the command of each pod must be "
+            "torchrun run_bench.py run CONFIG"
+        )

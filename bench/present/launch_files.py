@@ -1,0 +1,270 @@
+"""Files that start a run on several hosts: one for each launcher, ready to be handed to it.
+
+In: a `Wanted`. Out: text. The files in `examples/launch/` are made of this, too; a test keeps them equal. What a
+launcher tells each process, and how they find each other, is read in `measure.job`.
+"""
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from string import Template
+
+# Estimates are rough: twice the time, and what starting on many hosts takes.
+TIME_FACTOR, EXTRA_MINUTES = 2, 10
+# Between the signal and the end that a scheduler makes: enough to stop in order, so that a run can be resumed.
+WARNING_S = 60
+
+
+class Launcher(StrEnum):
+    """Who can start the processes of a job."""
+
+    TORCHRUN = "torchrun"
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
+    RAY = "ray"
+    MPIRUN = "mpirun"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A run of `config` (with its `--set` overrides) by `each` ranks on each of `nodes` hosts.
+
+    gpus: one a rank. largest: the largest world size that is asked for. seconds: how long the run is thought to take.
+    """
+
+    name: str
+    config: str
+    sets: tuple[str, ...]
+    nodes: int
+    each: int
+    gpus: bool
+    largest: int
+    seconds: float
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.each
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of run_bench.py."""
+        return ["run", self.config, *(part for text in self.sets for part in ("--set", text))]
+
+
+def launch_file(launcher: Launcher, wanted: Wanted) -> str:
+    """The file for one launcher."""
+    return _FILES[launcher](wanted)
+
+
+def hostfile(wanted: Wanted) -> str:
+    """What mpirun.sh reads; the names are to be replaced."""
+    return "".join(f"node{number} slots={wanted.each}\n" for number in range(1, wanted.nodes + 1))
+
+
+def _fill(text: str, wanted: Wanted, **more: object) -> str:
+    values = {
+        "nodes": wanted.nodes,
+        "each": wanted.each,
+        "ranks": wanted.ranks,
+        "command": shlex.join(["run_bench.py", *wanted.arguments]),
+        "note": _note(wanted),
+        "job": _plain(wanted.name),
+        **more,
+    }
+    return Template(text).substitute(values)
+
+
+def _note(wanted: Wanted) -> str:
+    """A comment line where ranks and world sizes do not meet."""
+    if wanted.largest > wanted.ranks:
+        return f"# World sizes above {wanted.ranks} will be skipped: the largest asked for is {wanted.largest}.\n"
+    if wanted.largest < wanted.ranks:
+        idle = wanted.ranks - wanted.largest
+        return (
+            f"# The largest world size asked for is {wanted.largest}: {idle} of the {wanted.ranks} ranks will wait.\n"
+        )
+    return ""
+
+
+def _plain(name: str) -> str:
+    """As Kubernetes wants names."""
+    return "collbench-" + re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+
+
+# ── one for each launcher ────────────────────────────────────────────────────────────────────────
+_TORCHRUN = """\
+#!/bin/sh
+# CollBench on $nodes hosts, $each ranks on each, with torchrun. Start it on every host, in the folder of CollBench:
+#   sh torchrun.sh NODE HEAD     NODE: 0 on the first host, 1 on the next, ...; HEAD: address of the first host
+# The results are in results/ on the first host.
+${note}set -eu
+usage="usage: sh torchrun.sh NODE HEAD"
+exec .venv/bin/torchrun --nnodes=$nodes --node-rank="$${1:?$$usage}" --nproc-per-node=$each \\
+  --master-addr="$${2:?$$usage}" --master-port=29400 $command
+"""
+
+
+def _torchrun(wanted: Wanted) -> str:
+    return _fill(_TORCHRUN, wanted)
+
+
+_SLURM = """\
+#!/bin/bash
+# CollBench on $nodes hosts, $each ranks on each, with Slurm: sbatch slurm.sbatch, in the folder of CollBench.
+# That folder must be at the same place on all hosts, with its .venv; results are in results/.
+# The signal ends the run in order before its time is over; go on with: run --resume.
+${note}#SBATCH --job-name=$job
+#SBATCH --nodes=$nodes
+#SBATCH --ntasks-per-node=$each
+${gpus}#SBATCH --exclusive
+#SBATCH --time=$minutes
+#SBATCH --signal=TERM@$warning
+#SBATCH --output=%x-%j.log
+srun --cpu-bind=none ${bind}--kill-on-bad-exit=0 .venv/bin/python $command
+"""
+
+
+def _slurm(wanted: Wanted) -> str:
+    return _fill(
+        _SLURM,
+        wanted,
+        gpus=f"#SBATCH --gpus-per-node={wanted.each}\n" if wanted.gpus else "",
+        # Each rank sees all GPUs of its host, or NCCL cannot use the links between them.
+        bind="--gpu-bind=none " if wanted.gpus else "",
+        minutes=math.ceil(TIME_FACTOR * wanted.seconds / 60) + EXTRA_MINUTES,
+        warning=WARNING_S,
+    )
+
+
+_KUBERNETES = """\
+# CollBench on $nodes pods, $each ranks in each, on any Kubernetes: kubectl apply -f kubernetes.yaml
+# To be replaced: the image (CollBench in /collbench, with its packages) and the claim that keeps the results.
+# With Kubeflow Trainer, the command of a TrainJob is the same torchrun, without its options: Trainer sets them.
+${note}apiVersion: v1
+kind: Service
+metadata:
+  name: $job
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector:
+    job-name: $job
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: $job
+spec:
+  completions: $nodes
+  parallelism: $nodes
+  completionMode: Indexed
+  backoffLimit: 0
+  template:
+    spec:
+      subdomain: $job
+      restartPolicy: Never
+      terminationGracePeriodSeconds: $warning
+      containers:
+        - name: collbench
+          image: collbench:latest
+          workingDir: /collbench
+          env:
+            - name: PET_NODE_RANK
+              valueFrom:
+                fieldRef:
+                  fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
+          command:
+            - torchrun
+            - --nnodes=$nodes
+            - --nproc-per-node=$each
+            - --master-addr=$job-0.$job
+            - --master-port=29400
+$items
+${gpus}          volumeMounts:
+            - name: results
+              mountPath: /collbench/results
+            - name: shared-memory
+              mountPath: /dev/shm
+      volumes:
+        - name: results
+          persistentVolumeClaim:
+            claimName: collbench-results
+        - name: shared-memory
+          emptyDir:
+            medium: Memory
+"""
+
+
+def _kubernetes(wanted: Wanted) -> str:
+    # A JSON string is a YAML string, whatever is in it.
+    items = [f"            - {json.dumps(part)}" for part in ["run_bench.py", *wanted.arguments]]
+    limits = f"          resources:\n            limits:\n              nvidia.com/gpu: {wanted.each}\n"
+    return _fill(_KUBERNETES, wanted, items="\n".join(items), gpus=limits if wanted.gpus else "", warning=WARNING_S)
+
+
+_RAY = '''\
+"""CollBench with $ranks ranks in a Ray Train job: python ray_train.py, in the folder of CollBench.
+
+That folder must be at the same place on all hosts; results are in results/ on the host of rank 0.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+${note}ARGUMENTS = $arguments
+
+
+def measure(settings: dict[str, str]) -> None:
+    """What each Ray worker does: all of them together are one run."""
+    os.chdir(settings["folder"])
+    sys.path.insert(0, settings["folder"])
+    import run_bench
+
+    status = run_bench.main(ARGUMENTS)
+    if status:
+        raise RuntimeError(f"run_bench.py ended with status {status}")
+
+
+if __name__ == "__main__":
+    scaling = ScalingConfig(num_workers=$ranks, use_gpu=$gpus)
+    TorchTrainer(measure, train_loop_config={"folder": str(Path.cwd())}, scaling_config=scaling).fit()
+'''
+
+
+def _ray(wanted: Wanted) -> str:
+    return _fill(_RAY, wanted, arguments=json.dumps(wanted.arguments), gpus=wanted.gpus)
+
+
+_MPIRUN = """\
+#!/bin/sh
+# CollBench on $nodes hosts, $each ranks on each, with Open MPI. On the first host, in the folder of CollBench:
+#   sh mpirun.sh HOSTFILE     a line for each host, such as: node1 slots=$each
+# That folder must be at the same place on all hosts, with its .venv; results are in results/ on the first host.
+# MPI only starts the processes. They need not be bound: a rank on one core is slower, with gloo ten times.
+${note}set -eu
+hosts=$${1:?usage: sh mpirun.sh HOSTFILE}
+head=$$(awk '/^[^#]/ { print $$1; exit }' "$$hosts")
+exec mpirun --hostfile "$$hosts" -n $ranks --map-by ppr:$each:node --bind-to none -x MASTER_ADDR="$$head" \\
+  .venv/bin/python $command
+"""
+
+
+def _mpirun(wanted: Wanted) -> str:
+    return _fill(_MPIRUN, wanted)
+
+
+_FILES: dict[Launcher, Callable[[Wanted], str]] = {
+    Launcher.TORCHRUN: _torchrun,
+    Launcher.SLURM: _slurm,
+    Launcher.KUBERNETES: _kubernetes,
+    Launcher.RAY: _ray,
+    Launcher.MPIRUN: _mpirun,
+}

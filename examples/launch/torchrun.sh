@@ -1,0 +1,8 @@
+#!/bin/sh
+# CollBench on 2 hosts, 8 ranks on each, with torchrun. Start it on every host, in the folder of CollBench:
+#   sh torchrun.sh NODE HEAD     NODE: 0 on the first host, 1 on the next, ...; HEAD: address of the first host
+# The results are in results/ on the first host.
+set -eu
+usage="usage: sh torchrun.sh NODE HEAD"
+exec .venv/bin/torchrun --nnodes=2 --node-rank="${1:?$usage}" --nproc-per-node=8 \
+  --master-addr="${2:?$usage}" --master-port=29400 run_bench.py run configs/nccl.yaml --set 'world_sizes=[2, 8, 16]'

@@ -1,0 +1,124 @@
+"""Processes that do not fit together are named in one line; those that do are planned for as their weakest host."""
+
+import copy
+import json
+import re
+
+import pytest
+
+from bench import encoding
+from bench.analyze import trust
+from bench.analyze.surroundings import differences
+from bench.errors import ConfigError, JobError
+from bench.measure import admission
+from bench.measure.job import Place
+from bench.records import Block, Case, Fault, Job, Sampling
+from conftest import invented_run, samples
+
+CASE = Case("all_reduce", "gloo", 4, "float32", 4096)
+
+
+@pytest.fixture(scope="module")
+def own():
+    place = Place("srun", 0, 4, 0, "127.0.0.1", (1,), "x", True)
+    return admission.hello(place, lambda: b"asked")
+
+
+@pytest.fixture
+def hellos(own):
+    """Two ranks each on hosts a and b, with a GPU each."""
+    found = []
+    for rank in range(4):
+        one = copy.deepcopy(own)
+        name = "ab"[rank // 2]
+        one |= {"rank": rank, "hostname": name, "gpu": f"GPU-{rank}", "gpus": 2, "affinity": [0, 1], "device": rank % 2}
+        one["host"] |= {"hostname": name, "boot_id": name}
+        one["before"] |= {"load": [0.0, 0.0, 0.0]}
+        one["machine"] |= {"memory_available_bytes": 2**33 - rank * 2**30, "backends_missing": {}}
+        found.append(one)
+    return found
+
+
+def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(hellos):
+    admission.check(hellos)
+    admission.check_gpus(hellos)
+    machine = admission.merged(hellos)
+    assert (machine.ranks, machine.ranks_a_host, machine.gpus, machine.cores) == (4, 2, 4, 4)
+    assert machine.memory_available_bytes == 2**33 - 3 * 2**30
+    hellos[3]["machine"]["backends_missing"] = {"nccl": "no GPU"}
+    hellos[2]["gpu"] = None
+    assert admission.merged(hellos).backends_missing == {"nccl": "host b: no GPU"}
+    assert admission.merged(hellos).gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"fingerprint": "0123456789"},
+            "rank 3 on host b has another configuration (01234567) than rank 0 on host a (",
+        ),
+        ({"collbench": "0.0.1"}, "rank 3 on host b has CollBench 0.0.1, rank 0 has "),
+        ({"world_size": 8}, "rank 3 on host b counts 8 ranks, rank 0 counts 4"),
+        ({"problem": "c.yaml: No such file"}, "rank 3 on host b: c.yaml: No such file"),
+    ],
+)
+def test_who_does_not_fit_is_named(hellos, change, words):
+    hellos[3] |= change
+    with pytest.raises(JobError, match=re.escape(words)):
+        admission.check(hellos)
+
+
+def test_what_cannot_be_read_is_part_of_the_hello():
+    def asked():
+        raise ConfigError("c.yaml: No such file")
+
+    hello = admission.hello(Place("srun", 1, 2, 0, "127.0.0.1", (1,), "x", True), asked)
+    assert hello["problem"] == "c.yaml: No such file"
+
+
+def test_two_ranks_on_one_gpu_are_refused_unless_they_may(hellos):
+    hellos[1]["gpu"] = hellos[0]["gpu"]
+    with pytest.raises(JobError, match="ranks 0 and 1 on host a would share GPU GPU-0"):
+        admission.check_gpus(hellos)
+    admission.check_gpus(hellos, share=True)
+    assert admission.merged(hellos).gpus == 1
+    hellos[1] |= {"device": 1, "gpus": 1}
+    assert admission.device_of(hellos[1], share=True) == 0
+
+
+def test_hosts_that_differ_are_kept_and_named(hellos):
+    hellos[2]["host"]["packages"] = hellos[3]["host"]["packages"] = {"torch": "2.11.0"}
+    hellos[0]["host"]["packages"]["torch"] = hellos[1]["host"]["packages"]["torch"] = "2.13.0"
+    hosts = admission.hosts(hellos)
+    assert [(host["hostname"], host["ranks"], host["cores"]) for host in hosts] == [
+        ("a", [0, 1], [0, 1]),
+        ("b", [2, 3], [0, 1]),
+    ]
+    job = {"job": {"launcher": "srun", "ranks": 4}, "host": hosts[0], "before": {}, "hosts": hosts}
+    run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
+    run.environment.append(job)
+    warnings = "\n".join(trust.warnings_of(run, []))
+    assert "host b has torch 2.11.0, rank 0 has 2.13.0" in warnings
+    assert "more ranks than" not in warnings  # two of the four on each host of two cores
+    hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
+    warnings = "\n".join(trust.warnings_of(run, []))
+    assert "host b: more ranks than the 1 cores" in warnings and "host b: the machine was not idle" in warnings
+    assert ("launcher", "not available", "srun") in differences(invented_run([]), run)
+
+
+def test_a_rank_that_is_bound_to_one_core_is_told(hellos):
+    for one, core in zip(hellos, (0, 1, 0, 1), strict=True):
+        one["affinity"] = [core]
+    hosts = admission.hosts(hellos)
+    assert hosts[0]["cores"] == [0, 1] and hosts[0]["fewest_cores"] == 1
+    hosts[0]["cpu"]["logical_cores"] = hosts[1]["cpu"]["logical_cores"] = 2
+    run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
+    run.environment.append({"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts})
+    assert "--cpu-bind=none" in "\n".join(trust.warnings_of(run, []))
+
+
+def test_a_job_survives_the_way_over_the_network():
+    block = Block("gloo", 2, 3, (Case("all_reduce", "gloo", 2, "float32", 4096, root=1, settings="NCCL_ALGO=Ring"),))
+    job = Job(block, Sampling(1, 0.0, None, 0.05, 1.0, 20), 7, 2**20, 9.0, (Fault("late", 1, delay_s=0.1),), "log")
+    assert encoding.job_from_json(json.loads(json.dumps(encoding.job_to_json(job)))) == job

@@ -1,0 +1,315 @@
+"""What a launcher started measures together: one folder, rank 0 speaks, one status, and nothing is left.
+
+Real launchers where they are installed; Slurm is played by its variables, two hosts by two network namespaces.
+"""
+
+import contextlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.cli.launching import launch_file_for
+from bench.present.launch_files import Launcher
+from conftest import ROOT, TINY, CommandLine
+from proof import links
+from test_faults import wait_for_samples
+from test_measure import assert_nothing_left
+
+SWEEP = TINY.replace("[2]", "[1, 2]")
+SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
+needs_links = pytest.mark.skipif(links.obstacle() is not None, reason=str(links.obstacle()))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def file_for(cli, launcher: Launcher, text: str, nodes: int, each: int) -> str:
+    """The file that `plan --launcher` prints, where all that it wants is at hand."""
+    config = cli.config(text)
+    file = launch_file_for(cli.folder / config, [], launcher, nodes, each)
+    # A port of its own, for other tests may run at the same time; and no pictures, for time.
+    file = file.replace("29400", str(free_port())).replace(f'{config}"]', f'{config}", "--no-plots"]')
+    (cli.folder / "launch").write_text(file.replace(f"{config}\n", f"{config} --no-plots\n"))
+    (cli.folder / ".venv").symlink_to(sys.prefix)
+    (cli.folder / "run_bench.py").symlink_to(ROOT / "run_bench.py")
+    return "launch"
+
+
+def finished(process: subprocess.Popen) -> subprocess.CompletedProcess:
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def slurm(cli, ranks: int) -> list[CommandLine]:
+    """A command line for each task of a step, with what srun would tell it."""
+    step = {
+        "SLURM_JOB_ID": str(secrets.randbelow(10**9)),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": str(ranks),
+        "SLURM_STEP_NODELIST": "localhost",
+    }
+    tasks = [CommandLine(cli.folder) for _ in range(ranks)]
+    for rank, task in enumerate(tasks):
+        task.environment |= step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+    return tasks
+
+
+def run(tasks, *arguments: str) -> list[subprocess.CompletedProcess]:
+    started = [task.start("run", *arguments) for task in tasks]
+    return [finished(process) for process in started]
+
+
+def assert_measured(cli, launcher: str, sizes: set[int]) -> None:
+    """One run, complete, of these world sizes and no other."""
+    measured = cli.only_run()
+    assert measured.manifest["status"] == "complete"
+    assert {s.case.world_size for s in measured.samples} == sizes
+    assert all(s.failure is None for s in measured.samples), measured.samples
+    assert all(s.timed.duration_ns.shape == (8, s.case.world_size) for s in measured.samples)
+    (session,) = measured.environment
+    assert session["job"] == {"launcher": launcher, "ranks": max(sizes)}
+    assert sorted(rank for host in session["hosts"] for rank in host["ranks"]) == list(range(max(sizes)))
+    assert_nothing_left(cli)
+
+
+def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
+    file = file_for(cli, Launcher.TORCHRUN, TINY.replace("[2]", "[1, 3, 4, 5]"), nodes=2, each=2)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    nodes = [["sh", file, str(node), "127.0.0.1"] for node in range(2)]
+    started = [subprocess.Popen(command, cwd=cli.folder, env=cli.environment, **pipes) for command in nodes]
+    first, second = [finished(process) for process in started]
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert first.stdout and not second.stdout  # rank 0 alone speaks
+    assert_measured(cli, "torchrun", {1, 3, 4})
+    assert {skip.reason for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
+
+
+def test_tasks_of_a_slurm_step(cli):
+    first, second = run(slurm(cli, 2), cli.config(SWEEP), "--no-plots")
+    assert first.returncode == 0, first.stderr
+    assert "gloo, 2 ranks" in first.stderr
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    assert_measured(cli, "srun", {1, 2})
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_mpirun(cli):
+    file = file_for(cli, Launcher.MPIRUN, TINY, nodes=1, each=2)
+    (cli.folder / "hosts").write_text("# a comment\nlocalhost slots=2\n")
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command, environment = ["sh", file, "hosts"], cli.environment | allowed
+    done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert_measured(cli, "mpirun (Open MPI)", {2})
+
+
+@pytest.mark.skipif(shutil.which("mpiexec.hydra") is None, reason="mpiexec.hydra is not installed")
+def test_hydra(cli):
+    command = [
+        "mpiexec.hydra",
+        "-n",
+        "2",
+        sys.executable,
+        str(ROOT / "run_bench.py"),
+        "run",
+        cli.config(),
+        "--no-plots",
+    ]
+    done = subprocess.run(command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert_measured(cli, "mpirun (Hydra)", {2})
+
+
+@needs_links
+def test_two_hosts_with_a_cable_between_them(cli):
+    """Namespaces: neither loopback nor anything else but the cable joins them."""
+    config = cli.config(TINY.replace("iterations: 8", "iterations: 300").replace("[4KiB, 64KiB]", "[64KiB]"))
+    with links.shaped_pair("1gbit") as network:
+        started = [
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, sys.executable, str(ROOT / "run_bench.py"), "run", config, "--no-plots"],
+                cwd=cli.folder,
+                env=cli.environment
+                | {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+                | {"MASTER_ADDR": network.addresses[0], "MASTER_PORT": "29500"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, name in enumerate(network.namespaces)
+        ]
+        listening = set()
+        while any(process.poll() is None for process in started):
+            for name in network.namespaces:
+                listening |= addresses_listened_on(name)
+            time.sleep(0.1)
+        done = [finished(process) for process in started]
+    assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
+    assert listening == set(network.addresses)
+    (samples,) = cli.only_run().samples
+    assert samples.failure is None
+    assert [rank["clock"] for rank in cli.only_run().environment[0]["launches"][0]["ranks"]]
+    assert_nothing_left(cli)
+
+
+def addresses_listened_on(namespace: str) -> set[str]:
+    listed = subprocess.run(
+        ["ip", "netns", "exec", namespace, "ss", "-Hltn"], capture_output=True, text=True, check=True
+    )
+    return {line.split()[3].rpartition(":")[0] for line in listed.stdout.splitlines()}
+
+
+# ── what goes wrong ──────────────────────────────────────────────────────────────────────────────
+def with_children(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def test_a_host_that_is_lost_costs_what_needs_it_and_no_more(cli):
+    text = SLOW.replace("[2]", "[2, 3]").replace("launches: 1", "launches: 2")
+    first, second, third = (task.start("run", cli.config(text), "--no-plots") for task in slurm(cli, 3))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (measuring(third.pid)):
+        time.sleep(0.05)
+    time.sleep(0.3)
+    for process in with_children(third.pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    began = time.monotonic()
+    _, err = first.communicate(timeout=60)
+    assert time.monotonic() - began < 40  # and not a time-out for each block that needs it
+    assert (first.returncode, second.wait(10)) == (1, 1), err
+    failures = {(s.case.world_size, s.launch): s.failure for s in cli.only_run().samples}
+    assert len(failures) == 4
+    assert failures[2, 1] is failures[2, 2] is None
+    lost = [failure for (size, _), failure in failures.items() if size == 3]
+    assert {failure.kind for failure in lost} == {"lost", "start"}
+    assert all(failure.rank == 2 and "rank 2 on host" in failure.text and "is lost" in failure.text for failure in lost)
+    assert cli.only_run().manifest["status"] == "complete"
+    assert "is lost" in (cli.only_run().path / "report.md").read_text()
+    third.communicate()
+    second.communicate()
+    assert_nothing_left(cli)
+
+
+def measuring(pid: int) -> bool:
+    """Whether a rank of this process has joined: it has threads for its process groups."""
+    with contextlib.suppress(psutil.Error):
+        return any(child.num_threads() > 2 for child in psutil.Process(pid).children(recursive=True))
+    return False
+
+
+@pytest.mark.parametrize("victims", [[1], [0, 1]])
+def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims):
+    config = cli.config(TINY.replace("launches: 1", "launches: 4").replace("iterations: 8", "iterations: 60"))
+    started = [task.start("run", config, "--no-plots") for task in slurm(cli, 2)]
+    wait_for_samples(cli, 2)
+    for victim in victims:
+        started[victim].send_signal(signal.SIGTERM)
+    done = [finished(process) for process in started]
+    assert [one.returncode for one in done] == [130, 130]
+    assert "run --resume" in done[0].stderr and (done[1].stdout, done[1].stderr) == ("", "")
+    assert "Traceback" not in done[0].stderr
+    assert_nothing_left(cli)
+    assert cli.only_run().manifest["status"] == "interrupted"
+    assert all(s.failure is None for s in cli.only_run().samples)
+    if victims == [1]:
+        done = run(slurm(cli, 2), "--resume", "tiny", "--no-plots")
+        assert [one.returncode for one in done] == [0, 0], done[0].stderr
+        assert len(cli.only_run().samples) == cli.only_run().plan.total
+
+
+def test_without_rank_0_the_others_leave(cli):
+    first, second = (task.start("run", cli.config(SLOW.replace("400", "4000")), "--no-plots") for task in slurm(cli, 2))
+    while not measuring(second.pid):
+        time.sleep(0.05)
+    for process in with_children(first.pid):
+        process.kill()
+    first.communicate()
+    done = finished(second)
+    assert done.returncode == 2
+    assert (done.stdout, done.stderr) == (
+        "",
+        "error: rank 0 is lost: its process has ended or its host no longer answers\n",
+    )
+    assert_nothing_left(cli)
+
+
+def test_a_fault_of_a_rank_on_another_host_costs_its_case_only(cli):
+    """The hang is found by what the follower reports: state, stack and progress."""
+    faults = "faults=[{do: stop, rank: 1, iteration: 4, size: 4KiB}, {do: kill, rank: 1, iteration: 4, size: 64KiB}]"
+    first, _ = run(slurm(cli, 2), cli.config(), "--no-plots", "--set", faults, "--set", "timeout=2s")
+    assert first.returncode == 1
+    failures = {s.case.size_bytes: s.failure for s in cli.only_run().samples}
+    assert (failures[4096].kind, failures[4096].rank) == ("hang", 1) and "is stopped" in failures[4096].text
+    assert (failures[65536].kind, failures[65536].rank) == ("killed", 1)
+    assert_nothing_left(cli)
+
+
+def test_processes_that_were_told_different_things_do_not_measure(cli):
+    one, other = slurm(cli, 2)
+    first = one.start("run", cli.config(), "--no-plots")
+    second = other.start("run", cli.config(SWEEP, "other.yaml"), "--no-plots")
+    done = [finished(process) for process in (first, second)]
+    assert [one.returncode for one in done] == [2, 2]
+    assert done[0].stderr.startswith("error: rank 1 on host") and done[0].stderr.count("\n") == 1
+    assert "has another configuration (" in done[0].stderr
+    assert (done[1].stdout, done[1].stderr) == ("", "") and not cli.runs()
+    assert_nothing_left(cli)
+
+
+def test_what_one_process_cannot_read_is_said_once(cli):
+    cli.config()
+    one, other = slurm(cli, 2)
+    (cli.folder / "elsewhere").mkdir()
+    first = one.start("run", "tiny.yaml", "--no-plots")
+    second = CommandLine.start(other, "run", str(cli.folder / "elsewhere" / "tiny.yaml"))
+    done = [finished(process) for process in (first, second)]
+    assert [one.returncode for one in done] == [2, 2]
+    assert "No such file" in done[0].stderr and "rank 1 on host" in done[0].stderr
+    assert done[1].stderr == ""
+
+
+def test_two_processes_of_one_rank_are_refused(cli):
+    tasks = slurm(cli, 3)
+    tasks[2].environment["SLURM_PROCID"] = "1"
+    done = run(tasks, cli.config(), "--no-plots")
+    assert [one.returncode for one in done] == [2, 2, 2]
+    assert "two processes say that they are rank 1 of 3" in done[0].stderr
+
+
+def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
+    """As if mpirun had kept its variables to itself."""
+    starter = tmp_path / "orted"
+    starter.symlink_to(Path(sys.executable).resolve())
+    call = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+    command = [str(starter), "-c", call, sys.executable, str(ROOT / "run_bench.py"), "run", cli.config()]
+    done = subprocess.run(command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "error: started by orted, which tells no rank here" in done.stderr and not cli.runs()
+
+
+def test_processes_that_only_start_ranks_load_no_torch():
+    code = "import sys, bench.measure.lead, bench.measure.follower; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_deadlines_are_not_for_ranks_that_share_no_memory():
+    from bench import plan
+    from bench.config import parse
+    from bench.records import Machine
+
+    machine = Machine("h", 2, 2**34, 2**25, 0, {}, ranks=2, ranks_a_host=1)
+    planned = plan.expand(parse(TINY.encode(), "c", ["sync=deadline"]), machine, 1)
+    assert not planned.blocks and "memory that all ranks share" in planned.skips[0].reason

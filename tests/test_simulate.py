@@ -1,0 +1,153 @@
+"""A dry run makes every call of the table as any rank of any world, takes no memory for it, and sees a wrong call."""
+
+import dataclasses
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import plan as planning
+from bench.cli import app
+from bench.config import parse
+from bench.measure import calls, collectives, environment, simulate, workload
+from bench.operations import OPERATIONS, partner, rounds
+from conftest import ROOT
+
+EVERYTHING = f"""
+backends: [gloo]
+world_sizes: [2]
+operations: [{", ".join(OPERATIONS)}]
+sizes: [4KiB, 1GiB]
+launches: 1
+""".encode()
+MACHINE = environment.machine()
+
+
+def rehearsed(world_size: int, *sets: str, ranks=None, config=EVERYTHING):
+    plan = planning.on_paper(parse(config, "everything", sets), MACHINE, world_size, 1)
+    return simulate.rehearse(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}))
+
+
+def misfits(found) -> list[str]:
+    return [text for one in found.rehearsals for text in one.misfits]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5, 64])
+def test_every_operation_fits_the_table(world_size):
+    found = rehearsed(world_size)
+    assert not misfits(found)
+    fewest = {name for name, operation in OPERATIONS.items() if operation.fewest_ranks <= world_size}
+    assert {one.case.op for one in found.rehearsals} == fewest
+    assert {skip.case.op for skip in found.skips} >= set(OPERATIONS) - fewest
+
+
+def test_no_memory_is_taken_for_what_a_rank_would_hold():
+    before = rehearsed(2, "operations=[all_reduce]", "sizes=[4KiB]").peak_rss_bytes
+    found = rehearsed(4, "operations=[all_to_all]", "sizes=[1GiB]")
+    (one,) = found.rehearsals
+    assert one.buffer_bytes == 2 * 2**30
+    assert found.peak_rss_bytes - before < 2**28
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        ["placements=[usual, in, out]", "calls=[sync, async]"],
+        ["roots=[0, 3, 15]"],
+        ["groups=['contiguous:4', 'strided:4', 'contiguous:4:one', 'strided:2:one']"],
+        ["dtypes=[float64, bfloat16, bool, complex64, int8]", "reduce_ops=[sum, avg, product, max]"],
+        ["metrics=[isolated, pipelined]", "buffers=flush"],
+        ["backends=[nccl]", "metrics=[isolated, graph]", "dtypes=[float8_e5m2, float32]"],
+    ],
+    ids=lambda variant: variant[0].split("=")[0],
+)
+def test_variants_fit_too(variant):
+    found = rehearsed(16, "sizes=[4KiB]", *variant, ranks=[7])
+    assert found.rehearsals and not misfits(found)
+
+
+def _wrong(table, op, **changes):
+    """The entry of a table with its exchange changed."""
+    right = table[op]
+    return lambda team, case, length, turn: dataclasses.replace(right(team, case, length, turn), **changes)
+
+
+MISTAKES = {
+    "too little is sent": (collectives.BUILDERS, "all_reduce", {"sends": (0, 8), "receives": (0, 8)}, "sends"),
+    "too much is received": (collectives.BUILDERS, "all_gather", {"receives": (0, 1024)}, "planned"),
+    "to the wrong rank": (collectives.BUILDERS, "ring", {"to": 0}, "names rank 0, not 3"),
+    "parts that do not add up": (collectives.BUILDERS, "all_to_all_uneven", {"sent": (0,) * 4}, "parts"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_wrong_builder_is_seen(mistake, monkeypatch):
+    table, op, changes, said = MISTAKES[mistake]
+    monkeypatch.setitem(table, op, _wrong(table, op, **changes))
+    (problem,) = misfits(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
+    assert said in problem and "rank 2" in problem
+
+
+@pytest.mark.parametrize(
+    ("op", "other", "said"),
+    [
+        ("all_gather_list", "all_gather", "is called with _allgather_base_, not with allgather_"),
+        ("broadcast", "all_reduce", "is called with allreduce_, not with broadcast_"),
+        ("reduce_scatter", "all_gather", "is called with _allgather_base_"),
+    ],
+)
+def test_a_wrong_call_is_seen(op, other, said, monkeypatch):
+    monkeypatch.setitem(calls.CALLS, op, calls.CALLS[other])
+    (problem,) = misfits(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
+    assert said in problem
+
+
+def test_a_wrong_group_is_seen(monkeypatch):
+    right = calls.CALLS["all_reduce"]
+    spot = lambda s: s._replace(team=dataclasses.replace(s.team, handle=None))  # noqa: E731
+    monkeypatch.setitem(calls.CALLS, "all_reduce", lambda s: right(spot(s)))
+    sets = ["operations=[all_reduce]", "sizes=[4KiB]", "groups=['strided:2']"]
+    (problem,) = misfits(rehearsed(4, *sets, ranks=[2]))
+    assert "a group of 4 ranks, not of 2" in problem
+
+
+def test_a_wrong_call_on_objects_is_seen(monkeypatch):
+    right = calls.OBJECT_CALLS["scatter_object"]
+    monkeypatch.setitem(calls.OBJECT_CALLS, "scatter_object", lambda t, c, own, into: right(t, c, own[1:], into))
+    (problem,) = misfits(rehearsed(4, "operations=[scatter_object]", "sizes=[4KiB]", ranks=[0]))
+    assert "sends 3 × 1 KiB, not 4 × 1 KiB" in problem
+
+
+def test_a_rank_holds_no_object_of_a_broadcast_but_the_roots():
+    assert [len(one) for one in workload._objects(1, 4, 100, 2)] == [0, 0, 100, 0]
+    assert [len(one) for one in workload._objects(1, 4, 100, None)] == [100] * 4
+
+
+def test_what_torch_objects_to_is_a_misfit(monkeypatch):
+    def broken(team, case, length, turn):
+        raise ValueError("no such rank")
+
+    monkeypatch.setitem(collectives.BUILDERS, "broadcast", broken)
+    (problem,) = misfits(rehearsed(4, "operations=[broadcast]", "sizes=[4KiB]", ranks=[0]))
+    assert "ValueError: no such rank" in problem
+
+
+@pytest.mark.parametrize("n", range(1, 12))
+def test_whom_a_rank_meets_is_that_of_the_schedule(n):
+    for turn, pairs in enumerate(rounds(n)):
+        met = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
+        assert [partner(rank, turn, n) for rank in range(n)] == [met.get(rank) for rank in range(n)]
+
+
+def test_the_verb_says_what_it_checked_and_its_exit_code_tells(monkeypatch):
+    command = ["plan", str(ROOT / "configs/gloo.yaml"), "--simulate", "1024", "--set", "sizes=[1KiB, 64MiB]"]
+    good = CliRunner().invoke(app, command)
+    assert good.exit_code == 0, good.output
+    assert "as ranks 0, 512, 1023 of 1024: 6 calls of 2 cases" in good.output
+    assert "at 1024 ranks at most 256 iterations are kept" in good.output
+    monkeypatch.setitem(calls.CALLS, "all_reduce", calls.CALLS["broadcast"])
+    bad = CliRunner().invoke(app, [*command, "--rank", "3"])
+    assert bad.exit_code == 1
+    assert "1024 B as rank 3: torch is called with broadcast_" in bad.output
+    assert CliRunner().invoke(app, [*command, "--rank", "1024"]).exit_code == 2
+    none = CliRunner().invoke(app, ["plan", str(ROOT / "configs/pairs.yaml"), "--simulate", "1"])
+    assert none.exit_code == 3

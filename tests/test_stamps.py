@@ -1,0 +1,48 @@
+"""What grows with the ranks is bounded: fewer iterations in larger worlds, but never too few for an interval."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench import intervals, stamps
+from bench import plan as planning
+from bench.config import parse
+from bench.measure.sampling import sample
+from bench.present import listings
+from bench.records import Case, Machine
+from test_sampling import FakeRanks, noisy, settings
+
+CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
+CONFIG = b"backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [4KiB]\n"
+
+
+@pytest.mark.parametrize("n", [2, 64, 131, 132, 1024, 65536])
+def test_all_ranks_together_leave_no_more_than_the_bound(n):
+    kept = stamps.most_iterations(replace(CASE, world_size=n))
+    assert kept >= stamps.FEWEST == intervals.FEWEST_FOR_MEDIAN
+    assert kept * n <= max(stamps.MOST_STAMPS, stamps.FEWEST * n)
+    assert (kept >= 2000) == (n <= 131)
+
+
+def test_each_round_and_each_group_has_enough_for_an_interval():
+    assert stamps.most_iterations(replace(CASE, op="pairwise", world_size=1024)) == 6 * 1023
+    assert stamps.most_iterations(replace(CASE, world_size=65536, groups="strided:2:one")) == 6 * 32768
+
+
+@pytest.mark.parametrize("asked", [{"iterations": 500}, {"max_iterations": 500, "seconds_per_case": 1e9}])
+def test_no_count_goes_beyond_it_and_no_warm_up(asked):
+    ranks = FakeRanks(noisy(1.5))
+    got = sample(settings(warmup=30, warmup_s=1.0, **asked), ranks, most=50)
+    assert (got.stopped_by, len(got.timed.duration_ns), len(got.warmup.duration_ns)) == ("count", 50, 50)
+
+
+def test_the_plan_says_so_where_it_matters():
+    machine = Machine("h", 2, 2**50, 32 * 2**20, 0, {})
+
+    def listed(*sets: str) -> str:
+        return listings.plan(planning.expand(parse(CONFIG, "c", sets), machine, 1))
+
+    assert "iterations are kept" not in listed()
+    assert "at 1024 ranks at most 256 iterations are kept" in listed("world_sizes=[2, 1024]")
+    assert "are kept" not in listed("world_sizes=[1024]", "sampling.iterations=256")
+    assert "at most 256" in listed("world_sizes=[1024]", "sampling.iterations=257")
