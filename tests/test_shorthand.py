@@ -172,8 +172,11 @@ def test_the_commands_take_flags_and_keep_the_yaml(cli):
     again = cli("plan", "-b", "8", "--save", "kept.yaml")
     assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")
     wrongs = (
-        ["kept.yaml", "-b", "8"], ["--save", "x.yaml"], ["-b", "8", "--set", "sizes=[1M]"], ["-b", "8", "--launcher", "slurm"]
-    )  # fmt: skip
+        ["kept.yaml", "-b", "8"],
+        ["--save", "x.yaml"],
+        ["-b", "8", "--set", "sizes=[1M]"],
+        ["-b", "8", "--launcher", "slurm"],
+    )
     for arguments in wrongs:
         wrong = cli("plan", *arguments)
         assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1, wrong.stderr
