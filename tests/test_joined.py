@@ -4,6 +4,7 @@ Real launchers where they are installed; Slurm is played by its variables, two h
 """
 
 import contextlib
+import secrets
 import shutil
 import signal
 import socket
@@ -50,22 +51,17 @@ def finished(process: subprocess.Popen) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def slurm(cli, ranks: int, port: int | None = None) -> list[CommandLine]:
+def slurm(cli, ranks: int) -> list[CommandLine]:
     """A command line for each task of a step, with what srun would tell it."""
-    tasks = []
-    for rank in range(ranks):
-        task = CommandLine(cli.folder)
-        task.environment |= {
-            "SLURM_JOB_ID": str(port or free_port()),
-            "SLURM_STEP_ID": "0",
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(rank),
-            "SLURM_STEP_NUM_TASKS": str(ranks),
-            "SLURM_STEP_NODELIST": "localhost",
-        }
-        if tasks:
-            task.environment["SLURM_JOB_ID"] = tasks[0].environment["SLURM_JOB_ID"]
-        tasks.append(task)
+    step = {
+        "SLURM_JOB_ID": str(secrets.randbelow(10**9)),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": str(ranks),
+        "SLURM_STEP_NODELIST": "localhost",
+    }
+    tasks = [CommandLine(cli.folder) for _ in range(ranks)]
+    for rank, task in enumerate(tasks):
+        task.environment |= step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
     return tasks
 
 
@@ -216,7 +212,7 @@ def measuring(pid: int) -> bool:
 
 @pytest.mark.parametrize("victims", [[1], [0, 1]])
 def test_an_interrupt_of_any_process_ends_the_job_and_it_can_go_on(cli, victims):
-    config = cli.config(TINY.replace("launches: 1", "launches: 6").replace("iterations: 8", "iterations: 60"))
+    config = cli.config(TINY.replace("launches: 1", "launches: 4").replace("iterations: 8", "iterations: 60"))
     started = [task.start("run", config, "--no-plots") for task in slurm(cli, 2)]
     wait_for_samples(cli, 2)
     for victim in victims:
@@ -302,6 +298,11 @@ def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
     done = subprocess.run(command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "error: started by orted, which tells no rank here" in done.stderr and not cli.runs()
+
+
+def test_processes_that_only_start_ranks_load_no_torch():
+    code = "import sys, bench.measure.lead, bench.measure.follower; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_deadlines_are_not_for_ranks_that_share_no_memory():

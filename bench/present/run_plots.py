@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.conclusions import Analysis, Summary
+from bench.conclusions import Analysis, Finding, Summary
 from bench.intervals import slowest_rank_s
 from bench.operations import cycle
 from bench.present.canvas import COLOURS, MARKERS, framed, log_ticks, time_axis
@@ -24,6 +24,8 @@ from bench.units import format_rate, format_seconds
 MOST_ROWS, MOST_NUMBERS = 6, 16
 # Operations that a title can name.
 MOST_NAMED = 4
+# More boxes than this are a hedge, and take seconds to draw.
+MOST_BOXES = 32
 
 
 def ranks(run: Run, analysis: Analysis) -> list[Figure]:
@@ -40,6 +42,9 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
         return []
     late = (timings.start_ns - timings.start_ns.min(axis=1, keepdims=True)) / 1e9
     took = timings.duration_ns / 1e9
+    late_ones = [
+        f for f in analysis.diagnosis.findings if f.kind in {"late rank", "late node"} and chosen.case in f.cases
+    ]
     figure = Figure(figsize=(8.5, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     which = f", of {len(candidates)} cases that in which arrivals matter most" if len(candidates) > 1 else ""
@@ -49,9 +54,13 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
         (left, late, "arrives after the first rank by"),
         (right, took, "spends in the call (the last to arrive spends least)"),
     ):
-        _boxes(axes, data)
+        many = data.shape[1] > MOST_BOXES
+        if many:
+            _bands(axes, data, late_ones)
+        else:
+            _boxes(axes, data)
         axes.set_title(title, fontsize=10)
-        axes.set_xlabel("rank")
+        axes.set_xlabel("rank (dot: median, bar: 5th to 95th percentile)" if many else "rank")
         time_axis(axes.yaxis)
         axes.set_ylim(bottom=0)
     return [figure]
@@ -73,6 +82,28 @@ def _boxes(axes: Axes, data: Any) -> None:
     )
     if ranks > 16:
         axes.set_xticks(range(0, ranks, max(1, ranks // 8)), [str(r) for r in range(0, ranks, max(1, ranks // 8))])
+
+
+def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
+    """Many ranks side by side: 5th to 95th percentile as a band, the median as a dot; who is late in another colour,
+    with a name."""
+    low, middle, high = np.quantile(data, [0.05, 0.5, 0.95], axis=0)
+    of_late = sorted({rank for finding in late for rank in finding.ranks})
+    others = np.setdiff1d(np.arange(data.shape[1]), of_late)
+    for ranks, style, width in ((others, 0, 1), (np.array(of_late, dtype=int), 1, 2)):
+        colour = COLOURS[style]
+        axes.vlines(ranks, low[ranks], high[ranks], color=colour, alpha=0.35, linewidth=width, rasterized=True)
+        axes.plot(ranks, middle[ranks], MARKERS[style], color=colour, markersize=2 + style, markeredgewidth=0)
+    for finding in late[:MOST_ROWS]:
+        at = int(np.median(finding.ranks))
+        right_half = at > data.shape[1] / 2
+        axes.annotate(
+            finding.subject, (at, middle[at]), xytext=(-8 if right_half else 8, 0), textcoords="offset points",
+            ha="right" if right_half else "left", va="center", fontsize=9, color=COLOURS[1],
+        )  # fmt: skip
+    if len(late) > MOST_ROWS:
+        axes.text(0.98, 0.98, f"and {len(late) - MOST_ROWS} more", transform=axes.transAxes, ha="right", va="top")
+    axes.set_xlim(-1, data.shape[1])
 
 
 def over_time(run: Run, analysis: Analysis) -> list[Figure]:
@@ -199,7 +230,7 @@ def matrix(run: Run, analysis: Analysis) -> list[Figure]:
     axes.set_yticks(range(0, n, step))
     axes.set_xlabel("rank")
     axes.set_ylabel("rank")
-    slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow link"}]
+    slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow node", "slow link"}]
     found = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
     axes.set_title(
         wrapped(f"Which rank or link is slow?  {found}", WIDE // 2)
