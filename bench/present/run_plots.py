@@ -22,10 +22,10 @@ from bench.units import format_rate, format_seconds
 
 # More rows of histograms, or numbers in a matrix, than this are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16
-# Operations that a title can name.
-MOST_NAMED = 4
 # More boxes than this are a hedge, and take seconds to draw.
 MOST_BOXES = 32
+# Operations that a title can name.
+MOST_NAMED = 4
 
 
 def ranks(run: Run, analysis: Analysis) -> list[Figure]:
