@@ -87,7 +87,13 @@ def test_report_and_plots_rebuild_everything_from_the_samples(example):
     assert text in {"", (folder / "report.md").read_text()}
     assert example("plots", "example/before").returncode == 0
     assert (example.folder / "plots/before/time.png").is_file()
-    for form, start in (("csv", "key,"), ("json", "["), ("markdown", "# gloo")):
+    for form, start in (
+        ("csv", "key,"),
+        ("json", "["),
+        ("markdown", "# gloo"),
+        ("nccl-tests", "# CollBench"),
+        ("coverage", "# What"),
+    ):
         assert example("report", "example/before", "--format", form).stdout.startswith(start)
 
 

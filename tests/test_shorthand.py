@@ -118,6 +118,11 @@ def test_meanings(flags, settings):
     assert {name: getattr(found, name) for name in settings} == settings
 
 
+def test_ranks_are_those_of_all_processes_of_a_job():
+    text = translate(Asked({"g": "2"}), NO_NCCL, processes=8)
+    assert parse(text.encode(), "the flags").world_sizes == [16]
+
+
 def test_warm_up_counts_calls_and_not_stretches():
     assert config({"w": "45"}).sampling.warmup == 3
     assert config({"w": "45", "z": "1"}).sampling.warmup == 45
@@ -166,7 +171,13 @@ def test_the_commands_take_flags_and_keep_the_yaml(cli):
     assert "16 cases" in cli("plan", "-b", "8", "-e", "1K", "-f", "2", "--set", "dtypes=[float32, int8]").stdout
     again = cli("plan", "-b", "8", "--save", "kept.yaml")
     assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")
-    for arguments in (["kept.yaml", "-b", "8"], ["--save", "x.yaml"], ["-b", "8", "--set", "sizes=[1M]"]):
+    wrongs = (
+        ["kept.yaml", "-b", "8"],
+        ["--save", "x.yaml"],
+        ["-b", "8", "--set", "sizes=[1M]"],
+        ["-b", "8", "--launcher", "slurm"],
+    )
+    for arguments in wrongs:
         wrong = cli("plan", *arguments)
         assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1, wrong.stderr
     assert cli("plan", "--nonsense", "1").returncode == 2
