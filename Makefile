@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install bench-gloo bench-nccl report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
+.PHONY: help install bench-gloo bench-nccl coverage report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,6 +39,10 @@ bench-gloo: .venv/.installed  ## Measure all-reduce on the CPU: table, report, p
 
 bench-nccl: .venv/.installed  ## The same on NVIDIA GPUs, one a rank
 	@$(BENCH) run configs/nccl.yaml $(SET)
+
+coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
+	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
+	@$(BENCH) report everything --format coverage > docs/coverage.md
 
 report: .venv/.installed  ## Rebuild the report of a run: RUN=name, or the newest
 	@$(BENCH) report $(RUN)

@@ -266,10 +266,11 @@ class Need:
 # ── what stands out ──────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that stands out. subject: such as "rank 2", "link 0–3"; rank: where it is one.
+    """Something that stands out. subject: such as "rank 2", "node h5", "link 0–3"; rank: where it is one.
 
-    kind: "late rank", "slow rank", "slow link", "inconsistent". cost_s: what it costs an operation.
-    share: of iterations it was last in (late rank) or relative excess of its time. p: after correction.
+    kind: "late rank", "late node", "slow rank", "slow node", "slow link", "inconsistent". ranks: that it is about.
+    cost_s: what it costs an operation. share: of iterations it was last in (late) or relative excess of its time
+    (slow). p: after correction.
     """
 
     kind: str
@@ -277,6 +278,7 @@ class Finding:
     text: str
     cases: tuple[Case, ...] = ()
     rank: int | None = None
+    ranks: tuple[int, ...] = ()
     link: tuple[int, int] | None = None
     cost_s: float | None = None
     share: float | None = None

@@ -84,22 +84,27 @@ FaultKind = Annotated[str, OneOf(FAULT_KINDS, "fault")]
 
 
 class SizeRange(Strict):
-    """Sizes from `from` up to `to`, each `factor` times the one before."""
+    """Sizes from `from` up to `to`, each `factor` times the one before, or `step` larger than it."""
 
     from_: Bytes = Field(alias="from", description="smallest size")
     to: Bytes = Field(description="largest size; included if a step lands on it")
     factor: Annotated[float, Field(gt=1)] = Field(default=2, description="ratio of neighbouring sizes")
+    step: Bytes | None = Field(default=None, description="difference of neighbouring sizes, in place of a factor")
 
     @model_validator(mode="after")
     def _check(self) -> "SizeRange":
+        if self.step is not None and "factor" in self.model_fields_set:
+            raise ValueError("sizes grow by a 'factor' or by a 'step': keep only one")
         if self.from_ > self.to:
             raise ValueError(f"'from' ({self.from_} B) is larger than 'to' ({self.to} B)")
         if len(self.expand()) > MAX_SIZES:
-            raise ValueError(f"more than {MAX_SIZES} sizes: use a larger factor")
+            raise ValueError(f"more than {MAX_SIZES} sizes: use a larger {'step' if self.step else 'factor'}")
         return self
 
     def expand(self) -> list[int]:
         """The sizes in bytes, ascending, distinct."""
+        if self.step is not None:
+            return list(range(self.from_, self.to + 1, self.step))[: MAX_SIZES + 1]
         sizes: list[int] = []
         size = float(self.from_)
         while size <= self.to and len(sizes) <= MAX_SIZES:
@@ -161,7 +166,7 @@ class Config(Strict):
     sizes: Annotated[
         Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
-    ] = Field(description="message sizes: a list, or {from, to, factor}")
+    ] = Field(description="message sizes: a list, or {from, to, factor}, or {from, to, step}")
     placements: Several[Placement] = Field(
         default=["usual"], description="in or out of place, where an operation knows both"
     )

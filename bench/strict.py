@@ -1,7 +1,7 @@
 """Strict reading of YAML that people write: what is wrong gets one line with file, key, value and what is allowed.
 
-In: the bytes of a file and a pydantic model. Out: the validated model, or a ConfigError. Knows no key of any
-file: `config` and `expected` say what may stand in theirs.
+In: the bytes of a file and a pydantic model. Out: the validated model, or a ConfigError; and the way back, from plain
+values to YAML. Knows no key of any file: `config` and `expected` say what may stand in theirs.
 
 Read safely: no tags beyond plain YAML, no aliases (a few bytes of them expand to gigabytes), no duplicate keys,
 no file above MAX_YAML_BYTES.
@@ -125,6 +125,11 @@ def parse(raw: bytes, source: str) -> Any:
         raise ConfigError(f"{source}:{line} {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def dump(settings: dict[str, Any]) -> str:
+    """The YAML of plain values, in their order: one line a key, what it holds within that line."""
+    return yaml.safe_dump(settings, default_flow_style=None, sort_keys=False, width=1000)
 
 
 # ── plain values to a model, or one line for people ──────────────────────────────────────────────

@@ -14,7 +14,10 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
+import scale as large
 from bench import encoding, store
+from bench.analyze.diagnose import diagnose
+from bench.operations import OPERATIONS
 from bench.records import Block, Case, Plan
 from conftest import ROOT, SAMPLING, samples
 
@@ -27,6 +30,8 @@ operations: [all_reduce]
 sizes: [4KiB, 1MiB, 64MiB]
 sampling: {warmup: 5, iterations: 20}
 """
+# Who must be named in the runs of `many_ranks`.
+NAMED = [["node node5"], [], ["node node2"]]
 Row = tuple[str, str, str, bool]
 
 
@@ -156,6 +161,50 @@ def scale(folder: Path) -> list[Row]:
     return rows
 
 
+def many_ranks(folder: Path) -> list[Row]:
+    """200 cases of 256 ranks on 32 nodes, one of which is late: found in time, and nobody where nobody is late."""
+    late = [*large.ranks_of(5)]
+    node, quiet = (large.large_run(folder / "results", ranks) for ranks in (late, []))
+    pairs = large.pairs_run(folder / "results", large.across(2, 32, 1.5))
+    reports, diagnoses = ([call(folder, verb, node.name) for _ in range(3)] for verb in ("report", "diagnose"))
+    plots = call(folder, "plots", node.name)
+    total = min(reports) + min(diagnoses)
+    text = f"{total:.2f} s (report {min(reports):.2f}, diagnose {min(diagnoses):.2f}, the least of 3)"
+    named = [[finding.subject for finding in diagnose(store.read(path)).findings] for path in (node, quiet, pairs)]
+    found = "; ".join(", ".join(subjects) or "nobody" for subjects in named)
+    return [
+        ("report and diagnose: 200 cases × 256 ranks × 50 iterations × 2 launches", "< 10 s", text, total < 10),
+        ("the same, plots", "< 10 s", f"{plots:.2f} s", plots < 10),
+        ("who is named: late node5; nobody; slow node2 of 32 ranks", "those", found, named == NAMED),
+    ]
+
+
+def on_paper(folder: Path) -> list[Row]:
+    """Every call of a configuration in a world of 1024 ranks, as three of them."""
+    sizes = "sizes: {from: 4KiB, to: 1GiB, factor: 4}"
+    everything = f"backends: [gloo]\nworld_sizes: [2]\noperations: [{', '.join(OPERATIONS)}]\n{sizes}\n"
+    (folder / "everything.yaml").write_text(everything)
+    rows = []
+    for config, limit in ((str(ROOT / "configs/gloo.yaml"), 10.0), ("everything.yaml", 60.0)):
+        took, peak = call_measured(folder, "plan", config, "--simulate", "1024")
+        text = f"{took:.1f} s, {peak / MIB:.0f} MiB"
+        good = took < limit and peak < 1024 * MIB
+        rows.append((f"`plan {Path(config).name} --simulate 1024`", f"< {limit:.0f} s, < 1 GiB", text, good))
+    return rows
+
+
+def sixty_four_ranks(folder: Path) -> list[Row]:
+    """Real gloo ranks, many more than there are cores."""
+    (folder / "many.yaml").write_text(THREE_SIZES.replace("[2]", "[64]").replace("[4KiB, 1MiB, 64MiB]", "[1KiB]"))
+    sets = ["sampling={warmup: 1, warmup_seconds: 0, iterations: 8}", "buffers=hot"]
+    took = call(folder, "run", "many.yaml", *(word for one in sets for word in ("--set", one)))
+    run = store.read(store.newest(folder / "results"))
+    ready = run.environment[0]["launches"][0]["ready_s"]
+    good = [s for s in run.samples if s.failure is None]
+    text = f"{took:.0f} s, joined after {ready:.1f} s, {len(good)} of {len(run.samples)} measured"
+    return [("64 gloo ranks, 1 KiB, 9 iterations", "< 90 s, measured", text, took < 90 and len(good) == 1)]
+
+
 def call_measured(folder: Path, *arguments: str) -> tuple[float, int]:
     """Seconds and peak bytes of one command."""
     began = time.perf_counter()
@@ -188,7 +237,16 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="collbench-self-") as name:
         folder = Path(name)
-        for part in (start_to_end, light_verbs, hundred_cases, scale, share_of_the_sweep):
+        for part in (
+            start_to_end,
+            light_verbs,
+            hundred_cases,
+            scale,
+            many_ranks,
+            on_paper,
+            sixty_four_ranks,
+            share_of_the_sweep,
+        ):
             print(f"{part.__name__.replace('_', ' ')} ...", file=sys.stderr)
             rows += part(folder)
     print("the tests ...", file=sys.stderr)

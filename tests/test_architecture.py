@@ -10,10 +10,10 @@ from conftest import ROOT
 # Lower numbers may be imported by higher ones; measure, analyze and present never import each other.
 LAYERS = {
     "errors": 0, "units": 0, "records": 0, "conclusions": 0, "operations": 0, "backends": 0,
-    "dtypes": 0, "layouts": 0, "variables": 0, "pools": 1, "stamps": 1,
+    "dtypes": 0, "layouts": 0, "nccl_names": 0, "variables": 0, "pools": 1, "stamps": 1,
     "intervals": 1,  # numpy on records
     "strict": 2,
-    "config": 3, "expected": 3, "encoding": 3,
+    "config": 3, "shorthand": 3, "expected": 3, "encoding": 3,
     "cases": 4, "plan": 4, "store": 4,
     "measure": 5, "analyze": 5, "importers": 5, "present": 5,
     "cli": 6,

@@ -29,6 +29,14 @@ def test_a_list_keeps_its_order_and_units():
     assert parse(GOOD.encode(), "c", ["sizes=[1GB, 1MB, 1MiB]"]).size_list == [10**9, 10**6, 2**20]
 
 
+def test_sizes_grow_by_a_step_or_by_a_factor():
+    steps = parse(GOOD.encode(), "c", ["sizes={from: 1KiB, to: 4KiB, step: 1KiB}"])
+    assert steps.size_list == [1024, 2048, 3072, 4096]
+    assert "keep only one" in message(sets=["sizes={from: 1KiB, to: 4KiB, step: 1KiB, factor: 2}"])
+    assert "use a larger step" in message(sets=["sizes={from: 1KiB, to: 1GiB, step: 1KiB}"])
+    assert "use a larger factor" in message(sets=["sizes={from: 1KiB, to: 1GiB, factor: 1.01}"])
+
+
 @pytest.mark.parametrize(
     ("extra", "parts"),
     [

@@ -15,10 +15,12 @@ from bench.analyze.compare import compare
 from bench.analyze.conclude import conclude
 from bench.analyze.stats import summarize
 from bench.conclusions import Check, Interval, Trend
-from bench.operations import rounds
+from bench.config import parse
+from bench.operations import OPERATIONS, rounds, usual
+from bench.plan import expand
 from bench.present import canvas, comparison_plots, comparisons, junit, listings, plots, report, tables
 from bench.present.comparisons import VERDICTS
-from bench.records import Case, Failure, Samples, Skip
+from bench.records import Case, Failure, Machine, Samples, Skip
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
@@ -49,7 +51,8 @@ def picture(name, run, analysis) -> str:
     """One picture as SVG, whose text is text; drawing all of them in both formats takes seconds."""
     file = io.StringIO()
     with rc_context(canvas.STYLE):
-        plots.DRAWINGS[name](run, analysis).savefig(file, format="svg")
+        (figure,) = plots.DRAWINGS[name](run, analysis)
+        figure.savefig(file, format="svg")
     return file.getvalue()
 
 
@@ -107,7 +110,7 @@ def test_the_csv_is_typed(run):
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
     drawn = plots.draw(run, conclude(run), tmp_path)
-    assert [name for _, name in drawn] == [name for name in report.PICTURES if name != "matrix"]
+    assert [name for _, name in drawn] == [name for name in report.PICTURES if name not in {"matrix", "operations"}]
     words = {
         "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
@@ -178,14 +181,6 @@ def test_a_tick_shows_its_value(seconds):
     assert not number.endswith(".0")
 
 
-def test_lines_that_are_not_drawn_are_mentioned():
-    run = run_of([Case("all_reduce", "gloo", n, "float32", size) for n in range(2, 11) for size in (4096, 65536)])
-    analysis = conclude(run)
-    assert f"and {9 - canvas.MOST_SERIES} more: see the table" in picture("time", run, analysis)
-    for drawing in plots.DRAWINGS.values():
-        drawing(run, analysis)
-
-
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
     assert plots.draw(dead, conclude(dead), tmp_path) == []
@@ -254,7 +249,60 @@ def test_checks_are_tabled():
 
 
 def test_listings_name_what_exists(run):
-    assert "all_reduce" in listings.operations()
-    assert "no GPU here" in listings.backends({"nccl": "no GPU here"})
+    text = re.sub(" +", " ", listings.operations())
+    assert "all_reduce bytes that each rank contributes and receives 2(n-1)/n in, out reduce op, async" in text
+    assert "\nbarrier - - - async" in text
+    assert "\nreduce not out of place not out of place" in text and "no complex128, complex64" in text
+    text = re.sub(" +", " ", listings.backends({"nccl": "no GPU here"}))
+    assert "no GPU here" in text
+    assert "\nnccl int16 float8_e4m3fn, float8_e5m2 band, bor, bxor -" in text
     text = listings.plan(run.plan)
     assert "6 × 1.03 GiB" in text and "takes at most about" in text
+
+
+def test_a_plan_of_many_variants_has_a_row_an_operation():
+    sets = ["dtypes=[float32, int8]", "reduce_ops=[sum, max]", "metrics=[isolated, pipelined]", "world_sizes=[2, 3]"]
+    ops = "operations=[all_reduce, all_gather, barrier, broadcast_object]"
+    text = b"backends: [gloo]\nworld_sizes: [2]\noperations: [barrier]\nsizes: [4KiB, 1MiB]\n"
+    plan = expand(parse(text, "c", [*sets, ops]), Machine("h", 2, 2**34, 2**25, 0, {}), 1)
+    lines = [re.sub(" +", " ", line).strip() for line in listings.plan(plan).splitlines()]
+    both = "isolated, pipelined (20 back to back)"
+    assert lines[2].startswith(f"all_gather gloo float32, int8 · {both} 2, 3 2 ≤ 4 KiB – ≤ 1 MiB 16 ")
+    assert lines[3].startswith(f"all_reduce gloo float32, int8 · max, sum · {both} 2, 3 2 4 KiB – 1 MiB 32 ")
+    assert lines[4] == f"barrier gloo {both} 2, 3 1 - 4 -"
+    assert lines[5].startswith(f"broadcast_object gloo {both} 2, 3 2 4 KiB – 1 MiB 8 ")
+    assert any(line.startswith("note: sizes are rounded down to whole equal shares") for line in lines)
+
+
+def test_reasons_stand_once_with_what_they_skip():
+    skips = [Skip(Case("reduce", "gloo", n, "int16", 4096), "gloo has no int16") for n in (2, 4)]
+    text = listings.plan(run_of(skips=skips).plan)
+    assert "gloo has no int16: 2 × reduce · gloo · int16 · 2, 4 ranks · 4 KiB" in text
+    assert "| 2 | reduce · gloo · int16 · 2, 4 ranks · 4 KiB | gloo has no int16 |" in re.sub(
+        " +", " ", written(run_of(skips=skips))
+    )
+
+
+def test_many_tables_become_one():
+    cases = [Case(op, "gloo", 2, "float32", size) for op in OPERATIONS for size in (4096, 2**20)]
+    run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
+    shown = report.summary_tables(summarize(run))
+    assert shown.count("\n|:--") == 1 and "| barrier " in shown and "All: gloo, float32, " in shown
+    assert "**reduce_scatter on gloo**: size: bytes that each rank contributes; each keeps 1/n of the result; " in shown
+    assert "gloo here: gloo has no reduce-scatter of its own" in shown
+    full = written(run)
+    assert full.count("\n## ") > len(OPERATIONS) and full.startswith("# invented: 22 operations")
+
+
+def test_each_table_says_what_its_size_is_and_what_is_peculiar():
+    for op, said in (
+        ("all_gather", "- size: bytes of all n shares"),
+        ("reduce", "- gloo here: a ring reduce-scatter, then a gather to the root"),
+        ("barrier", "- no data is moved, so there is no size"),
+    ):
+        text = written(run_of([usual(Case(op, "gloo", 2, "float32", 4096))]))
+        assert f"\n{said}" in text, op
+        assert "size in bytes a rank" not in text
+    shared = Case("all_reduce", "nccl", 2, "float32", 4096, oversubscribed=True)
+    text = written(run_of([shared]))
+    assert "no bandwidth: several ranks share a GPU" in text and "ranks share a GPU)" in text

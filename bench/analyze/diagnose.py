@@ -24,7 +24,8 @@ def diagnose(run: Run) -> Diagnosis:
         silent.append("nothing was measured, so nobody can be named")
     elif not late and any(case.world_size > 1 and cycle(case) == 1 for case in measured):
         silent.append(
-            "no rank is late: last arrivals are spread as chance would, or cost less than a tenth of the time"
+            "no rank is late: last arrivals are spread as chance would, or over more than a quarter of the ranks, or "
+            "cost less than a tenth of the time"
         )
     if not any(OPERATIONS[case.op].paired for case in measured):
         silent.append(

@@ -9,14 +9,17 @@ so that one slow link does not leak into the ranks. e_i is what rank i adds to a
 adds beyond its two ranks. Three ranks have three links for three effects: nothing is left to tell them apart.
 
 The fit is repeated on groups of iterations; an effect counts where it is 10 % or more and a t-test over the
-groups rejects 0 after Bonferroni's correction over all ranks and links.
+groups rejects 0 after Bonferroni's correction over all ranks and links. Where more than half of a host's ranks are
+slow, or of the links between two hosts, the host or the link between the two is named in their place.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.analyze.hosts import Hosts, hosts, in_words
 from bench.conclusions import Finding, Matrix
 from bench.operations import OPERATIONS, cycle, rounds
 from bench.records import Case, Run, Samples
@@ -29,6 +32,8 @@ LEVEL = 0.05
 SMALLEST_EFFECT = 0.10
 # Groups of iterations a launch is split into; the t-test over them needs some, each needs a median.
 GROUPS = 6
+# Ranks up to which scipy solves as fast with a dense matrix (4 ranks: 4 ms against 28 ms; 128: 1.9 s against 0.5 s).
+LARGEST_DENSE = 64
 # Scale of the Cauchy loss in logarithms: what deviates by more than 5 % is on its way to be an outlier.
 LOSS_SCALE = 0.05
 
@@ -46,6 +51,7 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
     """Findings, and sentences on what cannot be told."""
     findings: list[Finding] = []
     silent: list[str] = []
+    places = hosts(run)
     for case, launches in _by_case(run).items():
         where = f"pairwise on {case.backend}, {case.world_size} ranks, {format_bytes(case.size_bytes)}"
         if case.world_size < FEWEST_RANKS:
@@ -56,25 +62,35 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
             silent.append(f"{where}: too few iterations to tell chance from a slow link")
             continue
         effects = np.array([fit(group) for group in groups])
-        findings += _findings(case, where, effects)
+        found = _findings(case, where, effects)
+        findings += _by_hosts(case, where, found, places.get((case.backend, case.world_size), {}))
     return findings, silent
 
 
 def fit(times_s: Floats) -> Floats:
     """Effects of ranks and links in logarithms: n of the ranks (against the median rank), then r_ij for i < j."""
     from scipy.optimize import least_squares  # here: slow to load
+    from scipy.sparse import csr_array
 
     n = len(times_s)
     i, j = np.triu_indices(n, 1)
     logs = np.log(times_s[i, j])
+    # The residuals are linear, and each depends on three unknowns.
+    links, ranks = np.arange(len(logs)), np.arange(n)
+    places = (
+        np.concatenate([links, links, links, np.full(n, len(logs))]),
+        np.concatenate([0 * i, 1 + i, 1 + j, 1 + ranks]),
+    )
+    slopes = csr_array((np.append(np.full(3 * len(logs), -1.0), np.ones(n)), places), shape=(len(logs) + 1, n + 1))
+    jacobian = slopes if n > LARGEST_DENSE else slopes.toarray()
 
     def residuals(x: Floats) -> Floats:
         return np.append(logs - x[0] - x[1 + i] - x[1 + j], x[1:].sum())
 
     start = np.concatenate([[np.median(logs)], np.zeros(n)])
-    found = least_squares(residuals, start, loss="cauchy", f_scale=LOSS_SCALE).x
-    ranks = found[1:] - np.median(found[1:])
-    return np.concatenate([ranks, residuals(found)[:-1]])
+    found = least_squares(residuals, start, jac=lambda _: jacobian, loss="cauchy", f_scale=LOSS_SCALE).x
+    of_ranks = found[1:] - np.median(found[1:])
+    return np.concatenate([of_ranks, residuals(found)[:-1]])
 
 
 def _by_case(run: Run) -> dict[Case, list[Samples]]:
@@ -97,8 +113,8 @@ def _pair_series(samples: Samples) -> Floats:
     series = np.full((whole, n, n), np.nan)
     for position, pairs in enumerate(rounds(n)):
         rows = duration[skip + position : skip + whole * period : period]
-        for a, b in pairs:
-            series[:, a, b] = series[:, b, a] = rows[:, [a, b]].max(axis=1) / 1e9
+        a, b = np.array(pairs).T
+        series[:, a, b] = series[:, b, a] = np.maximum(rows[:, a], rows[:, b]) / 1e9
     return series
 
 
@@ -127,7 +143,14 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
         text = f"rank {rank} is slow: all its exchanges take {excess[rank]:.0%} longer (p = {p[rank]:.1g}; {where})"
         found.append(
             Finding(
-                "slow rank", f"rank {rank}", text, (case,), rank=int(rank), share=float(excess[rank]), p=float(p[rank])
+                "slow rank",
+                f"rank {rank}",
+                text,
+                (case,),
+                rank=int(rank),
+                ranks=(int(rank),),
+                share=float(excess[rank]),
+                p=float(p[rank]),
             )
         )
     for index, (i, j) in enumerate(zip(*np.triu_indices(n, 1), strict=True), start=n):
@@ -138,8 +161,38 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
             )
             found.append(
                 Finding(
-                    "slow link", f"link {i}–{j}", text, (case,), link=(int(i), int(j)), share=float(excess[index]),
-                    p=float(p[index]),
+                    "slow link", f"link {i}–{j}", text, (case,), ranks=(int(i), int(j)), link=(int(i), int(j)),
+                    share=float(excess[index]), p=float(p[index]),
                 )
             )  # fmt: skip
     return found
+
+
+def _by_hosts(case: Case, where: str, found: list[Finding], placed: Hosts) -> list[Finding]:
+    """The same with one finding in place of those that more than half of a host's ranks, or links, have in common."""
+    host_of = {rank: host for host, ranks in placed.items() for rank in ranks}
+    together: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
+    for finding in found if len(placed) > 1 else []:
+        together[(*sorted({host_of[rank] for rank in finding.ranks}), finding.kind)].append(finding)
+    left = list(found)
+    for (*names, kind), alike in together.items():
+        sizes = [len(placed[name]) for name in names]
+        if (kind == "slow rank") == (len(names) == 1) and len(alike) > max(1, np.prod(sizes) / 2):
+            left = [finding for finding in left if finding not in alike]
+            left.append(_in_common(case, where, names, alike))
+    return left
+
+
+def _in_common(case: Case, where: str, names: Sequence[str], alike: Sequence[Finding]) -> Finding:
+    """One host, or two and what lies between them. p: of the least certain one of its ranks or links."""
+    ranks = tuple(sorted({rank for finding in alike for rank in finding.ranks}))
+    share, p = float(np.median([f.share or 0.0 for f in alike])), max(f.p or 0.0 for f in alike)
+    if len(names) == 1:
+        kind, subject = "slow node", f"node {names[0]}"
+        text = f"{subject} ({in_words(ranks)}) is slow: all exchanges of these ranks take {share:.0%} longer"
+    else:
+        kind, subject = "slow link", f"link {names[0]}–{names[1]}"
+        text = (
+            f"{subject} is slow: {len(alike)} pairs of ranks across it take {share:.0%} more than their ranks explain"
+        )
+    return Finding(kind, subject, f"{text} (p = {p:.1g} or less each; {where})", (case,), ranks=ranks, share=share, p=p)

@@ -1,13 +1,15 @@
-"""Is one rank always the last to arrive? Names it, or says that nobody can be named.
+"""Is a rank, or a whole node, always among the last to arrive? Names it, or says that nobody can be named.
 
-In: a `Run`. Out: findings of kind "late rank". Who waits longest is the victim and is never named: what counts
-is who begins last (or, without a common clock, who spends the shortest time in the operation, because nobody
-waits for the last one).
+In: a `Run`. Out: findings of kind "late rank" and "late node". Who waits longest is the victim and is never named:
+what counts is who begins last (or, without a common clock, who spends the shortest time in the operation, because
+nobody waits for the last one).
 
-Per case: Friedman's test that ranks differ at all, then for each rank a one-sided binomial test of its share
-of last arrivals against 1/n, over an effective number of iterations (they are autocorrelated), corrected by
-Holm (1979) over all ranks and cases. Significant is not enough: the rank must cost the operation 10 % of its
-time, and be the most frequent last one in each launch.
+A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
+are looked at first, then the ranks of those that are not late. Per case: the late ones are those at the end of the
+order of arrival that come after all the others by 10 % of the operation's time, a quarter of all at most, in each
+launch; Friedman's test says that there are differences at all; then, for each late one, a one-sided binomial test of
+how often it comes after all that are not late against chance, over an effective number of iterations (they are
+autocorrelated), corrected by Holm (1979) over all ranks, nodes and cases.
 """
 
 from collections import defaultdict
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.analyze.clocks import Clocks
+from bench.analyze.hosts import Hosts, hosts, in_words
 from bench.conclusions import Finding
 from bench.intervals import FEWEST_FOR_MEDIAN, effective_size
 from bench.operations import cycle
@@ -29,25 +32,41 @@ Floats = NDArray[np.float64]
 LEVEL = 0.05
 # A rank that costs less than this share of an operation's time is not worth anybody's morning.
 SMALLEST_COST = 0.10
+# Of all ranks, or nodes, no more than this share can be late: late is who differs from most others.
+LARGEST_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Who arrives: one rank, or the ranks of a node."""
+
+    ranks: tuple[int, ...]
+    node: str | None = None
+
+    @property
+    def is_node(self) -> bool:
+        return len(self.ranks) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """What speaks against one rank in one case. relative_cost: the wait that it causes, as a share of the time.
+    """What speaks against one rank or node in one case.
 
-    delay_s: median over iterations of its arrival minus the median arrival of the others.
+    share, chance: of iterations in which it comes after all that are not late. relative_cost: the wait that it
+    causes, as a share of the time. delay_s: median over iterations of its arrival minus the others' median.
     """
 
     case: Case
-    rank: int
+    unit: _Unit
     share: float
+    chance: float
     p: float
     relative_cost: float
     delay_s: float
 
 
 def late_ranks(run: Run) -> list[Finding]:
-    """The ranks that arrive last too often to be chance, and cost something by it."""
+    """The ranks and nodes that arrive last too often to be chance, and cost something by it."""
     launches: dict[str, list[Samples]] = defaultdict(list)
     cases: dict[str, Case] = {}
     for samples in run.samples:
@@ -56,14 +75,18 @@ def late_ranks(run: Run) -> list[Finding]:
             continue
         cases[case.key] = case
         launches[case.key].append(samples)
-    clocks = Clocks(run)
-    suspicions = [one for key, case in cases.items() for one in _suspicions(case, launches[key], clocks)]
-    tests = sum(case.world_size for case in cases.values())
+    clocks, places = Clocks(run), hosts(run)
+    suspicions: list[_Suspicion] = []
+    tests = 0
+    for key, case in cases.items():
+        nodes = _nodes(places.get((case.backend, case.world_size), {}))
+        suspicions += _suspicions(case, launches[key], clocks, nodes)
+        tests += case.world_size + len(nodes)
     corrected = holm(np.array([one.p for one in suspicions]), tests)
-    named: dict[tuple[str, int, int], list[tuple[_Suspicion, float]]] = defaultdict(list)
+    named: dict[tuple[str, int, _Unit], list[tuple[_Suspicion, float]]] = defaultdict(list)
     for one, p in zip(suspicions, corrected, strict=True):
         if p <= LEVEL:
-            named[one.case.backend, one.case.world_size, one.rank].append((one, float(p)))
+            named[one.case.backend, one.case.world_size, one.unit].append((one, float(p)))
     return [_finding(group, cases) for group in named.values()]
 
 
@@ -76,34 +99,98 @@ def holm(p: Floats, tests: int) -> Floats:
     return corrected
 
 
-def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks) -> list[_Suspicion]:
-    """The ranks of one case that would matter: last in each launch more often than any other, and at a cost."""
+def _nodes(placed: Hosts) -> list[_Unit]:
+    """The hosts, where looking at them can say more than looking at their ranks."""
+    if len(placed) < 2 or all(len(ranks) < 2 for ranks in placed.values()):
+        return []
+    return [_Unit(ranks, host) for host, ranks in placed.items()]
+
+
+def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: Sequence[_Unit]) -> list[_Suspicion]:
+    """The nodes of one case that are late, and the ranks of the others that are."""
     arrivals, unsure_s = _arrivals(launches, clocks)
-    lasts = [np.bincount(a.argmax(axis=1), minlength=case.world_size) / len(a) for a in arrivals]
-    (rank, *others) = {int(shares.argmax()) for shares in lasts}
-    if others or sum(map(len, arrivals)) < FEWEST_FOR_MEDIAN:
+    if sum(map(len, arrivals)) < FEWEST_FOR_MEDIAN:
         return []
     time_s = float(np.median([np.median(s.timed.duration_ns.max(axis=1)) for s in launches if s.timed])) / 1e9
-    rest = [np.delete(a, rank, axis=1) for a in arrivals]
-    behind = [a[:, rank] - o.max(axis=1) for a, o in zip(arrivals, rest, strict=True)]
-    # The median: a mean would be that of the few iterations in which the scheduler stalled somebody.
-    cost = float(np.median(np.concatenate(behind)))
-    if cost < max(SMALLEST_COST * time_s, unsure_s) or not _ranks_differ(arrivals):
+    limit_s = max(SMALLEST_COST * time_s, unsure_s)
+    found: list[_Suspicion] = []
+    if nodes:
+        of_nodes = [np.stack([_half_there(a[:, unit.ranks]) for unit in nodes], axis=1) for a in arrivals]
+        found = [one for one in _late(case, nodes, of_nodes, limit_s, time_s) if one.unit.is_node]
+    excused = {rank for one in found for rank in one.unit.ranks}
+    host_of = {rank: unit.node for unit in nodes for rank in unit.ranks}
+    others = [_Unit((rank,), host_of.get(rank)) for rank in range(case.world_size) if rank not in excused]
+    columns = [unit.ranks[0] for unit in others]
+    return found + _late(case, others, [a[:, columns] for a in arrivals], limit_s, time_s)
+
+
+def _half_there(arrivals: Floats) -> Floats:
+    """When half of a node's ranks have come (the lower median): one late rank makes no late node."""
+    middle = (arrivals.shape[1] - 1) // 2
+    return np.asarray(np.partition(arrivals, middle, axis=1)[:, middle])
+
+
+def _late(
+    case: Case, units: Sequence[_Unit], arrivals: Sequence[Floats], limit_s: float, time_s: float
+) -> list[_Suspicion]:
+    """Who of these comes after all the others by the limit or more; arrivals: (iterations, units) of each launch."""
+    late, on_time = _split(arrivals, limit_s)
+    if not late or not _differ(arrivals):
         return []
-    after = [a[:, rank] - np.median(o, axis=1) for a, o in zip(arrivals, rest, strict=True)]
-    share = float(np.concatenate([b > 0 for b in behind]).mean())
-    p = _binomial_p([float(shares[rank]) for shares in lasts], behind, case.world_size)
-    return [_Suspicion(case, rank, share, p, cost / time_s, float(np.median(np.concatenate(after))))]
+    found = []
+    bounds = [a[:, on_time].max(axis=1) for a in arrivals]
+    middles = [np.median(a[:, on_time], axis=1) for a in arrivals]
+    for at in late:
+        behind = [a[:, at] - bound for a, bound in zip(arrivals, bounds, strict=True)]
+        after = np.concatenate([a[:, at] - middle for a, middle in zip(arrivals, middles, strict=True)])
+        chance = 1 / (len(on_time) + 1)
+        shares = [float((b > 0).mean()) for b in behind]
+        together = np.concatenate(behind)
+        found.append(
+            _Suspicion(
+                case=case,
+                unit=units[at],
+                share=float((together > 0).mean()),
+                chance=chance,
+                p=_binomial_p(shares, behind, chance),
+                relative_cost=float(np.median(together)) / time_s,
+                delay_s=float(np.median(after)),
+            )
+        )
+    return found
 
 
-def _binomial_p(shares: Sequence[float], behind: Sequence[Floats], ranks: int) -> float:
-    """That a rank is last so often by chance, over the effective number of iterations."""
+def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[int]]:
+    """Who is late, and who is not: the most at the end of the order of arrival that are all behind the rest.
+
+    Behind: in the median over all iterations by the limit (a mean would be that of the few iterations in which the
+    scheduler stalled somebody), and in each launch in more than half of the iterations.
+    """
+    together = np.concatenate(arrivals)
+    n = together.shape[1]
+    order = np.argsort(np.median(together - together.min(axis=1, keepdims=True), axis=0), kind="stable")
+    ordered = together[:, order]
+    latest_before = np.maximum.accumulate(ordered, axis=1)
+    fewest_on_time = n - max(1, int(n * LARGEST_SHARE))
+    borders = np.cumsum([len(a) for a in arrivals])[:-1]
+    # Of each unit against all before it: cheap, and where even that is not enough there is nothing to be found.
+    gaps = np.median(ordered[:, fewest_on_time:] - latest_before[:, fewest_on_time - 1 : -1], axis=0)
+    for cut in fewest_on_time + np.flatnonzero(gaps >= limit_s):
+        behind = ordered[:, cut:] - latest_before[:, cut - 1 : cut]
+        launches = np.split(behind, borders)
+        if np.median(behind, axis=0).min() >= limit_s and all(np.median(b, axis=0).min() > 0 for b in launches):
+            return order[cut:].tolist(), order[:cut].tolist()
+    return [], []
+
+
+def _binomial_p(shares: Sequence[float], behind: Sequence[Floats], chance: float) -> float:
+    """That somebody comes last so often by chance, over the effective number of iterations."""
     from scipy.stats import binomtest  # here: slow to load
 
     counts = [effective_size(b) if len(b) >= FEWEST_FOR_MEDIAN else len(b) for b in behind]
     counts = [min(count, len(b)) for count, b in zip(counts, behind, strict=True)]
     last = sum(round(share * count) for share, count in zip(shares, counts, strict=True))
-    return float(binomtest(last, sum(counts), 1 / ranks, alternative="greater").pvalue)
+    return float(binomtest(last, sum(counts), chance, alternative="greater").pvalue)
 
 
 def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats], float]:
@@ -118,8 +205,8 @@ def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats]
     return [np.asarray(-s.timed.duration_ns / 1e9) for s in launches if s.timed is not None], 0.0
 
 
-def _ranks_differ(arrivals: list[Floats]) -> bool:
-    """Friedman's test; with two ranks the binomial test alone says the same."""
+def _differ(arrivals: Sequence[Floats]) -> bool:
+    """Friedman's test; of two the binomial test alone says the same."""
     from scipy.stats import friedmanchisquare
 
     together = np.concatenate(arrivals)
@@ -127,23 +214,27 @@ def _ranks_differ(arrivals: list[Floats]) -> bool:
 
 
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
-    """One sentence on one rank, over all cases that it stands out in."""
+    """One sentence on one rank or node, over all cases that it stands out in."""
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
-    case = worst.case
+    case, unit = worst.case, worst.unit
     alike = sum(1 for c in cases.values() if (c.backend, c.world_size) == (case.backend, case.world_size))
     delay = float(np.median([one.delay_s for one, _ in group]))
     share = float(np.median([one.share for one, _ in group]))
+    who = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
+    if unit.is_node:
+        who = f"node {unit.node} ({in_words(unit.ranks)})"
     text = (
-        f"rank {worst.rank} of {case.world_size} on {case.backend} is late: last to arrive in {share:.0%} of the "
-        f"iterations (chance: {1 / case.world_size:.0%}), {format_seconds(delay)} after the others, in {len(group)} of "
+        f"{who} of {case.world_size} on {case.backend} is late: last to arrive in {share:.0%} of the "
+        f"iterations (chance: {worst.chance:.1%}), {format_seconds(delay)} after the others, in {len(group)} of "
         f"{alike} cases; it costs up to {worst.relative_cost:.0%} of an operation's time (p = {p:.1g} after Holm)"
     )
     return Finding(
-        kind="late rank",
-        subject=f"rank {worst.rank}",
+        kind="late node" if unit.is_node else "late rank",
+        subject=f"node {unit.node}" if unit.is_node else f"rank {unit.ranks[0]}",
         text=text,
         cases=tuple(one.case for one, _ in group),
-        rank=worst.rank,
+        rank=None if unit.is_node else unit.ranks[0],
+        ranks=unit.ranks,
         cost_s=delay,
         share=share,
         p=p,

@@ -22,12 +22,14 @@ from bench.errors import BenchError
 
 RESULTS, PLOTS, CONFIGS = Path("results"), Path("plots"), Path("configs")
 INTERRUPTED = 130
+HELP = {"help_option_names": ["--help", "-h"]}
 
 app = typer.Typer(
     name="collbench",
     help="Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings=HELP,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing to measure here, 130 interrupted.",
 )
@@ -52,7 +54,7 @@ def verb(function: F) -> F:
             code = 0
         raise typer.Exit(code)
 
-    app.command(name=function.__name__.rstrip("_"))(guarded)
+    app.command(name=function.__name__.rstrip("_"), context_settings=HELP)(guarded)
     return function
 
 
@@ -62,6 +64,8 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     CSV = "csv"
     JSON = "json"
+    NCCL_TESTS = "nccl-tests"
+    COVERAGE = "coverage"
 
 
 Sets = Annotated[

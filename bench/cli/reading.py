@@ -33,12 +33,21 @@ def report(
     from bench.present import tables
 
     result = store.read(store.find(RESULTS, run))
+    if format is Format.COVERAGE:
+        from bench.present import coverage
+
+        typer.echo(coverage.document(result), nl=False)
+        return
     analysis = conclude(result)
     match format:
         case Format.CSV:
             typer.echo(tables.to_csv(analysis.summaries), nl=False)
         case Format.JSON:
             typer.echo(tables.to_json(analysis.summaries))
+        case Format.NCCL_TESTS:
+            from bench.present import nccl_tests
+
+            typer.echo(nccl_tests.document(result, analysis.summaries), nl=False)
         case Format.MARKDOWN:
             typer.echo(reports.build(result, analysis, [], ""), nl=False)
         case None:
@@ -71,7 +80,7 @@ def write_report(result: Run, analysis: Analysis, plots: bool) -> list[Path]:
 
         drawn = pictures.draw(result, analysis, folder)
     else:
-        drawn = [(title, name) for name, title in report.PICTURES.items() if (folder / f"{name}.png").is_file()]
+        drawn = report.pictures_in(folder)
     address = os.path.relpath(folder, result.path)
     text = report.build(result, analysis, drawn, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in drawn}

@@ -13,24 +13,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import __version__, store, strict
+from bench import __version__, store
 from bench.backends import BACKENDS
 from bench.cli.app import RESULTS, Sets, verb
+from bench.cli.flags import Given, Source, fingerprint, source, with_flags
 from bench.cli.joining import together
 from bench.cli.reading import write_report
 from bench.errors import BenchError, StoreError, UnmeasurableError
 from bench.present.launch_files import Launcher
 from bench.records import Json, Plan
+from bench.shorthand import Asked
 from bench.units import parse_share
 
 if TYPE_CHECKING:
     from bench.measure.lead import Lead
 
+NO_FLAGS = Given(Asked({}))
 # What the end of a run needs; loaded while the fork server loads torch, so that it costs no time.
 LOADED_MEANWHILE = ("bench.analyze.conclude", "ruptures", "bench.present.report", "bench.present.plots")
 
 
 @verb
+@with_flags
 def run(
     context: typer.Context,
     config: Annotated[
@@ -39,29 +43,35 @@ def run(
     sets: Sets = [],  # noqa: B006 - typer reads the default
     resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+    given: Given = NO_FLAGS,
 ) -> int:
-    """Measure a sweep; ends with a table, a report and plots. Under torchrun, srun or mpirun: all ranks together."""
-    if (config is None) == (resume is None):
-        raise BenchError("run: give a configuration (run configs/gloo.yaml), or --resume RUN, not both")
+    """Measure a sweep; ends with a table, a report and plots. Under torchrun, srun or mpirun: all ranks together.
+
+    In place of a CONFIG, flags of nccl-tests are taken.
+    """
+    if (config is None and not given) == (resume is None):
+        raise BenchError(
+            "run: give a configuration (run configs/gloo.yaml), or nccl-tests' flags (run -b 8 -e 128M -f 2 -g 2), "
+            "or --resume RUN, not both"
+        )
     if resume is not None:
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         name = resume
         return together(lambda lead: _resume(name, plots, lead), lambda: f"resume {name}".encode())
-    assert config is not None  # noqa: S101 - one of the two is given
-    file = config
     return together(
-        lambda lead: _run(file, sets, plots, lead, context.obj),
-        lambda: b"\0".join([strict.read(file), *map(str.encode, sets)]),
+        lambda lead: _run(source("run", config, given, lead), sets, plots, lead, context.obj),
+        lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]),
     )
 
 
-def _run(config: Path, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
-    plan, raw = _plan(config, sets, lead)
+def _run(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
+    typer.echo(asked.shown, nl=bool(asked.shown))
+    plan = _plan(asked, sets, lead)
     if plan.total == 0:
-        raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(plan)}")
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {_reasons(plan)}")
     facts = {"argv": argv, "overrides": sets, "collbench": __version__}
-    return _measure(store.create(RESULTS, plan, raw, facts), plan, [], plots, lead)
+    return _measure(store.create(RESULTS, plan, asked.raw, facts), plan, [], plots, lead)
 
 
 def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
@@ -77,7 +87,7 @@ def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
     return _measure(path, started.plan, started.environment, plots, lead)
 
 
-def _plan(config: Path, sets: list[str], lead: "Lead | None" = None) -> tuple[Plan, bytes]:
+def _plan(asked: Source, sets: list[str], lead: "Lead | None" = None) -> Plan:
     from bench import config as configuration
     from bench import plan as planning
     from bench.measure import environment
@@ -85,11 +95,11 @@ def _plan(config: Path, sets: list[str], lead: "Lead | None" = None) -> tuple[Pl
     obstacle = environment.platform_obstacle()
     if obstacle:
         raise UnmeasurableError(obstacle)
-    settings, raw = configuration.load(config, sets)
+    settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     on_gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
     machine = environment.machine() if lead is None else lead.machine(on_gpus, settings.oversubscribe_gpu)
-    return planning.expand(settings, machine, seed), raw
+    return planning.expand(settings, machine, seed)
 
 
 def _reasons(plan: Plan) -> str:
@@ -172,6 +182,7 @@ def _conclude(path: Path, plots: bool) -> int:
 
 
 @verb
+@with_flags
 def plan(
     config: Annotated[
         Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
@@ -196,31 +207,38 @@ def plan(
     rank: Annotated[
         int | None, typer.Option(help="With --simulate: be this rank; else the first, a middle and the last one.")
     ] = None,
+    given: Given = NO_FLAGS,
 ) -> int:
     """Show what a run would do and how long it would take, without starting anything; or --from RUN what it needs."""
     from bench.present import listings
 
-    if (config is None) == (pilot is None):
-        raise BenchError("plan: give a configuration (plan configs/gloo.yaml), or --from RUN, not both")
+    if (config is None and not given) == (pilot is None):
+        raise BenchError(
+            "plan: give a configuration (plan configs/gloo.yaml), or nccl-tests' flags (plan -b 8 -e 128M -f 2 -g 2), "
+            "or --from RUN, not both"
+        )
     if pilot is not None:
         _needs(pilot, precision)
         return 0
-    assert config is not None  # noqa: S101 - one of the two is given
     if launcher is not None:
         from bench.cli.launching import launch_file_for
 
+        if config is None:
+            raise BenchError("plan --launcher: the file names a configuration; keep the flags in one with --save first")
         typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node), nl=False)
         return 0
+    asked = source("plan", config, given)
+    typer.echo(asked.shown, nl=bool(asked.shown))
     if simulate is not None:
-        return _simulate(config, sets, simulate, rank)
-    planned, _ = _plan(config, sets)
+        return _simulate(asked, sets, simulate, rank)
+    planned = _plan(asked, sets)
     typer.echo(listings.plan(planned))
     if planned.total == 0:
-        raise UnmeasurableError(f"{config}: nothing can be measured here: {_reasons(planned)}")
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {_reasons(planned)}")
     return 0
 
 
-def _simulate(config: Path, sets: list[str], world_size: int, rank: int | None) -> int:
+def _simulate(asked: Source, sets: list[str], world_size: int, rank: int | None) -> int:
     """A dry run as some ranks of a world that does not exist; 1 if a call does not fit the table of operations."""
     began = time.perf_counter()
     from bench import config as configuration
@@ -232,13 +250,13 @@ def _simulate(config: Path, sets: list[str], world_size: int, rank: int | None) 
         raise BenchError(f"--simulate {world_size}: a world has 1 to {configuration.MOST_RANKS} ranks")
     if rank is not None and not 0 <= rank < world_size:
         raise BenchError(f"--rank {rank}: a world of {world_size} has ranks 0 to {world_size - 1}")
-    settings, _ = configuration.load(config, sets)
+    settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     planned = planning.on_paper(settings, environment.machine(), world_size, settings.seed or 0)
     ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
     result = simulate.rehearse(planned, world_size, ranks)
     typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
     if not result.rehearsals:
-        raise UnmeasurableError(f"{config}: nothing can be measured at {world_size} ranks: {_reasons(planned)}")
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured at {world_size} ranks: {_reasons(planned)}")
     return 1 if any(one.misfits for one in result.rehearsals) else 0
 
 

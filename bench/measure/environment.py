@@ -71,7 +71,8 @@ def raise_file_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard or soft == resource.RLIM_INFINITY:
         return soft if soft != resource.RLIM_INFINITY else MOST_FILES
-    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, max(soft, MOST_FILES))
+    wanted = max(soft, MOST_FILES)
+    most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     except (OSError, ValueError):  # macOS refuses more than the kernel has, whatever the hard limit says
@@ -121,7 +122,7 @@ def machine() -> Machine:
     elif found == 0:
         missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
     return Machine(
-        hostname=socket.gethostname(),
+        hostname=hostname(),
         cores=usable_cores(),
         memory_available_bytes=available_memory_bytes(),
         last_level_cache_bytes=last_level_cache_bytes(),
@@ -184,11 +185,16 @@ def visible_gpus() -> list[Any]:
     return gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
+def hostname() -> str:
+    """Name of this host, by which ranks on the same one are known."""
+    return socket.gethostname()
+
+
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
 def host() -> Json:
     """Everything about this host that a number may depend on and that does not change during a run."""
     return {
-        "hostname": socket.gethostname(),
+        "hostname": hostname(),
         "collbench": __version__,
         "commit": commit(),
         "python": platform.python_version(),

@@ -150,6 +150,7 @@ def facts(group: Group, backend: str) -> Json:
     cuda = group.device.type == "cuda"
     return {
         "rank": group.rank,
+        "hostname": environment.hostname(),
         "device": str(group.device),
         "device_name": torch.cuda.get_device_name(group.device) if cuda else "CPU",
         "torch": torch.__version__,

@@ -5,7 +5,8 @@ Ito's, which colour-blind people tell apart. Drawn with `Figure` and not with py
 and it loads faster.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.conclusions import Summary
-from bench.present.labels import family
-from bench.records import Case, Run
+from bench.records import Run
 from bench.units import format_bytes, format_seconds
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -33,6 +33,8 @@ STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "legend.frameon": False,
 }
+# Largest over smallest value on an axis, below which 1, 2 and 5 are too few labels.
+NARROW = 5
 # More lines than this in one picture cannot be told apart.
 MOST_SERIES = 6
 
@@ -44,43 +46,50 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path.with_suffix(".svg"))
 
 
-def framed(question: str, run: Run, summaries: Sequence[Summary], marks: str | None = None) -> tuple[Figure, Axes]:
+def framed(question: str, what: str) -> tuple[Figure, Axes]:
     """A figure with one set of axes and a title that asks a question and says of what."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
-    cases = [s.case for s in summaries]
-    what = ", ".join(sorted({f"{case.op} on {case.backend}" for case in cases}))
-    if marks is None:
-        known = any(s.time_s is not None and s.time_s.known for s in summaries)
-        marks = "bars: 95 % intervals" if known else "no intervals are known"
-    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
-    axes.set_title(f"{question}\n{what}, {_dtypes(cases)}, {launches}; {marks}", fontsize=10.5)
+    axes.set_title(f"{question}\n{what}", fontsize=10.5)
     return figure, axes
 
 
-def _dtypes(cases: Iterable[Case]) -> str:
-    return ", ".join(sorted({case.dtype for case in cases}))
-
-
-def size_axis(axes: Axes, summaries: Sequence[Summary]) -> None:
-    """Message sizes along x, in powers of two, and the legend."""
-    sizes = sorted({s.case.size_bytes for s in summaries if s.time_s and s.case.size_bytes})
-    shown = spread(sizes, 10)
+def size_axis(axes: Axes, sizes: Sequence[int], most: int) -> None:
+    """Message sizes along x, in powers of two, with at most so many of them written out."""
+    # Those that were rounded down from one size would be written over each other.
+    apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > 1.2 * size]
+    shown = spread(apart, most)
     axes.set_xscale("log", base=2)
     axes.set_xticks(shown, [format_bytes(size) for size in shown])
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.minorticks_off()
-    axes.set_xlabel("message size (bytes a rank)")
-    _legend(axes)
 
 
 def log_time_axis(axes: Axes) -> None:
     """Logarithmic times along y, with labels also where there is less than a decade."""
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high / low < 100:  # decades alone would leave a narrow range with one label or none
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    log_ticks(axes.yaxis)
     time_axis(axes.yaxis)
+
+
+def log_ticks(axis: Any) -> None:
+    """So many labels that a logarithmic axis can be read: decades alone would leave a narrow one with one or none."""
+    low, high = axis.get_view_interval()
+    if high / low < 100:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > NARROW else range(1, 10), numticks=12))
+
+
+def log_rate_axis(axes: Axes) -> None:
+    """Logarithmic bandwidths along y, as plain numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def marks(summaries: Sequence[Summary]) -> str:
+    """What bars are, where there are any."""
+    known = any(s.time_s is not None and s.time_s.known for s in summaries)
+    return "bars: 95 % intervals" if known else "no intervals are known"
 
 
 def time_label(run: Run) -> str:
@@ -100,34 +109,11 @@ def tick(seconds: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if seconds else "0"
 
 
-def _legend(axes: Axes) -> Any:
-    return axes.legend(loc="upper left", fontsize=9)
-
-
 def spread(values: list[int], most: int) -> list[int]:
     """At most so many of the values, evenly from first to last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
-
-
-def series_of(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
-    """Lines of a plot over sizes: one a world size, and one a table where there are several. A barrier has no size."""
-
-    good = [s for s in summaries if s.time_s and s.case.size_bytes]
-    several = len({family(s.case) for s in good}) > 1
-    names: dict[str, list[Summary]] = {}
-    for s in good:
-        ranks = f"{s.case.world_size} rank{'s' if s.case.world_size > 1 else ''}"
-        names.setdefault(f"{family(s.case)}, {ranks}" if several else ranks, []).append(s)
-    return list(names.items())
-
-
-def shown(axes: Axes, series: list[tuple[str, list[Summary]]]) -> list[tuple[str, list[Summary]]]:
-    """As many lines as can be told apart; the legend says how many are left to the table."""
-    if len(series) > MOST_SERIES:
-        axes.plot([], [], " ", label=f"and {len(series) - MOST_SERIES} more: see the table")
-    return series[:MOST_SERIES]
 
 
 def with_intervals(

@@ -20,9 +20,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from bench.conclusions import Change, Comparison, Trend
 from bench.present.canvas import COLOURS, STYLE, save, tick
 from bench.present.comparisons import VERDICTS, headline, step_ratio
-from bench.present.labels import extras, label
+from bench.present.labels import dtype_words, extras, label, ranks_text, size_text
 from bench.records import Case, case_order
-from bench.units import format_bytes
 
 GREY = "#666666"
 # Verdict → colour and marker: the triangles point to where the time went.
@@ -199,5 +198,5 @@ def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
 
 
 def _two_lines(case: Case) -> str:
-    more = [case.dtype, f"{case.world_size} ranks", *extras(case)]
-    return f"{case.op} · {case.backend} · {format_bytes(case.size_bytes)}\n{' · '.join(more)}"
+    more = [*dtype_words(case), ranks_text(case.world_size), *extras(case)]
+    return f"{case.op} · {case.backend} · {size_text(case.size_bytes)}\n{' · '.join(more)}"

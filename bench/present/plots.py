@@ -1,7 +1,8 @@
 """Pictures of a run: PNG for slides, SVG for print. Those of several runs are in `comparison_plots`.
 
 In: a `Run` and its analysis. Out: files, and their titles for the report. Each picture answers one question,
-which is its title; every interval is drawn. The drawing itself is in `size_plots` and `run_plots`.
+which is its title; every interval is drawn. What does not fit onto one page goes on to `time-2.png` and so on. The
+drawing itself is in `size_plots`, `operation_plots` and `run_plots`.
 """
 
 from collections.abc import Callable
@@ -11,13 +12,14 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from bench.conclusions import Analysis
-from bench.present import run_plots, size_plots
+from bench.present import operation_plots, run_plots, size_plots
 from bench.present.canvas import STYLE, save
-from bench.present.report import PICTURES
+from bench.present.report import MOST_PAGES, PICTURES, Picture, page_name, pictures_in
 from bench.records import Run
 
-Drawing = Callable[[Run, Analysis], Figure | None]
+Drawing = Callable[[Run, Analysis], list[Figure]]
 DRAWINGS: dict[str, Drawing] = {
+    "operations": operation_plots.operations,
     "time": size_plots.time_against_size,
     "bandwidth": size_plots.bandwidth_against_size,
     "scaling": size_plots.scaling,
@@ -28,14 +30,15 @@ DRAWINGS: dict[str, Drawing] = {
 }
 
 
-def draw(run: Run, analysis: Analysis, folder: Path) -> list[tuple[str, str]]:
-    """Draw what the run has data for. Returns (title, file name without suffix) of what was drawn."""
+def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
+    """Draw what the run has data for; pages that an earlier drawing left behind are removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
     with rc_context(STYLE):
-        for name, title in PICTURES.items():
-            figure = DRAWINGS[name](run, analysis)
-            if figure is not None:
-                save(figure, folder / name)
-                drawn.append((title, name))
-    return drawn
+        for name in PICTURES:
+            figures = DRAWINGS[name](run, analysis)
+            for number, figure in enumerate(figures, start=1):
+                save(figure, folder / page_name(name, number))
+            for number in range(len(figures) + 1, MOST_PAGES + 1):
+                for suffix in (".png", ".svg"):
+                    (folder / page_name(name, number)).with_suffix(suffix).unlink(missing_ok=True)
+    return pictures_in(folder)

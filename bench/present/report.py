@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.conclusions import Analysis, Summary
-from bench.present import findings, imported, tables
-from bench.present.labels import label, metric_name
+from bench.present import findings, groups, imported, tables
+from bench.present.labels import dtype_words, label, metric_name, span
 from bench.records import Case, Failure, Json, Run
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
@@ -20,6 +20,7 @@ from bench.units import format_bytes, format_rounded_bytes, format_seconds
 SHOWN_HOSTS = 8
 # File name without suffix → title of what `plots` draws for one run, in the order of the report.
 PICTURES = {
+    "operations": "Time of each operation",
     "time": "Time against size",
     "bandwidth": "Bus bandwidth against size",
     "scaling": "Time against world size",
@@ -29,6 +30,31 @@ PICTURES = {
     "over-time": "Every sample in the order in which it was taken",
 }
 Picture = tuple[str, str]  # (title, file name without suffix)
+# So many tables fill a few screens, and so many sections can still be leafed through; beyond, one table holds all.
+MOST_TABLES, MOST_SECTIONS = 6, 60
+# Operations that a title can name, and notes that somebody will read.
+MOST_NAMED, MOST_NOTES = 4, 200
+COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
+IN_FULL = "Everything about each case is in summary.csv."
+
+
+# Pages of one picture; nobody leafs through more.
+MOST_PAGES = 4
+
+
+def page_name(name: str, number: int) -> str:
+    """File name of a page of a picture, without suffix."""
+    return name if number == 1 else f"{name}-{number}"
+
+
+def pictures_in(folder: Path) -> list[Picture]:
+    """The pictures that have been drawn, page by page, in the order of the report."""
+    return [
+        (title if number == 1 else f"{title}, page {number}", page_name(name, number))
+        for name, title in PICTURES.items()
+        for number in range(1, MOST_PAGES + 1)
+        if (folder / f"{page_name(name, number)}.png").is_file()
+    ]
 
 
 def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:
@@ -41,9 +67,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
         tables.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
         method_line(run, summaries),
     ]
-    for title, members in tables.groups(summaries):
-        parts += [f"## {title}", f"{_time_name(members)} with its 95 % interval:", tables.overview(members)]
-        parts += ["Everything about each case:", tables.details(members)]
+    parts += _sections(groups.groups(summaries))
     parts += findings.sections(analysis)
     parts += _not_measured(run, summaries)
     if pictures:
@@ -51,6 +75,31 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
         parts += [f"![{title}]({folder}/{name}.png)" for title, name in pictures]
     parts.append("How to read this: README.md, section “Reading the report”. How it was obtained: docs/method.md.")
     return "\n\n".join(parts) + "\n"
+
+
+def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
+    """A section for each table; one table for all where there are too many to leaf through."""
+    if len(tables_of) > MOST_SECTIONS:
+        return ["## All cases", COMPACT, tables.compact(tables_of), _all_notes(tables_of), IN_FULL]
+    parts = []
+    for title, members in tables_of:
+        parts += [f"## {title}", tables.lines(groups.notes([s.case for s in members]))]
+        parts += [f"{_time_name(members)} with its 95 % interval:", tables.overview(members)]
+        parts += ["Everything about each case:", tables.details(members)]
+    return parts
+
+
+def _all_notes(tables_of: Sequence[tuple[str, list[Summary]]]) -> str:
+    """What must be known of each operation, once."""
+    found: dict[str, dict[str, bool]] = {}
+    for _, members in tables_of:
+        case = members[0].case
+        for note in groups.notes([case]):
+            found.setdefault(f"{case.op} on {case.backend}", {})[note] = True
+    return tables.lines(
+        [f"**{name}**: {'; '.join(texts)}" for name, texts in found.items()]
+        + groups.rounding([s.case for _, members in tables_of for s in members])
+    )
 
 
 def method_line(run: Run, summaries: Sequence[Summary]) -> str:
@@ -73,7 +122,7 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
         f"How measured: {metrics} · {_barrier(run, case)} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
         f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · "
-        "size in bytes a rank, GB = 10⁹ bytes"
+        "what size counts stands with each table, GB = 10⁹ bytes"
     )
 
 
@@ -84,10 +133,14 @@ def _barrier(run: Run, case: Case) -> str:
 
 
 def summary_tables(summaries: Sequence[Summary]) -> str:
-    """What the terminal shows: the overview of each group."""
+    """What the terminal shows: the overview of each group, or one table of all where there are many."""
+    tables_of = groups.groups(summaries)
+    if len(tables_of) > MOST_TABLES:
+        return f"{COMPACT}\n\n{tables.compact(tables_of)}\n\n{_all_notes(tables_of)}"
     parts = []
-    for title, members in tables.groups(summaries):
-        parts += [f"### {title}", "time [95 % interval]", tables.overview(members)]
+    for title, members in tables_of:
+        parts += [f"### {title}", tables.lines(groups.notes([s.case for s in members]))]
+        parts += ["time [95 % interval]", tables.overview(members)]
         if any(s.busbw for s in members):
             parts += ["bus bandwidth, GB/s", tables.bandwidth_overview(members)]
     return "\n\n".join(parts)
@@ -98,11 +151,11 @@ def _time_name(members: Sequence[Summary]) -> str:
 
 
 def _what_in_short(run: Run) -> str:
-    cases = run.plan.cases
-    operations = sorted({case.op for case in cases}) or ["nothing"]
+    operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
+    named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
     if run.imported is not None:
-        return f"{', '.join(operations)}, imported"
-    return f"{', '.join(operations)}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+        return f"{named}, imported"
+    return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
 
 
 def _of_the_job(session: Json) -> list[str]:
@@ -121,14 +174,15 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
     host: Json = session.get("host", {})
     lines = []
     if cases:
-        sizes = [case.size_bytes for case in cases]
+        sizes = [case.size_bytes for case in cases if case.size_bytes]
         worlds = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
         backends = ", ".join(sorted({case.backend for case in cases}))
-        dtypes = ", ".join(sorted({case.dtype for case in cases}))
-        lines.append(
-            f"**What**: {backends}, {dtypes}, {format_bytes(min(sizes))} to {format_bytes(max(sizes))}, "
-            f"world sizes {worlds}; {len(cases)} cases × {run.plan.launches} launches"
-        )
+        dtypes = sorted({word for case in cases for word in dtype_words(case)})
+        what = [backends, *dtypes, *([f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"] if sizes else [])]
+        operations = dict.fromkeys(case.op for case in cases)
+        if len(operations) > MOST_NAMED:
+            lines.append(f"**Operations**: {', '.join(operations)}")
+        lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {_launches(run)}")
     done = sum(1 for s in run.samples if s.failure is None)
     failed = len(run.samples) - done
     state = "imported" if run.imported is not None else run.manifest.get("status")
@@ -157,6 +211,10 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
     if timers:
         lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
     return lines
+
+
+def _launches(run: Run) -> str:
+    return f"{run.plan.launches} launch{'' if run.plan.launches == 1 else 'es'}"
 
 
 def _verified(summaries: Sequence[Summary]) -> str:
@@ -192,14 +250,13 @@ def _not_measured(run: Run, summaries: Sequence[Summary]) -> list[str]:
         ]
         parts += ["## Failed", tables.markdown(rows, ["case", "launch", "kind", "rank", "what happened"], ["left"] * 5)]
     if run.plan.skips:
-        rows = [[label(skip.case), skip.reason] for skip in run.plan.skips]
-        parts += ["## Skipped", tables.markdown(rows, ["case", "why"], ["left"] * 2)]
-    noted = [(label(s.case), warning) for s in summaries for warning in s.warnings]
+        rows = [[str(len(cases)), span(cases), reason] for reason, cases in groups.by_reason(run.plan.skips)]
+        parts += ["## Skipped", tables.markdown(rows, ["cases", "which", "why"], ["right", "left", "left"])]
+    noted = [[label(s.case), warning] for s in summaries for warning in s.warnings]
     if noted:
-        parts += [
-            "## Notes on single cases",
-            tables.markdown([list(note) for note in noted], ["case", "note"], ["left"] * 2),
-        ]
+        parts += ["## Notes on single cases", tables.markdown(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)]
+    if len(noted) > MOST_NOTES:
+        parts.append(f"And {len(noted) - MOST_NOTES} more: column `warnings` of summary.csv.")
     return parts
 
 

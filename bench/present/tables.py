@@ -7,20 +7,17 @@ is already in the summary.
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from itertools import groupby
 
 import pandas as pd
 from tabulate import tabulate
 
 from bench.conclusions import Interval, Summary
-from bench.operations import OPERATIONS
-from bench.present.labels import metric_name
+from bench.present.groups import row_name, size_rows
+from bench.present.labels import attributes, common_words, in_words, ranks_text, size_text
 from bench.records import Json
-from bench.units import format_bytes, format_rate, format_seconds
+from bench.units import format_rate, format_seconds
 
 NOTHING = "-"
-# What of a case a table's title says in words; the rest of what differs from the defaults follows as it is.
-IN_WORDS = ("reduce_op", "metric", "depth", "buffers", "sync", "scheduling")
 
 
 # ── for pandas and programs ──────────────────────────────────────────────────────────────────────
@@ -69,20 +66,6 @@ def markdown(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Seque
     return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align or ["right"] * len(headers))
 
 
-def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
-    """Summaries that belong into one table, with its title; everything but size and ranks is the same in it."""
-
-    def title(summary: Summary) -> str:
-        case = summary.case
-        parts = [case.dtype, *([case.reduce_op] if OPERATIONS[case.op].reduces else []), metric_name(case)]
-        parts += [f"{case.buffers} buffers", *([f"{case.sync} sync"] if case.sync != "barrier" else [])]
-        parts += [f"{case.scheduling} scheduling"] if case.scheduling != "normal" else []
-        parts += [extra for extra in case.extras if extra.partition("=")[0] not in IN_WORDS]
-        return f"{case.op} on {case.backend} ({', '.join(parts)})"
-
-    return [(name, list(members)) for name, members in groupby(summaries, key=title)]
-
-
 def overview(members: Sequence[Summary]) -> str:
     """Sizes down, world sizes across: median time with its interval."""
     return _pivot(
@@ -96,11 +79,40 @@ def bandwidth_overview(members: Sequence[Summary]) -> str:
 
 
 def _pivot(members: Sequence[Summary], cell: Callable[[Summary], str]) -> str:
-    sizes = sorted({s.case.size_bytes for s in members})
     worlds = sorted({s.case.world_size for s in members})
-    cells = {(s.case.size_bytes, s.case.world_size): cell(s) for s in members}
-    rows = [[format_bytes(size), *(cells.get((size, n), NOTHING) for n in worlds)] for size in sizes]
-    return markdown(rows, ["size", *(f"{n} rank{'s' if n > 1 else ''}" for n in worlds)])
+    cells = {s.case: cell(s) for s in members}
+    rows = []
+    for row in size_rows(list(cells)):
+        found = {case.world_size: cells[case] for case in row}
+        rows.append([row_name(row), *(found.get(n, NOTHING) for n in worlds)])
+    return markdown(rows, ["size", *map(ranks_text, worlds)])
+
+
+def compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
+    """Many groups in one table, a row for each size of each; what all have in common stands above it."""
+    words = [attributes(members[0].case) for _, members in tables]
+    shared = common_words(words)
+    worlds = sorted({s.case.world_size for _, members in tables for s in members})
+    rows = []
+    for (_, members), own in zip(tables, words, strict=True):
+        how = ", ".join(word for name, word in own.items() if name != "op" and name not in shared)
+        cells = {s.case: _short(s) for s in members}
+        for row in size_rows(list(cells)):
+            found = {case.world_size: cells[case] for case in row}
+            rows.append([own["op"], how, row_name(row), *(found.get(n, NOTHING) for n in worlds)])
+    headers = ["operation", "how", "size", *map(ranks_text, worlds)]
+    return f"All: {', '.join(in_words(shared))}\n\n" + markdown(
+        rows, headers, ["left", "left", *["right"] * (1 + len(worlds))]
+    )
+
+
+def _short(summary: Summary) -> str:
+    """Such as `1.86 ms ±97% (0.281)`."""
+    if summary.time_s is None:
+        return "failed"
+    rate = f" ({format_rate(summary.busbw)})" if summary.busbw else ""
+    width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
+    return f"{format_seconds(summary.time_s.value)}{width}{rate}"
 
 
 def details(members: Sequence[Summary]) -> str:
@@ -114,18 +126,16 @@ def details(members: Sequence[Summary]) -> str:
         headers.insert(5, "host time")
     rows = []
     for s in members:
+        name = [str(s.case.world_size), size_text(s.case.size_bytes)]
         if s.time_s is None:
-            rows.append(
-                [str(s.case.world_size), format_bytes(s.case.size_bytes), "failed", *[NOTHING] * (len(headers) - 3)]
-            )
+            rows.append([*name, "failed", *[NOTHING] * (len(headers) - 3)])
             continue
         row = [
-            str(s.case.world_size),
-            format_bytes(s.case.size_bytes),
+            *name,
             format_seconds(s.time_s.value),
             _interval(s.time_s),
             f"{s.time_s.relative_half_width:.0%}" if s.time_s.known else NOTHING,
-            format_rate(s.algbw or 0.0),
+            format_rate(s.algbw) if s.algbw else NOTHING,
             format_rate(s.busbw) if s.busbw else NOTHING,
             f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.fastest_rank_s else NOTHING,
             *(format_seconds(value) if value else NOTHING for value in (s.skew_s, s.pure_s, s.p90_s, s.p99_s)),

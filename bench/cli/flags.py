@@ -1,0 +1,131 @@
+"""The flags of nccl-tests as options of a verb: `run -b 8 -e 128M -f 2 -g 2` in place of a configuration.
+
+A verb that is decorated with `with_flags` gets what was given as `asked`; `source` makes the YAML of it. What the flags
+mean is in `bench/shorthand.py`; those that are not honoured are accepted, so that they can be answered, but not listed.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench import strict
+from bench.errors import BenchError, StoreError
+from bench.shorthand import FLAGS, Asked, Flag, translate
+
+if TYPE_CHECKING:
+    from bench.measure.lead import Lead
+
+PANEL = "nccl-tests shorthand, in place of CONFIG"
+OPTIONS = {
+    "operation": typer.Option(
+        "--operation", metavar="NAME", help="An operation by our name (all_reduce).", rich_help_panel=PANEL
+    ),
+    "perf": typer.Option(
+        "--perf", metavar="TEST", help="Or by nccl-tests' name, such as alltoall_perf.", rich_help_panel=PANEL
+    ),
+    "backend": typer.Option(
+        "--backend", metavar="NAME", help="nccl where it can be used, else gloo.", rich_help_panel=PANEL
+    ),
+    "save": typer.Option(
+        "--save", metavar="FILE", help="Keep the YAML that the flags say, as a new file.", rich_help_panel=PANEL
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A configuration, not yet read. name: what messages call it. shown: what is to be printed before it is used."""
+
+    raw: bytes
+    name: str
+    default_name: str
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What of the shorthand stood on the command line. save: where the YAML goes; None for nowhere."""
+
+    asked: Asked
+    save: Path | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.asked) or self.save is not None
+
+
+def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The verb with all flags as options; it gets those that were given as one value, `given`."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **values: Any) -> Any:
+        flags = {flag.letter: values.pop(_parameter(flag)) for flag in FLAGS}
+        own = {name: values.pop(name) for name in OPTIONS}
+        save = own.pop("save")
+        asked = Asked({letter: value for letter, value in flags.items() if value is not None}, **own)
+        return function(*args, given=Given(asked, Path(save) if save else None), **values)
+
+    signature = inspect.signature(function)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name != "given"]
+    kinds = {_parameter(flag): _option(flag) for flag in FLAGS} | OPTIONS
+    added = {name: Annotated[str | None, option] for name, option in kinds.items()}
+    options = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+        for name, kind in added.items()
+    ]
+    # What typer reads: the signature, and the annotations once more.
+    called.__signature__ = signature.replace(parameters=[*kept, *options])  # type: ignore[attr-defined]
+    called.__annotations__ = {**{p.name: p.annotation for p in kept}, **added}
+    return called
+
+
+def _parameter(flag: Flag) -> str:
+    return f"flag_{flag.letter}_{'upper' if flag.letter.isupper() else 'lower'}"
+
+
+def _option(flag: Flag) -> Any:
+    return typer.Option(
+        f"-{flag.letter}",
+        *(f"--{name}" for name in flag.names),
+        metavar=flag.value,
+        help=flag.help,
+        hidden=bool(flag.instead),
+        rich_help_panel=PANEL,
+    )
+
+
+def fingerprint(config: Path | None, given: Given) -> bytes:
+    """What must be the same in all processes of a job."""
+    return strict.read(config) if config is not None else repr(given).encode()
+
+
+def source(verb: str, config: Path | None, given: Given, lead: "Lead | None" = None) -> Source:
+    """The configuration from a file, or from the flags. Raises BenchError if it is neither or both.
+
+    lead: of the job that this process is one of; its ranks are what nccl-tests' processes are.
+    """
+    if config is not None and given:
+        raise BenchError(f"{verb}: give a configuration or nccl-tests' flags, not both; --set changes a configuration")
+    if config is not None:
+        return Source(strict.read(config), str(config), config.stem)
+    if not given.asked:
+        raise BenchError(f"{verb}: --save keeps what flags say, and there are none")
+    from bench.measure import environment
+
+    machine = environment.machine() if lead is None else lead.machine(cuda=False)
+    text = translate(given.asked, machine.backends_missing, machine.ranks or 1)
+    if given.save is not None:
+        _keep(given.save, text)
+    return Source(text.encode(), "the flags", "flags", text)
+
+
+def _keep(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StoreError(f"--save {path}: {(error.strerror or str(error)).lower()}") from None

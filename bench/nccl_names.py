@@ -1,0 +1,57 @@
+"""What nccl-tests calls our operations, dtypes and reduce ops: one table each. Knows no torch.
+
+From its README and `common.cu` (nccl-tests 2.19). What it has and we do not is named too, so that it can be refused
+with a reason.
+"""
+
+# Name of the test, as in `alltoall_perf` → operation.
+OPERATIONS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "alltoall": "all_to_all",
+    "sendrecv": "ring",
+}
+OPERATIONS_LACKING = {"hypercube": "rounds of exchanges along the axes of a cube", "alltoallv": "uneven shares"}
+
+DTYPES = {
+    "int8": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+    "int64": "int64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "bfloat16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+}
+# torch reduces neither on any backend.
+DTYPES_LACKING = ("uint32", "uint64")
+
+REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max", "avg": "avg", "mulsum": "premul_sum"}
+# What it prints where nothing is reduced, and where there is no root.
+NO_REDUCE_OP, NO_ROOT = "none", -1
+
+
+def test_named(operation: str) -> str:
+    """Such as `alltoall_perf`; an operation that it does not have keeps our name."""
+    return f"{_turned(OPERATIONS).get(operation, operation)}_perf"
+
+
+def dtype_named(dtype: str) -> str:
+    """Its name of a dtype; ours where it has none."""
+    return _turned(DTYPES).get(dtype, dtype)
+
+
+def reduce_op_named(reduce_op: str) -> str:
+    """Its name of a reduce op; ours where it has none."""
+    return _turned(REDUCE_OPS).get(reduce_op, reduce_op)
+
+
+def _turned(table: dict[str, str]) -> dict[str, str]:
+    return {ours: theirs for theirs, ours in table.items()}

@@ -1,0 +1,135 @@
+"""Results of many ranks with late nodes, late ranks and slow links planted: what large runs leave, without the run.
+
+A node is `RANKS_A_NODE` ranks on one host. Ranks arrive with some jitter; an operation ends for all a while after
+the last one has come, as a collective does; a planted node's or rank's arrivals come a given delay later.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from bench import store
+from bench.measure import environment
+from bench.operations import rounds
+from bench.records import Block, Case, Json, Plan
+from conftest import SAMPLING
+
+RANKS_A_NODE = 8
+# Times in nanoseconds: how late ranks come by themselves, and how long an operation takes once all have come.
+JITTER, TAKES = 50e3, 1e6
+Numbers = np.ndarray
+
+
+def host_of(rank: int) -> str:
+    return f"node{rank // RANKS_A_NODE}"
+
+
+def ranks_of(node: int) -> range:
+    return range(node * RANKS_A_NODE, (node + 1) * RANKS_A_NODE)
+
+
+def collectives(count: int, ranks: int) -> tuple[Case, ...]:
+    """So many cases of all-reduce, ten sizes of each buffer policy that there never was."""
+    return tuple(
+        Case("all_reduce", "gloo", ranks, "float32", 1024 * 2 ** (number % 10), buffers=f"pool{number // 10}")
+        for number in range(count)
+    )
+
+
+def arrivals(rng: np.random.Generator, iterations: int, ranks: int, late: Sequence[int], delay_s: float) -> Numbers:
+    """When each rank begins, in ns after the iteration could have begun."""
+    arrive = rng.exponential(JITTER, (iterations, ranks))
+    arrive[:, list(late)] += delay_s * 1e9
+    return arrive
+
+
+def timed(rng: np.random.Generator, arrive: Numbers) -> Json:
+    """Start and duration rank by rank, as in samples.jsonl."""
+    iterations = len(arrive)
+    end = arrive.max(axis=1, keepdims=True) + TAKES * rng.lognormal(0, 0.1, (iterations, 1))
+    start = arrive + np.arange(iterations)[:, None] * 1e7
+    return {"start_ns": _rank_by_rank(start), "duration_ns": _rank_by_rank(end - arrive)}
+
+
+def exchanges(rng: np.random.Generator, case: Case, cycles: int, slow: dict[tuple[int, int], float]) -> Json:
+    """Of a pairwise case: each pair takes as long as any, and so many times longer where it is slow."""
+    schedule = rounds(case.world_size)
+    duration = np.zeros((cycles * len(schedule), case.world_size))
+    for row in range(len(duration)):
+        for pair in schedule[row % len(schedule)]:
+            duration[row, list(pair)] = TAKES * slow.get(pair, 1.0) * rng.lognormal(0, 0.05)
+    start = np.arange(len(duration))[:, None] * 1e7 + np.zeros_like(duration)
+    return {"start_ns": _rank_by_rank(start), "duration_ns": _rank_by_rank(duration)}
+
+
+def _rank_by_rank(values: Numbers) -> list[list[int]]:
+    return values.astype(np.int64).T.tolist()
+
+
+def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dict[tuple[str, int], Json]) -> Path:
+    """A run folder of `made` timings, by case key and launch; its ranks say on which host they are."""
+    ranks = cases[0].world_size
+    blocks = tuple(Block("gloo", ranks, launch, tuple(cases)) for launch in range(1, launches + 1))
+    path = store.create(root, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
+    facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(ranks)]
+    session = {"host": {}, "before": environment.state(), "after": environment.state()}
+    session["launches"] = [
+        {"backend": "gloo", "world_size": ranks, "launch": launch, "ready_s": 1.0, "clocks": None, "ranks": facts}
+        for launch in range(1, launches + 1)
+    ]
+    store.write_environment(path, [session])
+    with store.Journal(path) as journal:
+        for block in blocks:
+            for case in block.cases:
+                journal.append(orjson.dumps(_line(case, block.launch, made[case.key, block.launch])))
+    store.update_manifest(path, status="complete")
+    return path
+
+
+def _line(case: Case, launch: int, timings: Json) -> Json:
+    n = case.world_size
+    usage = {
+        "wall_s": 1.0, "cpu_s": [1.0] * n, "involuntary_switches": [3] * n, "peak_rss_bytes": [10**8] * n,
+        "buffer_bytes": case.size_bytes, "timer_cost_ns": [80.0] * n, "machine_busy_s": None, "steal_s": None,
+    }  # fmt: skip
+    return {
+        "case": {field: getattr(case, field) for field in case.__dataclass_fields__},
+        "launch": launch, "unix_s": 1e9 + launch, "base_ns": 123, "stopped_by": "count", "failure": None,
+        "usage": usage, "warmup": None, "timed": timings,
+    }  # fmt: skip
+
+
+def large_run(
+    root: Path,
+    late: Sequence[int] = (),
+    delay_s: float = 2e-3,
+    ranks: int = 256,
+    cases: int = 200,
+    launches: int = 2,
+    iterations: int = 50,
+    seed: int = 1,
+) -> Path:
+    """A run of collectives in which these ranks are late."""
+    rng = np.random.default_rng(seed)
+    planned = collectives(cases, ranks)
+    made = {
+        (case.key, launch): timed(rng, arrivals(rng, iterations, ranks, late, delay_s))
+        for case in planned
+        for launch in range(1, launches + 1)
+    }
+    return write(root, "large", planned, launches, made)
+
+
+def pairs_run(root: Path, slow: dict[tuple[int, int], float], ranks: int = 32, cycles: int = 12, seed: int = 1) -> Path:
+    """A run of pairwise exchanges in which these pairs, smaller rank first, take so many times as long."""
+    rng = np.random.default_rng(seed)
+    case = Case("pairwise", "gloo", ranks, "float32", 2**20)
+    return write(root, "pairs", [case], 1, {(case.key, 1): exchanges(rng, case, cycles, slow)})
+
+
+def across(node: int, ranks: int, factor: float) -> dict[tuple[int, int], float]:
+    """All pairs of one rank of a node and one of another node."""
+    pairs = ((a, b) for a in range(ranks) for b in range(a + 1, ranks))
+    return {pair: factor for pair in pairs if sum(rank in ranks_of(node) for rank in pair) == 1}

@@ -1,0 +1,86 @@
+"""Tables hold what is alike, their titles say what differs, and rows are the sizes that were asked for."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.conclusions import Summary
+from bench.operations import OPERATIONS, usual
+from bench.present import groups, labels
+from bench.records import CASE_EXTRAS, Case
+
+CASE = Case("reduce", "nccl", 4, "float32", 2**20)
+OTHER = {
+    "reduce_op": "max", "buffers": "hot", "metric": "pipelined", "sync": "deadline", "scheduling": "rr", "depth": 8,
+    "placement": "out", "call": "async", "root": 3, "groups": "strided:2", "settings": "NCCL_ALGO=Ring", "ctas": 4,
+    "memory": "registered", "oversubscribed": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASE_EXTRAS)
+def test_titles_and_labels_name_whatever_differs(name):
+    other = replace(CASE, **{name: OTHER[name]})
+    assert groups.title(other) != groups.title(CASE)
+    if name != "depth":
+        assert labels.label(other).startswith(labels.label(CASE) + " · ")
+    assert [len(members) for _, members in groups.groups([Summary(c, 1, 9, None) for c in (CASE, other)])] == [1, 1]
+
+
+def test_a_title():
+    assert groups.title(CASE) == "reduce on nccl (float32, sum, in place, root 0, isolated, rotate buffers)"
+    assert groups.title(usual(Case("barrier", "gloo", 2, "float32", 8, metric="pipelined", depth=20))) == (
+        "barrier on gloo (pipelined (20 back to back))"
+    )
+    assert labels.label(usual(Case("barrier", "gloo", 1, "float32", 8))) == "barrier · gloo · 1 rank"
+    objects = usual(Case("gather_object", "gloo", 2, "float32", 1024))
+    assert labels.label(objects) == "gather_object · gloo · 2 ranks · 1 KiB"
+
+
+def test_every_operation_says_what_size_is():
+    for name, operation in OPERATIONS.items():
+        (first, *_) = groups.notes([usual(Case(name, "gloo", 2, "float32", 4096))])
+        assert first == (
+            f"size: {operation.size_means}" if operation.sized else "no data is moved, so there is no size"
+        )
+
+
+def sized(*sizes, op="all_gather"):
+    return [Case(op, "gloo", n, "float32", size) for n, size in sizes]
+
+
+def test_sizes_that_were_one_before_they_were_rounded_are_one_row():
+    cases = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
+    rows = groups.size_rows(cases)
+    assert [groups.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
+    assert [len(row) for row in rows] == [2, 3]
+    (note,) = groups.rounding(cases)
+    assert note.startswith("sizes are rounded down to whole equal shares, as in nccl-tests: 4092 B for 3 ranks, ")
+
+
+def test_sizes_that_are_not_one_stay_apart():
+    assert len(groups.size_rows(sized((2, 4096), (3, 4080)))) == 2  # more than 3 floats away
+    assert len(groups.size_rows(sized((3, 4092), (3, 4080)))) == 2  # the same ranks
+    assert len(groups.size_rows(sized((2, 4096), (3, 4092), op="all_reduce"))) == 2  # it has no shares
+    assert groups.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []
+
+
+def test_a_span_names_everything_that_occurs():
+    cases = [
+        replace(CASE, dtype=d, reduce_op=r, world_size=n)
+        for d in ("float32", "int8")
+        for r in ("sum", "max")
+        for n in (2, 4)
+    ]
+    assert labels.span(cases) == "reduce · nccl · float32, int8 · sum, max · 2, 4 ranks · 1 MiB"
+    assert labels.span(cases[:1]) == labels.label(cases[0])
+    many = [replace(CASE, op=op) for op in OPERATIONS]
+    assert labels.span(many).startswith(
+        "all_reduce, all_reduce_coalesced, all_gather, all_gather_list, reduce_scatter and 17 more · nccl"
+    )
+
+
+def test_unusual_things_are_said_and_usual_ones_are_not():
+    usually = Case("reduce", "mpi", 2, "float32", 4096)
+    assert labels.telling([usually]) == {"reduce": set()}
+    assert labels.telling([usually, replace(usually, placement="out")]) == {"reduce": {"placement"}}
+    assert labels.telling([replace(usually, reduce_op="max")]) == {"reduce": {"reduce_op"}}

@@ -1,0 +1,123 @@
+"""A run in nccl-tests' layout: its columns, our numbers, and comments that say which numbers these are."""
+
+import numpy as np
+import pytest
+
+from bench import __version__
+from bench.analyze.stats import summarize
+from bench.operations import OPERATIONS
+from bench.present import nccl_tests
+from bench.records import Case, Failure, Samples
+from conftest import invented_run, samples
+
+# As in the output of nccl-tests 2.19.
+HEADER = """\
+#                                                              out-of-place                       in-place          
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)        
+"""  # noqa: W291 - so are its lines
+PIPELINED = {"metric": "pipelined", "depth": 20}
+
+
+def measured(case: Case, microseconds: float, launch: int = 1) -> Samples:
+    return samples(case, launch, np.full((10, case.world_size), round(1000 * microseconds), dtype=np.int64))
+
+
+def text(*made: Samples, launches: int = 1) -> str:
+    run = invented_run(list(made), launches=launches)
+    return nccl_tests.document(run, summarize(run))
+
+
+def rows(document: str) -> list[list[str]]:
+    return [line.split() for line in document.splitlines() if line and not line.startswith("#")]
+
+
+def test_a_table():
+    cases = [
+        Case("all_gather", "gloo", 2, "bfloat16", size, placement=place, **PIPELINED)
+        for size in (4096, 2**20) for place in ("usual", "in")
+    ]  # fmt: skip
+    times = (100, 50, 400, 123456.4)
+    found = text(*(measured(case, t) for case, t in zip(cases, times, strict=True)))
+    assert (
+        found
+        == f"""\
+# CollBench version {__version__}, in the layout of nccl-tests; run r
+# Collective test starting: all_gather_perf
+# nThread 1 nGpus 1 minBytes 4096 maxBytes 1048576 step: 256(factor) warmup iters: 100 iters: 20 agg iters: 1 \
+validation: 1 graph: 0
+# How measured: pipelined (20 back to back); time is the median over iterations of the maximum over ranks, one launch; \
+nccl-tests would print the mean over calls and ranks
+# Backend: gloo, 2 ranks; size: bytes of all n shares: each rank contributes 1/n of it
+#
+# Using devices
+#  Rank  0 Group  0 Pid      0 on    unknown device  0 [N/A] unknown
+#  Rank  1 Group  0 Pid      0 on    unknown device  0 [N/A] unknown
+#
+{HEADER}\
+        4096          1024  bfloat16    none      -1   100.00    0.04    0.02       0    50.00    0.08    0.04       0
+     1048576        262144  bfloat16    none      -1   400.00    2.62    1.31       0   123456    0.01    0.00       0
+# Out of bounds values : 0 OK
+# The mean over sizes and placements, as nccl-tests has it; CollBench itself never averages rates:
+# Avg bus bandwidth    : 0.344102
+#
+# Collective test concluded: all_gather_perf
+#
+"""
+    )
+
+
+def test_what_was_not_measured_is_not_available():
+    (row,) = rows(text(measured(Case("broadcast", "gloo", 2, "float32", 4096, root=1), 100)))
+    assert row == ["4096", "1024", "float", "none", "1", "N/A", "N/A", "N/A", "N/A", "100.00", "0.04", "0.04", "0"]
+    (row,) = rows(text(measured(Case("all_reduce", "gloo", 1, "float32", 4096), 100)))
+    assert row[-4:] == ["100.00", "0.04", "N/A", "0"]
+
+
+def test_wrong_and_failed_cases_have_no_numbers():
+    case = Case("all_reduce", "nccl", 2, "float16", 4096, reduce_op="product")
+    found = text(Samples(case, 1, 0.0, failure=Failure("wrong", 1, "element 3 is wrong")))
+    assert rows(found) == [["4096", "2048", "half", "prod", "-1", *["N/A"] * 8]]
+    assert "# Out of bounds values : 1 FAILED" in found and ": element 3 is wrong" in found
+    assert "Avg bus bandwidth" not in found
+
+
+def test_one_table_for_each_operation_backend_world_size_and_metric():
+    cases = [
+        Case(op, "gloo", n, dtype, 4096, reduce_op=reduce_op, **more)
+        for op in ("all_reduce", "reduce") for n in (2, 3) for more in ({}, PIPELINED) for dtype in ("float32", "int8")
+        for reduce_op in ("sum", "max")
+    ]  # fmt: skip
+    found = text(*(measured(case, 10, launch) for case in cases for launch in (1, 2)), launches=2)
+    assert found.count(HEADER) == found.count("Collective test concluded") == 2 * 2 * 2
+    assert len(rows(found)) == len(cases) and all(len(row) == 13 for row in rows(found))
+    # Calls one by one are what nccl-tests calls blocking.
+    assert found.count("# Blocking Enabled: wait and barrier after each outer iteration") == 4
+    assert "geometric mean over 2 launches" in found
+
+
+def test_whatever_else_differs_is_a_table_of_its_own_and_is_named():
+    plain = Case("ring", "nccl", 2, "float32", 4096)
+    other = Case("ring", "nccl", 2, "float32", 4096, settings="NCCL_ALGO=Ring", oversubscribed=True, buffers="hot")
+    found = text(measured(plain, 10), measured(other, 10))
+    assert found.count("# Collective test starting: sendrecv_perf") == 2
+    assert "# Other than usual: buffers=hot, settings=NCCL_ALGO=Ring, oversubscribed=True" in found
+    assert sorted(row[6] for row in rows(found)) == ["0.41", "N/A"]  # ranks that share a GPU publish no bandwidth
+
+
+def test_every_operation_has_a_table():
+    made = [
+        measured(Case(op, "gloo", 4, "float32" if OPERATIONS[op].typed else "bytes", 4096 * OPERATIONS[op].sized), 10)
+        for op in OPERATIONS
+    ]
+    found = text(*made)
+    assert len(rows(found)) == len(OPERATIONS) - 1
+    assert "# no size, no columns: barrier · gloo · 4 ranks: 10.00 us" in found
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0.123, "0.12"), (9999.994, "9999.99"), (10000.04, "10000.0"), (1e6, "1000000"), (1e9, "1.0e+09")],
+)
+def test_numbers_fit_into_their_column(number, shown):
+    assert nccl_tests._fitted(number, 7) == shown

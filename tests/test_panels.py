@@ -1,0 +1,130 @@
+"""Pictures stay readable from one series to hundreds: what is alike stands once, and nothing lies on anything else."""
+
+import pytest
+from matplotlib import rc_context
+from matplotlib.text import Text
+
+from bench.conclusions import Analysis, Diagnosis, Interval, Summary
+from bench.operations import OPERATIONS, busbw, usual
+from bench.present import operation_plots, panels, size_plots
+from bench.present.canvas import MOST_SERIES, STYLE
+from bench.present.report import MOST_PAGES
+from bench.records import Case
+from conftest import invented_run
+
+SIZES = (4096, 2**20)
+RUN = invented_run([])
+
+
+def summary(case: Case) -> Summary:
+    seconds = (1e-4 + case.size_bytes / 1e9) * case.world_size
+    time = Interval(seconds, 0.9 * seconds, 1.1 * seconds, "over launches")
+    return Summary(case, 3, 90, time, (seconds,) * 3, busbw=busbw(case, seconds) if case.size_bytes else None)
+
+
+def analysis(cases) -> Analysis:
+    distinct = {case.key: case for case in map(usual, cases)}
+    return Analysis(tuple(summary(case) for case in distinct.values()), (), Diagnosis(()))
+
+
+def everything(metrics=("isolated", "pipelined"), worlds=(2, 3), dtypes=("float32",), backends=("gloo",)):
+    return analysis(
+        Case(op, backend, n, dtype, size, metric=metric, depth=20 if metric == "pipelined" else 1)
+        for op in OPERATIONS for backend in backends for metric in metrics for dtype in dtypes for n in worlds
+        for size in SIZES if metric == "isolated" or not OPERATIONS[op].paired
+    )  # fmt: skip
+
+
+def words(figure) -> str:
+    figure.draw_without_rendering()
+    return "\n".join(" ".join(text.get_text().split()) for text in figure.findobj(Text))
+
+
+def boxes(figure):
+    """Titles, legend and axes, as they lie on the page."""
+    figure.draw_without_rendering()
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    named = [("legend", legend.get_window_extent()) for legend in figure.legends]
+    named += [("title", text.get_window_extent()) for text in figure.texts if text.get_text()]
+    named += [("panel title", axes._left_title.get_window_extent()) for axes in shown if axes._left_title.get_text()]
+    return [*named, *(("axes", axes.get_window_extent()) for axes in shown)]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        everything(),
+        everything(metrics=("isolated",), worlds=tuple(range(2, 10))),
+        analysis(
+            Case("all_reduce", "nccl", n, "float32", size, settings=setting, memory=memory)
+            for n in (2, 4, 8) for size in SIZES for memory in ("plain", "registered")
+            for setting in ("", "NCCL_ALGO=Ring NCCL_PROTO=LL128", "NCCL_ALGO=Tree NCCL_PROTO=Simple")
+        ),
+        analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES),
+    ],
+    ids=["22 operations", "eight world sizes", "settings", "one operation"],
+)  # fmt: skip
+def test_nothing_lies_on_anything_else(found):
+    with rc_context(STYLE):
+        drawn = [
+            *size_plots.time_against_size(RUN, found),
+            *size_plots.bandwidth_against_size(RUN, found),
+            *size_plots.scaling(RUN, found),
+            *operation_plots.operations(RUN, found),
+        ]
+    assert drawn
+    for figure in drawn:
+        lying = boxes(figure)
+        for number, (name, box) in enumerate(lying):
+            assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, (name, "leaves the page")
+            for other, its in lying[number + 1 :]:
+                assert not box.padded(-1).overlaps(its), (name, other, figure.texts[0].get_text())
+
+
+def test_what_panels_have_in_common_stands_once():
+    first, second = size_plots.time_against_size(RUN, everything())
+    text = words(first)
+    assert "gloo, float32, isolated, 1 launch; bars: 95 % intervals" in text and "(1 of 2)" in text
+    assert text.count("gloo") == 1 and text.count("isolated") == 1 and len(first.legends) == 1
+    assert "reduce_scatter_list" in text and "pairwise" in text
+    text = words(second)
+    assert "pipelined (20 back to back)" in text and "pairwise" not in text
+    assert "without two sizes: barrier" in text
+
+
+def test_a_panel_holds_what_can_be_told_apart():
+    dtypes = ("float32", "int8", "float16", "int32")
+    found = everything(metrics=("isolated",), dtypes=dtypes).summaries
+    made = panels.panels(found, size_plots._by_ranks)
+    assert max(len(panel.lines) for panel in made) == MOST_SERIES
+    drawn = sorted(s.case.key for panel in made for line in panel.lines for s in line.members)
+    assert drawn == sorted(s.case.key for s in found)
+    reduces = [panel for panel in made if panel.words["op"] == "all_reduce"]
+    assert [[line.name for line in panel.lines][::2] for panel in reduces] == [
+        [f"{dtype}, 2 ranks" for dtype in dtypes[:3]],
+        ["2 ranks"],
+    ]
+    assert reduces[1].words["dtype"] == "int32"
+
+
+def test_what_does_not_fit_is_counted():
+    cases = [
+        Case(op, "gloo", 2, "float32", size, settings=f"NCCL_ALGO={k}", reduce_op=r)
+        for op in ("all_reduce", "reduce") for size in SIZES for k in range(60)
+        for r in ("sum", "max", "min", "product", "avg")
+    ]  # fmt: skip
+    found = panels.panels(analysis(cases).summaries, size_plots._by_ranks)
+    made = panels.pages("Why?", RUN, found, "")
+    left = 2 * 60 * 5 // MOST_SERIES - MOST_PAGES * panels.PANELS_A_PAGE
+    assert len(made) == MOST_PAGES and made[-1].extra == [f"and {left} more panels: see the tables"]
+
+
+def test_operations_are_laid_side_by_side_at_the_size_that_most_have():
+    (figure,) = operation_plots.operations(RUN, everything())
+    text = words(figure)
+    assert "at 1 MiB" in text and "barrier" in text and "isolated" in text and "pipelined" in text
+    assert operation_plots.operations(RUN, analysis(Case("ring", "gloo", 2, "float32", size) for size in SIZES)) == []
+    many = analysis(Case("ring", "nccl", 2, "float32", 4096, settings=f"NCCL_NTHREADS={k}") for k in range(60))
+    assert f"{60 - operation_plots.MOST_ROWS} more rows: see the tables" in words(
+        operation_plots.operations(RUN, many)[0]
+    )

@@ -1,0 +1,131 @@
+"""In runs of many ranks on several hosts the planted nodes, ranks and links are named, each as what it is, and nobody
+where nothing is planted."""
+
+import json
+
+import numpy as np
+import pytest
+
+import scale
+from bench import store
+from bench.analyze import hosts
+from bench.analyze.conclude import conclude
+from bench.analyze.diagnose import diagnose
+from bench.analyze.ranks import LARGEST_SHARE
+from bench.present import run_plots
+
+RANKS = 64
+
+
+def named(path) -> list[str]:
+    return sorted(finding.subject for finding in diagnose(store.read(path)).findings)
+
+
+def small(root, late=(), **more):
+    return scale.large_run(root, late, **{"ranks": RANKS, "cases": 4, "iterations": 30, **more})
+
+
+def hosts_changed(path, rename) -> None:
+    """Other host names: rename takes the launch and the rank."""
+    file = path / store.ENVIRONMENT
+    (session,) = json.loads(file.read_text())
+    for launch in session["launches"]:
+        launch["ranks"] = [{**r, "hostname": rename(launch["launch"], r["rank"])} for r in launch["ranks"]]
+    file.write_text(json.dumps([session]))
+
+
+@pytest.mark.parametrize("nodes", [[0], [5], [2, 6]])
+def test_late_nodes_are_named_with_their_ranks_and_delay(tmp_path, nodes):
+    late = [rank for node in nodes for rank in scale.ranks_of(node)]
+    found = diagnose(store.read(small(tmp_path, late, delay_s=1e-3))).findings
+    assert sorted(f.subject for f in found) == [f"node node{node}" for node in nodes]
+    for finding, node in zip(sorted(found, key=lambda f: f.ranks), nodes, strict=True):
+        assert (finding.kind, finding.ranks) == ("late node", tuple(scale.ranks_of(node)))
+        assert finding.cost_s == pytest.approx(1e-3, rel=0.1)
+        assert len(finding.cases) == 4 and finding.p < 1e-6
+
+
+def test_a_late_rank_makes_no_late_node_and_both_can_be_late(tmp_path):
+    assert named(small(tmp_path, [11])) == ["rank 11"]
+    assert named(small(tmp_path, [11, 12, 13])) == ["rank 11", "rank 12", "rank 13"]
+    assert named(small(tmp_path, [*scale.ranks_of(3), 11])) == ["node node3", "rank 11"]
+
+
+def test_without_a_fault_nobody_is_named(tmp_path):
+    assert not any(named(small(tmp_path, seed=seed)) for seed in range(12))
+
+
+def test_late_is_who_differs_from_most_others(tmp_path):
+    most = range(int(LARGEST_SHARE * RANKS) + scale.RANKS_A_NODE)
+    assert named(small(tmp_path, most)) == []
+    assert "a quarter of the ranks" in diagnose(store.read(small(tmp_path, most))).silent[0]
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda launch, rank: None,
+        lambda launch, rank: "one",
+        lambda launch, rank: f"host of rank {rank}",
+        lambda launch, rank: scale.host_of((rank + launch) % RANKS),
+    ],
+    ids=["not said", "all on one", "each on its own", "elsewhere in each launch"],
+)
+def test_where_hosts_say_nothing_ranks_are_named(tmp_path, rename):
+    path = small(tmp_path, scale.ranks_of(2))
+    hosts_changed(path, rename)
+    assert named(path) == sorted(f"rank {rank}" for rank in scale.ranks_of(2))
+
+
+def test_one_late_rank_of_two_on_a_host_is_a_rank(tmp_path):
+    path = small(tmp_path, [6])
+    hosts_changed(path, lambda launch, rank: f"h{rank // 2}")
+    assert named(path) == ["rank 6"]
+
+
+def test_ranks_that_are_late_in_one_launch_only_are_not_named(tmp_path):
+    path, other = small(tmp_path, [7], launches=1), small(tmp_path, launches=2)
+    lines = (other / store.SAMPLES).read_bytes().splitlines()
+    late = (path / store.SAMPLES).read_bytes().splitlines()
+    (other / store.SAMPLES).write_bytes(b"\n".join([*late, *lines[len(late) :]]) + b"\n")
+    assert named(other) == []
+
+
+def test_a_slow_node_is_named_in_a_matrix_and_not_its_ranks(tmp_path):
+    assert named(scale.pairs_run(tmp_path, scale.across(2, 32, 1.5))) == ["node node2"]
+    assert named(scale.pairs_run(tmp_path, {})) == []
+
+
+def test_a_slow_link_between_two_nodes_is_one_finding(tmp_path):
+    slow = {(a, b): 2.0 for a in scale.ranks_of(0) for b in scale.ranks_of(3)}
+    assert named(scale.pairs_run(tmp_path, slow)) == ["link node0–node3"]
+    few = dict.fromkeys([(0, 24), (3, 25)], 3.0)
+    assert named(scale.pairs_run(tmp_path, few)) == ["link 0–24", "link 3–25"]
+
+
+def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
+    from bench.analyze import links
+
+    rng = np.random.default_rng(4)
+    times = np.triu(rng.lognormal(0, 0.05, (12, 12)), 1)
+    times[3, 7] = 3.0
+    times = times + times.T
+    dense = links.fit(times)
+    monkeypatch.setattr(links, "LARGEST_DENSE", 2)
+    assert np.abs(links.fit(times) - dense).max() < 1e-3
+    assert dense[12:].max() == pytest.approx(np.log(3), abs=0.1)
+
+
+def test_hosts_come_with_their_ranks(tmp_path):
+    found = hosts.hosts(store.read(small(tmp_path, cases=1, launches=1)))
+    assert found["gloo", RANKS]["node7"] == tuple(range(56, 64))
+    assert hosts.in_words((8, 9, 10)) == "ranks 8–10"
+    assert (hosts.in_words((3,)), hosts.in_words((1, 4))) == ("rank 3", "ranks 1, 4")
+
+
+def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
+    run = store.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1))
+    figure = run_plots.ranks(run, conclude(run))
+    words = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert {"node node5", "rank 3"} <= words
+    assert len(figure.axes[0].collections) == 2  # bands, not a box for each rank

@@ -1,0 +1,174 @@
+"""Flags of nccl-tests become YAML with their meaning, and none is passed over in silence."""
+
+import pytest
+
+from bench import nccl_names
+from bench.config import parse
+from bench.dtypes import DTYPES, REDUCE_OPS
+from bench.errors import ConfigError
+from bench.operations import OPERATIONS
+from bench.shorthand import FLAGS, Asked, translate
+
+NO_NCCL = {"nccl": "no GPU"}
+# A value for each flag that asks for something else than nothing.
+VALUES = {
+    "b": "1M",
+    "e": "64M",
+    "o": "max",
+    "d": "half",
+    "r": "1",
+    "i": "8M",
+    "w": "45",
+    "J": "x.json",
+    "s": "x",
+    "a": "1",
+    "m": "4",
+}
+
+
+def yaml(flags=None, missing=NO_NCCL, **more) -> str:
+    return translate(Asked(flags or {}, **more), missing)
+
+
+def config(flags=None, missing=NO_NCCL, **more):
+    return parse(yaml(flags, missing, **more).encode(), "the flags")
+
+
+def remarks(flags, **more) -> list[str]:
+    return [line for line in yaml(flags, **more).splitlines()[1:] if line.startswith("#")]
+
+
+def test_a_usual_command_line():
+    flags = {"b": "8", "e": "128M", "f": "2", "g": "2", "n": "50", "w": "5", "c": "1", "o": "sum", "d": "float"}
+    assert (
+        yaml(flags)
+        == """\
+# From the flags of nccl-tests: -b 8 -e 128M -f 2 -g 2 -n 50 -w 5 -c 1 -o sum -d float
+# gloo, because nccl cannot be used here: no GPU
+# not out of place: torch's all_reduce works in place
+# -n 50: stretches of 50 calls, repeated until the interval of their time is narrow
+# -c 1: every result is verified, before the first and after the last timed call
+name: all_reduce
+backends: [gloo]
+world_sizes: [2]
+launches: 1
+operations: [all_reduce]
+dtypes: [float32]
+reduce_ops: [sum]
+sizes: {from: 8B, to: 128MiB, factor: 2}
+placements: [in]
+metrics: [pipelined]
+pipeline_depth: 50
+sampling: {warmup: 1}
+"""
+    )
+
+
+def test_no_flag_means_what_nccl_tests_does_without_any():
+    found = config(missing={}, operation="all_gather")
+    assert (found.backends, found.world_sizes, found.size_list) == (["nccl"], [1], [32 * 2**20])
+    assert (found.metrics, found.pipeline_depth, found.placements) == (["pipelined"], 20, ["in", "out"])
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.letter)
+def test_each_flag_changes_the_settings_or_is_answered(flag):
+    base = {"b": "2M", "e": "128M", "f": "2"} | ({"f": "1"} if flag.letter == "i" else {})
+    value = VALUES.get(flag.letter, "7")
+    with_it, without = ({**base, **more} for more in ({flag.letter: value}, {}))
+    changed = config(with_it, operation="reduce") != config(without, operation="reduce")
+    answered = any(line.startswith(f"# -{flag.letter} {value}:") for line in remarks(with_it, operation="reduce"))
+    assert answered if flag.instead else changed
+    if flag.off:
+        assert not any(f"-{flag.letter} " in line for line in remarks({flag.letter: flag.off}))
+
+
+def test_no_letter_and_no_name_is_taken_twice():
+    letters = [flag.letter for flag in FLAGS]
+    names = [name for flag in FLAGS for name in flag.names]
+    assert len(set(letters)) == len(letters) and len(set(names)) == len(names)
+    # getopt's string in common.cu of nccl-tests, without -h.
+    assert set("tgbeifnmwNpcodrzyTGCaRxDVJSM") <= set(letters)
+
+
+def test_letters_are_powers_of_1024_as_in_nccl_tests():
+    assert config({"b": "1.5k", "e": "1G", "f": "1024"}).size_list == [1536, 1536 * 1024]
+    assert "from: 4KiB, to: 16KiB, step: 4KiB" in yaml({"b": "4096", "e": "16K", "i": "4K"})
+    assert config({"b": "1M", "e": "3M"}).size_list == [2**20, 2 * 2**20, 3 * 2**20]
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ({"t": "2", "g": "4"}, {"world_sizes": [8]}),
+        ({"d": "all"}, {"dtypes": list(nccl_names.DTYPES.values())}),
+        ({"o": "all"}, {"reduce_ops": ["sum", "product", "min", "max", "avg", "premul_sum"]}),
+        ({"r": "all"}, {"roots": "all"}),
+        ({"N": "5"}, {"launches": 5}),
+        ({"z": "1", "n": "30"}, {"metrics": ["isolated"]}),
+        ({"n": "1"}, {"metrics": ["isolated"]}),
+        ({"n": "5000"}, {"pipeline_depth": 1000}),
+        ({"G": "3", "n": "10"}, {"metrics": ["graph"], "pipeline_depth": 10}),
+        ({"R": "1"}, {"memory": ["registered"]}),
+        ({"O": "0"}, {"placements": ["in"]}),
+        ({"T": "90"}, {"timeout": 90.0}),
+    ],
+)
+def test_meanings(flags, settings):
+    found = config(flags, operation="reduce")
+    assert {name: getattr(found, name) for name in settings} == settings
+
+
+def test_warm_up_counts_calls_and_not_stretches():
+    assert config({"w": "45"}).sampling.warmup == 3
+    assert config({"w": "45", "z": "1"}).sampling.warmup == 45
+    assert config({"w": "0"}).sampling.warmup_seconds == 0
+
+
+def test_operations_by_either_name():
+    assert config(perf="./build/alltoall_perf_mpi").operations == ["all_to_all"]
+    for test, operation in nccl_names.OPERATIONS.items():
+        assert operation in OPERATIONS and nccl_names.test_named(operation) == f"{test}_perf"
+    assert set(nccl_names.DTYPES.values()) <= set(DTYPES) and set(nccl_names.REDUCE_OPS.values()) <= set(REDUCE_OPS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "more", "parts"),
+    [
+        ({"d": "uint32"}, {}, ["-d uint32", "torch does not reduce it", "bfloat16"]),
+        ({"d": "float32"}, {}, ["-d float32: unknown type", "float, double"]),
+        ({"o": "mean"}, {}, ["-o mean", "mulsum, all"]),
+        ({"b": "1T"}, {}, ["-b 1T", "128M"]),
+        ({"b": "64M", "e": "32M"}, {}, ["-b 64M is larger than -e 32M"]),
+        ({"i": "1M", "f": "2"}, {}, ["-i 1M and -f 2"]),
+        ({"g": "two"}, {}, ["-g two: write a whole number from 1 on"]),
+        ({"N": "0"}, {}, ["-N 0"]),
+        ({}, {"perf": "hypercube_perf"}, ["no such operation"]),
+        ({}, {"perf": "all_perf"}, ["unknown test", "alltoall_perf"]),
+        ({}, {"perf": "x", "operation": "barrier"}, ["--operation and --perf"]),
+        ({}, {"operation": "allreduce"}, ["did you mean 'all_reduce'"]),
+        ({}, {"backend": "NCCL"}, ["did you mean 'nccl'"]),
+    ],
+)
+def test_each_mistake_is_one_line(flags, more, parts):
+    with pytest.raises(ConfigError) as error:
+        yaml(flags, **more)
+    assert "\n" not in str(error.value)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_the_commands_take_flags_and_keep_the_yaml(cli):
+    done = cli("plan", "-b", "8", "-e", "1K", "-f", "2", "-g", "2", "-p", "1", "--save", "kept.yaml")
+    assert done.returncode == 0, done.stderr
+    kept = (cli.folder / "kept.yaml").read_text()
+    assert done.stdout.startswith(kept) and "# -p 1: " in kept and "8 cases" in done.stdout
+    assert "8 cases" in cli("plan", "kept.yaml").stdout
+    assert "16 cases" in cli("plan", "-b", "8", "-e", "1K", "-f", "2", "--set", "dtypes=[float32, int8]").stdout
+    again = cli("plan", "-b", "8", "--save", "kept.yaml")
+    assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")
+    for arguments in (["kept.yaml", "-b", "8"], ["--save", "x.yaml"], ["-b", "8", "--set", "sizes=[1M]"]):
+        wrong = cli("plan", *arguments)
+        assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1, wrong.stderr
+    assert cli("plan", "--nonsense", "1").returncode == 2
+    text = cli("plan", "--help").stdout
+    assert "nccl-tests shorthand" in text and "--parallel_init" not in text
