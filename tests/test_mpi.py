@@ -15,7 +15,7 @@ from bench.analyze.trust import warnings_of
 from bench.backends import BACKENDS, lack
 from bench.config import parse
 from bench.errors import MpirunError
-from bench.measure import calls, confine, environment, libraries, mpi_calls, mpirun, network
+from bench.measure import calls, confine, libraries, mpi_calls, mpirun, network
 from bench.measure.launcher import Launcher
 from bench.measure.meeting import PREFIX
 from bench.measure.mpirun import MEMORY, MpiLauncher
