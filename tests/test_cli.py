@@ -206,6 +206,7 @@ def test_the_doctor_says_what_can_be_measured(warm):
         "torch",
         "gloo",
         "nccl",
+        "mpi",
         "cores",
         "memory",
         "governor",
@@ -220,3 +221,15 @@ def test_the_doctor_says_what_can_be_measured(warm):
 
 def test_the_schema_is_printed(warm):
     assert '"backends"' in warm("schema").stdout
+
+
+def test_two_sides_of_one_run_are_laid_side_by_side(example):
+    done = example("compare", "example/before", "--across", "world_size=2,4", "--format", "markdown")
+    assert done.returncode == 0, done.stderr  # four ranks are slower than two, which is no fault
+    assert done.stdout.startswith("SLOWER: ")
+    assert "before: 2 → " in done.stdout and "world_size: 2 → 4" in done.stdout
+    one_line(
+        example("compare", "example/before", "--across", "world_size"), 2, "say which two: --across world_size=ONE"
+    )
+    one_line(example("compare", "example/before", "--across", "world_size=2,8"), 3, "no measured case in common")
+    one_line(example("compare"), 2, "compare what? Name BEFORE and AFTER")
