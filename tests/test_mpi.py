@@ -1,5 +1,6 @@
 """MPI does what gloo does: the same table, data and faults, nothing open to the network, and nothing left behind."""
 
+import fcntl
 import os
 import signal
 import time
@@ -16,8 +17,7 @@ from bench.backends import BACKENDS, lack
 from bench.config import parse
 from bench.errors import MpirunError
 from bench.measure import calls, confine, libraries, mpi_calls, mpirun, network
-from bench.measure.launcher import Launcher
-from bench.measure.meeting import PREFIX
+from bench.measure.meeting import LOCK, PREFIX
 from bench.measure.mpirun import MEMORY, MpiLauncher
 from bench.measure.sweep import sweep
 from bench.present import report
@@ -32,12 +32,6 @@ needs_mpi = pytest.mark.skipif("mpi" in MACHINE.backends_missing, reason=MACHINE
 MPI = TINY.replace("[gloo]", "[mpi]")
 
 
-@pytest.fixture(scope="module")
-def launcher():
-    with Launcher() as one:
-        yield one
-
-
 @pytest.fixture
 def mpi(launcher, monkeypatch):
     # Ranks that poll and never yield take many times as long on a busy machine.
@@ -48,8 +42,20 @@ def mpi(launcher, monkeypatch):
 
 
 def in_memory() -> set[Path]:
-    """What runs have left in the file system in memory."""
-    return {*MEMORY.glob(f"{PREFIX}*"), *MEMORY.glob("sm_segment*")}
+    """What runs have left in the file system in memory; what another run uses right now does not count."""
+    left = {folder for folder in MEMORY.glob(f"{PREFIX}*") if not _held(folder / LOCK)}
+    others = any(process.name() == "mpirun" for process in psutil.process_iter(["name"]))
+    return left if others else {*left, *MEMORY.glob("sm_segment*")}
+
+
+def _held(lock: Path) -> bool:
+    """Whether a living process holds it; True too where it has just vanished."""
+    try:
+        with lock.open("rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
