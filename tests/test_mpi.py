@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def mpi(launcher, monkeypatch):
 def in_memory() -> set[Path]:
     """What runs have left in the file system in memory; what another run uses right now does not count."""
     left = {folder for folder in MEMORY.glob(f"{PREFIX}*") if not _held(folder / LOCK)}
-    others = any(process.name() == "mpirun" for process in psutil.process_iter(["name"]))
+    others = any(process.info["name"] == "mpirun" for process in psutil.process_iter(["name"]))
     return left if others else {*left, *MEMORY.glob("sm_segment*")}
 
 
@@ -155,7 +156,10 @@ def test_faults_are_named_as_on_gloo(cli):
 def ranks_and_mpirun(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
     """mpirun and its stand-ins, and everybody else."""
     everyone = psutil.Process(pid).children(recursive=True)
-    program = [process for process in everyone if process.name() in {"mpirun", "prterun", "orterun"}]
+    program = []
+    for process in everyone:
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            program += [process] if process.name() in {"mpirun", "prterun", "orterun"} else []
     return everyone, program
 
 
