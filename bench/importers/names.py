@@ -5,19 +5,7 @@ A name that is in no table is not guessed at: its rows are left out, with the re
 
 import re
 
-# Of nccl-tests and rccl-tests, as in `all_reduce_perf`.
-NCCL_TESTS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "alltoall": "all_to_all",
-    # Each rank sends to its next and receives from the one before.
-    "sendrecv": "ring",
-}
+from bench import nccl_names
 
 # Of PARAM's comms.py. Its all_gather and reduce_scatter work on lists of tensors, the _base ones do not.
 PARAM = {
@@ -38,21 +26,14 @@ PARAM = {
 PARAM_BACKENDS = {"nccl": "nccl", "gloo": "gloo", "mpi": "torch-mpi", "ucc": "ucc"}
 
 DTYPES = {
-    "float": "float32", "float32": "float32", "half": "float16", "float16": "float16", "double": "float64",
-    "float64": "float64", "bfloat16": "bfloat16", "char": "int8", "int8": "int8", "uint8": "uint8", "int": "int32",
-    "int32": "int32", "int64": "int64", "long": "int64", "f8e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
+    **nccl_names.DTYPES,
+    "float32": "float32", "float16": "float16", "float64": "float64", "char": "int8", "int": "int32", "long": "int64",
+    "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
     "MPI_CHAR": "int8", "MPI_SIGNED_CHAR": "int8", "MPI_INT8_T": "int8", "MPI_BYTE": "uint8",
     "MPI_UNSIGNED_CHAR": "uint8", "MPI_UINT8_T": "uint8", "MPI_INT": "int32", "MPI_INT32_T": "int32",
     "MPI_LONG": "int64", "MPI_LONG_LONG": "int64", "MPI_LONG_LONG_INT": "int64", "MPI_INT64_T": "int64",
     "MPI_FLOAT": "float32", "MPI_DOUBLE": "float64",
 }  # fmt: skip
-# Types of nccl-tests that we have no name for; needed to tell a row that was cut from a line that is none.
-OTHER_DTYPES = ("uint32", "uint64")
-
-REDUCE_OPS = {"sum": "sum", "prod": "product", "max": "max", "min": "min", "avg": "avg", "mulsum": "premul_sum"}
-# What tools print where nothing is reduced.
-NO_REDUCE_OP = "none"
 DEFAULT_REDUCE_OP = "sum"
 
 # In the name of a file. Longer ones first: reduce_scatter holds reduce, all_gather holds gather.

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bench.importers.found import Printed, printed, whole
-from bench.importers.names import DTYPES, NO_REDUCE_OP, OTHER_DTYPES, REDUCE_OPS
+from bench.importers.names import DTYPES
 from bench.importers.nccl_sections import Block, Rank, Row, Section
+from bench.nccl_names import DTYPES_LACKING, NO_REDUCE_OP, REDUCE_OPS
 
 UNITS = {"(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0, "(ns)": 1e-9}
 PLACES = {"out-of-place": "out", "in-place": "in"}
@@ -215,7 +216,7 @@ class _Reader:
         header = self.header or Header()
         redop, root, at = _lead(rest, header, whole(size) or 0)
         halves, behind = _halves(rest[at:], header)
-        if not halves and dtype not in DTYPES and dtype not in OTHER_DTYPES:
+        if not halves and dtype not in DTYPES and dtype not in DTYPES_LACKING:
             return False
         self._finish_row()
         gap = len(rest[at:]) - len(rest[at:].lstrip())
