@@ -102,3 +102,22 @@ def test_variables_reach_the_ranks_and_only_them(cli):
     for launch in run.environment[0]["launches"]:
         assert launch["ranks"][0]["variables"]["GLOO_COLLBENCH"] in {"one", "two"}
     assert "GLOO_COLLBENCH" not in run.environment[0]["host"]["variables"]
+
+
+@pytest.mark.parametrize(("sent", "news"), [(b"", ""), (b"\x80\x05N.no pickle of a process", "Traceback")])
+def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing(sent, news):
+    """And one that got the wrong ones does."""
+    code = (
+        "import os, sys\n"
+        "from multiprocessing import forkserver\n"
+        "from bench.measure.launcher import PRELOAD\n"
+        "forkserver.set_forkserver_preload(PRELOAD)\n"
+        "status, orders = forkserver.connect_to_new_process([])\n"
+        "forkserver.read_signed(status)\n"
+        f"os.write(orders, {sent!r})\n"
+        "os.close(orders)\n"
+        "print(forkserver.read_signed(status))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0 and done.stdout == "1\n"
+    assert news in done.stderr and (news or not done.stderr)
