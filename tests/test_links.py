@@ -59,12 +59,12 @@ def _output(*command: str) -> str:
 
 @pytest.fixture
 def seconds(launcher, tmp_path):
-    """Median of the slowest rank's time of an all-reduce over a network."""
+    """The slowest rank's time of an all-reduce over a network: the median, or what is asked for."""
 
-    def of(network: links.Network, *numbers: int) -> float:
+    def of(network: links.Network, *numbers: int, middle=statistics.median) -> float:
         (samples,) = measured(network, launcher, configuration(*numbers), tmp_path)
         assert samples.failure is None, samples.failure
-        return statistics.median(samples.timed.duration_ns.max(axis=1)) / 1e9
+        return middle(samples.timed.duration_ns.max(axis=1)) / 1e9
 
     return of
 
@@ -90,11 +90,11 @@ def test_the_slow_cable_of_a_switch_sets_the_pace(seconds):
 @needs_tun
 def test_a_small_all_reduce_takes_four_delays_longer(seconds):
     """Two steps of the ring; in each, gloo's receiver says that it is ready before the sender sends."""
-    delay = 0.01  # far above what an exchange costs on a busy machine
+    delay = 0.01  # far above what an exchange costs; the shortest, for other work on the machine adds to the others
     with links.delayed_pair(0) as network:
-        without = seconds(network, 4096, 15, 3)
+        without = seconds(network, 4096, 15, 3, middle=min)
     with links.delayed_pair(delay) as network:
-        delayed = seconds(network, 4096, 15, 3)
+        delayed = seconds(network, 4096, 15, 3, middle=min)
     assert (delayed - without) / delay == pytest.approx(4, abs=0.4)
     assert not left_behind()
 
@@ -106,7 +106,7 @@ def test_the_relay_holds_a_packet_for_the_delay(delay):
     with links.delayed_pair(delay) as network:
         times = round_trips(network, 50)
     assert min(times) >= 2 * delay
-    assert statistics.median(times) - 2 * delay < 0.001
+    assert min(times) - 2 * delay < 0.001  # the median on a busy machine is of the machine, not of the relay
 
 
 def round_trips(network: links.Network, count: int) -> list[float]:
