@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from bench import plan as planning
 from bench.cli import app
 from bench.config import parse
-from bench.measure import calls, collectives, environment, simulate, workload
+from bench.measure import calls, collectives, environment, objects, simulate
 from bench.operations import OPERATIONS, partner, rounds
 from conftest import ROOT
 
@@ -118,8 +118,8 @@ def test_a_wrong_call_on_objects_is_seen(monkeypatch):
 
 
 def test_a_rank_holds_no_object_of_a_broadcast_but_the_roots():
-    assert [len(one) for one in workload._objects(1, 4, 100, 2)] == [0, 0, 100, 0]
-    assert [len(one) for one in workload._objects(1, 4, 100, None)] == [100] * 4
+    assert [len(one) for one in objects._objects(1, 4, 100, 2)] == [0, 0, 100, 0]
+    assert [len(one) for one in objects._objects(1, 4, 100, None)] == [100] * 4
 
 
 def test_what_torch_objects_to_is_a_misfit(monkeypatch):

@@ -5,6 +5,7 @@ import traceback
 from bench.measure import timing, workload
 from bench.measure.join import joined
 from bench.measure.launcher import Seat
+from bench.measure.moves import Arena
 from bench.operations import cycle
 from bench.pools import buffer_bytes
 from bench.records import Case
@@ -17,7 +18,7 @@ def walk(seat: Seat, cases: list[Case]) -> None:
     """Tell the parent, for each case, what was wrong before and after it was spoilt."""
     try:
         with joined(seat, cases[0].backend, 60.0) as group:
-            arena = workload.Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device)
+            arena = Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device)
             seat.send({"kind": "walked", "cases": {case.key: _walk(case, group, arena) for case in cases}})
     except BaseException as error:
         traceback.print_exc()

@@ -20,6 +20,16 @@ from bench.records import Case
 
 Call = Callable[[], Any]
 
+# So many calls are made once and kept: making twenty before each pipelined stretch lets the ranks idle long enough
+# to be seen in it (2 % at 4 KiB). More would be memory for nothing.
+MOST_READY = 64
+# The call in a group of one shows what dispatching costs, whatever the size: a small one will do.
+ALONE_BYTES = 64 * 2**10
+
+
+def rest() -> None:
+    """What a rank calls that has nothing to do in this iteration."""
+
 
 class Spot(NamedTuple):
     """One call on one rank: flat tensors to send from and to receive into, the same elements in place."""

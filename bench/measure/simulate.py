@@ -28,6 +28,7 @@ from bench.dtypes import dtype_named
 from bench.measure import timing, wanted, workload
 from bench.measure.calls import OBJECT_CALLS
 from bench.measure.group import Group, formed
+from bench.measure.moves import Arena
 from bench.measure.recorder import Recorder
 from bench.operations import OPERATIONS, cycle, ranks_together
 from bench.pools import buffer_bytes
@@ -130,7 +131,7 @@ def _walk(kind: _Kind, group: Group, seed: int) -> None:
 
 def _built(case: Case, group: Group, seed: int) -> workload.Workload:
     """The workload that a run would build, with one buffer."""
-    arena = workload.Arena(buffer_bytes(case, 0), group.device)
+    arena = Arena(buffer_bytes(case, 0), group.device)
     return workload.build(case, group, arena, 0, seed)
 
 

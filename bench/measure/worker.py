@@ -36,6 +36,7 @@ from bench.measure import clocks, environment, faults, nccl, timing, workload
 from bench.measure.group import Group
 from bench.measure.join import facts, joined
 from bench.measure.launcher import Seat
+from bench.measure.moves import Arena
 from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle
 from bench.pools import buffer_bytes
@@ -86,7 +87,7 @@ def _serve(seat: Seat, job: Job, group: Group) -> None:
     nbytes = max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases)
     registered = job.block.cases[0].memory == "registered"
     with nccl.registered_memory(group.device) if registered else nullcontext():
-        arena = workload.Arena(nbytes, group.device)
+        arena = Arena(nbytes, group.device)
     for index, case in enumerate(job.block.cases):
         if group.rank == 0:
             seat.send({"kind": "begin", "index": index})
@@ -96,7 +97,7 @@ def _serve(seat: Seat, job: Job, group: Group) -> None:
         gc.collect()
 
 
-def _measure(case: Case, job: Job, group: Group, arena: workload.Arena, seat: Seat) -> Samples:
+def _measure(case: Case, job: Job, group: Group, arena: Arena, seat: Seat) -> Samples:
     before, unix_s = _Meter.read(), time.time()
     work = workload.build(case, group, arena, job.pool_bytes, job.seed)
     work, barrier = faults.plant(job.faults, case, job.block.launch, group.rank, work, group.barrier)
@@ -188,7 +189,7 @@ class _Meter:
         return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
 
-def _usage(before: _Meter, group: Group, arena: workload.Arena, costs: dict[str, float | None]) -> Usage:
+def _usage(before: _Meter, group: Group, arena: Arena, costs: dict[str, float | None]) -> Usage:
     now = _Meter.read()
     own = {
         "cpu_s": round(now.cpu_s - before.cpu_s, 4),

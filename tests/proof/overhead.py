@@ -16,6 +16,7 @@ from bench.intervals import effective_size
 from bench.measure import channel, environment, libraries, timing, workload
 from bench.measure.join import joined
 from bench.measure.launcher import Seat
+from bench.measure.moves import Arena
 from bench.measure.mpirun import MpiLauncher
 from bench.measure.sweep import Starter
 from bench.pools import buffer_bytes
@@ -110,7 +111,7 @@ def main(seat: Seat, task: tuple[str, list[tuple[int, int, int, int]]]) -> None:
         for size, depth, pairs, length in job:
             metric = "isolated" if depth == 1 else "pipelined"
             case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
-            arena = workload.Arena(buffer_bytes(case, 0), group.device)
+            arena = Arena(buffer_bytes(case, 0), group.device)
             work = workload.build(case, group, arena, 0, 1)
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
             call = BARE[backend](tensor)
