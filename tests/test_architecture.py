@@ -15,6 +15,7 @@ LAYERS = {
     "strict": 2,
     "config": 3, "shorthand": 3, "expected": 3, "encoding": 3,
     "cases": 4, "plan": 4, "store": 4,
+    "gradients": 4,  # a sub-package: data, configuration and planning of the gradient benchmark
     "measure": 5, "analyze": 5, "importers": 5, "present": 5,
     "cli": 6,
 }  # fmt: skip
