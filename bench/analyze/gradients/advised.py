@@ -1,7 +1,7 @@
 """The best bucket plan for a scenario, from what its own run measured of link and gradients.
 
-The link: as emulated, or the all-reduces of the ladder and of strategies' calls alone. The gradients' ready times: those
-of the step without synchronisation.
+The link: as emulated, or the all-reduces of the ladder and of strategies' calls alone. The gradients' ready times:
+those of the step without synchronisation.
 """
 
 from collections.abc import Sequence

@@ -6,6 +6,7 @@ fewer than three launches, rounds of all launches are pooled, and the interval i
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,6 +34,7 @@ LAUNCHES_FOR_INTERVAL = 3
 # Of a step; what the parts leave unexplained beyond it is said to be so (I8).
 UNEXPLAINED = 0.05
 Series = dict[int, Floats]
+F = TypeVar("F")
 
 
 def analyse(run: TrainingRun) -> TrainingAnalysis:
@@ -47,7 +49,9 @@ def analyse(run: TrainingRun) -> TrainingAnalysis:
     warnings = list(run.warnings)
     for one in comparisons:
         if one.dropped:
-            warnings.append(f"{one.scenario.key}: {one.dropped} of {one.rounds} rounds left out: others used the machine")
+            warnings.append(
+                f"{one.scenario.key}: {one.dropped} of {one.rounds} rounds left out: others used the machine"
+            )
         elif one.rounds and _disturbed(run, one.scenario) * 2 > one.rounds:
             warnings.append(f"{one.scenario.key}: others used the machine in most rounds, so all were kept")
     return TrainingAnalysis(
@@ -60,7 +64,7 @@ def analyse(run: TrainingRun) -> TrainingAnalysis:
     )
 
 
-def _of[F](run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
+def _of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
     found = [fact for fact in run.facts if isinstance(fact, what)]
     return found if scenario is None else [f for f in found if getattr(f, "scenario", None) == scenario.key]
 
