@@ -147,7 +147,14 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
 
 def rungs():
     return tuple(
-        Rung("gloo", world, launch, 6_000_000, calls, tuple((1 + 0.1 * k) * (24e-3 + 1.2e-3 * calls) for k in range(3)))
+        Rung(
+            "gloo",
+            world,
+            launch,
+            6_000_000,
+            calls,
+            tuple((1 + 0.1 * k) * (12e-3 + 0.6e-3 * calls) * world for k in range(3)),
+        )
         for world in (2, 4)
         for launch in (1, 2)
         for calls in (1, 6, 60, 600)

@@ -94,7 +94,9 @@ def seconds(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """`12.3` of 0.123: the unit is in the header."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.1f}"
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
 
 
 def spread(value: float | None, std: float | None, text: Callable[[float | None], str]) -> str:
