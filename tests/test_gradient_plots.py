@@ -1,6 +1,7 @@
 """Pictures of the gradient benchmark show what was concluded, with units, and bear many strategies, ranks and calls."""
 
 import io
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
 import gradient_fixtures as invented
+from bench.conclusions import Interval
 from bench.gradients.conclusions import TrainingAnalysis
 from bench.gradients.records import Strategy
 from bench.present.canvas import STYLE
@@ -112,3 +114,22 @@ def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     assert plots.draw(TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
     alone = replace(comparison, outcomes=(invented.outcome(Strategy("none")),), timelines=(), advice=None)
     assert len(step_plots.steps(alone)) == 1 and size_plots.buckets(alone) == []
+
+
+def test_intervals_without_ends_are_drawn_without_bars(comparison):
+    wide = Interval(1e-3, -math.inf, math.inf, "over launches")
+    outcomes = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.outcomes)
+    odd = replace(comparison, outcomes=outcomes, noise_s=math.inf, advice=None)
+    for figure in (*step_plots.steps(odd), *size_plots.buckets(odd)):
+        text = svg(figure)
+        assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
+        assert "± inf" not in text and "not resolved:" not in text
+
+
+def test_calls_that_cannot_be_seen_are_not_none(comparison):
+    ddp = Strategy("ddp")
+    unseen = invented.timeline(Strategy("none"))
+    lines = (unseen, replace(unseen, strategy="ddp"))
+    odd = replace(comparison, outcomes=(*comparison.outcomes, invented.outcome(ddp, 3, calls=None)), timelines=lines)
+    titles = [axes.get_title() for axes in timeline_plots.timelines(odd)[0].axes]
+    assert titles[0].endswith("no calls") and titles[1].endswith("its calls cannot be seen")

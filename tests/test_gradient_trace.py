@@ -1,6 +1,7 @@
 """A trace follows the trace-event format: sorted, no negative duration, everything named, no overlap in a thread."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -72,3 +73,9 @@ def test_parts_that_took_no_time_are_no_bars():
     bars = computing(invented.rank_line(Strategy("none")))
     assert [bar.name for bar in bars] == ["forward", "backward", "update"]
     assert bars[-1].end_s == invented.rank_line(Strategy("none")).end_s
+
+
+def test_launches_are_told_apart():
+    both = trace([TIMELINES[1], replace(TIMELINES[1], launch=2)])["traceEvents"]
+    names = [e["args"]["name"] for e in both if e["name"] == "process_name"]
+    assert len(set(names)) == 4 and names[-1] == "launch 2 · naive · rank 1"

@@ -162,3 +162,20 @@ def test_the_ladder_pools_launches(analysis):
     rows = sections.ladder(analysis).splitlines()[2:]
     assert len(rows) == 8 and "| 600 |" in rows[3].replace("  ", "")
     assert rows[0].rstrip(" |").endswith("1.0")
+
+
+def test_intervals_that_say_nothing_are_no_numbers(analysis):
+    wide = Interval(1e-3, -math.inf, math.inf, "over launches")
+    comparison = analysis.comparisons[0]
+    outcome = replace(comparison.outcomes[1], exposed=wide, exposed_std=math.nan)
+    odd = replace(comparison, outcomes=(outcome,), noise_s=math.inf, twins=())
+    text = report.build(invented.run(), invented.analysis((odd,)), [], "p")
+    assert "for want of a strategy that was measured twice" in text
+    assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
+
+
+def test_who_shares_the_place_of_the_reference_is_not_alone(analysis):
+    comparison = analysis.comparisons[0]
+    first = tuple(replace(o, place=1) for o in comparison.outcomes[:2])
+    shared = replace(comparison, outcomes=first)
+    assert [labels.place_text(o, shared) for o in labels.ordered(shared)] == ["reference", "1 ="]

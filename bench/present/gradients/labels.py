@@ -80,7 +80,7 @@ def place_text(outcome: Outcome, comparison: Comparison) -> str:
     """Such as `1`, `3 =` where others share the place, `3 =, not resolved`."""
     if is_reference(outcome):
         return "reference"
-    alike = sum(other.place == outcome.place and not is_reference(other) for other in comparison.outcomes)
+    alike = sum(other.place == outcome.place for other in comparison.outcomes)
     place = NOTHING if outcome.place is None else f"{outcome.place} =" if alike > 1 else str(outcome.place)
     return place if outcome.resolved else f"{place}, {UNRESOLVED}"
 
@@ -108,9 +108,15 @@ def spread(value: float | None, std: float | None, text: Callable[[float | None]
 
 def bounds(interval: Interval | None) -> str:
     """`[1.00 ms – 1.20 ms]`; a dash where no interval is known."""
-    if interval is None or not interval.known:
-        return NOTHING
-    return f"[{seconds(interval.low)} – {seconds(interval.high)}]"
+    found = ends(interval)
+    return NOTHING if found is None else f"[{seconds(found[0])} – {seconds(found[1])}]"
+
+
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Both ends of an interval; None where it is not known, or so wide that it says nothing."""
+    if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
+        return None
+    return interval.low, interval.high
 
 
 def cell(text: str) -> str:

@@ -3,6 +3,7 @@
 In: a run, what follows from it, the pictures that exist. Out: Markdown. As one HTML file: `present.report.page`.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ DEFINITION = (
     "zero. It is not the time that a timer sees spent in waiting, which misses what was waited for elsewhere: in "
     "hooks, in copies, in a device synchronise, or in slower computing."
 )
+COLUMNS = (
+    "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
+    "**hidden**: 1 − comm_time / calls alone, below 0 where the calls cost more than alone",
+    "**tail**: blocked after backward until the last gradient was usable; **pack**: hooks, flattening, copying, "
+    "dividing; **interference**: growth of computing while communicating; **residual**: what these do not explain; "
+    "**closes**: whether the residual is as small as it must be",
+    "**place**: strategies that cannot be told apart share the place of the first of them (=)",
+)
 
 
 def pictures_in(folder: Path) -> list[Picture]:
@@ -52,6 +61,7 @@ def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Pictu
         lines(_trust(run, analysis)) or "Nothing was found that speaks against these numbers.",
         "## What was measured",
         DEFINITION,
+        lines(COLUMNS),
         method_line(run.plan),
     ]
     for comparison in analysis.comparisons:
@@ -74,7 +84,7 @@ def summary_tables(analysis: TrainingAnalysis) -> str:
     parts = []
     for comparison in analysis.comparisons:
         parts += [f"### {scenario_text(comparison.scenario)}", _reference(comparison)]
-        parts += [tables.overview(comparison), sections.ranking(comparison), tables.refused(comparison)]
+        parts += [tables.overview(comparison, brief=True), sections.ranking(comparison), tables.refused(comparison)]
     violated = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
     gone = [f"broken off: {b.strategy or 'launch'} {b.launch}: {cell(b.failure.text)}" for b in analysis.broken]
     parts.append(lines([*violated, *gone, *map(cell, analysis.warnings)]))
@@ -143,10 +153,11 @@ def _reference(comparison: Comparison) -> str:
     compute = comparison.compute
     without = f"{seconds(compute.value)} a step" if compute else "not known"
     used = comparison.rounds - comparison.dropped
-    return (
-        f"Computing without synchronisation: {without} · {used} of {comparison.rounds} rounds used · a difference "
-        f"below {seconds(comparison.noise_s)} a step is not resolved"
-    )
+    if math.isfinite(comparison.noise_s):
+        limit = f"a difference below {seconds(comparison.noise_s)} a step is not resolved"
+    else:
+        limit = "which differences are resolved is not known, for want of a strategy that was measured twice"
+    return f"Computing without synchronisation: {without} · {used} of {comparison.rounds} rounds used · {limit}"
 
 
 def _count(number: int, one: str, many: str) -> str:

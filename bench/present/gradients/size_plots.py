@@ -3,6 +3,7 @@
 In: a comparison, or the rungs of a run. Out: figures; none where there is nothing to draw.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -14,7 +15,7 @@ from bench.conclusions import Interval
 from bench.gradients.conclusions import Advice, Comparison, Outcome
 from bench.gradients.records import Rung, Strategy
 from bench.present.canvas import COLOURS, framed, log_ticks, log_time_axis, size_axis, time_axis, with_intervals
-from bench.present.gradients.labels import names, scenario_text, seconds
+from bench.present.gradients.labels import ends, names, scenario_text, seconds
 from bench.present.labels import ranks_text
 from bench.present.panels import WIDE, wrapped
 from bench.units import format_bytes
@@ -37,7 +38,9 @@ def buckets(comparison: Comparison) -> list[Figure]:
     figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(comparison.scenario), WIDE))
     figure.set_size_inches(9.5, 5.4)
     noise = comparison.noise_s
-    axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=f"not resolved: ± {seconds(noise)}")
+    if math.isfinite(noise):
+        label = f"not resolved: ± {seconds(noise)}"
+        axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     _measured(axes, measured)
     if advice:
         _predicted(axes, advice)
@@ -80,8 +83,9 @@ def _measured(axes: Axes, measured: Sequence[Outcome]) -> None:
     for style, (name, points) in enumerate(series.items()):
         points.sort(key=lambda point: point[0])
         values = [interval for _, interval in points]
-        ends = ([i.low for i in values], [i.high for i in values])
-        with_intervals(axes, [size for size, _ in points], [i.value for i in values], ends, style, name)
+        known = [ends(i) or (i.value, i.value) for i in values]
+        sides = ([low for low, _ in known], [high for _, high in known])
+        with_intervals(axes, [size for size, _ in points], [i.value for i in values], sides, style, name)
 
 
 def _series(strategy: Strategy, name: str) -> str:
@@ -129,8 +133,8 @@ def ladder(rungs: Sequence[Rung]) -> list[Figure]:
     )
     for style, (name, points) in enumerate(shown.items()):
         sizes = sorted(size for size, times in points.items() if times)
-        ends = ([min(points[size]) for size in sizes], [max(points[size]) for size in sizes])
-        with_intervals(axes, sizes, [median(points[size]) for size in sizes], ends, style, name)
+        sides = ([min(points[size]) for size in sizes], [max(points[size]) for size in sizes])
+        with_intervals(axes, sizes, [median(points[size]) for size in sizes], sides, style, name)
     axes.set_xscale("log")
     log_ticks(axes.xaxis)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _count(value)))

@@ -13,6 +13,7 @@ from bench.gradients.conclusions import Comparison, Outcome
 from bench.present.canvas import COLOURS, time_axis
 from bench.present.gradients.labels import (
     UNRESOLVED,
+    ends,
     is_reference,
     names,
     ordered,
@@ -72,9 +73,9 @@ def _right(outcome: Outcome) -> float:
     assert outcome.step is not None  # noqa: S101 - the caller selects such
     if outcome.exposed is None:
         return outcome.step.value
-    known = outcome.exposed.high if outcome.exposed.known else outcome.exposed.value
+    _, high = ends(outcome.exposed) or (0.0, outcome.exposed.value)
     base = outcome.step.value - outcome.exposed.value
-    return max(outcome.step.value, base, base + known)
+    return max(outcome.step.value, base, base + high)
 
 
 def _bar(axes: Axes, row: int, outcome: Outcome) -> None:
@@ -92,9 +93,10 @@ def _bar(axes: Axes, row: int, outcome: Outcome) -> None:
         axes.barh(
             row, -exposed.value, left=outcome.step.value, facecolor="none", edgecolor=EXPOSED, hatch="////", height=0.66
         )
-    if exposed.known:
-        ends = [[max(exposed.value - exposed.low, 0)], [max(exposed.high - exposed.value, 0)]]
-        axes.errorbar([outcome.step.value], [row], xerr=ends, color="black", capsize=3, linewidth=1.1, linestyle="")
+    known = ends(exposed)
+    if known is not None:
+        arms = [[max(exposed.value - known[0], 0)], [max(known[1] - exposed.value, 0)]]
+        axes.errorbar([outcome.step.value], [row], xerr=arms, color="black", capsize=3, linewidth=1.1, linestyle="")
 
 
 def _text(outcome: Outcome) -> str:

@@ -38,10 +38,14 @@ def summary(comparison: Comparison) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def overview(comparison: Comparison) -> str:
-    """One row a strategy that was timed, by place: average ± standard deviation over rounds."""
+def overview(comparison: Comparison, brief: bool = False) -> str:
+    """One row a strategy that was timed, by place: average ± standard deviation over rounds.
+
+    brief: without the columns that are the same in all rows, for a terminal and under a title that has them.
+    """
     scenario, called = comparison.scenario, _names(comparison)
     shared = [scenario.model, scenario.backend, str(scenario.world_size), str(global_batch(scenario))]
+    shared = [] if brief else shared
     rows = [
         [
             *shared,
@@ -56,11 +60,10 @@ def overview(comparison: Comparison) -> str:
         for outcome in ordered(comparison)
         if outcome.step is not None
     ]
-    headers = [
-        "model", "backend", "world_size", "global_batch_size", "strategy", "place", "step_time, avg ± std",
-        "comm_time (exposed), avg ± std", "its 95 % interval", "comm_frac, avg ± std, %", "hidden, %",
-    ]  # fmt: skip
-    align = ["left", "left", "right", "right", "left", "left", *["right"] * 5]
+    headers = [] if brief else ["model", "backend", "world_size", "global_batch_size"]
+    headers += ["strategy", "place", "step_time, avg ± std", "comm_time (exposed), avg ± std", "its 95 % interval"]
+    headers += ["comm_frac, avg ± std, %", "hidden, %"]
+    align = [*([] if brief else ["left", "left", "right", "right"]), "left", "left", *["right"] * 5]
     return markdown(rows, headers, align) if rows else "No strategy was timed."
 
 

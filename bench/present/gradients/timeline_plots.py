@@ -16,7 +16,7 @@ from bench.gradients.conclusions import Comparison
 from bench.gradients.records import RankLine, Timeline
 from bench.present.canvas import COLOURS, time_axis
 from bench.present.canvas import spread as evenly
-from bench.present.gradients.labels import names, ordered, scenario_text, seconds
+from bench.present.gradients.labels import is_reference, names, ordered, scenario_text, seconds
 from bench.present.gradients.lanes import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
 from bench.present.panels import WIDE, wrapped
 
@@ -34,17 +34,19 @@ MOST_TICKS, MOST_OUTLINES, MOST_OUTLINED_LANES = 400, 150, 6
 def timelines(comparison: Comparison) -> list[Figure]:
     """Pages of strategies by place, each as the first launch that recorded it."""
     first: dict[str, Timeline] = {}
-    for timeline in comparison.timelines:
+    for timeline in (found for found in comparison.timelines if found.ranks):
         first.setdefault(timeline.strategy, timeline)
     order = [outcome.label for outcome in ordered(comparison) if outcome.label in first]
     order += [label for label in first if label not in order]
     called = names([*(o.label for o in comparison.outcomes), *first])
+    silent = {label for label in first if label not in {o.label for o in comparison.outcomes if is_reference(o)}}
+    titles = {label: f"{called[label]}: {_in_words(first[label], label in silent)}" for label in first}
     ranks = max((min(len(timeline.ranks), MOST_RANKS) for timeline in first.values()), default=1)
     many = MOST_ROWS // max(1, ranks)
     pages = [order[k : k + many] for k in range(0, len(order), many)]
     last = max((line.begin_s + line.end_s for t in first.values() for line in t.ranks), default=0.0)
     return [
-        _page(scenario_text(comparison.scenario), [(called[label], first[label]) for label in page], last)
+        _page(scenario_text(comparison.scenario), [(titles[label], first[label]) for label in page], last)
         for page in pages
     ]
 
@@ -58,8 +60,8 @@ def _page(what: str, chosen: Sequence[tuple[str, Timeline]], last: float) -> Fig
         f"When does communication overlap with computing?  One step of each strategy\n{wrapped(what, WIDE)}",
         x=0.01, ha="left", fontsize=10.5,
     )  # fmt: skip
-    for axes, (name, timeline) in zip(rows, chosen, strict=True):
-        _draw(axes, name, timeline)
+    for axes, (title, timeline) in zip(rows, chosen, strict=True):
+        _draw(axes, title, timeline)
     rows[-1].set_xlim(0, 1.01 * last)
     time_axis(rows[-1].xaxis)
     rows[-1].set_xlabel(
@@ -77,20 +79,28 @@ def _meaning(name: str) -> str:
     return "waiting for gradients" if name == WAITING else name
 
 
-def _draw(axes: Axes, name: str, timeline: Timeline) -> None:
+def _in_words(timeline: Timeline, silent: bool) -> str:
+    """Such as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: where there are no calls, they were not seen."""
+    tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
+    calls = max(len(line.flights) for line in timeline.ranks)
+    words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
+    words += [f"waits {seconds(tail)}"] if tail > 0 else []
+    words.append(
+        "its calls cannot be seen" if silent and not calls else "1 call" if calls == 1 else f"{calls or 'no'} calls"
+    )
+    if len(timeline.ranks) > MOST_RANKS:
+        words.append(f"{MOST_RANKS} of {len(timeline.ranks)} ranks shown")
+    return ", ".join(words)
+
+
+def _draw(axes: Axes, title: str, timeline: Timeline) -> None:
     """One strategy: rank under rank, what it computes above what it communicates."""
     places = evenly(list(range(len(timeline.ranks))), MOST_RANKS)
-    end = max(line.end_s for line in timeline.ranks)
     for row, place in enumerate(places):
         line = timeline.ranks[place]
         _compute_lane(axes, line, row)
         _communication_lane(axes, line, row + COMPUTE + BETWEEN)
-    tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
-    calls = max(len(line.flights) for line in timeline.ranks)
-    waits = f", waits {seconds(tail)}" if tail > 0 else ""
-    more = f", {len(places)} of {len(timeline.ranks)} ranks shown" if len(places) < len(timeline.ranks) else ""
-    text = f"{name}: step {seconds(end)}{waits}, {calls} call{'' if calls == 1 else 's'}{more}"
-    axes.set_title(text, fontsize=9, pad=2)
+    axes.set_title(title, fontsize=9, pad=2)
     axes.set_yticks(
         [row + 0.42 for row in range(len(places))], [f"rank {timeline.ranks[place].rank}" for place in places]
     )

@@ -19,12 +19,13 @@ MOST_NAMED = 50
 
 def trace(timelines: Sequence[Timeline]) -> Json:
     """All of them in one file, one step each."""
-    several = len({timeline.scenario for timeline in timelines}) > 1
+    scenarios, launches = {t.scenario for t in timelines}, {t.launch for t in timelines}
     metadata: list[Json] = []
     events: list[Json] = []
     process = 0
     for timeline in timelines:
-        where = f"{timeline.scenario} · " if several else ""
+        where = f"{timeline.scenario} · " if len(scenarios) > 1 else ""
+        where += f"launch {timeline.launch} · " if len(launches) > 1 else ""
         for line in timeline.ranks:
             process += 1
             metadata += _names(process, f"{where}{timeline.strategy} · rank {line.rank}", line)
