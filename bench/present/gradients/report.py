@@ -153,7 +153,7 @@ def _reference(comparison: Comparison) -> str:
     compute = comparison.compute
     without = f"{seconds(compute.value)} a step" if compute else "not known"
     used = comparison.rounds - comparison.dropped
-    if math.isfinite(comparison.noise_s):
+    if comparison.twins and math.isfinite(comparison.noise_s):
         limit = f"a difference below {seconds(comparison.noise_s)} a step is not resolved"
     else:
         limit = "which differences are resolved is not known, for want of a strategy that was measured twice"
