@@ -134,7 +134,9 @@ class TrainingConfig(Strict):
     launches: Annotated[int, Field(ge=1, le=100)] = 3
     rounds: Annotated[int, Field(ge=2, le=10_000)] = 10
     steps: Annotated[int, Field(ge=1, le=10_000, description="of a strategy in one round")] = 4
-    warmup: Annotated[int, Field(ge=2, description="torch rebuilds its buckets after the first backward")] = 3
+    warmup: Annotated[
+        int, Field(ge=3, description="torch rebuilds its buckets after the first backward, and tells two later")
+    ] = 3
     foreign: Share = 0.06
     ladder: LadderConfig | None = None
     timeout: Seconds = 60.0

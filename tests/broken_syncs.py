@@ -1,0 +1,49 @@
+"""Synchronisers that are wrong on purpose, one a class, as a user would bring them along."""
+
+import torch.distributed as dist
+
+
+class Right:
+    """The mean over ranks, after backward."""
+
+    def __init__(self, module, world_size):
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.world_size = world_size
+        for p in module.parameters():
+            dist.broadcast(p.data, 0)
+
+    def finish(self):
+        for p in self.parameters:
+            dist.all_reduce(p.grad)
+            p.grad.div_(self.world_size)
+
+
+class Sum(Right):
+    """Forgets to divide."""
+
+    def finish(self):
+        for p in self.parameters:
+            dist.all_reduce(p.grad)
+
+
+class Forgetful(Right):
+    """Leaves the first parameter out."""
+
+    def finish(self):
+        for p in self.parameters[1:]:
+            dist.all_reduce(p.grad)
+            p.grad.div_(self.world_size)
+
+
+class NoStart(Right):
+    """Every rank begins with its own weights."""
+
+    def __init__(self, module, world_size):
+        self.parameters, self.world_size = [p for p in module.parameters() if p.requires_grad], world_size
+
+
+class Raising(Right):
+    """Breaks in the first step."""
+
+    def finish(self):
+        raise ValueError("no such thing")

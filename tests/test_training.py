@@ -1,0 +1,131 @@
+"""The gradient benchmark on real gloo ranks: who trains rightly gets a time, who does not is refused one."""
+
+import json
+
+import pytest
+
+from bench import store
+from bench.analyze.gradients.compared import analyse
+from bench.gradients.records import Alone, Checked, Round, Timeline
+
+BASE = """
+benchmark: training
+models: [nano]
+batch: 2
+sequence: 8
+launches: 1
+rounds: 2
+steps: 1
+warmup: 3
+strategies: [STRATEGIES]
+"""
+
+
+def measured(warm, strategies, more=""):
+    done = warm("run", warm.config(BASE.replace("STRATEGIES", strategies) + more), "--no-plots")
+    (path,) = warm.runs()
+    return done, store.read_training(path)
+
+
+def failures(run):
+    return {
+        fact.strategy: {check.invariant for check in fact.failed}
+        for fact in run.facts
+        if isinstance(fact, Checked) and fact.failed
+    }
+
+
+ALL = """naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: [64KiB, 256KiB]}},
+{overlap_bucket: {cap: 64KiB, closes: before}}, {ddp: {cap: 64KiB}}, {ddp: {options: [noop]}}, {ddp: {options: [fp16]}},
+zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {import: "broken_syncs:Right"}"""
+
+
+def test_every_strategy_is_checked_and_measured(warm):
+    done, run = measured(warm, ALL)
+    assert done.returncode == 0 and failures(run) == {}
+    outcomes = {one.label: one for one in analyse(run).comparisons[0].outcomes}
+    assert all(one.step is not None for one in outcomes.values())
+    checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, Checked)}
+    assert {"I1", "I2", "I3", "I5", "I6", "I7", "I9"} <= checked["overlap_bucket 64 KiB"]
+    assert "I4" in checked["none"] and "I4" in checked["ddp noop"]
+    assert "I12" in checked["zero1"] and "I12" in checked["fsdp2"] and checked[None] == {"I10", "I11"}
+    calls = {f.strategy: f.calls for f in run.facts if isinstance(f, Checked)}
+    assert len(calls["naive"]) == 21 and len(calls["flat"]) == 1 and calls["none"] == ()
+    assert sum(calls["overlap_bucket 64 KiB"]) == sum(calls["naive"]) == sum(calls["ddp 64 KiB"])
+    assert {f.strategy for f in run.facts if isinstance(f, Alone)} >= {"naive", "flat", "ddp 64 KiB"}
+    line = next(f for f in run.facts if isinstance(f, Timeline) and f.strategy == "overlap_param").ranks[0]
+    assert all(one.launched_s >= one.ready_s and one.done_s >= one.launched_s for one in line.flights)
+    assert json.loads((run.path / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("name", "invariants"),
+    [("Sum", {"I2", "I3"}), ("Forgetful", {"I1", "I2", "I3"}), ("NoStart", {"I1", "I9"}), ("Raising", {"runs"})],
+)
+def test_a_wrong_synchroniser_is_refused_a_number(warm, name, invariants):
+    done, run = measured(warm, f'flat, {{import: "broken_syncs:{name}"}}')
+    assert done.returncode == 1 and "failed: " in done.stderr
+    assert invariants <= failures(run)[f"broken_syncs:{name}"]
+    rounds = [fact for fact in run.facts if isinstance(fact, Round)]
+    assert rounds and all({s.strategy for s in one.stretches} >= {"none", "flat"} for one in rounds)
+    assert not any(s.strategy.startswith("broken") for one in rounds for s in one.stretches)
+
+
+def test_a_plan_must_fit_the_model(warm):
+    done, run = measured(warm, "{plan: {buckets: [64KiB]}}, flat")
+    assert done.returncode == 1 and failures(run) == {"plan [64 KiB]": {"runs"}}
+
+
+def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
+    done, run = measured(warm, "flat, overlap_param, ddp", "links: [30ms + 1GB/s]\n")
+    assert done.returncode == 0
+    outcomes = {one.label: one for one in analyse(run).comparisons[0].outcomes}
+    assert outcomes["flat"].alone_s == pytest.approx(0.0307, rel=0.2)
+    assert outcomes["overlap_param"].alone_s > 21 * 0.03
+    assert outcomes["flat"].split.tail_s > 0.03
+    checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, Checked)}
+    assert {"I2", "I5", "I6", "I7"} <= checked["flat"] and "I1" not in checked["flat"]
+
+
+def test_missing_rounds_are_made_by_resume(warm):
+    _, run = measured(warm, "flat")
+    lines = (run.path / store.SAMPLES).read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if not (b'"Round"' in line and b'"round":2' in line)]
+    assert len(kept) == len(lines) - 1
+    (run.path / store.SAMPLES).write_bytes(b"".join(kept))
+    assert warm("run", "--resume", str(run.path), "--no-plots").returncode == 0
+    again = store.read_training(run.path)
+    assert sorted(fact.round for fact in again.facts if isinstance(fact, Round)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("strategies: [flatt]", "did you mean 'flat'"),
+        ("strategies: [{overlap_bucket: {closes: before}}]", "needs a cap"),
+        ("strategies: [{naive: {cap: 1MiB}}]", "does not take cap"),
+        ("strategies: [{ddp: {options: [fp16, bf16]}}]", "one communication hook"),
+        ("strategies: [flat]\nlinks: [fast]", "2ms + 1GB/s"),
+        ("strategies: [flat]\nwarmup: 2", "greater than or equal to 3"),
+        ("strategies: [flat]\nmodels: [tini]", "did you mean 'tiny'"),
+    ],
+)
+def test_each_mistake_is_one_line(warm, line, words):
+    text = "benchmark: training\n" + line + ("" if "models" in line else "\nmodels: [nano]")
+    done = warm("plan", warm.config(text))
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("backend", ["nccl", "mpi"])
+def test_what_this_machine_cannot_measure_is_said(warm, backend):
+    text = f"benchmark: training\nmodels: [nano]\nstrategies: [flat]\nbackends: [{backend}]"
+    done = warm("plan", warm.config(text))
+    assert done.returncode == 3 and "nothing can be measured here" in done.stderr
+
+
+def test_a_training_run_is_listed_and_not_compared(warm):
+    _, run = measured(warm, "flat")
+    assert run.name in warm("list").stdout
+    refused = warm("diagnose")
+    assert refused.returncode == 2 and "gradient benchmark" in refused.stderr
+    assert "comm_time_avg" in warm("report", "--format", "csv").stdout
