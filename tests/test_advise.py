@@ -2,6 +2,7 @@
 
 import ast
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +10,17 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bench import intervals
+import gradient_fixtures
+from bench import intervals, store
 from bench.conclusions import Summary
 from bench.errors import ConfigError
-from bench.gradients import links, planner
+from bench.gradients import encoding, links, planner
 from bench.gradients.planner import Curve, Profile
+from bench.gradients.profiles import from_timeline
+from bench.gradients.records import REFERENCE, Strategy
 from bench.present.gradients import advice
 from bench.records import Case
+from bench.units import format_seconds
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")
@@ -95,6 +100,35 @@ def test_a_measured_run_is_a_link(warm):
     assert "measured with float32, not with bfloat16" in done.stdout
 
 
+EMULATED = replace(gradient_fixtures.SCENARIO, link=gradient_fixtures.LINK)
+
+
+def kept(folder, *facts):
+    """A run of the gradient benchmark on disk, with these facts."""
+    plan = gradient_fixtures.run().plan
+    plan = replace(plan, bouts=(replace(plan.bouts[0], scenario=EMULATED),))
+    path = store.create(folder / "results", plan, b"", {"status": "complete"})
+    (path / "samples.jsonl").write_bytes(b"".join(encoding.fact_to_line(fact) + b"\n" for fact in facts))
+    return path.name
+
+
+def test_a_run_of_the_gradient_benchmark_has_both(warm):
+    """The step without synchronisation has the ready times, the scenario has the link; another link may be stated."""
+    step = gradient_fixtures.timeline(Strategy(REFERENCE), scenario=EMULATED)
+    name = kept(warm.folder, gradient_fixtures.timeline(Strategy("flat"), scenario=EMULATED), step)
+    own = warm("advise", "--from", name)
+    assert own.returncode == 0, own.stderr
+    link, profile = gradient_fixtures.LINK, from_timeline(step)
+    curve = Curve.of_link(link.latency_s, link.bytes_per_s)
+    least = planner.exposed(profile, planner.optimal(profile, curve), curve)
+    assert re.search(rf"^\| best plan .* {format_seconds(least)} \|$", own.stdout, re.M)
+    assert "as emulated" in own.stdout and step.gradients[0].name in own.stdout
+    other = warm("advise", "--from", name, *LINK)
+    assert "a link of 2.00 ms and 1.00 GB/s" in other.stdout
+    absent = warm("advise", "--from", name, "--scenario", "nothing")
+    assert absent.returncode == 2 and step.scenario in absent.stderr and absent.stderr.count("\n") == 1
+
+
 LINK = ("--link", "2ms+1GB/s")
 
 
@@ -104,13 +138,15 @@ LINK = ("--link", "2ms+1GB/s")
         (LINK, "name a model"),
         (("--model", "tiny"), "say what the link is"),
         (("--model", "tiny", "--from", "x", *LINK), "name a model"),
-        (("--model", "tiny", *LINK, "--curve", "x"), "say what the link is"),
+        (("--model", "tiny", *LINK, "--curve", "x"), "say what the link is once"),
         (("--model", "tiny", *LINK, "--backend", "gloo"), "--backend and --world-size choose"),
         (("--model", "tny", *LINK), "did you mean tiny?"),
         (("--model", "tiny", *LINK, "--backward", "60 lightyears"), "--backward: unknown unit"),
         (("--model", "tiny", "--link", "fast"), "write latency and rate"),
         (("--model", "tiny", "--curve", "nowhere"), "no such run"),
         (("--model", "tiny", "--curve", BEFORE), "choose with --backend"),
+        (("--model", "tiny", "--scenario", "x", *LINK), "--scenario chooses"),
+        (("--from", "nowhere"), "no such run"),
         (("--from", "x", "--backward", "60ms", *LINK), "--backward is for --model"),
     ],
 )

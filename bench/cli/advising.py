@@ -34,6 +34,9 @@ def advise(
     recorded: Annotated[
         str | None, typer.Option("--from", help="A run of the gradient benchmark, for its ready times.", metavar="RUN")
     ] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="With --from: of several, the one with this in its name.", metavar="TEXT")
+    ] = None,
     link: Annotated[str | None, typer.Option(help="Latency and rate, such as 2ms+1GB/s.", metavar="LINK")] = None,
     curve: Annotated[
         str | None, typer.Option(help="A run of all_reduce over sizes, measured or imported.", metavar="RUN")
@@ -51,17 +54,22 @@ def advise(
 
     if (model is None) == (recorded is None):
         raise ConfigError("advise: name a model (--model tiny) or a run that has its ready times (--from RUN)")
-    if (link is None) == (curve is None):
-        raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
+    if link is not None and curve is not None:
+        raise ConfigError("advise: say what the link is once, by --link or by --curve")
     if curve is None and (backend is not None or world_size is not None):
         raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
+    known: Known | None = None
     if model is not None:
+        if scenario is not None:
+            raise ConfigError("advise: --scenario chooses from a run, which --from names")
         profile, names = _by_shape(model, backward or BACKWARD, dtype)
     else:
         if backward is not None:
             raise ConfigError("advise: --backward is for --model; a run knows how long its backward took")
-        profile, names = _from_run(str(recorded))
-    known = _link(link, curve, backend, world_size, dtype)
+        profile, names, known = _from_run(str(recorded), scenario)
+    known = _link(link, curve, backend, world_size, dtype) or known
+    if known is None:
+        raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
     typer.echo(advice.document(profile, known, planned(profile, known.curve), model or str(recorded), names))
 
 
@@ -85,16 +93,45 @@ def _by_shape(model: str, backward: str, dtype: str) -> "tuple[Profile, list[str
     return shape_only(preset, seconds, DTYPES[dtype].itemsize), [gradient.name for gradient in gradients(preset)]
 
 
-def _from_run(name: str) -> "tuple[Profile, list[str]]":
-    """The profile of a recorded step (`profiles.from_timeline`) and its gradients' names."""
-    raise ConfigError(f"--from {name}: ready times cannot be read from a run yet; use --model with --backward")
+def _from_run(name: str, wanted: str | None) -> "tuple[Profile, list[str], Known | None]":
+    """Of a recorded step: the profile, its gradients' names, and the link if the run tells enough of it."""
+    from bench.analyze.gradients.advised import curve_of
+    from bench.gradients.links import Known, costs_cpu
+    from bench.gradients.profiles import from_timeline
+    from bench.gradients.records import REFERENCE, Alone, Rung, Timeline
+
+    run = store.read_training(store.find(RESULTS, name))
+    steps = {f.scenario: f for f in reversed(run.facts) if isinstance(f, Timeline) and f.strategy == REFERENCE}
+    chosen = [key for key in steps if wanted is None or wanted in key]
+    if len(chosen) != 1:
+        there = "; ".join(sorted(steps)) or "no recorded step without synchronisation"
+        raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
+    (key,) = chosen
+    profile, names = from_timeline(steps[key]), [gradient.name for gradient in steps[key].gradients]
+    scenario = next((bout.scenario for bout in run.plan.bouts if bout.scenario.key == key), None)
+    if scenario is None:
+        return profile, names, None
+    alone = [fact for fact in run.facts if isinstance(fact, Alone) and fact.scenario == key]
+    curve = curve_of(scenario, alone, [fact for fact in run.facts if isinstance(fact, Rung)])
+    emulated = scenario.link is not None
+    words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
+    return (
+        profile,
+        names,
+        None if curve is None else Known(curve, words, None if emulated else costs_cpu(scenario.backend)),
+    )
 
 
-def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> "Known":
+def _link(
+    stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str
+) -> "Known | None":
+    """What the user says of the link; None if that is nothing."""
     from bench.gradients import links
 
     if stated is not None:
         return links.stated(stated)
+    if run is None:
+        return None
     from bench.analyze import stats
 
     result = store.read(store.find(RESULTS, run))

@@ -70,9 +70,13 @@ def measured(
         f"{run}: {case.backend}, {case.world_size} ranks, {len(sizes)} sizes "
         f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
     )
-    known = BACKENDS.get(case.backend)
-    cpu = known.device == "cpu" if known else None
-    return Known(Curve.through(sizes, times), words, cpu, sizes[-1], tuple(notes))
+    return Known(Curve.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes))
+
+
+def costs_cpu(backend: str) -> bool | None:
+    """Whether communicating takes CPU time from computing; None where that is not known."""
+    known = BACKENDS.get(backend)
+    return known.device == "cpu" if known else None
 
 
 def _series(found: Sequence[Summary]) -> list[Summary]:
