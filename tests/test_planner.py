@@ -148,6 +148,23 @@ def test_caps_make_the_buckets_that_torch_makes(profile, caps):
     assert buckets == [numbers[start:end] for start, end in pairwise((0, *plan))]
 
 
+@PATIENT
+@given(profiles(most=20), curves(), st.integers(1, 10**8))
+def test_caps_in_mib_make_the_same_plan_again(profile, curve, cap):
+    """As torch takes them: int(cap * 2**20)."""
+    plan = planner.optimal(profile, curve)
+    caps = [int(mib * 2**20) for mib in planner.caps_mib(profile, plan)]
+    assert planner.realised(profile, caps) == plan
+    again = int(planner.cap_mib(profile, cap) * 2**20)
+    assert planner.uniform(profile, again) == planner.uniform(profile, cap)
+
+
+def test_caps_have_no_more_decimals_than_they_need():
+    profile = Profile.of([2**20, 4 * 2**20, 2**10, 2**20 + 1], [0.1, 0.2, 0.3, 0.4])
+    assert planner.caps_mib(profile, (1, 3, 4)) == (1.0, 4.0009, 1.0)
+    assert planner.cap_mib(profile, 3 * 2**20) == 3.0
+
+
 def test_torch_default_has_a_small_first_bucket_and_an_explicit_25_has_none():
     mib = 2**20
     profile = Profile.of([mib] * 60, [float(60 - i) for i in range(60)])

@@ -142,12 +142,20 @@ def members(profile: Profile, plan: Plan) -> tuple[tuple[int, ...], ...]:
     return tuple(profile.order[start:end] for start, end in pairwise((0, *plan)))
 
 
-def finish(profile: Profile, plan: Plan, curve: Curve) -> float:
-    """When the last bucket is through."""
+def schedule(profile: Profile, plan: Plan, curve: Curve) -> list[tuple[float, float]]:
+    """When each bucket starts and when it is through."""
+    flights: list[tuple[float, float]] = []
     free = -math.inf
     for end, time in zip(plan, curve(np.array(bucket_bytes(profile, plan), dtype=float)), strict=True):
-        free = max(free, profile.ready_s[end - 1]) + float(time)
-    return free
+        start = max(free, profile.ready_s[end - 1])
+        free = start + float(time)
+        flights.append((start, free))
+    return flights
+
+
+def finish(profile: Profile, plan: Plan, curve: Curve) -> float:
+    """When the last bucket is through."""
+    return schedule(profile, plan, curve)[-1][1]
 
 
 def exposed(profile: Profile, plan: Plan, curve: Curve) -> float:
@@ -264,6 +272,40 @@ def _best(tried: Sequence[tuple[int, float]]) -> tuple[int, float]:
 def _sent(profile: Profile) -> Floats:
     """Bytes of the first 0, 1, .. n gradients; exact up to 2⁵³."""
     return np.concatenate([[0.0], np.cumsum(np.array(profile.nbytes, dtype=float))])
+
+
+# ── caps that make torch follow a plan ───────────────────────────────────────────────────────────
+def caps_mib(profile: Profile, plan: Plan) -> tuple[float, ...]:
+    """`bucket_cap_mb_list` in MiB that makes torch follow the plan, each with as few decimals as possible.
+
+    A bucket closes once it has reached its cap: any cap does that its last gradient reaches and the others do not.
+    """
+    ranges = _cap_ranges(profile, plan)
+    return tuple(_shortest_mib(low, high) for low, high in ranges)
+
+
+def cap_mib(profile: Profile, cap: int) -> float:
+    """`bucket_cap_mb` that makes the same plan as the cap in bytes does, with as few decimals as possible."""
+    ranges = _cap_ranges(profile, uniform(profile, cap))
+    # The last bucket may end because there is nothing left, so that it says nothing of how large the cap may be.
+    return _shortest_mib(max(low for low, _ in ranges), min([cap, *(high for _, high in ranges[:-1])]))
+
+
+def _cap_ranges(profile: Profile, plan: Plan) -> list[tuple[int, int]]:
+    """Of each bucket its bytes without the last gradient, and with it."""
+    sizes = bucket_bytes(profile, plan)
+    return [(size - profile.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
+
+
+def _shortest_mib(low: int, high: int) -> float:
+    """MiB of which torch makes, by int(mib * 2**20), more than low bytes and high at most."""
+    # 2^-20 has 20 decimals: with those, high itself is exact.
+    for decimals in range(21):
+        scale = int(10**decimals)
+        mib = high * scale // MIB / scale
+        if low < int(mib * MIB) <= high:
+            return mib
+    return high / MIB
 
 
 # ── how far to trust them ────────────────────────────────────────────────────────────────────────
