@@ -1,1 +1,1 @@
-"""The gradient benchmark for people and programs: tables, reports, pictures. Computes nothing but layout."""
+"""Runs of the gradient benchmark as text, tables, pictures and traces. Computes nothing but layout."""

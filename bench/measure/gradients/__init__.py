@@ -1,0 +1,1 @@
+"""Training steps on real ranks, with gradients synchronised in every way of `gradients.strategies`."""
