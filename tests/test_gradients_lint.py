@@ -56,6 +56,7 @@ SNIPPETS = {
         ("dist.all_reduce(t, async_op=True)", 1, "work = dist.all_reduce(t, async_op=True)\nwork.wait()"),
         ("def f():\n    w = dist.isend(t, 1)\n    g()", 2, "works.append(dist.all_reduce(t, async_op=True))"),
         ("w = dist.all_reduce(t, async_op=True)", 1, "dist.all_reduce(t, async_op=False)"),
+        ("dist.broadcast(t, 0, async_op=True)", 1, "my_own_sum(t, async_op=True)"),
     ],
     "G106": [
         (TIMED.format(""), 4, TIMED.format("torch.cuda.synchronize()\n")),
@@ -219,6 +220,10 @@ def main():
 def test_a_line_can_let_a_trap_pass(found):
     assert not found(DDP + "Wrap(n, bucket_cap_mb=25)  # noqa: G101")
     assert found(DDP + "Wrap(n, bucket_cap_mb=25)  # noqa: G102") == [("G101", 2)]
+
+
+def test_odd_escapes_of_a_file_are_not_our_subject(found):
+    assert found("x = '\\d'\n" + DDP + "Wrap(n, bucket_cap_mb=25)") == [("G101", 3)]
 
 
 def test_nothing_is_run(found, tmp_path):

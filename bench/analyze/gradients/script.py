@@ -5,6 +5,7 @@ In: source text as bytes. Out: a `Script`. Names are resolved through the file's
 """
 
 import ast
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -124,7 +125,9 @@ class Script:
 def read(raw: bytes, source: str) -> Script:
     """The file, or a ConfigError of one line."""
     try:
-        return Script(ast.parse(raw))
+        with warnings.catch_warnings():  # of the file's own escapes: not our subject
+            warnings.simplefilter("ignore")
+            return Script(ast.parse(raw))
     except SyntaxError as error:
         line = f" line {error.lineno}:" if error.lineno else ""
         raise ConfigError(f"{source}:{line} not Python: {error.msg}") from None

@@ -17,6 +17,9 @@ DEFAULT_CAP = 25
 # Times within what _get_ddp_logging_data() returns; sizes and names in it are as good as any.
 LOGGED_TIME = re.compile(r"(comm|overlap)\w*_time|comm_comp_overlap")
 LAUNCHERS = ("isend", "irecv")
+# Those that take async_op; a function of one's own with such an argument may well wait itself.
+COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "broadcast",
+               "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "barrier")  # fmt: skip
 # Words of a file that divides the data over ranks in its own way.
 OWN_SHARDING = ("Subset", "random_split", "split_dataset_by_node", "shard")
 
@@ -71,7 +74,8 @@ def unawaited(script: Script) -> Found:
 def _launches(script: Script, node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    return script.value(keyword(node, "async_op")) is True or script.last(node) in LAUNCHERS
+    asked = script.value(keyword(node, "async_op")) is True
+    return script.last(node) in LAUNCHERS or (asked and script.last(node) in COLLECTIVES)
 
 
 def frozen_epoch(script: Script) -> Found:
