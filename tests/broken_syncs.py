@@ -26,6 +26,16 @@ class Sum(Right):
             dist.all_reduce(p.grad)
 
 
+class Rounded(Right):
+    """Divides by three and multiplies by three halves: right but for the last bits."""
+
+    def finish(self):
+        for p in self.parameters:
+            p.grad.div_(3)
+            dist.all_reduce(p.grad)
+            p.grad.mul_(1.5)
+
+
 class Forgetful(Right):
     """Leaves the first parameter out."""
 

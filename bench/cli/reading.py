@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from bench import store
-from bench.cli import training
 from bench.cli.app import CONFIGS, PLOTS, RESULTS, Format, RunName, verb
+from bench.cli.training import draw_training, report_training
 from bench.conclusions import Analysis
 from bench.records import Run
 
@@ -35,7 +35,7 @@ def report(
 
     path = store.find(RESULTS, run)
     if store.is_training(store.read_manifest(path)):
-        training.report(path, format)
+        report_training(path, format)
         return
     result = store.read(path)
     if format is Format.COVERAGE:
@@ -73,7 +73,7 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
         return
     path = store.find(RESULTS, runs[0] if runs else None)
     if store.is_training(store.read_manifest(path)):
-        training.plots(path)
+        draw_training(path)
         return
     result = store.read(path)
     typer.echo("\n".join(str(file) for file in write_report(result, conclude(result), plots=True)))

@@ -12,12 +12,12 @@ import typer
 
 from bench import __version__, store
 from bench.backends import BACKENDS
-from bench.cli import training
 from bench.cli.app import RESULTS, Sets, verb
 from bench.cli.flags import Given, Source, fingerprint, source, with_flags
 from bench.cli.joining import together
 from bench.cli.keeping import kept_session, load_all
 from bench.cli.reading import write_report
+from bench.cli.training import asks_for_training, planned_training, resume_training, run_training
 from bench.errors import BenchError, UnmeasurableError
 from bench.present.launch_files import Launcher
 from bench.records import Json, Plan
@@ -66,8 +66,8 @@ def run(
 
 def _run(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
     typer.echo(asked.shown, nl=bool(asked.shown))
-    if training.asks_for_it(asked):
-        return training.run(asked, sets, plots, lead, argv)
+    if asks_for_training(asked):
+        return run_training(asked, sets, plots, lead, argv)
     plan = _plan(asked, sets, lead)
     if plan.total == 0:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {_reasons(plan)}")
@@ -78,7 +78,7 @@ def _run(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv:
 def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
     path = store.find(RESULTS, name)
     if store.is_training(store.read_manifest(path)):
-        return training.resume(path, plots, lead)
+        return resume_training(path, plots, lead)
     started = store.read(path)
     if lead is not None:
         cases = started.plan.cases
@@ -199,10 +199,10 @@ def plan(
     typer.echo(asked.shown, nl=bool(asked.shown))
     if simulate is not None:
         return _simulate(asked, sets, simulate, rank)
-    if training.asks_for_it(asked):
+    if asks_for_training(asked):
         from bench.present.gradients.listing import listing
 
-        typer.echo(listing(training.planned(asked, sets)))
+        typer.echo(listing(planned_training(asked, sets)))
         return 0
     planned = _plan(asked, sets)
     typer.echo(listings.plan(planned))

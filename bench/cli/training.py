@@ -25,12 +25,12 @@ TRACE = "trace.json"
 LOADED_MEANWHILE = ("bench.analyze.gradients.compared", "bench.present.gradients.plots")
 
 
-def asks_for_it(asked: Source) -> bool:
+def asks_for_training(asked: Source) -> bool:
     """Whether a configuration is one of the gradient benchmark."""
     return asked.raw.lstrip().startswith(b"benchmark:") or b"\nbenchmark:" in asked.raw
 
 
-def planned(asked: Source, sets: list[str]) -> TrainingPlan:
+def planned_training(asked: Source, sets: list[str]) -> TrainingPlan:
     """The plan that a configuration asks for here."""
     from bench.gradients import config as configuration
     from bench.gradients import plan as planning
@@ -48,16 +48,16 @@ def planned(asked: Source, sets: list[str]) -> TrainingPlan:
     return plan
 
 
-def run(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
+def run_training(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
     """Measure a new run; the exit code."""
     if lead is not None:
         raise UnmeasurableError("the gradient benchmark starts its ranks on one host: run it without a launcher")
-    plan = planned(asked, sets)
+    plan = planned_training(asked, sets)
     facts = {"argv": argv, "overrides": sets, "collbench": __version__}
     return _measure(store.create(RESULTS, plan, asked.raw, facts), plots)
 
 
-def resume(path: Path, plots: bool, lead: "Lead | None") -> int:
+def resume_training(path: Path, plots: bool, lead: "Lead | None") -> int:
     """Make the rounds that are missing in a run; the exit code."""
     if lead is not None:
         raise UnmeasurableError("the gradient benchmark starts its ranks on one host: run it without a launcher")
@@ -130,7 +130,7 @@ def write(result: TrainingRun, analysis: TrainingAnalysis, plots: bool) -> list[
     return [*(result.path / name for name in written), *([folder] if drawn else [])]
 
 
-def report(path: Path, format_: Format | None) -> None:
+def report_training(path: Path, format_: Format | None) -> None:
     """Rebuild a run's report, or print it in one format."""
     from bench.analyze.gradients.compared import analyse
     from bench.present.gradients import report as reports
@@ -154,7 +154,7 @@ def report(path: Path, format_: Format | None) -> None:
             )
 
 
-def plots(path: Path) -> None:
+def draw_training(path: Path) -> None:
     """Draw a run's pictures."""
     from bench.analyze.gradients.compared import analyse
 
