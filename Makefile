@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faste
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
 	@$(BENCH) report everything --format coverage > docs/coverage.md
+
+equivalence: .venv/.installed  ## Does data-parallel training train the same model? Table and loss curves
+	@$(BENCH) equivalence
 
 report: .venv/.installed  ## Rebuild the report of a run: RUN=name, or the newest
 	@$(BENCH) report $(RUN)

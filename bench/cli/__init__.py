@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import bench.cli.comparing
 import bench.cli.diagnosing
+import bench.cli.equivalence
 import bench.cli.importing
 import bench.cli.machine
 import bench.cli.reading

@@ -53,8 +53,8 @@ NS = 1e-9
 
 def main(seat: Seat, job: Job) -> None:
     """Entry of a rank's process. Never returns: it leaves by `os._exit`, so no teardown can block it."""
-    _end_with_parent(seat)
-    _write_to_log(seat, job)
+    end_with_parent(seat)
+    write_to_log(seat, job.log)
     status = 0
     try:
         # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
@@ -71,7 +71,7 @@ def main(seat: Seat, job: Job) -> None:
         seat.send({"kind": "done", "clocks": [at_start, at_end] if at_start and at_end else None})
     except BaseException as error:
         traceback.print_exc()
-        seat.send({"kind": "error", "text": _one_line(error)})
+        seat.send({"kind": "error", "text": one_line(error)})
         status = STATUS_AFTER_ERROR
     finally:
         sys.stderr.flush()
@@ -241,7 +241,7 @@ def _peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _end_with_parent(seat: Seat) -> None:
+def end_with_parent(seat: Seat) -> None:
     """Leave when the measuring parent dies, even by SIGKILL and even inside a collective."""
     parent = mp.parent_process()
     if parent is None:
@@ -255,9 +255,9 @@ def _end_with_parent(seat: Seat) -> None:
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
 
 
-def _write_to_log(seat: Seat, job: Job) -> None:
+def write_to_log(seat: Seat, path: str) -> None:
     """Everything that this process prints goes to the run's log; its stack too, when it is asked for."""
-    log = os.open(job.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     # Kept open for the life of the process: faulthandler writes to the descriptor.
@@ -265,6 +265,7 @@ def _write_to_log(seat: Seat, job: Job) -> None:
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What a rank says of an exception."""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"[:300]

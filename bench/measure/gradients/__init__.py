@@ -1,0 +1,1 @@
+"""Measuring gradient synchronisation: ranks that train, and what is kept of them."""

@@ -1,0 +1,1 @@
+"""What the gradient benchmark shows: tables and pictures."""
