@@ -15,7 +15,7 @@ FOLDER = PLOTS / "equivalence"
 @verb
 def equivalence(
     world_size: Annotated[int, typer.Option(min=2, max=4, help="K, the number of ranks.", metavar="K")] = 2,
-    steps: Annotated[int, typer.Option(min=4, max=10_000, help="Steps of each training.", metavar="N")] = 24,
+    steps: Annotated[int, typer.Option(min=8, max=10_000, help="Steps of each training.", metavar="N")] = 24,
 ) -> int:
     """Train a small model on K ranks and in one process in many ways: which must be equal, and are they?"""
     from bench.measure import environment

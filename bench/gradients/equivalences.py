@@ -10,7 +10,6 @@ A `Reading` compares which examples each rank reads. Everything is frozen, and n
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,8 +20,8 @@ Must = Literal["equal", "differ", "shown"]
 ALLOWED = {"float64": 1e-9, "float32": 1e-5}
 # The smallest difference of a control: far above rounding, and far below what each control's mistake makes.
 NOTICED = 1e-4
-# A loss has fallen if its last quarter's mean is below this share of its first quarter's.
-FALLEN = 0.9
+# A loss has fallen if its last value is below this share of its first. It is that of all examples, so it has no noise.
+FALLEN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +104,8 @@ Trial = Case | Reading
 class Found:
     """What a trial gave. difference: largest over parameters of max |a − b| / max |b|, over all ranks.
 
-    loss, alone: of each step, an example's mean; of the ranks and of one process. examples: seen a step, by each
-    of the two. read: of a reading. missing: why there is nothing.
+    loss, alone: of all examples before training and after each step; the mean over ranks, and of one process.
+    examples: seen a step, by each of the two. read: of a reading. missing: why there is nothing.
     """
 
     trial: Trial
@@ -162,11 +161,13 @@ def _that_must_fall(case: Case, found: Found) -> list[tuple[float, ...]]:
 
 
 def fell(losses: tuple[float, ...]) -> bool:
-    """Whether training did anything: without it, parameters that stay where they began would be equal too."""
-    quarter = max(1, len(losses) // 4)
+    """Whether training did anything, and was stable: it never got worse than where it began.
+
+    Parameters that stay where they began would be equal too, and an unstable training makes rounding large.
+    """
     if len(losses) < 2 or not all(map(math.isfinite, losses)):
         return False
-    return statistics.fmean(losses[-quarter:]) < FALLEN * statistics.fmean(losses[:quarter])
+    return losses[-1] < FALLEN * losses[0] and max(losses) <= losses[0]
 
 
 # ── what is tried ────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ It is small so that dozens of trainings take seconds, and smooth so that roundin
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
 
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a training gave. losses: of each step, an example's mean over this process's share.
+    """What a training gave. losses: before it and after each step, the mean over all examples, of every process.
 
     batch: of all processes together.
     """
@@ -68,11 +68,15 @@ def train(how: Training, place: Place, dtype: str, steps: int) -> Trained:
     module = _module(how, place, kind).to(device)
     model = _synchronised(module, how, place)
     optimizer = _optimizer(module, how, place)
-    losses, batch = [], 0
+    # The same examples on both sides, and all of them: the loss of a batch falls and rises with its examples.
+    every = _examples(how if how.examples == "even" else replace(how, examples="odd"), place, kind).tensors
+    watched = [tensor.to(device) for tensor in every]
+    losses, batch = [_loss(module, watched)], 0
     for examples in islice(_batches(how, place, kind), steps):
         optimizer.zero_grad()
-        losses.append(_backward(model, how, [tensor.to(device) for tensor in examples]))
+        _backward(model, how, [tensor.to(device) for tensor in examples])
         optimizer.step()
+        losses.append(_loss(module, watched))
         batch = len(examples[0]) * place.of
     return Trained([parameter.detach().cpu() for parameter in module.parameters()], losses, batch)
 
@@ -117,19 +121,28 @@ def _optimizer(module: nn.Module, how: Training, place: Place) -> torch.optim.Op
     return build(module.parameters(), lr=rate * scale, **more)
 
 
-def _backward(model: nn.Module, how: Training, batch: list[torch.Tensor]) -> float:
-    """Gradients of one step, in micro-batches; the loss of an example, its mean over this process's share."""
+def _backward(model: nn.Module, how: Training, batch: list[torch.Tensor]) -> None:
+    """Gradients of one step, in micro-batches."""
     parts = list(zip(*(tensor.chunk(how.accumulate) for tensor in batch), strict=True))
-    total = 0.0
     for number, (inputs, targets) in enumerate(parts, start=1):
-        last = number == len(parts)
-        waits = isinstance(model, DistributedDataParallel) and how.no_sync and not last
+        waits = isinstance(model, DistributedDataParallel) and how.no_sync and number < len(parts)
         with model.no_sync() if waits else nullcontext():
-            each = (model(inputs) - targets).square().mean(dim=1)
+            each = _losses(model, inputs, targets)
             loss = each.sum() if how.loss == "sum" else each.mean()
             (loss / len(parts) if how.divided else loss).backward()
-        total += float(each.detach().mean()) / len(parts)
-    return total
+
+
+def _losses(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (model(inputs) - targets).square().mean(dim=1)
+
+
+def _loss(module: nn.Module, examples: list[torch.Tensor]) -> float:
+    """Of all of them, without a trace in the model."""
+    module.eval()
+    with torch.no_grad():
+        mean = float(_losses(module, *examples).mean())
+    module.train()
+    return mean
 
 
 # ── its examples ─────────────────────────────────────────────────────────────────────────────────

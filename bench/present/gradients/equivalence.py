@@ -20,7 +20,8 @@ MUST = {"equal": "yes: equal", "differ": "yes: different (control)", "shown": "n
 COLUMNS = 3
 # A marker at about as many points of each curve, each curve's beside those of the others that it lies on.
 MARKS = 6
-REFERENCE: Any = {"color": "#888888", "linewidth": 5, "alpha": 0.35, "solid_capstyle": "round", "zorder": 1}
+# One process: a broad pale line in the colour of the first case that is compared with it.
+REFERENCE: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
@@ -118,39 +119,39 @@ def _figure(proof: Proof) -> Figure:
         axes.set_visible(False)
     figure.suptitle(
         f"Does data-parallel training train the same model?  {headline(proof).partition(':')[0]}\n"
-        "curves that must be equal lie on a broad grey one, which is one process",
+        "broad and pale: one process, in the colour of the first case that is held against it",
         x=0.01, ha="left", fontsize=12,
     )  # fmt: skip
-    figure.supylabel("loss of an example", fontsize=10)
+    figure.supylabel("loss of all examples", fontsize=10)
     figure.supxlabel("examples seen by all ranks together", fontsize=10)
     return figure
 
 
 def _panel(axes: Axes, topic: str, members: Sequence[Found]) -> None:
     axes.set_title(topic, fontsize=10.5)
-    drawn: set[tuple[float, ...]] = set()
-    for one in members:
-        if one.alone and one.alone not in drawn:
-            axes.plot(_seen(one.alone, one.examples[1]), one.alone, label=None if drawn else "one process", **REFERENCE)
-            drawn.add(one.alone)
-    # Both precisions give the same curve to the eye.
+    # Both precisions give the same curve to the eye: the first of them is drawn.
     distinct = list({one.trial.name: one for one in reversed(members)}.values())[::-1]
+    drawn: set[tuple[float, ...]] = set()
     for style, one in enumerate(distinct):
+        colour = COLOURS[style % len(COLOURS)]
+        if one.alone and one.alone not in drawn:
+            axes.plot(_seen(one.alone, one.examples[1]), one.alone, color=colour, **REFERENCE)
+            drawn.add(one.alone)
         every = max(1, len(one.loss) // MARKS)
         axes.plot(
             _seen(one.loss, one.examples[0]),
             one.loss,
             label=f"{one.trial.name}: {verdict(one)[1]}",
-            color=COLOURS[style % len(COLOURS)],
+            color=colour,
             marker=MARKERS[style % len(MARKERS)],
             linestyle=LINES[style % len(LINES)],
-            markevery=(style * every // max(1, len(distinct)), every),
+            markevery=(style * every // len(distinct), every),
             markersize=5,
             linewidth=1.2,
         )
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.08))
+    axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.08))
 
 
 def _seen(losses: Sequence[float], batch: int) -> list[int]:
-    return [batch * step for step in range(1, len(losses) + 1)]
+    return [batch * step for step in range(len(losses))]
