@@ -7,14 +7,13 @@ How YAML is read safely, and how a mistake becomes one line, is in `strict`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from bench import layouts, strict
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.errors import ConfigError
 from bench.operations import OPERATIONS
 from bench.strict import OneOf, Several, Strict
 from bench.units import parse_bytes, parse_rate, parse_seconds
@@ -246,20 +245,6 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, bytes]:
 def parse(raw: bytes, source: str, overrides: Sequence[str] = (), default_name: str = "run") -> Config:
     """Validate the bytes of a YAML file; `source` names it in messages. Raises ConfigError."""
     data = strict.mapping(raw, source, "backends: [gloo]")
-    set_paths = [_override(data, text) for text in overrides]
+    set_paths = [strict.override(data, text) for text in overrides]
     data.setdefault("name", default_name)
     return strict.validate(Config, data, source, set_paths)
-
-
-def _override(data: dict[str, Any], text: str) -> tuple[str, ...]:
-    path, equals, value = text.partition("=")
-    keys = tuple(path.strip().split("."))
-    if not equals or not all(keys):
-        raise ConfigError(f"--set {text}: write key.path=value, such as --set sampling.iterations=20")
-    place = data
-    for key in keys[:-1]:
-        place = place.setdefault(key, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"--set {text}: {key!r} holds {strict.short(place)}, which has no keys of its own")
-    place[keys[-1]] = strict.parse(value.encode(), f"--set {text}")
-    return keys

@@ -111,6 +111,12 @@ def launch_interval(medians: Floats) -> Interval:
     return _from_logs(center, half, half, "over launches")
 
 
+def mean_interval(values: Floats) -> Interval:
+    """Mean of one value a launch with Student's t (two or more); values may be negative, as differences are."""
+    half, center = _t_half_width(float(np.var(values, ddof=1)) / len(values), len(values) - 1), float(np.mean(values))
+    return Interval(center, center - half, center + half, "over launches")
+
+
 def bare(value: float) -> Interval:
     """A value of which no interval is known."""
     return Interval(value, value, value, NO_INTERVAL)

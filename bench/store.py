@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -18,14 +19,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from bench import encoding
 from bench.errors import StoreError
-from bench.records import Json, Plan, Run, Samples
-
-if TYPE_CHECKING:
-    pass
+from bench.gradients.records import TrainingPlan, TrainingRun
+from bench.records import Json, Plan, Run
 
 # Raised when a reader of the old number would misread or refuse what is written. History: 1 first version;
 # 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
@@ -46,16 +45,22 @@ T = TypeVar("T")
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
-def create(root: Path, plan: Plan, config: bytes, facts: Json) -> Path:
+def create(root: Path, plan: Plan | TrainingPlan, config: bytes, facts: Json) -> Path:
     """Make `root/<utc>-<name>/` with everything but samples in it. Never touches an existing folder.
 
     facts: what the manifest holds beside schema, times and status (command line, version, commit).
     """
+    if isinstance(plan, Plan):
+        written = encoding.plan_to_json(plan)
+    else:
+        from bench.gradients import encoding as of_training
+
+        written, facts = of_training.plan_to_json(plan), {"benchmark": "training", **facts}
     now = datetime.now(UTC)
     path = _new_folder(root, f"{now:%Y%m%dT%H%M%SZ}-{plan.name}")
     (path / LOG).touch()
     write(path / CONFIG, config)
-    write(path / PLAN, _json_text(encoding.plan_to_json(plan)))
+    write(path / PLAN, _json_text(written))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
     manifest = {"schema": SCHEMA, "name": plan.name, **facts, "started": now.isoformat(timespec="seconds")}
@@ -168,14 +173,38 @@ def is_being_written(path: Path) -> bool:
 def read(path: Path) -> Run:
     """A run folder, whatever state it is in. Raises StoreError with one line that says what is wrong."""
     manifest = read_manifest(path)
+    if is_training(manifest):
+        raise StoreError(f"{path}: a run of the gradient benchmark, which this verb does not read (report does)")
     plan = _read_json(path / PLAN, dict)
-    samples, warnings = _read_samples(path / SAMPLES)
+    samples, warnings = _read_lines(path / SAMPLES, encoding.samples_from_line)
     return Run(
         path=path,
         manifest=manifest,
         plan=_understood(path / PLAN, lambda: encoding.plan_from_json(plan)),
         environment=_read_json(path / ENVIRONMENT, list),
         samples=samples,
+        warnings=warnings,
+    )
+
+
+def is_training(manifest: Json) -> bool:
+    """Whether a manifest is that of a run of the gradient benchmark."""
+    return manifest.get("benchmark") == "training"
+
+
+def read_training(path: Path) -> TrainingRun:
+    """The folder of a run of the gradient benchmark, whatever state it is in. Raises StoreError as `read` does."""
+    from bench.gradients import encoding as of_training  # here: `list` does not need pydantic
+
+    manifest = read_manifest(path)
+    plan = _read_json(path / PLAN, dict)
+    facts, warnings = _read_lines(path / SAMPLES, of_training.fact_from_line)
+    return TrainingRun(
+        path=path,
+        manifest=manifest,
+        plan=_understood(path / PLAN, lambda: of_training.plan_from_json(plan)),
+        environment=_read_json(path / ENVIRONMENT, list),
+        facts=facts,
         warnings=warnings,
     )
 
@@ -226,9 +255,9 @@ def find(root: Path, run: str | None) -> Path:
     return matches[-1]
 
 
-def _read_samples(path: Path) -> tuple[list[Samples], tuple[str, ...]]:
+def _read_lines(path: Path, understand: Callable[[bytes], T]) -> tuple[list[T], tuple[str, ...]]:
     """Line by line: a large run is hundreds of megabytes as text, and a fraction of that as arrays."""
-    samples: list[Samples] = []
+    samples: list[T] = []
     # Millions of integers live for one line each: looking for cycles among them takes a fifth of the time.
     gc.disable()
     try:
@@ -236,16 +265,12 @@ def _read_samples(path: Path) -> tuple[list[Samples], tuple[str, ...]]:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return samples, (TORN,)
-                samples.append(_sample_of_line(path, number, line))
+                samples.append(_understood(path, functools.partial(understand, line), f" line {number}:"))
     except OSError as error:
         raise StoreError(f"{path}: {_why(error)}") from None
     finally:
         gc.enable()
     return samples, ()
-
-
-def _sample_of_line(path: Path, number: int, line: bytes) -> Samples:
-    return _understood(path, lambda: encoding.samples_from_line(line), f" line {number}:")
 
 
 def _understood(path: Path, make: Callable[[], T], where: str = "") -> T:

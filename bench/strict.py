@@ -132,6 +132,21 @@ def dump(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, default_flow_style=None, sort_keys=False, width=1000)
 
 
+def override(data: dict[str, Any], text: str) -> tuple[str, ...]:
+    """Carry out one `--set key.path=value` on a file's values; the keys of the path."""
+    path, equals, value = text.partition("=")
+    keys = tuple(path.strip().split("."))
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {text}: write key.path=value, such as --set sampling.iterations=20")
+    place = data
+    for key in keys[:-1]:
+        place = place.setdefault(key, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {text}: {key!r} holds {short(place)}, which has no keys of its own")
+    place[keys[-1]] = parse(value.encode(), f"--set {text}")
+    return keys
+
+
 # ── plain values to a model, or one line for people ──────────────────────────────────────────────
 def validate(model: type[M], data: dict[str, Any], source: str, set_paths: Sequence[tuple[str, ...]] = ()) -> M:
     """The model, or a ConfigError. set_paths: keys that came from `--set`, which is then named instead of the file."""

@@ -88,7 +88,7 @@ def test_no_import_cycle():
         ("torch", {"measure"}),
         ("matplotlib", {"present"}),
         ("yaml", {"strict"}),
-        ("pydantic", {"strict", "config", "expected"}),
+        ("pydantic", {"strict", "config", "expected", "gradients"}),
         ("typer", {"cli"}),
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import bench.cli.auditing
 import bench.cli.comparing
 import bench.cli.diagnosing
 import bench.cli.equivalence

@@ -31,11 +31,11 @@ def equivalence(
 def _prove(world_size: int, steps: int) -> Proof:
     from rich.console import Console
 
-    from bench.measure.gradients.equivalence import prove
+    from bench.measure.gradients.equivalence import PRELOAD, prove
     from bench.measure.launcher import Launcher
 
     trials: list[Trial] = [*equivalences.CASES, *equivalences.READINGS]
-    with Launcher() as launcher, Console(stderr=True).status("starting ranks") as status:
+    with Launcher(preload=PRELOAD) as launcher, Console(stderr=True).status("starting ranks") as status:
         return prove(trials, world_size, steps, launcher, begun=lambda index: status.update(trials[index].name))
 
 

@@ -9,9 +9,10 @@ Everything is frozen; seconds and bytes, `_ns` in the name where nanoseconds are
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
-from bench.records import Failure
+from bench.records import Failure, Json
 
 # The strategy without synchronisation, which every scenario has: what the others are compared with.
 REFERENCE = "none"
@@ -292,9 +293,13 @@ Fact = Checked | Round | Alone | Timeline | Rung | Broken
 class TrainingRun:
     """A results folder of the gradient benchmark, read."""
 
-    path: object
-    manifest: dict[str, object]
+    path: Path
+    manifest: Json
     plan: TrainingPlan
-    environment: list[dict[str, object]]
+    environment: list[Json]
     facts: list[Fact]
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.name

@@ -13,20 +13,15 @@ Writes no file but the log, which takes what torch and its libraries print.
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import multiprocessing as mp
 import os
 import resource
-import shutil
-import signal
 import sys
-import threading
 import time
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +32,7 @@ from bench.measure.group import Group
 from bench.measure.join import facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.moves import Arena
+from bench.measure.process import STATUS_AFTER_ERROR, end_with_parent, one_line, write_to_log
 from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle
 from bench.pools import buffer_bytes
@@ -46,8 +42,6 @@ from bench.stamps import most_iterations
 if TYPE_CHECKING:
     from bench.records import Integers
 
-# Any number but 0: "left with status 0 before it was done" is a fault of its own.
-STATUS_AFTER_ERROR = 70
 NS = 1e-9
 
 
@@ -239,33 +233,3 @@ def _difference(now: float | None, before: float | None) -> float | None:
 def _peak_rss_bytes() -> int:
     # kilobytes on Linux, bytes on macOS
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def end_with_parent(seat: Seat) -> None:
-    """Leave when the measuring parent dies, even by SIGKILL and even inside a collective."""
-    parent = mp.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        shutil.rmtree(seat.meeting, ignore_errors=True)  # the parent's work, which it cannot do now
-        os._exit(STATUS_AFTER_ERROR)
-
-    threading.Thread(target=watch, daemon=True, name="end with parent").start()
-
-
-def write_to_log(seat: Seat, path: str) -> None:
-    """Everything that this process prints goes to the run's log; its stack too, when it is asked for."""
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    os.dup2(log, sys.stdout.fileno())
-    os.dup2(log, sys.stderr.fileno())
-    # Kept open for the life of the process: faulthandler writes to the descriptor.
-    stack = os.open(seat.stack_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
-
-
-def one_line(error: BaseException) -> str:
-    """What a rank says of an exception."""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"[:300]

@@ -171,7 +171,6 @@ def _of_the_job(session: Json) -> list[str]:
 def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
     cases = run.plan.cases
     session = run.environment[0] if run.environment else {}
-    host: Json = session.get("host", {})
     lines = []
     if cases:
         sizes = [case.size_bytes for case in cases if case.size_bytes]
@@ -186,14 +185,26 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
     done = sum(1 for s in run.samples if s.failure is None)
     failed = len(run.samples) - done
     state = "imported" if run.imported is not None else run.manifest.get("status")
+    took = duration(run.manifest) if run.imported is None else ""
     lines.append(
         f"**State**: {state}; {done} of {run.plan.total} measurements good, {failed} failed, "
-        f"{len(run.plan.skips)} cases skipped{_duration(run)}"
+        f"{len(run.plan.skips)} cases skipped{took}"
     )
     if run.imported is not None:
         return [*lines, *imported.head(run), f"**Data**: {imported.data(summaries)}"]
+    lines += machine_lines(session)
+    lines.append(f"**Data**: {_verified(summaries)}")
+    timers = [s.timer_s for s in summaries if s.timer_s is not None]
+    if timers:
+        lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
+    return lines
+
+
+def machine_lines(session: Json) -> list[str]:
+    """On which machine, with which software; as much of it as is known."""
+    host: Json = session.get("host", {})
     cpu = host.get("cpu", {})
-    lines += _of_the_job(session)
+    lines = _of_the_job(session)
     if host:
         lines.append(
             f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "
@@ -206,10 +217,6 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
             f"**With**: torch {host.get('packages', {}).get('torch')}, Python {host.get('python')}, "
             f"CollBench {host.get('collbench')} (commit {host.get('commit')})" + _libraries(session)
         )
-    lines.append(f"**Data**: {_verified(summaries)}")
-    timers = [s.timer_s for s in summaries if s.timer_s is not None]
-    if timers:
-        lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
     return lines
 
 
@@ -231,9 +238,10 @@ def _libraries(session: Json) -> str:
     return "".join(f", {name}{version}" for name, versions in found.items() for version in sorted(versions - {None}))
 
 
-def _duration(run: Run) -> str:
-    started, finished = run.manifest.get("started"), run.manifest.get("finished")
-    if not started or not finished or run.imported is not None:
+def duration(manifest: Json) -> str:
+    """Such as `; took 62.8 s`; nothing where it is not known."""
+    started, finished = manifest.get("started"), manifest.get("finished")
+    if not started or not finished:
         return ""
     return (
         f"; took {format_seconds((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())}"

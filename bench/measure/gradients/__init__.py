@@ -1,1 +1,1 @@
-"""Measuring gradient synchronisation: ranks that train, and what is kept of them."""
+"""Training steps on real ranks, with gradients synchronised in every way of `gradients.strategies`."""

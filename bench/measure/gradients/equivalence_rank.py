@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 
 from bench.gradients.equivalences import Case, Reading, Training
-from bench.measure import worker
 from bench.measure.gradients import small_model
 from bench.measure.gradients.equivalence import TIMEOUT_S, ProofJob
 from bench.measure.gradients.small_model import Place, Trained, train
 from bench.measure.group import Group
 from bench.measure.join import joined
 from bench.measure.launcher import Seat
+from bench.measure.process import STATUS_AFTER_ERROR, end_with_parent, one_line, write_to_log
 from bench.records import Json
 
 # DataParallel divides a batch among as many GPUs.
@@ -29,8 +29,8 @@ GPUS_WANTED = 2
 
 def main(seat: Seat, job: ProofJob) -> None:
     """Entry of a rank's process. Never returns, so that no teardown can block it."""
-    worker.end_with_parent(seat)
-    worker.write_to_log(seat, job.log)
+    end_with_parent(seat)
+    write_to_log(seat, job.log)
     status = 0
     try:
         with joined(seat, "gloo", TIMEOUT_S) as group:
@@ -38,8 +38,8 @@ def main(seat: Seat, job: ProofJob) -> None:
         seat.send({"kind": "done"})
     except BaseException as error:
         traceback.print_exc()
-        seat.send({"kind": "error", "text": worker.one_line(error)})
-        status = worker.STATUS_AFTER_ERROR
+        seat.send({"kind": "error", "text": one_line(error)})
+        status = STATUS_AFTER_ERROR
     finally:
         sys.stderr.flush()
         os._exit(status)

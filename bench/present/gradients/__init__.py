@@ -1,1 +1,1 @@
-"""What the gradient benchmark shows: tables and pictures."""
+"""Runs of the gradient benchmark as text, tables, pictures and traces. Computes nothing but layout."""

@@ -1,0 +1,223 @@
+"""TrainingRun → TrainingAnalysis: what each strategy costs a step, with intervals, and which can be told apart.
+
+Differences are taken within rounds, then the median of a launch, then the mean of launches (docs/gradients.md). With
+fewer than three launches, rounds of all launches are pooled, and the interval is said to be within-run.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from bench import intervals
+from bench.analyze.gradients.advised import advised
+from bench.conclusions import Floats, Interval
+from bench.gradients.conclusions import Comparison, Outcome, Split, TrainingAnalysis, Twins
+from bench.gradients.records import (
+    Alone,
+    Broken,
+    Check,
+    Checked,
+    Round,
+    Rung,
+    Scenario,
+    Strategy,
+    Stretch,
+    Timeline,
+    TrainingRun,
+)
+from bench.gradients.strategies import label, reference_of
+
+# Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
+LAUNCHES_FOR_INTERVAL = 3
+# Of a step; what the parts leave unexplained beyond it is said to be so (I8).
+UNEXPLAINED = 0.05
+Series = dict[int, Floats]
+F = TypeVar("F")
+
+
+def analyse(run: TrainingRun) -> TrainingAnalysis:
+    """All that follows from a run."""
+    scenarios = {bout.scenario.key: bout for bout in run.plan.bouts}
+    comparisons = tuple(
+        _comparison(run, bout.scenario, bout.strategies)
+        for bout in scenarios.values()
+        if any(isinstance(fact, Round | Checked | Broken) and fact.scenario == bout.scenario.key for fact in run.facts)
+    )
+    general = [check for fact in _of(run, Checked) if fact.strategy is None for check in fact.checks]
+    warnings = list(run.warnings)
+    for one in comparisons:
+        if one.dropped:
+            warnings.append(
+                f"{one.scenario.key}: {one.dropped} of {one.rounds} rounds left out: others used the machine"
+            )
+        elif one.rounds and _disturbed(run, one.scenario) * 2 > one.rounds:
+            warnings.append(f"{one.scenario.key}: others used the machine in most rounds, so all were kept")
+    return TrainingAnalysis(
+        comparisons=comparisons,
+        checks=_distinct(general),
+        rungs=tuple(_of(run, Rung)),
+        left=run.plan.left,
+        broken=tuple(_of(run, Broken)),
+        warnings=tuple(warnings),
+    )
+
+
+def _of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
+    found = [fact for fact in run.facts if isinstance(fact, what)]
+    return found if scenario is None else [f for f in found if getattr(f, "scenario", None) == scenario.key]
+
+
+def _distinct(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """One of each invariant and text, failures first: what failed in any launch failed."""
+    ordered = sorted(checks, key=lambda check: check.ok is not False)
+    return tuple({(check.invariant, check.text): check for check in ordered}.values())
+
+
+# ── one scenario ─────────────────────────────────────────────────────────────────────────────────
+def _comparison(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, ...]) -> Comparison:
+    every = _of(run, Round, scenario)
+    quiet = [one for one in every if not _loud(one, run.plan.foreign)]
+    rounds = quiet if len(quiet) * 2 >= len(every) else every
+    outcomes = [_outcome(run, scenario, strategy, rounds) for strategy in strategies]
+    pairs = [(one, replace(one, again=0)) for one in strategies if one.again]
+    twins = [
+        Twins(label(first), _estimate(difference))
+        for second, first in pairs
+        if (difference := _difference(rounds, label(second), label(first)))
+    ]
+    noise = max((max(abs(twin.difference.low), abs(twin.difference.high)) for twin in twins), default=0.0)
+    outcomes = [replace(one, resolved=_resolved(one.exposed, noise)) for one in outcomes]
+    reference = next((one.step for one in outcomes if one.label == label(reference_of(Strategy("none")))), None)
+    return Comparison(
+        scenario=scenario,
+        compute=reference,
+        outcomes=tuple(_placed(outcomes, rounds, noise)),
+        twins=tuple(twins),
+        noise_s=noise,
+        rounds=len(every),
+        dropped=len(every) - len(rounds),
+        timelines=_latest(_of(run, Timeline, scenario)),
+        advice=advised(scenario, _of(run, Timeline, scenario), _of(run, Alone, scenario), _of(run, Rung)),
+    )
+
+
+def _loud(one: Round, allowed: float) -> bool:
+    return any(stretch.foreign is not None and stretch.foreign > allowed for stretch in one.stretches)
+
+
+def _disturbed(run: TrainingRun, scenario: Scenario) -> int:
+    return sum(_loud(one, run.plan.foreign) for one in _of(run, Round, scenario))
+
+
+def _resolved(exposed: Interval | None, noise: float) -> bool:
+    return exposed is None or ((exposed.low > 0 or exposed.high < 0) and abs(exposed.value) > noise)
+
+
+def _latest(timelines: list[Timeline]) -> tuple[Timeline, ...]:
+    return tuple({one.strategy: one for one in timelines}.values())
+
+
+def _outcome(run: TrainingRun, scenario: Scenario, strategy: Strategy, rounds: list[Round]) -> Outcome:
+    name, reference = label(strategy), label(reference_of(strategy))
+    checked = [fact for fact in _of(run, Checked, scenario) if fact.strategy == name]
+    checks = _distinct(check for fact in checked for check in fact.checks)
+    calls = next((fact.calls for fact in checked if fact.calls is not None), None)
+    base = Outcome(strategy, name, 0, calls=calls, checks=checks)
+    failed = [check for check in checks if check.ok is False]
+    if failed:
+        return replace(base, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
+    steps = _by_launch(rounds, name, _step_s)
+    if not steps:
+        broken = next((f.failure.text for f in _of(run, Broken, scenario) if f.strategy in {name, None}), None)
+        return replace(base, refused=broken or "not measured yet")
+    step, all_steps = _estimate(steps), np.concatenate(list(steps.values()))
+    measured = replace(base, rounds=len(all_steps), step=step, step_std=_std(all_steps))
+    if name == reference:
+        return measured
+    paired = _difference(rounds, name, reference)
+    if not paired:
+        return measured
+    exposed, differences = _estimate(paired), np.concatenate(list(paired.values()))
+    shares = _by_launch(rounds, name, lambda s, steps: _step_s(s, steps), reference, share=True)
+    split = _split(rounds, name, reference, exposed.value)
+    alone = [time_s for fact in _of(run, Alone, scenario) if fact.strategy == name for time_s in fact.times_s]
+    alone_s = float(np.median(alone)) if alone else None
+    return replace(
+        measured,
+        exposed=exposed,
+        exposed_std=_std(differences),
+        share=exposed.value / step.value,
+        share_std=_std(np.concatenate(list(shares.values()))),
+        split=split,
+        alone_s=alone_s,
+        hidden=None if not alone_s else 1 - exposed.value / alone_s,
+        closes=abs(split.residual_s) <= UNEXPLAINED * step.value,
+    )
+
+
+def _placed(outcomes: list[Outcome], rounds: list[Round], noise: float) -> list[Outcome]:
+    """The same with places: whoever cannot be told from the first of a group shares its place."""
+    ranked = sorted((one for one in outcomes if one.step), key=lambda one: one.step.value if one.step else 0.0)
+    places: dict[str, int] = {}
+    leader, place = "", 0
+    for position, one in enumerate(ranked, start=1):
+        difference = _difference(rounds, one.label, leader) if leader else {}
+        if not difference or _resolved(_estimate(difference), noise):
+            leader, place = one.label, position
+        places[one.label] = place
+    return [replace(one, place=places.get(one.label)) for one in outcomes]
+
+
+# ── series of rounds ─────────────────────────────────────────────────────────────────────────────
+def _step_s(stretch: Stretch, steps: int) -> float:
+    """A step of the slowest rank."""
+    return max(stretch.wall_ns) / steps / 1e9
+
+
+def _by_launch(
+    rounds: list[Round],
+    name: str,
+    value: Callable[[Stretch, int], float],
+    minus: str | None = None,
+    share: bool = False,
+) -> Series:
+    """Of each launch, one value a round; `minus`: less that of another strategy in the same round, or its share."""
+    found: dict[int, list[float]] = {}
+    for one in rounds:
+        stretches = {stretch.strategy: stretch for stretch in one.stretches}
+        if name not in stretches or (minus is not None and minus not in stretches):
+            continue
+        mine = value(stretches[name], one.steps)
+        other = value(stretches[minus], one.steps) if minus is not None else 0.0
+        found.setdefault(one.launch, []).append((mine - other) / mine if share else mine - other)
+    return {launch: np.array(values) for launch, values in found.items()}
+
+
+def _difference(rounds: list[Round], name: str, minus: str) -> Series:
+    return _by_launch(rounds, name, _step_s, minus)
+
+
+def _estimate(series: Series) -> Interval:
+    if len(series) >= LAUNCHES_FOR_INTERVAL:
+        return intervals.mean_interval(np.array([float(np.median(values)) for values in series.values()]))
+    return replace(intervals.median_interval(np.concatenate(list(series.values()))), kind="within-run")
+
+
+def _std(values: Floats) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _split(rounds: list[Round], name: str, reference: str, exposed_s: float) -> Split:
+    def part(*names: str) -> float:
+        """How much longer these parts take than without synchronisation: mean over ranks, median over rounds."""
+
+        def of(stretch: Stretch, steps: int) -> float:
+            return sum(float(np.mean(stretch.parts_ns[one])) for one in names) / steps / 1e9
+
+        series = _by_launch(rounds, name, of, reference)
+        return float(np.median(np.concatenate(list(series.values()))))
+
+    tail, pack, interference = part("tail"), part("pack"), part("forward", "backward", "update")
+    return Split(tail, pack, interference, exposed_s - tail - pack - interference)

@@ -1,0 +1,62 @@
+"""The verbs that judge what others wrote: `audit` a published table, `lint` a script or a configuration."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.app import verb
+from bench.errors import ConfigError, UnmeasurableError
+
+
+@verb
+def audit(
+    file: Annotated[Path, typer.Argument(help="CSV of step times (docs/gradients-audit.md).", metavar="FILE.csv")],
+    tolerance: Annotated[
+        str | None, typer.Option(help="How far rows may disagree on T_compute; 1% if left out.", metavar="SHARE")
+    ] = None,
+) -> int:
+    """Say which published communication times cannot be right, and by how much.
+
+    Exit code 1 if something cannot be right, 3 if no group of rows allows a conclusion.
+    """
+    from bench.analyze.gradients import audit as examination
+    from bench.gradients import published
+    from bench.importers import sources
+    from bench.present.gradients import audit as words
+    from bench.units import parse_share
+
+    try:
+        allowed = examination.TOLERANCE if tolerance is None else parse_share(tolerance)
+    except ValueError as error:
+        raise ConfigError(f"--tolerance {error}") from None
+    outcome = examination.audit(published.read(sources.read(file).text, str(file)), allowed)
+    typer.echo(words.text(outcome))
+    if outcome.wrong:
+        return 1
+    return 0 if outcome.conclusive else UnmeasurableError.exit_code
+
+
+@verb
+def lint(
+    files: Annotated[list[Path], typer.Argument(help="Python files, or configurations in YAML.", metavar="FILE...")],
+) -> int:
+    """Name what makes data-parallel training slow, wrong or wrongly timed. Files are read, never run.
+
+    Exit code 1 if something was found. `# noqa: G101` at the end of a line lets that trap pass there.
+    """
+    from bench.analyze.gradients import lint as examination
+    from bench.present.gradients import lint as words
+
+    code = 0
+    for file in files:
+        try:
+            hits = examination.lint(file, os.cpu_count() or 1)
+        except ConfigError as error:
+            typer.echo(f"error: {error}", err=True)
+            code = ConfigError.exit_code
+            continue
+        typer.echo(words.text(str(file), hits))
+        code = max(code, 1 if hits else 0)
+    return code

@@ -1,0 +1,146 @@
+"""A published table of step times → its groups of rows, in seconds. `analyze.gradients.audit` judges them.
+
+In: the text of a CSV file, one number a row, with the columns of docs/gradients-audit.md; further columns are left
+alone. Out: a `Published`: one `Group` for what was measured alike, in it one `Entry` a strategy and bucket size. What
+cannot be read in a row is a problem of its entry and does not stop the others. Raises ForeignError with one line.
+"""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bench.errors import ForeignError
+
+# Rows of the file that are meant; all others belong to other tables.
+TABLE = "ddp_step"
+# What has to be the same for two rows to be of the same computing.
+SHARED = ("source", "hardware", "backend", "world_size", "model", "seq_len", "global_batch")
+# How a group is named: column → words.
+IN_WORDS = {
+    "model": "{}", "world_size": "{} ranks", "hardware": "{}", "backend": "{}", "seq_len": "sequence {}",
+    "global_batch": "batch {}", "source": "{}",
+}  # fmt: skip
+COLUMNS = ("table", *SHARED, "strategy", "bucket_mb", "metric", "value", "unit")
+# Names of a metric in a file → ours.
+METRICS = {
+    "step_time": "step",
+    "step_time_avg": "step",
+    "step_time_std": "step_std",
+    "comm_time": "comm",
+    "comm_time_avg": "comm",
+    "comm_time_reported": "comm",
+    "comm_time_std": "comm_std",
+    "comm_frac": "share",
+    "comm_frac_avg": "share",
+    "comm_frac_reported": "share",
+}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+SHARES = {"1": 1.0, "%": 0.01}
+# What nobody reported but somebody computed later from other rows: no evidence of its own.
+DERIVED = "derived"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One strategy of a group. numbers: "step", "comm", … in seconds, and "share". problems: what was unreadable."""
+
+    strategy: str
+    bucket: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Such as `overlap_bucket 10 MB`."""
+        return f"{self.strategy} {self.bucket} MB" if self.bucket else self.strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of the same computing: `shared` holds what SHARED names."""
+
+    shared: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def name(self) -> str:
+        """What was measured, where and by whom, in one line."""
+        known = dict(zip(SHARED, self.shared, strict=True))
+        return ", ".join(words.format(known[column]) for column, words in IN_WORDS.items() if known[column])
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A whole file. others: rows of each other table; passed: rows left out of TABLE, by their reason."""
+
+    groups: tuple[Group, ...]
+    others: dict[str, int]
+    passed: dict[str, int]
+
+
+def read(text: str, name: str) -> Published:
+    """The groups of a file in their order; `name` names it in messages."""
+    groups: dict[tuple[str, ...], dict[tuple[str, str], Entry]] = {}
+    others: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    for row in _rows(text, name):
+        if row["table"] != TABLE:
+            others[row["table"] or "(no name)"] += 1
+        elif reason := _passed(row):
+            passed[reason] += 1
+        else:
+            entries = groups.setdefault(tuple(row[column] for column in SHARED), {})
+            key = (_strategy(row["strategy"]), row["bucket_mb"])
+            _take(entries.setdefault(key, Entry(*key)), row)
+    found = tuple(Group(shared, tuple(entries.values())) for shared, entries in groups.items())
+    return Published(found, dict(others), dict(passed))
+
+
+def _rows(text: str, name: str) -> Iterator[dict[str, str]]:
+    """Rows as column → text without blanks around it."""
+    reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""), restval="", strict=True)
+    try:
+        header = [str(column).strip() for column in reader.fieldnames or ()]
+        missing = [column for column in COLUMNS if column not in header]
+        if missing:
+            columns = "column" if len(missing) == 1 else "columns"
+            raise ForeignError(f"{name}: {columns} {', '.join(missing)} missing; needed: {', '.join(COLUMNS)}")
+        twice = [column for column in COLUMNS if header.count(column) > 1]
+        if twice:
+            raise ForeignError(f"{name}: column {twice[0]} is there twice")
+        reader.fieldnames = header
+        for row in reader:
+            yield {column: value.strip() for column, value in row.items() if isinstance(value, str)}
+    except csv.Error as error:
+        raise ForeignError(f"{name}: line {reader.line_num}: not CSV: {error}") from None
+
+
+def _passed(row: dict[str, str]) -> str | None:
+    if row.get("verified") == DERIVED:
+        return "derived from others"
+    return None if row["metric"] in METRICS else "of other metrics"
+
+
+def _strategy(text: str) -> str:
+    return text.lower().replace("-", "_").replace(" ", "_")
+
+
+def _take(entry: Entry, row: dict[str, str]) -> None:
+    """Put the number of a row into its entry, or what is wrong with it."""
+    metric, unit, what = METRICS[row["metric"]], row["unit"], row["metric"]
+    units = SHARES if metric == "share" else SECONDS
+    if unit not in units:
+        allowed = ", ".join(units)
+        entry.problems.append(f"{what} has {f'the unit {unit!r}' if unit else 'no unit'} (allowed: {allowed})")
+        return
+    try:
+        value = float(row["value"]) * units[unit]
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        entry.problems.append(f"{what} is {row['value']!r}, which is no number")
+    elif entry.numbers.setdefault(metric, value) != value:
+        entry.problems.append(f"{what} is there twice, and differs")

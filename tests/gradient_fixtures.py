@@ -1,0 +1,179 @@
+"""Runs of the gradient benchmark made of invented numbers: a model, a FIFO link, and what strategies do on it.
+
+`comparison` works a step out on paper for each strategy, so that its timeline, its times and its split agree.
+"""
+
+from bench.conclusions import Interval
+from bench.gradients.conclusions import Advice, Comparison, Outcome, Split, TrainingAnalysis, Twins
+from bench.gradients.presets import PRESETS, gradients
+from bench.gradients.records import (
+    REFERENCE,
+    Bout,
+    Broken,
+    Check,
+    Flight,
+    Left,
+    Link,
+    RankLine,
+    Rung,
+    Scenario,
+    Strategy,
+    Timeline,
+    TrainingPlan,
+    TrainingRun,
+)
+from bench.gradients.strategies import label
+from bench.records import Failure
+
+SCENARIO = Scenario("micro", "gloo", 2, 8, 64)
+LINK = Link(0.4e-3, 1e9)
+GRADIENTS = gradients(PRESETS["micro"])
+FORWARD, BACKWARD, UPDATE, PACK = 6e-3, 12e-3, 1.2e-3, 0.2e-3
+PLAN = Strategy("plan", buckets=(1_100_000, 2_000_000, 1_000_000, 1_178_624))
+STRATEGIES = (
+    Strategy(REFERENCE),
+    Strategy("naive"),
+    Strategy("naive_async"),
+    Strategy("flat"),
+    Strategy("overlap_param"),
+    Strategy("overlap_bucket", cap_bytes=2**18),
+    Strategy("overlap_bucket", cap_bytes=2**20),
+    Strategy("overlap_bucket", cap_bytes=25 * 2**20),
+    Strategy("overlap_bucket", cap_bytes=2**20, closes="before"),
+    PLAN,
+)
+
+
+def interval(value, width=0.3e-3):
+    return Interval(value, value - width, value + width, "over launches")
+
+
+def ready_times():
+    """Of each gradient, in the order of the model: the last is ready first."""
+    count = len(GRADIENTS)
+    return tuple(FORWARD + BACKWARD * (count - number) / count for number in range(count))
+
+
+def buckets_of(strategy):
+    """Numbers of the gradients of each call."""
+    order = list(reversed(range(len(GRADIENTS))))
+    if strategy.name in {"naive", "naive_async", "overlap_param"}:
+        return [[number] for number in order]
+    if strategy.name == "flat":
+        return [order]
+    limits = iter(strategy.buckets or ())
+    limit, found, filled = next(limits, strategy.cap_bytes), [[]], 0
+    for number in order:
+        early = strategy.closes == "before" and filled + GRADIENTS[number].nbytes > (limit or 1)
+        if filled and (early or filled >= (limit or 1)):
+            found.append([])
+            limit, filled = next(limits, strategy.cap_bytes), 0
+        found[-1].append(number)
+        filled += GRADIENTS[number].nbytes
+    return found
+
+
+def rank_line(strategy, rank=0, link=LINK):
+    ready, free, flights = ready_times(), 0.0, []
+    backward = FORWARD + BACKWARD
+    blocked = {"naive", "naive_async", "flat"}
+    for bucket in [] if strategy.name == REFERENCE else buckets_of(strategy):
+        nbytes = sum(GRADIENTS[number].nbytes for number in bucket)
+        last = max(ready[number] for number in bucket)
+        launched = max(last, backward if strategy.name in blocked else 0.0, free if strategy.name == "naive" else 0.0)
+        free = max(free, launched) + link.latency_s + nbytes / link.bytes_per_s
+        flights.append(Flight(nbytes, last, launched, free, tuple(bucket)))
+    usable = max(backward, free) + (PACK if flights else 0.0)
+    return RankLine(rank, 0.2e-3 * rank, FORWARD, backward, usable, usable + UPDATE, ready, tuple(flights))
+
+
+def timeline(strategy, ranks=2, scenario=SCENARIO):
+    return Timeline(scenario.key, 1, label(strategy), GRADIENTS, tuple(rank_line(strategy, r) for r in range(ranks)))
+
+
+def outcome(strategy, place=None, shift=0.0, **more):
+    """What the timeline says, `shift` added to what is exposed."""
+    line = rank_line(strategy)
+    step = line.end_s + shift
+    exposed = step - rank_line(Strategy(REFERENCE)).end_s
+    if strategy.name == REFERENCE:
+        return Outcome(strategy, label(strategy), 12, interval(step, 0.1e-3), 0.2e-3, closes=None, **more)
+    alone = sum(f.nbytes / LINK.bytes_per_s + LINK.latency_s for f in line.flights)
+    tail = line.usable_s - line.backward_s - PACK
+    values = {
+        "step": interval(step), "step_std": 0.4e-3, "exposed": interval(exposed), "exposed_std": 0.5e-3,
+        "share": exposed / step, "share_std": 0.01, "split": Split(tail, PACK, 0.1e-3, exposed - tail - PACK - 0.1e-3),
+        "alone_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.flights),
+        "closes": True, "checks": (Check("I1", True, "ranks agree bit by bit"),),
+    }  # fmt: skip
+    return Outcome(strategy, label(strategy), 12, place=place, **{**values, **more})
+
+
+def predicted(cap):
+    line = rank_line(Strategy("overlap_bucket", cap_bytes=cap))
+    return line.usable_s - line.backward_s - PACK
+
+
+def advice():
+    caps = tuple((2**k, predicted(2**k)) for k in range(14, 25))
+    best = min(caps, key=lambda pair: pair[1])
+    return Advice(PLAN.buckets, 1.2e-3, best[0], best[1], predicted(2**23), 0.8e-3, caps)
+
+
+def comparison(scenario=SCENARIO, strategies=STRATEGIES):
+    """Strategies of which the last two cannot be told apart, one is faster than computing, one is refused."""
+    steps = {s: rank_line(s).end_s for s in strategies if s.name != REFERENCE}
+    order = sorted(steps, key=lambda s: steps[s])
+    places = {s: number + 2 for number, s in enumerate(order)}
+    places[order[1]] = places[order[0]]
+    outcomes = [outcome(s, places.get(s)) for s in strategies]
+    noop, zero, bf16 = (Strategy("ddp", options=("noop",)), Strategy("zero1"), Strategy("ddp", options=("bf16",)))
+    # its calls carry nothing: a step that is a little faster than the reference's, within the noise
+    outcomes.append(
+        outcome(
+            noop, 1, shift=rank_line(Strategy(REFERENCE)).end_s - rank_line(noop).end_s - 0.4e-3, resolved=False,
+            split=None, hidden=None, alone_s=None, calls=None, closes=None,
+            checks=(Check("I1", None, "noop does not synchronise"),),
+        )
+    )  # fmt: skip
+    outcomes.append(Outcome(bf16, label(bf16), 0, refused="torch's bf16 hook raises on gloo"))
+    failed = (Check("I12", False, "the shares of the optimizer's state add up to 1.5 copies"),)
+    outcomes.append(Outcome(zero, label(zero), 0, refused="I12 is violated", checks=failed))
+    twins = (Twins("ddp", interval(0.1e-3, 0.5e-3)), Twins("flat", interval(-0.2e-3, 0.4e-3)))
+    lines = tuple(timeline(s, scenario=scenario) for s in strategies)
+    compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
+    return Comparison(scenario, compute, tuple(outcomes), twins, 0.6e-3, 14, 2, lines, advice())
+
+
+def rungs():
+    return tuple(
+        Rung(
+            "gloo",
+            world,
+            launch,
+            6_000_000,
+            calls,
+            tuple((1 + 0.1 * k) * (12e-3 + 0.6e-3 * calls) * world for k in range(3)),
+        )
+        for world in (2, 4)
+        for launch in (1, 2)
+        for calls in (1, 6, 60, 600)
+    )
+
+
+def analysis(comparisons=None):
+    return TrainingAnalysis(
+        (comparison(),) if comparisons is None else comparisons,
+        (Check("I11", True, "rank::2 interleaving, padding with the first examples"),),
+        rungs(),
+        (Left(SCENARIO, Strategy("dp"), "DataParallel needs two GPUs or more in one process; here are 0"),),
+        (Broken(SCENARIO.key, 2, "fsdp2", Failure("killed", 1, "rank 1 was ended by SIGKILL")),),
+        ("2 ranks share 1 core",),
+    )
+
+
+def run():
+    bout = Bout(SCENARIO, 1, STRATEGIES, 7)
+    plan = TrainingPlan("invented", (bout,), (), 2, 5, 3, 1, 60.0, 0.06)
+    manifest = {"name": "invented", "status": "finished", "started": "2026-01-02T03:04:05+00:00"}
+    return TrainingRun("results/invented", manifest, plan, [], [])

@@ -1,0 +1,135 @@
+"""Pictures of the gradient benchmark show what was concluded, with units, and bear many strategies, ranks and calls."""
+
+import io
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from matplotlib import rc_context
+from matplotlib.patches import Rectangle
+
+import gradient_fixtures as invented
+from bench.conclusions import Interval
+from bench.gradients.conclusions import TrainingAnalysis
+from bench.gradients.records import Strategy
+from bench.present.canvas import STYLE
+from bench.present.gradients import plots, size_plots, step_plots, timeline_plots
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return invented.comparison()
+
+
+def svg(figure) -> str:
+    file = io.StringIO()
+    with rc_context(STYLE):
+        figure.savefig(file, format="svg")
+    return file.getvalue()
+
+
+def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
+    few = replace(comparison, timelines=comparison.timelines[:3])
+    (tmp_path / "gradient-steps-2.png").write_bytes(b"left behind")
+    drawn = plots.draw(invented.analysis((few,)), tmp_path)
+    assert [name for _, name in drawn] == list(plots.PICTURES)
+    words = {
+        "gradient-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
+        "gradient-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
+        "gradient-buckets": ["bucket size", "256 KiB", "advised cap", "torch's default 5.61 ms", "closes before"],
+        "gradient-ladder": ["parameters a call", "10 k", "6 M parameters, gloo, 4 ranks", "100 ms"],
+    }
+    for _, name in drawn:
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+        text = (tmp_path / f"{name}.svg").read_text()
+        for word in words[name]:
+            assert word in text, (name, word)
+
+
+def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
+    (figure,) = step_plots.steps(comparison)
+    axes = figure.axes[0]
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    row_of = {label.get_text().split(" (")[0]: row for row, label in enumerate(axes.get_yticklabels())}
+
+    def of(name):
+        return [bar for bar in bars if abs(bar.get_y() + bar.get_height() / 2 - row_of[name]) < 0.01]
+
+    flat = next(o for o in comparison.outcomes if o.label == "flat")
+    computing, exposed = of("flat")
+    assert computing.get_width() == pytest.approx(comparison.compute.value)
+    assert exposed.get_width() == pytest.approx(flat.exposed.value)
+    computing, negative = of("ddp noop")
+    assert computing.get_width() == pytest.approx(comparison.compute.value - 0.4e-3)
+    assert negative.get_hatch() and negative.get_width() == pytest.approx(0.4e-3)
+    assert row_of["none"] < row_of["ddp noop"] < row_of["flat"] < row_of["naive"]
+    assert "zero1" not in row_of
+
+
+def test_timelines_share_one_axis_and_show_every_call(comparison):
+    (figure,) = timeline_plots.timelines(comparison)
+    assert len(figure.axes) == len(invented.STRATEGIES)
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    by_name = {axes.get_title(loc="left") or axes.get_title(): axes for axes in figure.axes}
+    naive = next(axes for title, axes in by_name.items() if title.startswith("naive:"))
+    ticks, calls = naive.collections[:2]
+    assert len(ticks.get_segments()) == len(invented.GRADIENTS) and len(calls.get_paths()) == len(invented.GRADIENTS)
+    assert any(title.startswith("none") and "waits" not in title for title in by_name)
+
+
+def test_many_ranks_go_on_to_more_pages_and_some_are_shown(comparison):
+    lines = tuple(invented.timeline(strategy, ranks=64) for strategy in invented.STRATEGIES)
+    pages = timeline_plots.timelines(replace(comparison, timelines=lines))
+    assert sum(len(page.axes) for page in pages) == len(lines) and len(pages) == 2
+    assert pages[0].get_figheight() < 14
+    shown = [label.get_text() for label in pages[0].axes[0].get_yticklabels()]
+    assert shown == ["rank 0", "rank 21", "rank 42", "rank 63"]
+
+
+def test_one_timeline_a_strategy_even_of_many_launches(comparison):
+    again = tuple(replace(line, launch=2) for line in comparison.timelines)
+    (figure,) = timeline_plots.timelines(replace(comparison, timelines=comparison.timelines + again))
+    assert len(figure.axes) == len(invented.STRATEGIES)
+
+
+def test_labels_of_sizes_keep_their_distance():
+    caps = [2**k for k in range(14, 31)]
+    found = size_plots._written([25 * 2**20, 0, 10**9], caps)
+    assert {25 * 2**20, 10**9} <= set(found) and 0 not in found and 16 * 2**20 not in found
+    assert all(b / a >= 1.9 for a, b in pairwise(found)) and len(found) <= 12
+
+
+def test_without_advice_only_what_was_measured_is_drawn(comparison):
+    (figure,) = size_plots.buckets(replace(comparison, advice=None))
+    text = svg(figure)
+    assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
+    only_plan = replace(comparison, advice=None, outcomes=(invented.outcome(invented.PLAN, 1),))
+    assert "plan [" in svg(size_plots.buckets(only_plan)[0])
+
+
+def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
+    assert plots.draw(TrainingAnalysis((), (), (), (), ()), tmp_path) == []
+    none = replace(comparison, outcomes=(), timelines=(), advice=None)
+    assert plots.draw(TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
+    alone = replace(comparison, outcomes=(invented.outcome(Strategy("none")),), timelines=(), advice=None)
+    assert len(step_plots.steps(alone)) == 1 and size_plots.buckets(alone) == []
+
+
+def test_intervals_without_ends_are_drawn_without_bars(comparison):
+    wide = Interval(1e-3, -math.inf, math.inf, "over launches")
+    outcomes = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.outcomes)
+    odd = replace(comparison, outcomes=outcomes, noise_s=math.inf, advice=None)
+    for figure in (*step_plots.steps(odd), *size_plots.buckets(odd)):
+        text = svg(figure)
+        assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
+        assert "± inf" not in text and "not resolved:" not in text
+
+
+def test_calls_that_cannot_be_seen_are_not_none(comparison):
+    ddp = Strategy("ddp")
+    unseen = invented.timeline(Strategy("none"))
+    lines = (unseen, replace(unseen, strategy="ddp"))
+    odd = replace(comparison, outcomes=(*comparison.outcomes, invented.outcome(ddp, 3, calls=None)), timelines=lines)
+    titles = [axes.get_title() for axes in timeline_plots.timelines(odd)[0].axes]
+    assert titles[0].endswith("no calls") and titles[1].endswith("its calls cannot be seen")

@@ -1,0 +1,181 @@
+"""A run of the gradient benchmark as tables and report: numbers arrive unchanged, and what is not known is said.
+
+Invented runs; the pictures have tests of their own.
+"""
+
+import io
+import json
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+import gradient_fixtures as invented
+from bench.conclusions import NO_INTERVAL, Interval
+from bench.gradients.conclusions import Comparison, TrainingAnalysis, Twins
+from bench.gradients.records import Check, Strategy
+from bench.present import report as pages
+from bench.present.gradients import labels, report, sections, tables
+
+
+@pytest.fixture(scope="module")
+def analysis():
+    return invented.analysis()
+
+
+def row_of(table, *words):
+    (found,) = [line for line in table.splitlines() if all(f"| {word} " in line for word in words)]
+    return [cell.strip() for cell in found.strip("|").split("|")]
+
+
+def test_the_customary_table_has_the_outcome(analysis):
+    comparison = analysis.comparisons[0]
+    flat = next(o for o in comparison.outcomes if o.label == "flat")
+    row = row_of(tables.overview(comparison), "flat")
+    assert row[:6] == ["micro", "gloo", "2", "16", "flat", str(flat.place)]
+    assert row[6] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
+    assert row[7] == f"{flat.exposed.value * 1e3:.2f} ms ± 500 µs"
+    assert row[9:] == [f"{100 * flat.share:.1f} ± 1.0", f"{100 * flat.hidden:.1f}"]
+
+
+def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
+    text = tables.summary(analysis.comparisons[0])
+    assert row_of(text, "overlap_bucket 256 KiB", "2 =")[5] == "2 ="
+    unresolved = row_of(text, "ddp noop", "1, not resolved")
+    assert unresolved[7].startswith("-400 µs") and unresolved[8] == "[-700 µs – -100 µs]"
+    assert "**zero1** got no times: I12 is violated" in text
+    assert not [line for line in text.splitlines() if line.startswith("|") and "zero1" in line]
+    assert row_of(text, "none")[5] == "reference"
+
+
+def test_order_is_by_place_and_the_reference_is_first(analysis):
+    found = labels.ordered(analysis.comparisons[0])
+    assert labels.is_reference(found[0]) and found[-1].refused
+    places = [o.place for o in found if o.place]
+    assert places == sorted(places) and len(found) == len(analysis.comparisons[0].outcomes)
+
+
+def test_the_csv_is_typed_and_has_the_fields_columns(analysis):
+    frame = pd.read_csv(io.StringIO(tables.to_csv(analysis, invented.run().plan)))
+    customary = [
+        "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "strategy",
+        "step_time_avg", "step_time_std", "comm_time_avg", "comm_time_std", "comm_frac_avg", "comm_frac_std",
+    ]  # fmt: skip
+    assert [name for name in frame.columns if name in customary] == customary
+    flat = frame[frame.strategy == "flat"].iloc[0]
+    outcome = next(o for o in analysis.comparisons[0].outcomes if o.label == "flat")
+    assert flat.comm_time_avg == pytest.approx(outcome.exposed.value)
+    assert flat.comm_time_low == pytest.approx(outcome.exposed.low)
+    assert flat.benchmark_steps == 60 and flat.warmup_steps == 3
+    assert flat.tail_s + flat.pack_s + flat.interference_s + flat.residual_s == pytest.approx(flat.comm_time_avg)
+    assert frame[frame.strategy == "zero1"].step_time_avg.isna().all()
+    assert frame[frame.strategy == "ddp noop"].comm_time_avg.iloc[0] < 0
+
+
+def test_json_is_json_even_where_a_number_is_none(analysis):
+    broken = replace(analysis.comparisons[0], noise_s=math.inf)
+    data = json.loads(tables.to_json(replace(analysis, comparisons=(broken,))))
+    assert data["scenarios"][0]["noise_s"] is None
+    assert {row["strategy"] for row in data["strategies"]} == {o.label for o in broken.outcomes}
+    assert data["broken"][0]["failure"]["rank"] == 1 and data["scenarios"][0]["advice"]["best_cap"]
+    assert any(check["strategy"] == "zero1" and check["ok"] is False for check in data["checks"])
+
+
+def test_the_report_says_what_how_far_and_what_is_missing(analysis):
+    text = report.build(invented.run(), analysis, [("Step time", "gradient-steps")], "../../plots/r")
+    for part in (
+        "# invented: gradient synchronisation, 2026-01-02 03:04 UTC",
+        "**I12 violated** by zero1",
+        "2 of 14 rounds left out",
+        "2 ranks share 1 core",
+        "is the time of a step less the time of the same step without synchronisation",
+        "5 steps of a strategy between two barriers",
+        "cannot be told apart",
+        "**not resolved**: what ddp noop exposes lies inside",
+        "torch's default",
+        "needs two GPUs",
+        "rank 1 was ended by SIGKILL",
+        "![Step time](../../plots/r/gradient-steps.png)",
+    ):
+        assert part in text, part
+    assert "nan" not in text.lower() and "None" not in text and " inf" not in text
+
+
+def test_the_page_renders_it(analysis, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    text = report.build(invented.run(), analysis, [("Step time", "a")], "p")
+    page = pages.page(text, "t", {"p/a.png": tmp_path / "a.png"})
+    assert "data:image/png;base64," in page and page.count("<table>") >= 6
+
+
+def test_an_empty_run_has_a_report():
+    nothing = TrainingAnalysis((), (), (), (), ())
+    assert "0 scenarios" in report.build(invented.run(), nothing, [], "p")
+    assert report.summary_tables(nothing) == "Nothing was measured."
+    empty = Comparison(invented.SCENARIO, None, (), (), 0.0, 0, 0)
+    assert "No strategy was timed." in report.summary_tables(replace(nothing, comparisons=(empty,)))
+
+
+def test_invariants_count_strategies_and_name_offenders(analysis):
+    table = sections.invariants(analysis)
+    assert row_of(table, "I1")[2:] == ["9", "-", "1 × noop does not synchronise"]
+    assert row_of(table, "I12")[2] == "0" and "zero1: the shares" in row_of(table, "I12")[3]
+    assert row_of(table, "I2")[2] == "not checked"
+
+
+def test_what_is_violated_in_one_launch_does_not_hold(analysis):
+    comparison = analysis.comparisons[0]
+    both = replace(comparison.outcomes[1], checks=(Check("I1", True, "x"), Check("I1", False, "a | b\nc")))
+    table = sections.invariants(invented.analysis((replace(comparison, outcomes=(both,)),)))
+    assert row_of(table, "I1")[2:3] == ["0"] and "a \\| b c" in table
+
+
+def test_the_terminal_has_less_than_the_report(analysis):
+    short, whole = (
+        report.summary_tables(analysis),
+        report.build(invented.run(), analysis, [], "p"),
+    )
+    assert len(short) < len(whole) / 2 and "I12 violated" in short and "comm_time" in short
+
+
+def test_advice_lays_measured_beside_predicted(analysis):
+    row = row_of(sections.advice(analysis.comparisons[0]), "best plan")
+    plan = next(o for o in analysis.comparisons[0].outcomes if o.strategy == invented.PLAN)
+    assert row[2] == "1.20 ms" and row[4].startswith(f"{plan.exposed.value * 1e3:.2f} ms [")
+
+
+def test_a_pair_that_differs_is_shouted(analysis):
+    pair = Twins("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
+    unknown = Twins("naive", Interval(2e-3, 2e-3, 2e-3, NO_INTERVAL))
+    table = sections.twins(replace(analysis.comparisons[0], twins=(pair, unknown)))
+    assert row_of(table, "flat")[3].startswith("NO") and row_of(table, "naive")[2:] == ["-", "-"]
+
+
+def test_long_labels_are_cut_and_stay_distinct():
+    many = [Strategy("plan", buckets=(2**20, 2**21, size, *[2**22] * 40)) for size in (2**10, 2**11)]
+    found = labels.names([invented.label(strategy) for strategy in many])
+    assert list(found.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
+
+
+def test_the_ladder_pools_launches(analysis):
+    rows = sections.ladder(analysis).splitlines()[2:]
+    assert len(rows) == 8 and "| 600 |" in rows[3].replace("  ", "")
+    assert rows[0].rstrip(" |").endswith("1.0")
+
+
+def test_intervals_that_say_nothing_are_no_numbers(analysis):
+    wide = Interval(1e-3, -math.inf, math.inf, "over launches")
+    comparison = analysis.comparisons[0]
+    outcome = replace(comparison.outcomes[1], exposed=wide, exposed_std=math.nan)
+    odd = replace(comparison, outcomes=(outcome,), noise_s=math.inf, twins=())
+    text = report.build(invented.run(), invented.analysis((odd,)), [], "p")
+    assert "for want of a strategy that was measured twice" in text
+    assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
+
+
+def test_who_shares_the_place_of_the_reference_is_not_alone(analysis):
+    comparison = analysis.comparisons[0]
+    first = tuple(replace(o, place=1) for o in comparison.outcomes[:2])
+    shared = replace(comparison, outcomes=first)
+    assert [labels.place_text(o, shared) for o in labels.ordered(shared)] == ["reference", "1 ="]
