@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean bench-ddp
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ bench-nccl: .venv/.installed  ## The same on NVIDIA GPUs, one a rank
 bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faster at which size
 	@$(BENCH) run configs/mpi.yaml $(SET)
 	@$(BENCH) compare --across backend=gloo,mpi
+
+bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets
+	@$(BENCH) run configs/ddp.yaml $(SET)
 
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1

@@ -174,6 +174,16 @@ def test_intervals_that_say_nothing_are_no_numbers(analysis):
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
 
+def test_without_a_pair_no_limit_is_claimed_and_a_copy_of_the_reference_is_compared(analysis):
+    comparison = analysis.comparisons[0]
+    copy = invented.outcome(Strategy("naive"), 4)
+    copy = replace(copy, strategy=Strategy("none", again=1), label="none again")
+    odd = replace(comparison, noise_s=0.0, twins=(), outcomes=(*comparison.outcomes, copy))
+    text = report.summary_tables(invented.analysis((odd,)))
+    assert "for want of a strategy" in text and "a difference below" not in text
+    assert row_of(text, "none again")[1] == "4 =" and row_of(text, "none", "reference")[0] == "none"
+
+
 def test_who_shares_the_place_of_the_reference_is_not_alone(analysis):
     comparison = analysis.comparisons[0]
     first = tuple(replace(o, place=1) for o in comparison.outcomes[:2])

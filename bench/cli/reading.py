@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bench import store
+from bench.cli import training
 from bench.cli.app import CONFIGS, PLOTS, RESULTS, Format, RunName, verb
 from bench.conclusions import Analysis
 from bench.records import Run
@@ -32,7 +33,11 @@ def report(
     from bench.present import report as reports
     from bench.present import tables
 
-    result = store.read(store.find(RESULTS, run))
+    path = store.find(RESULTS, run)
+    if store.is_training(store.read_manifest(path)):
+        training.report(path, format)
+        return
+    result = store.read(path)
     if format is Format.COVERAGE:
         from bench.present import coverage
 
@@ -66,7 +71,11 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
         for other in runs[1:]:
             compare_and_show(runs[0], other, None)
         return
-    result = store.read(store.find(RESULTS, runs[0] if runs else None))
+    path = store.find(RESULTS, runs[0] if runs else None)
+    if store.is_training(store.read_manifest(path)):
+        training.plots(path)
+        return
+    result = store.read(path)
     typer.echo("\n".join(str(file) for file in write_report(result, conclude(result), plots=True)))
 
 

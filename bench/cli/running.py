@@ -1,13 +1,10 @@
 """Verbs that measure or plan to: `run`, `plan`."""
 
 import contextlib
-import importlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,11 +12,13 @@ import typer
 
 from bench import __version__, store
 from bench.backends import BACKENDS
+from bench.cli import training
 from bench.cli.app import RESULTS, Sets, verb
 from bench.cli.flags import Given, Source, fingerprint, source, with_flags
 from bench.cli.joining import together
+from bench.cli.keeping import kept_session, load_all
 from bench.cli.reading import write_report
-from bench.errors import BenchError, StoreError, UnmeasurableError
+from bench.errors import BenchError, UnmeasurableError
 from bench.present.launch_files import Launcher
 from bench.records import Json, Plan
 from bench.shorthand import Asked
@@ -67,6 +66,8 @@ def run(
 
 def _run(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
     typer.echo(asked.shown, nl=bool(asked.shown))
+    if training.asks_for_it(asked):
+        return training.run(asked, sets, plots, lead, argv)
     plan = _plan(asked, sets, lead)
     if plan.total == 0:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {_reasons(plan)}")
@@ -76,6 +77,8 @@ def _run(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv:
 
 def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
     path = store.find(RESULTS, name)
+    if store.is_training(store.read_manifest(path)):
+        return training.resume(path, plots, lead)
     started = store.read(path)
     if lead is not None:
         cases = started.plan.cases
@@ -110,7 +113,6 @@ def _reasons(plan: Plan) -> str:
 def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "Lead | None") -> int:
     from rich.console import Console
 
-    from bench.measure import environment
     from bench.measure.starters import ByBackend
     from bench.measure.sweep import sweep
     from bench.present.progress import Bar
@@ -120,47 +122,12 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "L
         done = store.read(path).samples if sessions else []
         if len(done) < plan.total or plan.budget_s is not None:
             starter = ByBackend() if lead is None else contextlib.nullcontext(lead.launcher)
-            with _marked(path), starter as entered, Bar(console, plan.total, len(done)) as bar:
-                loading = threading.Thread(target=_load_meanwhile, daemon=True)
+            session = kept_session(path, sessions, lead.facts() if lead else {})
+            with session as launches, starter as entered, Bar(console, plan.total, len(done)) as bar:
+                loading = threading.Thread(target=load_all, args=(LOADED_MEANWHILE,), daemon=True)
                 loading.start()
-                session: Json = {"host": environment.host(), "before": environment.state()}
-                session |= lead.facts() if lead else {}
-                store.write_environment(path, [*sessions, session])
-                launches: list[Json] = []
-                try:
-                    sweep(plan, done, entered, journal.append, path / store.LOG, launches.append, bar, loading.join)
-                finally:
-                    session |= {"after": environment.state(), "launches": launches}
-                    with contextlib.suppress(StoreError):  # a full disk has been said already
-                        store.write_environment(path, [*sessions, session])
+                sweep(plan, done, entered, journal.append, path / store.LOG, launches.append, bar, loading.join)
     return _conclude(path, plots)
-
-
-@contextlib.contextmanager
-def _marked(path: Path) -> Iterator[None]:
-    """Say in the manifest how the run ended, and to the user what can be done about it."""
-
-    def mark(status: str) -> None:
-        store.update_manifest(path, status=status, finished=datetime.now(UTC).isoformat(timespec="seconds"))
-
-    try:
-        store.update_manifest(path, status="running")
-        yield
-    except KeyboardInterrupt:
-        with contextlib.suppress(StoreError):
-            mark("interrupted")
-        typer.echo(f"interrupted; what was measured is kept, go on with: run --resume {path}", err=True)
-        raise
-    except BaseException:
-        with contextlib.suppress(StoreError):
-            mark("failed")
-        raise
-    mark("complete")
-
-
-def _load_meanwhile() -> None:
-    for name in LOADED_MEANWHILE:
-        importlib.import_module(name)
 
 
 def _conclude(path: Path, plots: bool) -> int:
@@ -232,6 +199,11 @@ def plan(
     typer.echo(asked.shown, nl=bool(asked.shown))
     if simulate is not None:
         return _simulate(asked, sets, simulate, rank)
+    if training.asks_for_it(asked):
+        from bench.present.gradients.listing import listing
+
+        typer.echo(listing(training.planned(asked, sets)))
+        return 0
     planned = _plan(asked, sets)
     typer.echo(listings.plan(planned))
     if planned.total == 0:

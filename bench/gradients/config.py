@@ -22,12 +22,6 @@ EXAMPLE = "benchmark: training"
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-def is_training(raw: bytes, source: str) -> bool:
-    """Whether a configuration asks for the gradient benchmark; raises ConfigError on what is no YAML."""
-    data = strict.parse(raw[: strict.MAX_YAML_BYTES], source)
-    return isinstance(data, dict) and "benchmark" in data
-
-
 def _importable(value: str) -> str:
     if not _IMPORT.fullmatch(value):
         raise ValueError("write package.module:name")

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench import intervals
 from bench.analyze.gradients.advised import advised
-from bench.conclusions import Floats, Interval
+from bench.conclusions import Interval
 from bench.gradients.conclusions import Comparison, Outcome, Split, TrainingAnalysis, Twins
 from bench.gradients.records import (
     Alone,
@@ -33,6 +34,7 @@ from bench.gradients.strategies import label, reference_of
 LAUNCHES_FOR_INTERVAL = 3
 # Of a step; what the parts leave unexplained beyond it is said to be so (I8).
 UNEXPLAINED = 0.05
+Floats = NDArray[np.float64]
 Series = dict[int, Floats]
 F = TypeVar("F")
 
@@ -65,7 +67,7 @@ def analyse(run: TrainingRun) -> TrainingAnalysis:
 
 
 def _of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
-    found = [fact for fact in run.facts if isinstance(fact, what)]
+    found: list[F] = [fact for fact in run.facts if isinstance(fact, what)]
     return found if scenario is None else [f for f in found if getattr(f, "scenario", None) == scenario.key]
 
 

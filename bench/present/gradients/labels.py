@@ -72,8 +72,9 @@ def ordered(comparison: Comparison) -> list[Outcome]:
 
 
 def is_reference(outcome: Outcome) -> bool:
-    """Whether it is the step without synchronisation."""
-    return outcome.strategy.name == REFERENCE and outcome.strategy.imported is None
+    """Whether it is the step without synchronisation; a second copy of it is compared like any other."""
+    strategy = outcome.strategy
+    return strategy.name == REFERENCE and strategy.imported is None and not strategy.again
 
 
 def place_text(outcome: Outcome, comparison: Comparison) -> str:

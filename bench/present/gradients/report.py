@@ -126,7 +126,7 @@ def _trust(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
         if open_:
             found.append(f"{comparison.scenario.key}: the split of {', '.join(open_)} does not add up to comm_time")
     if analysis.broken:
-        found.append(f"{len(analysis.broken)} launches or strategies of a launch broken off: see below")
+        found.append(f"broken off before their end, launches or strategies of one: {len(analysis.broken)}, see below")
     # A warning of the analysis may have found its way through the run as well.
     return list(dict.fromkeys([*found, *map(cell, (*run.warnings, *analysis.warnings))]))
 
@@ -153,7 +153,7 @@ def _reference(comparison: Comparison) -> str:
     compute = comparison.compute
     without = f"{seconds(compute.value)} a step" if compute else "not known"
     used = comparison.rounds - comparison.dropped
-    if math.isfinite(comparison.noise_s):
+    if comparison.twins and math.isfinite(comparison.noise_s):
         limit = f"a difference below {seconds(comparison.noise_s)} a step is not resolved"
     else:
         limit = "which differences are resolved is not known, for want of a strategy that was measured twice"

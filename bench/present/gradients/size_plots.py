@@ -38,7 +38,7 @@ def buckets(comparison: Comparison) -> list[Figure]:
     figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(comparison.scenario), WIDE))
     figure.set_size_inches(9.5, 5.4)
     noise = comparison.noise_s
-    if math.isfinite(noise):
+    if comparison.twins and math.isfinite(noise):
         label = f"not resolved: ± {seconds(noise)}"
         axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     _measured(axes, measured)

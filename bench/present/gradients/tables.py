@@ -61,8 +61,8 @@ def overview(comparison: Comparison, brief: bool = False) -> str:
         if outcome.step is not None
     ]
     headers = [] if brief else ["model", "backend", "world_size", "global_batch_size"]
-    headers += ["strategy", "place", "step_time, avg ± std", "comm_time (exposed), avg ± std", "its 95 % interval"]
-    headers += ["comm_frac, avg ± std, %", "hidden, %"]
+    headers += ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval"]
+    headers += ["comm_frac ± std, %", "hidden, %"]
     align = [*([] if brief else ["left", "left", "right", "right"]), "left", "left", *["right"] * 5]
     return markdown(rows, headers, align) if rows else "No strategy was timed."
 

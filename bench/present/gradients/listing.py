@@ -1,0 +1,26 @@
+"""A plan of the gradient benchmark for a terminal."""
+
+from tabulate import tabulate
+
+from bench.gradients.plan import estimate_s
+from bench.gradients.records import TrainingPlan
+from bench.gradients.strategies import kind, label
+from bench.units import format_seconds
+
+
+def listing(plan: TrainingPlan) -> str:
+    """Scenarios, strategies, what is left out, and about how long it takes."""
+    first = {bout.scenario.key: bout for bout in plan.bouts}
+    text = []
+    for bout in first.values():
+        rows = [(label(strategy), kind(strategy).about) for strategy in bout.strategies]
+        text += [f"{bout.scenario.key}: {len(rows)} strategies", "", tabulate(rows, ["strategy", "what it does"]), ""]
+    text += [
+        f"left out: {label(one.strategy) if one.strategy else one.scenario.key}: {one.reason}" for one in plan.left
+    ]
+    rounds = next(iter(first.values())).rounds if first else 0
+    text.append(
+        f"{plan.launches} launches of {rounds} rounds, each strategy {plan.steps} steps a round in random order; "
+        f"starting and checking take about {format_seconds(estimate_s(plan))}, the steps come on top"
+    )
+    return "\n".join(text)
