@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi bench-ddp coverage report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean bench-ddp
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training s
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
 	@$(BENCH) report everything --format coverage > docs/coverage.md
+
+equivalence: .venv/.installed  ## Does data-parallel training train the same model? Table and loss curves
+	@$(BENCH) equivalence
 
 report: .venv/.installed  ## Rebuild the report of a run: RUN=name, or the newest
 	@$(BENCH) report $(RUN)

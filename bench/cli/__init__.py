@@ -6,6 +6,7 @@ import bench.cli.advising
 import bench.cli.auditing
 import bench.cli.comparing
 import bench.cli.diagnosing
+import bench.cli.equivalence
 import bench.cli.importing
 import bench.cli.machine
 import bench.cli.reading

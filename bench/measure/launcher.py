@@ -90,18 +90,20 @@ class LocalRank:
 class Launcher:
     """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
 
-    interface: over which ranks on other hosts are reached; None where all of them are on this one.
+    interface: over which ranks on other hosts are reached; None where all of them are on this one. preload: modules
+    beside torch that every rank will need; a rank that loads them itself does so while the others do the same.
     """
 
-    def __init__(self, interface: str | None = None) -> None:
+    def __init__(self, interface: str | None = None, preload: Sequence[str] = ()) -> None:
         self._context = mp.get_context("forkserver")
         self._meeting = Meeting()
         self._interface = interface
+        self._preload = [*preload, *PRELOAD]
 
     def __enter__(self) -> "Launcher":
         environment.prepare_process(self._interface)
         self._meeting.__enter__()
-        self._context.set_forkserver_preload(PRELOAD)
+        self._context.set_forkserver_preload(self._preload)
         # Ctrl-C goes to every process of the terminal: this one answers it, the ranks must not.
         with _interrupts_ignored():
             forkserver.ensure_running()
