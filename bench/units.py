@@ -98,6 +98,14 @@ def _unknown_rate_unit(text: str, number: str, unit: str) -> str:
     return f"unknown unit {unit!r} in {text!r}: use Mbit/s, Gbit/s, MB/s, GB/s (powers of 1000) or MiB/s, GiB/s"
 
 
+def parse_link(text: str) -> tuple[float, float]:
+    """Seconds and bytes per second of a link such as `2ms + 1GB/s`."""
+    latency, plus, rate = text.partition("+")
+    if not plus:
+        raise ValueError(f"{text}: write latency and rate, such as 2ms + 1GB/s")
+    return parse_seconds(latency.strip()), parse_rate(rate.strip())
+
+
 def parse_share(value: int | float | str) -> float:
     """A share from 0 up to but not 1, from text such as `"5%"` or from a number such as `0.05`."""
     match = None if isinstance(value, bool) else _SHARE.fullmatch(str(value))

@@ -21,6 +21,7 @@ import pytest
 
 import run_bench
 from bench import store
+from bench.measure.gradients import PRELOAD
 from bench.measure.launcher import Launcher
 from bench.measure.launcher import _fork_servers as fork_servers
 from bench.records import Block, Case, Plan, Run, Samples, Sampling, Timings, Usage
@@ -138,7 +139,7 @@ def small_disk(tmp_path):
 def launcher():
     """One fork server for all tests that take it. The variables that it needs are put back at once."""
     before = dict(os.environ)
-    with Launcher() as entered:
+    with Launcher(preload=PRELOAD) as entered:
         os.environ.clear()
         os.environ.update(before)  # a test of what a run sets must not find it set
         (server,) = fork_servers()

@@ -31,7 +31,8 @@ def equivalence(
 def _prove(world_size: int, steps: int) -> Proof:
     from rich.console import Console
 
-    from bench.measure.gradients.equivalence import PRELOAD, prove
+    from bench.measure.gradients import PRELOAD
+    from bench.measure.gradients.equivalence import prove
     from bench.measure.launcher import Launcher
 
     trials: list[Trial] = [*equivalences.CASES, *equivalences.READINGS]

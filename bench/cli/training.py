@@ -67,6 +67,7 @@ def resume_training(path: Path, plots: bool, lead: "Lead | None") -> int:
 def _measure(path: Path, plots: bool) -> int:
     from rich.console import Console
 
+    from bench.measure.gradients import PRELOAD
     from bench.measure.gradients.campaign import campaign
     from bench.measure.launcher import Launcher
     from bench.present.gradients.progress import Rounds
@@ -75,7 +76,7 @@ def _measure(path: Path, plots: bool) -> int:
         before = store.read_training(path)
         plan = before.plan
         done = sum(isinstance(fact, Round) for fact in before.facts)
-        with kept_session(path, before.environment) as launches, Launcher() as launcher:
+        with kept_session(path, before.environment) as launches, Launcher(preload=PRELOAD) as launcher:
             loading = threading.Thread(target=load_all, args=(LOADED_MEANWHILE,), daemon=True)
             loading.start()
             with Rounds(Console(stderr=True), plan.total, done) as bar:

@@ -15,7 +15,7 @@ from bench.gradients.presets import PRESETS
 from bench.gradients.records import Link
 from bench.gradients.strategies import DDP_FLAGS, DDP_HOOKS, STRATEGIES
 from bench.strict import OneOf, Several, Strict, did_you_mean
-from bench.units import parse_rate, parse_seconds, parse_share
+from bench.units import parse_link, parse_share
 
 BENCHMARK = "training"
 EXAMPLE = "benchmark: training"
@@ -58,18 +58,13 @@ def _several(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-def parse_link(value: str) -> Link | None:
+def link_of(value: str) -> Link | None:
     """`real`, or `2ms + 1GB/s`."""
-    if value == "real":
-        return None
-    latency, plus, rate = str(value).partition("+")
-    if not plus:
-        raise ValueError("write real, or latency + rate such as '2ms + 1GB/s'")
-    return Link(parse_seconds(latency.strip()), parse_rate(rate.strip()))
+    return None if value == "real" else Link(*parse_link(value))
 
 
 def _link(value: Any) -> str:
-    parse_link(str(value))
+    link_of(str(value))
     return str(value)
 
 

@@ -11,7 +11,7 @@ from bench.conclusions import Summary
 from bench.errors import ConfigError
 from bench.gradients.planner import Curve
 from bench.records import Case, case_order
-from bench.units import format_bytes, format_rate, format_seconds, parse_rate, parse_seconds
+from bench.units import format_bytes, format_rate, format_seconds, parse_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,10 @@ class Known:
 
 def stated(text: str) -> Known:
     """From a latency and a rate. Raises ConfigError."""
-    latency, plus, rate = text.partition("+")
-    if not plus:
-        raise ConfigError(f"--link {text}: write latency and rate, such as 2ms+1GB/s")
     try:
-        latency_s, bytes_per_s = parse_seconds(latency), parse_rate(rate)
+        latency_s, bytes_per_s = parse_link(text)
     except ValueError as error:
-        raise ConfigError(f"--link {text}: {error}") from None
+        raise ConfigError(f"--link {error}") from None
     words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s"
     return Known(Curve.of_link(latency_s, bytes_per_s), words)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 
 from bench.backends import BACKENDS
-from bench.gradients.config import StrategyConfig, TrainingConfig, parse_link
+from bench.gradients.config import StrategyConfig, TrainingConfig, link_of
 from bench.gradients.records import REFERENCE, Bout, Ladder, Left, Scenario, Strategy, TrainingPlan
 from bench.gradients.strategies import kind, label, obstacle, reference_of
 from bench.records import Machine
@@ -77,7 +77,7 @@ def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
     """Every combination of model, backend, link and world size."""
     for model, backend, link, ranks in product(config.models, config.backends, config.links, config.world_sizes):
         yield Scenario(
-            model, backend, ranks, config.batch, config.sequence, config.dtype, config.optimizer, parse_link(link),
+            model, backend, ranks, config.batch, config.sequence, config.dtype, config.optimizer, link_of(link),
             config.threads,
         )  # fmt: skip
 

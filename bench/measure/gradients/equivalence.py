@@ -17,8 +17,6 @@ from bench.records import Json
 
 # A trial takes a fraction of a second; ranks that say nothing for longer than this are stuck.
 TIMEOUT_S = 30.0
-# What torch loads when the first optimizer is made: two seconds of computing, which K ranks would do each for itself.
-PRELOAD = ("torch._dynamo",)
 
 
 @dataclass(frozen=True, slots=True)
