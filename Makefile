@@ -94,6 +94,7 @@ check: lint test  ## Everything a change must pass; the README's commands are am
 
 schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAML with
 	@$(BENCH) schema > configs/schema.json
+	@$(BENCH) schema training > configs/training-schema.json
 
 prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes; writes docs/accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bench.config import Config, load, parse
 from bench.errors import ConfigError
+from bench.gradients import config as training
 from conftest import ROOT
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: {from: 1KiB, to: 64MiB, factor: 4}\n"
@@ -122,12 +123,25 @@ def test_missing_files_and_folders_are_one_line(tmp_path):
             load(path)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
+OF_TRAINING = [path for path in SHIPPED if path.name.startswith("ddp")]
+
+
+@pytest.mark.parametrize("path", [path for path in SHIPPED if path not in OF_TRAINING], ids=lambda p: p.name)
 def test_shipped_configurations_are_valid_and_name_their_schema(path):
     config, raw = load(path)
     assert config.name == path.stem
     assert raw.startswith(b"# yaml-language-server: $schema=schema.json")
 
 
-def test_the_schema_file_is_current():
+@pytest.mark.parametrize("path", OF_TRAINING, ids=lambda p: p.name)
+def test_those_of_the_gradient_benchmark_too(path):
+    raw = path.read_bytes()
+    assert training.parse(raw, str(path), [], path.stem).name == path.stem
+    assert raw.startswith(b"# yaml-language-server: $schema=training-schema.json")
+
+
+def test_the_schema_files_are_current():
     assert json.loads((ROOT / "configs/schema.json").read_text()) == Config.model_json_schema()
+    written = json.loads((ROOT / "configs/training-schema.json").read_text())
+    assert written == training.TrainingConfig.model_json_schema()

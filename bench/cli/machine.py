@@ -1,7 +1,8 @@
 """Verbs that tell of this machine and of the configuration: `doctor`, `schema`."""
 
 import json
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
@@ -32,9 +33,20 @@ def _line_of(sign: str, finding: Any) -> str:
     return f"{sign}  {finding.subject:<14} {finding.text}{remedy}"
 
 
+class Benchmark(StrEnum):
+    """What a configuration can be of."""
+
+    COLLECTIVES = "collectives"
+    TRAINING = "training"
+
+
 @verb
-def schema() -> None:
+def schema(
+    of: Annotated[Benchmark, typer.Argument(help="Of which configurations.")] = Benchmark.COLLECTIVES,
+) -> None:
     """Print the JSON Schema of the configuration (make schema keeps it in configs/schema.json)."""
     from bench.config import Config
+    from bench.gradients.config import TrainingConfig
 
-    typer.echo(json.dumps(Config.model_json_schema(), indent=1, ensure_ascii=False))
+    model = TrainingConfig if of is Benchmark.TRAINING else Config
+    typer.echo(json.dumps(model.model_json_schema(), indent=1, ensure_ascii=False))
