@@ -39,7 +39,7 @@ def timelines(comparison: Comparison) -> list[Figure]:
     order = [outcome.label for outcome in ordered(comparison) if outcome.label in first]
     order += [label for label in first if label not in order]
     called = names([*(o.label for o in comparison.outcomes), *first])
-    silent = {label for label in first if label not in {o.label for o in comparison.outcomes if is_reference(o)}}
+    silent = {o.label for o in comparison.outcomes if o.calls is None and not is_reference(o)}
     titles = {label: f"{called[label]}: {_in_words(first[label], label in silent)}" for label in first}
     ranks = max((min(len(timeline.ranks), MOST_RANKS) for timeline in first.values()), default=1)
     many = MOST_ROWS // max(1, ranks)

@@ -1,0 +1,103 @@
+"""Each invariant of a strategy fails when it is broken on purpose: what ranks would say is made up here."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bench.gradients.records import Scenario, Strategy
+from bench.measure.gradients import general, invariants
+from bench.measure.gradients.invariants import Bench
+from bench.measure.gradients.runner import Seatless
+
+OVERLAPPED = Strategy("overlap_param")
+SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
+
+
+def bench(other=None, sizes=(400, 200)):
+    """Rank 0 of two; the other says `other(own)`."""
+    place = Seatless(0, 2, torch.device("cpu"))
+    return Bench(SCENARIO, place, lambda own: [own, other(own) if other else own], 1, [1, 0], list(sizes))
+
+
+def runner(calls=(200, 400), strategy=OVERLAPPED, buckets=([1], [0])):
+    flown = [SimpleNamespace(nbytes=nbytes) for nbytes in calls]
+    parameters = [torch.arange(100.0), torch.arange(50.0)]
+    wire, buckets = SimpleNamespace(flown=flown), [list(bucket) for bucket in buckets]
+    return SimpleNamespace(strategy=strategy, wire=wire, parameters=parameters, buckets=buckets, sync=None)
+
+
+def verdicts(checks):
+    return {check.invariant: check.ok for check in checks}
+
+
+def test_what_is_right_passes():
+    checks, calls = invariants.of_calls(bench(), runner())
+    assert verdicts(checks) == {"I5": True, "I6": True, "I7": True} and calls == (200, 400)
+    assert invariants.of_start(bench(), runner()).ok and invariants.of_end(bench(), runner(), 3).ok
+
+
+@pytest.mark.parametrize(
+    ("calls", "broken"), [((200, 400, 400), {"I5", "I6"}), ((200,), {"I5", "I6"}), ((400, 200), {"I6"})]
+)
+def test_bytes_sent_twice_or_never_and_other_buckets_are_noticed(calls, broken):
+    checks, _ = invariants.of_calls(bench(), runner(calls))
+    assert {name for name, ok in verdicts(checks).items() if not ok} == broken
+
+
+def test_another_order_of_launches_is_noticed():
+    checks, _ = invariants.of_calls(bench(lambda own: own[::-1]), runner())
+    assert verdicts(checks) == {"I5": True, "I6": True, "I7": False}
+
+
+def test_a_plan_that_was_not_realised_is_noticed():
+    planned = Strategy("plan", buckets=(600,))
+    checks, _ = invariants.of_calls(bench(), runner(strategy=planned))
+    assert verdicts(checks)["I6"] is False
+
+
+def test_ranks_that_differ_are_noticed_and_without_synchronisation_those_that_do_not():
+    differing, alike = bench(lambda own: own + "x"), bench()
+    assert invariants.of_start(differing, runner()).ok is False
+    end = invariants.of_end(differing, runner(), 3)
+    assert (end.invariant, end.ok) == ("I1", False)
+    reference = runner(strategy=Strategy("none"))
+    assert invariants.of_end(differing, reference, 3).ok is True
+    control = invariants.of_end(alike, reference, 3)
+    assert (control.invariant, control.ok) == ("I4", False)
+
+
+def test_other_bits_are_noticed():
+    shared = bench()
+    shared.finals = {"naive": ((1,), "a"), "flat": ((2,), "b"), "overlap_param": ((1,), "a")}
+    assert invariants.of_bits(shared, Strategy("flat")).ok is False
+    del shared.finals["flat"]
+    assert invariants.of_bits(shared, Strategy("naive")).ok is True
+
+
+@pytest.mark.parametrize(("elements", "ok"), [(75, True), (150, False), (10, False)])
+def test_states_that_are_no_single_copy_are_noticed(elements, ok):
+    optimizer = SimpleNamespace(state={0: {"momentum_buffer": torch.zeros(elements)}})
+    sharded = runner(strategy=Strategy("zero1"))
+    sharded.optimizer = optimizer
+    check = invariants.of_shards(bench(), sharded)
+    assert (check.invariant, check.ok) == ("I12", ok)
+
+
+def test_training_itself_scales_and_samples_as_it_should(monkeypatch):
+    assert all(check.ok for check in general.checks())
+    monkeypatch.setattr(general, "DistributedSampler", lambda *_, **__: [0, 1, 2])
+    assert general.sampling().ok is False
+    monkeypatch.setattr(general, "_adam_step", lambda gradient: gradient)
+    assert general.scaling().ok is False
+
+
+@pytest.mark.parametrize("wrong", [lambda rank, whole: whole * 2, lambda rank, whole: whole * (rank + 1)])
+def test_gradients_that_do_not_add_up_are_noticed(monkeypatch, wrong):
+    right = general._gradient
+    monkeypatch.setattr(
+        general,
+        "_gradient",
+        lambda rank, ranks: right(None, ranks) if rank is None else wrong(rank, right(rank, ranks)),
+    )
+    assert general.scaling().ok is False
