@@ -82,8 +82,11 @@ def reference_of(strategy: Strategy) -> Strategy:
 
 def obstacle(strategy: Strategy, scenario: Scenario, gpus: int) -> str | None:
     """Why it cannot be measured in this scenario; None if it can."""
-    if strategy.name == "dp" and gpus < 2:
-        return f"DataParallel needs two GPUs or more in one process; here are {gpus}"
+    if strategy.name == "dp":
+        needs = f"DataParallel needs two GPUs or more in one process; here are {gpus}"
+        return (
+            needs if gpus < 2 else "DataParallel is one process with several GPUs: not measured yet (see equivalence)"
+        )
     if scenario.link is not None and strategy.name in {"zero1", "zero_redundancy", "fsdp2", "dp"}:
         return f"an emulated link carries all-reduces only, and {strategy.name} makes other calls too"
     if scenario.link is not None and strategy.imported is not None:
