@@ -102,7 +102,7 @@ def parse_link(text: str) -> tuple[float, float]:
     """Seconds and bytes per second of a link such as `2ms + 1GB/s`."""
     latency, plus, rate = text.partition("+")
     if not plus:
-        raise ValueError(f"{text}: write latency and rate, such as 2ms + 1GB/s")
+        raise ValueError("write latency and rate, such as 2ms + 1GB/s")
     return parse_seconds(latency.strip()), parse_rate(rate.strip())
 
 

@@ -83,12 +83,11 @@ def test_a_plan_must_fit_the_model(warm):
 
 
 def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
-    done, run = measured(warm, "flat, overlap_param, ddp", "links: [30ms + 1GB/s]\n")
+    done, run = measured(warm, "flat, overlap_param, ddp", "links: [10ms + 1GB/s]\n")
     assert done.returncode == 0
     outcomes = {one.label: one for one in analyse(run).comparisons[0].outcomes}
-    assert outcomes["flat"].alone_s == pytest.approx(0.0307, rel=0.2)
-    assert outcomes["overlap_param"].alone_s > 21 * 0.03
-    assert outcomes["flat"].split.tail_s > 0.03
+    assert 0.0106 < outcomes["flat"].alone_s < 21 * 0.01 < outcomes["overlap_param"].alone_s
+    assert outcomes["flat"].split.tail_s > 0.009 and outcomes["flat again"].split.tail_s > 0.009
     checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, Checked)}
     assert {"I2", "I5", "I6", "I7"} <= checked["flat"] and "I1" not in checked["flat"]
 

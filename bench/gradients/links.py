@@ -33,7 +33,7 @@ def stated(text: str) -> Known:
     try:
         latency_s, bytes_per_s = parse_link(text)
     except ValueError as error:
-        raise ConfigError(f"--link {error}") from None
+        raise ConfigError(f"--link {text}: {error}") from None
     words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s"
     return Known(Curve.of_link(latency_s, bytes_per_s), words)
 
