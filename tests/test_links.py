@@ -73,7 +73,7 @@ def seconds(launcher, tmp_path):
 def test_an_all_reduce_of_two_ranks_runs_at_the_rate_of_the_link(seconds):
     """World 2: each rank sends, and receives, as many bytes as the buffer has."""
     with links.shaped_pair("200mbit") as network:
-        measured = 2 * MIB / seconds(network, 2 * MIB, 6)
+        measured = 2 * MIB / seconds(network, 2 * MIB, 21)
     assert measured == pytest.approx(200e6 / 8 * PAYLOAD, rel=0.05)
     assert not left_behind()
 
@@ -82,7 +82,7 @@ def test_an_all_reduce_of_two_ranks_runs_at_the_rate_of_the_link(seconds):
 def test_the_slow_cable_of_a_switch_sets_the_pace(seconds):
     """A ring of three sends 4/3 of the buffer over each cable."""
     with links.bridged(3, "1gbit", slow=1, slow_rate="200mbit") as network:
-        measured = 2 * MIB * 4 / 3 / seconds(network, 2 * MIB, 4, 1, 3)
+        measured = 2 * MIB * 4 / 3 / seconds(network, 2 * MIB, 11, 1, 3)
     assert measured == pytest.approx(200e6 / 8 * PAYLOAD, rel=0.1)
     assert not left_behind()
 
