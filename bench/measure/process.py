@@ -1,4 +1,9 @@
-"""What the process of a rank does whatever it measures: end with its parent, print into the run's log."""
+"""The frame of a rank's process, whatever it measures: what comes before its work and after it.
+
+In: a `Seat`, the run's log, and the work. Out, over the pipe, the messages that every rank sends: `ready` before it is
+told to begin, then `done` or `error`. It ends with its parent and prints into the log. Knows nothing of what is
+measured.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,45 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from multiprocessing.connection import wait
 
+from bench.measure.group import Group
 from bench.measure.launcher import Seat
+from bench.records import Json
 
 # Any number but 0: "left with status 0 before it was done" is a fault of its own.
 STATUS_AFTER_ERROR = 70
 
 
-def end_with_parent(seat: Seat) -> None:
+def run_rank(seat: Seat, log_file: str, work: Callable[[], Json]) -> None:
+    """Do a rank's work. Never returns: it leaves by `os._exit`, so no teardown can block it.
+
+    work: all that the rank does; returns what its last message tells.
+    """
+    _end_with_parent(seat)
+    _write_to_log(seat, log_file)
+    status = 0
+    try:
+        seat.send({"kind": "done", **work()})
+    except BaseException as error:
+        traceback.print_exc()
+        seat.send({"kind": "error", "text": one_line(error)})
+        status = STATUS_AFTER_ERROR
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def wait_to_begin(seat: Seat, group: Group, facts: Callable[[], Json]) -> None:
+    """Tell the parent that this rank can communicate, and what it alone knows of itself; then wait for its word."""
+    group.gather(group.rank)  # a first collective: what cannot communicate is not ready
+    seat.send({"kind": "ready", "facts": facts()})
+    seat.wait_for_word()
+
+
+def _end_with_parent(seat: Seat) -> None:
     """Leave when the measuring parent dies, even by SIGKILL and even inside a collective."""
     parent = mp.parent_process()
     if parent is None:
@@ -31,7 +66,7 @@ def end_with_parent(seat: Seat) -> None:
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
 
 
-def write_to_log(seat: Seat, log_file: str) -> None:
+def _write_to_log(seat: Seat, log_file: str) -> None:
     """Everything that this process prints goes to the run's log; its stack too, when it is asked for."""
     log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing as mp
-import os
 import resource
 import sys
 import time
-import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,11 +30,11 @@ from bench.measure.group import Group
 from bench.measure.join import facts, joined
 from bench.measure.launcher import Seat
 from bench.measure.moves import Arena
-from bench.measure.process import STATUS_AFTER_ERROR, end_with_parent, one_line, write_to_log
+from bench.measure.process import run_rank, wait_to_begin
 from bench.measure.sampling import Agreed, sample
 from bench.operations import cycle
 from bench.pools import buffer_bytes
-from bench.records import Case, Failure, Job, Samples, Timings, Usage
+from bench.records import Case, Failure, Job, Json, Samples, Timings, Usage
 from bench.stamps import most_iterations
 
 if TYPE_CHECKING:
@@ -46,36 +44,27 @@ NS = 1e-9
 
 
 def main(seat: Seat, job: Job) -> None:
-    """Entry of a rank's process. Never returns: it leaves by `os._exit`, so no teardown can block it."""
-    end_with_parent(seat)
-    write_to_log(seat, job.log)
-    status = 0
-    try:
-        # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
-        kind = job.block.cases[0]
-        if kind.scheduling == "rr":
-            environment.use_realtime()
-        environment.apply(kind.settings)
-        if kind.oversubscribed:
-            environment.apply(nccl.shared_gpu(seat.rank))
-        with joined(seat, job.block.backend, job.timeout_s, kind.sync, kind.ctas) as group:
-            at_start = clocks.bounds(group)
-            _serve(seat, job, group)
-            at_end = clocks.bounds(group)
-        seat.send({"kind": "done", "clocks": [at_start, at_end] if at_start and at_end else None})
-    except BaseException as error:
-        traceback.print_exc()
-        seat.send({"kind": "error", "text": one_line(error)})
-        status = STATUS_AFTER_ERROR
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+    """Entry of a rank's process; never returns."""
+    run_rank(seat, job.log, lambda: _work(seat, job))
+
+
+def _work(seat: Seat, job: Job) -> Json:
+    # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
+    kind = job.block.cases[0]
+    if kind.scheduling == "rr":
+        environment.use_realtime()
+    environment.apply(kind.settings)
+    if kind.oversubscribed:
+        environment.apply(nccl.shared_gpu(seat.rank))
+    with joined(seat, job.block.backend, job.timeout_s, kind.sync, kind.ctas) as group:
+        at_start = clocks.bounds(group)
+        _serve(seat, job, group)
+        at_end = clocks.bounds(group)
+    return {"clocks": [at_start, at_end] if at_start and at_end else None}
 
 
 def _serve(seat: Seat, job: Job, group: Group) -> None:
-    group.gather(group.rank)  # a first collective: what cannot communicate is not ready
-    seat.send({"kind": "ready", "facts": facts(group, job.block.backend)})
-    seat.wait_for_word()
+    wait_to_begin(seat, group, lambda: facts(group, job.block.backend))
     gc.collect()
     gc.disable()
     nbytes = max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases)

@@ -5,9 +5,6 @@ of one trial), error, done. Judges nothing: `gradients.equivalences` does.
 """
 
 import json
-import os
-import sys
-import traceback
 from dataclasses import replace
 
 import torch
@@ -20,7 +17,7 @@ from bench.measure.gradients.small_model import Place, Trained, train
 from bench.measure.group import Group
 from bench.measure.join import joined
 from bench.measure.launcher import Seat
-from bench.measure.process import STATUS_AFTER_ERROR, end_with_parent, one_line, write_to_log
+from bench.measure.process import run_rank, wait_to_begin
 from bench.records import Json
 
 # DataParallel divides a batch among as many GPUs.
@@ -28,27 +25,18 @@ GPUS_WANTED = 2
 
 
 def main(seat: Seat, job: ProofJob) -> None:
-    """Entry of a rank's process. Never returns, so that no teardown can block it."""
-    end_with_parent(seat)
-    write_to_log(seat, job.log)
-    status = 0
-    try:
-        with joined(seat, "gloo", TIMEOUT_S) as group:
-            _serve(seat, job, group)
-        seat.send({"kind": "done"})
-    except BaseException as error:
-        traceback.print_exc()
-        seat.send({"kind": "error", "text": one_line(error)})
-        status = STATUS_AFTER_ERROR
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+    """Entry of a rank's process; never returns."""
+    run_rank(seat, job.log, lambda: _work(seat, job))
+
+
+def _work(seat: Seat, job: ProofJob) -> Json:
+    with joined(seat, "gloo", TIMEOUT_S) as group:
+        _serve(seat, job, group)
+    return {}
 
 
 def _serve(seat: Seat, job: ProofJob, group: Group) -> None:
-    group.gather(group.rank)  # a first collective: what cannot communicate is not ready
-    seat.send({"kind": "ready", "facts": {"rank": group.rank}})
-    seat.wait_for_word()
+    wait_to_begin(seat, group, lambda: {"rank": group.rank})
     for index, trial in enumerate(job.trials):
         if group.rank == 0:
             seat.send({"kind": "begin", "index": index})

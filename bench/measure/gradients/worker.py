@@ -11,9 +11,7 @@ import gc
 import os
 import random
 import resource
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,8 @@ from bench.measure.gradients.wire import Emulated, Real, Wire
 from bench.measure.group import Group
 from bench.measure.join import facts, joined
 from bench.measure.launcher import Seat
-from bench.measure.process import STATUS_AFTER_ERROR, end_with_parent, one_line, write_to_log
+from bench.measure.process import one_line, run_rank, wait_to_begin
+from bench.records import Json
 
 # Repetitions of a strategy's calls alone, and of a rung of the ladder; one more comes before them.
 REPEATS = 5
@@ -52,26 +51,17 @@ BATCHES = 4
 
 
 def main(seat: Seat, job: TrainingJob) -> None:
-    """Entry of a rank's process. Never returns: it leaves by `os._exit`, so no teardown can block it."""
-    end_with_parent(seat)
-    write_to_log(seat, job.log)
-    status = 0
-    try:
-        scenario = job.bout.scenario
-        torch.set_num_threads(scenario.threads)
-        with joined(seat, scenario.backend, job.plan.timeout_s) as group:
-            group.gather(group.rank)
-            seat.send({"kind": "ready", "facts": facts(group, scenario.backend)})
-            seat.wait_for_word()
-            _Bout(seat, job, group).measure()
-        seat.send({"kind": "done"})
-    except BaseException as error:
-        traceback.print_exc()
-        seat.send({"kind": "error", "text": one_line(error)})
-        status = STATUS_AFTER_ERROR
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+    """Entry of a rank's process; never returns."""
+    run_rank(seat, job.log, lambda: _work(seat, job))
+
+
+def _work(seat: Seat, job: TrainingJob) -> Json:
+    scenario = job.bout.scenario
+    torch.set_num_threads(scenario.threads)
+    with joined(seat, scenario.backend, job.plan.timeout_s) as group:
+        wait_to_begin(seat, group, lambda: facts(group, scenario.backend))
+        _Bout(seat, job, group).measure()
+    return {}
 
 
 class _Bout:
