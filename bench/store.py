@@ -42,6 +42,7 @@ LOG = "log.txt"
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
@@ -175,16 +176,7 @@ def read(path: Path) -> Run:
     manifest = read_manifest(path)
     if is_training(manifest):
         raise StoreError(f"{path}: a run of the gradient benchmark, which this verb does not read (report does)")
-    plan = _read_json(path / PLAN, dict)
-    samples, warnings = _read_lines(path / SAMPLES, encoding.samples_from_line)
-    return Run(
-        path=path,
-        manifest=manifest,
-        plan=_understood(path / PLAN, lambda: encoding.plan_from_json(plan)),
-        environment=_read_json(path / ENVIRONMENT, list),
-        samples=samples,
-        warnings=warnings,
-    )
+    return Run(path, manifest, *_contents(path, encoding.plan_from_json, encoding.samples_from_line))
 
 
 def is_training(manifest: Json) -> bool:
@@ -197,16 +189,7 @@ def read_training(path: Path) -> TrainingRun:
     from bench.gradients import encoding as of_training  # here: `list` does not need pydantic
 
     manifest = read_manifest(path)
-    plan = _read_json(path / PLAN, dict)
-    facts, warnings = _read_lines(path / SAMPLES, of_training.fact_from_line)
-    return TrainingRun(
-        path=path,
-        manifest=manifest,
-        plan=_understood(path / PLAN, lambda: of_training.plan_from_json(plan)),
-        environment=_read_json(path / ENVIRONMENT, list),
-        facts=facts,
-        warnings=warnings,
-    )
+    return TrainingRun(path, manifest, *_contents(path, of_training.plan_from_json, of_training.fact_from_line))
 
 
 def read_manifest(path: Path) -> Json:
@@ -253,6 +236,15 @@ def find(root: Path, run: str | None) -> Path:
     if not matches:
         raise StoreError(f"{run}: no such run, neither as a folder nor below {root} (see: list)")
     return matches[-1]
+
+
+def _contents(
+    path: Path, plan_of: Callable[[Json], P], fact_of: Callable[[bytes], T]
+) -> tuple[P, list[Json], list[T], tuple[str, ...]]:
+    """Plan, environment, facts and warnings of a run's folder."""
+    plan = _read_json(path / PLAN, dict)
+    facts, warnings = _read_lines(path / SAMPLES, fact_of)
+    return _understood(path / PLAN, lambda: plan_of(plan)), _read_json(path / ENVIRONMENT, list), facts, warnings
 
 
 def _read_lines(path: Path, understand: Callable[[bytes], T]) -> tuple[list[T], tuple[str, ...]]:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.conclusions import Summary
+from bench.present.report import page_name
 from bench.records import Run
 from bench.units import format_bytes, format_seconds
 
@@ -44,6 +45,15 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path.with_suffix(".png"))
     figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
     figure.savefig(path.with_suffix(".svg"))
+
+
+def save_pages(figures: Sequence[Figure], folder: Path, name: str, most_pages: int) -> None:
+    """The pages of one picture; those that an earlier drawing left behind are removed."""
+    for number, figure in enumerate(figures, start=1):
+        save(figure, folder / page_name(name, number))
+    for number in range(len(figures) + 1, most_pages + 1):
+        for suffix in (".png", ".svg"):
+            (folder / page_name(name, number)).with_suffix(suffix).unlink(missing_ok=True)
 
 
 def framed(question: str, what: str) -> tuple[Figure, Axes]:

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from bench.conclusions import Analysis
 from bench.present import operation_plots, run_plots, size_plots
-from bench.present.canvas import STYLE, save
-from bench.present.report import MOST_PAGES, PICTURES, Picture, page_name, pictures_in
+from bench.present.canvas import STYLE, save_pages
+from bench.present.report import MOST_PAGES, PICTURES, Picture, pictures_in
 from bench.records import Run
 
 Drawing = Callable[[Run, Analysis], list[Figure]]
@@ -35,10 +35,5 @@ def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
         for name in PICTURES:
-            figures = DRAWINGS[name](run, analysis)
-            for number, figure in enumerate(figures, start=1):
-                save(figure, folder / page_name(name, number))
-            for number in range(len(figures) + 1, MOST_PAGES + 1):
-                for suffix in (".png", ".svg"):
-                    (folder / page_name(name, number)).with_suffix(suffix).unlink(missing_ok=True)
+            save_pages(DRAWINGS[name](run, analysis), folder, name, MOST_PAGES)
     return pictures_in(folder)

@@ -6,7 +6,7 @@ through a Markdown renderer, with the pictures inside, so that one file can be m
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -47,12 +47,15 @@ def page_name(name: str, number: int) -> str:
     return name if number == 1 else f"{name}-{number}"
 
 
-def pictures_in(folder: Path) -> list[Picture]:
-    """The pictures that have been drawn, page by page, in the order of the report."""
+def pictures_in(folder: Path, titles: Mapping[str, str] = PICTURES, most_pages: int = MOST_PAGES) -> list[Picture]:
+    """The pictures that have been drawn, page by page, in the order of the report.
+
+    titles: file name without suffix → title, of all that may have been drawn.
+    """
     return [
         (title if number == 1 else f"{title}, page {number}", page_name(name, number))
-        for name, title in PICTURES.items()
-        for number in range(1, MOST_PAGES + 1)
+        for name, title in titles.items()
+        for number in range(1, most_pages + 1)
         if (folder / f"{page_name(name, number)}.png").is_file()
     ]
 

@@ -11,10 +11,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from bench.gradients.conclusions import Comparison, TrainingAnalysis
-from bench.present.canvas import STYLE, save
+from bench.present.canvas import STYLE, save_pages
 from bench.present.gradients import size_plots, step_plots, timeline_plots
 from bench.present.gradients.report import MOST_PAGES, PICTURES, pictures_in
-from bench.present.report import Picture, page_name
+from bench.present.report import Picture
 
 
 def _of_each(drawn: Callable[[Comparison], list[Figure]]) -> Callable[[TrainingAnalysis], list[Figure]]:
@@ -34,10 +34,5 @@ def draw(analysis: TrainingAnalysis, folder: Path) -> list[Picture]:
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
         for name in PICTURES:
-            figures = DRAWINGS[name](analysis)[:MOST_PAGES]
-            for number, figure in enumerate(figures, start=1):
-                save(figure, folder / page_name(name, number))
-            for number in range(len(figures) + 1, MOST_PAGES + 1):
-                for suffix in (".png", ".svg"):
-                    (folder / page_name(name, number)).with_suffix(suffix).unlink(missing_ok=True)
+            save_pages(DRAWINGS[name](analysis)[:MOST_PAGES], folder, name, MOST_PAGES)
     return pictures_in(folder)

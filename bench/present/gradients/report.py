@@ -10,9 +10,10 @@ from typing import Any
 
 from bench.gradients.conclusions import Comparison, TrainingAnalysis
 from bench.gradients.records import TrainingPlan, TrainingRun
+from bench.present import report
 from bench.present.gradients import sections, tables
 from bench.present.gradients.labels import cell, scenario_text, seconds
-from bench.present.report import Picture, duration, machine_lines, page_name
+from bench.present.report import Picture, duration, machine_lines
 from bench.present.tables import lines
 
 # File name without suffix → title, in the order of the report.
@@ -42,12 +43,7 @@ COLUMNS = (
 
 def pictures_in(folder: Path) -> list[Picture]:
     """The pictures that have been drawn, page by page, in the order of the report."""
-    return [
-        (title if number == 1 else f"{title}, page {number}", page_name(name, number))
-        for name, title in PICTURES.items()
-        for number in range(1, MOST_PAGES + 1)
-        if (folder / f"{page_name(name, number)}.png").is_file()
-    ]
+    return report.pictures_in(folder, PICTURES, MOST_PAGES)
 
 
 def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Picture], address: str) -> str:
