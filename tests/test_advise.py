@@ -15,8 +15,8 @@ from bench import intervals, store
 from bench.conclusions import Summary
 from bench.errors import ConfigError
 from bench.gradients import encoding, links, planner
-from bench.gradients.planner import Curve, Profile
-from bench.gradients.profiles import from_timeline
+from bench.gradients.curve import Curve
+from bench.gradients.profiles import Profile, from_timeline
 from bench.gradients.records import REFERENCE, Strategy
 from bench.present.gradients import advice
 from bench.records import Case

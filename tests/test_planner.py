@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from bench.errors import BenchError
 from bench.gradients import planner
-from bench.gradients.planner import Curve, Profile, exposed
+from bench.gradients.curve import Curve
+from bench.gradients.planner import exposed
 from bench.gradients.presets import PRESETS, gradients
-from bench.gradients.profiles import from_timeline, shape_only
+from bench.gradients.profiles import Profile, from_timeline, shape_only
 from bench.gradients.records import Gradient, RankLine, Timeline
 
 LINK = Curve.of_link(2e-3, 1e9)

@@ -11,7 +11,7 @@ from bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from bench.gradients.links import Known
-    from bench.gradients.planner import Profile
+    from bench.gradients.profiles import Profile
 
 BACKWARD = "60ms"
 

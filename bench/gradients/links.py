@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.errors import ConfigError
-from bench.gradients.planner import Curve
+from bench.gradients.curve import Curve
 from bench.records import Case, case_order
 from bench.units import format_bytes, format_rate, format_seconds, parse_link
 

@@ -1,14 +1,47 @@
 """When each gradient becomes ready: of a model that is not there, by its shape, or as a run has recorded it.
 
-In: a preset, or a `Timeline`. Out: a `planner.Profile`. Runs no model.
+In: a preset, or a `Timeline`. Out: a `Profile`. Runs no model.
 """
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bench.errors import BenchError
-from bench.gradients.planner import Profile
 from bench.gradients.presets import Preset, gradients
 from bench.gradients.records import Gradient, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Gradients in the order in which they become ready; the last one ends backward.
+
+    ready_s: from the beginning of the step, or of backward. order: which number each has where it is registered.
+    """
+
+    nbytes: tuple[int, ...]
+    ready_s: tuple[float, ...]
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> Profile:
+        """From gradients in the order of registration; of two that are ready at once the later registered is first.
+
+        Those of no bytes are left out: nothing is sent of them. Raises BenchError if none is left.
+        """
+        known = [i for i, size in enumerate(nbytes) if size > 0]
+        if not known or not all(math.isfinite(ready_s[i]) for i in known):
+            raise BenchError("a profile needs one gradient at least, and a time at which each of them is ready")
+        order = sorted(known, key=lambda i: (ready_s[i], -i))
+        return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
+
+    @property
+    def total(self) -> int:
+        return sum(self.nbytes)
 
 
 def shape_only(preset: Preset, backward_s: float, itemsize: int = 4) -> Profile:

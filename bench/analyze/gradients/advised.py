@@ -10,7 +10,8 @@ import numpy as np
 
 from bench.errors import BenchError
 from bench.gradients.conclusions import Advice
-from bench.gradients.planner import Curve, advise
+from bench.gradients.curve import Curve
+from bench.gradients.planner import advise
 from bench.gradients.profiles import from_timeline
 from bench.gradients.records import REFERENCE, Alone, Rung, Scenario, Timeline
 
