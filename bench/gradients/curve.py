@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from bench.errors import BenchError
+from bench.gradients.records import Link
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +38,18 @@ class Curve:
     def of_link(cls, latency_s: float, bytes_per_s: float) -> Curve:
         """α–β: latency_s + bytes / bytes_per_s."""
         return cls((0.0,), (latency_s,), 1 / bytes_per_s)
+
+    @classmethod
+    def emulated(cls, link: Link) -> Curve:
+        """What an emulated link takes."""
+        if link.points:
+            return cls.through(*zip(*link.points, strict=True))
+        return cls.of_link(link.latency_s, link.bytes_per_s)
+
+    def as_link(self) -> Link:
+        """An emulated link that takes as long."""
+        points = tuple(zip(self.sizes[1:], self.times_s[1:], strict=True))
+        return Link(self.latency_s, 1 / self.slope_s, points)
 
     @classmethod
     def through(cls, sizes: Sequence[float], times_s: Sequence[float]) -> Curve:
