@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NO_FLAGS = Given(Asked({}))
 # What the end of a run needs; loaded while the fork server loads torch, so that it costs no time.
-LOADED_MEANWHILE = ("bench.analyze.conclude", "ruptures", "bench.present.report", "bench.present.plots")
+LOADED_MEANWHILE = ("bench.analyze.conclude", "bench.present.report")
 
 
 @verb
@@ -124,10 +124,19 @@ def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "L
             starter = ByBackend() if lead is None else contextlib.nullcontext(lead.launcher)
             session = kept_session(path, sessions, lead.facts() if lead else {})
             with session as launches, starter as entered, Bar(console, plan.total, len(done)) as bar:
-                loading = threading.Thread(target=load_all, args=(LOADED_MEANWHILE,), daemon=True)
+                loading = threading.Thread(target=_load, args=(plan, plots), daemon=True)
                 loading.start()
                 sweep(plan, done, entered, journal.append, path / store.LOG, launches.append, bar, loading.join)
     return _conclude(path, plots)
+
+
+def _load(plan: Plan, plots: bool) -> None:
+    """What the end of this run needs, and no more: a core that the fork server could use may be all there is."""
+    load_all(LOADED_MEANWHILE)
+    from bench.analyze.steady import FEWEST
+
+    times = plan.sampling.iterations
+    load_all(["ruptures"] * (times is None or times >= FEWEST) + ["bench.present.plots"] * plots)
 
 
 def _conclude(path: Path, plots: bool) -> int:
