@@ -3,16 +3,20 @@
 `cli` starts a process for each command, as a user does: for tests of what a process does or leaves behind.
 `warm` runs the same commands in this process, and its ranks come from one fork server that all tests share:
 for everything else. A command then costs neither the loading of the packages (1 to 2 s) nor that of torch (3 s).
+`called_once` is for commands that take long and of which several tests want to see the result: they share it.
 `launcher` is for what starts ranks without a command. A test must not enter a `Launcher` of its own: a process
 has one fork server, and leaving the launcher ends it.
 """
 
 import contextlib
+import functools
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +125,26 @@ def ended_after(seconds: float):
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory) -> Path:
+    """What a command of the README needs, where its results do no harm."""
+    place = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "configs", place / "configs")
+    shutil.copytree(ROOT / "docs", place / "docs")
+    return place
+
+
+@pytest.fixture(scope="session")
+def called_once(checkout: Path) -> Callable[[str], subprocess.CompletedProcess]:
+    """Call a command in a process of its own, in the checkout, when the first test asks for it."""
+
+    @functools.cache
+    def called(arguments: str) -> subprocess.CompletedProcess:
+        return CommandLine(checkout)(*arguments.split())
+
+    return called
 
 
 @pytest.fixture

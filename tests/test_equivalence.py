@@ -33,17 +33,17 @@ MISTAKES = {
 }
 
 
-def test_everything_holds_on_two_ranks(warm):
-    done = warm("equivalence")
+def test_everything_holds_on_two_ranks(called_once, checkout):
+    done = called_once("equivalence")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "HOLDS (2 ranks, 24 steps)" in done.stdout
     assert "`x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1`" in done.stdout
-    document = (warm.folder / "plots/equivalence/equivalence.md").read_text()
+    document = (checkout / "plots/equivalence/equivalence.md").read_text()
     for case in CASES:
         assert f"| {case.name}, {case.dtype} " in document
     if torch.cuda.device_count() < 2:
         assert "not tried: needs two GPUs" in document
-    assert (warm.folder / "plots/equivalence/losses.png").stat().st_size > 10_000
+    assert (checkout / "plots/equivalence/losses.png").stat().st_size > 10_000
 
 
 def test_every_mistake_of_the_ranks_is_noticed(launcher):

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, CommandLine
 
 
 @pytest.mark.parametrize("buffers", ["rotate", "hot", "flush"])
@@ -30,9 +30,12 @@ def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iter
     assert ",,,," in next(row for row in table if row.startswith("all_reduce/gloo/n2/float32/4096"))
 
 
-def test_ranks_listen_on_loopback_only_and_leave_nothing_behind(cli):
-    config = cli.config()
-    process = cli.start("run", config, "--no-plots", "--set", "sampling.iterations=800", "--set", "sizes=[1MiB]")
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A run as a user starts it, from a folder of its own, and on which addresses its ranks listened."""
+    cli = CommandLine(tmp_path_factory.mktemp("watched"))
+    sets = ["--set", "sampling.iterations=400", "--set", "sizes=[1MiB]"]
+    process = cli.start("run", cli.config(), "--no-plots", *sets)
     listening: set[str] = set()
     while process.poll() is None and len(listening) == 0:
         for child in psutil.Process(process.pid).children(recursive=True):
@@ -42,10 +45,15 @@ def test_ranks_listen_on_loopback_only_and_leave_nothing_behind(cli):
                 continue
             listening |= {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
         time.sleep(0.05)
-    process.communicate(timeout=60)
-    assert listening <= {"127.0.0.1", "::1"} and listening
-    assert process.returncode == 0
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
     assert_nothing_left(cli)
+    return cli, listening
+
+
+def test_ranks_listen_on_loopback_only_and_leave_nothing_behind(watched):
+    _, listening = watched
+    assert listening <= {"127.0.0.1", "::1"} and listening
 
 
 def test_the_measured_numbers_are_those_of_the_samples(warm):
@@ -71,9 +79,8 @@ def test_a_late_rank_is_seen_in_the_arrivals(warm):
         assert (samples.timed.duration_ns[:, 0] > samples.timed.duration_ns[:, 1]).mean() > 0.6
 
 
-def test_it_works_from_any_folder_and_the_parent_loads_no_torch(cli):
-    done = cli("run", cli.config(), "--no-plots")
-    assert done.returncode == 0
+def test_it_works_from_any_folder_and_the_parent_loads_no_torch(watched):
+    cli, _ = watched
     assert cli.only_run().environment[0]["launches"][0]["ready_s"] < 60
     code = "import sys; sys.argv=['x','report']; import run_bench\nrun_bench.main()\n"
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
@@ -92,32 +99,34 @@ def assert_nothing_left(cli, seconds: float = 5.0) -> None:
         probe.bind(("127.0.0.1", 0))
 
 
-def test_variables_reach_the_ranks_and_only_them(cli):
+def test_variables_reach_the_ranks_and_only_them(warm):
     sets = ["env={GLOO_COLLBENCH: [one, two]}", "sizes=[4KiB]", "groups=[world, strided:1]", "calls=[sync, async]"]
     arguments = [part for text in sets for part in ("--set", text)]
-    done = cli("run", cli.config(), "--no-plots", *arguments)
+    done = warm("run", warm.config(), "--no-plots", *arguments)
     assert done.returncode == 0, done.stderr
-    run = cli.only_run()
+    run = warm.only_run()
     assert len(run.samples) == 2 * 2 * 2
     for launch in run.environment[0]["launches"]:
         assert launch["ranks"][0]["variables"]["GLOO_COLLBENCH"] in {"one", "two"}
     assert "GLOO_COLLBENCH" not in run.environment[0]["host"]["variables"]
 
 
-@pytest.mark.parametrize(("sent", "news"), [(b"", ""), (b"\x80\x05N.no pickle of a process", "Traceback")])
-def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing(sent, news):
+def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing():
     """And one that got the wrong ones does."""
     code = (
         "import os, sys\n"
         "from multiprocessing import forkserver\n"
         "from bench.measure.launcher import PRELOAD\n"
         "forkserver.set_forkserver_preload(PRELOAD)\n"
-        "status, orders = forkserver.connect_to_new_process([])\n"
-        "forkserver.read_signed(status)\n"
-        f"os.write(orders, {sent!r})\n"
-        "os.close(orders)\n"
-        "print(forkserver.read_signed(status))\n"
+        "for sent in (b'', b'\\x80\\x05N.no pickle of a process'):\n"
+        "    status, orders = forkserver.connect_to_new_process([])\n"
+        "    forkserver.read_signed(status)\n"
+        "    os.write(orders, sent)\n"
+        "    os.close(orders)\n"
+        "    print(forkserver.read_signed(status), flush=True)\n"
+        "    print('the next', file=sys.stderr, flush=True)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.returncode == 0 and done.stdout == "1\n"
-    assert news in done.stderr and (news or not done.stderr)
+    assert done.returncode == 0 and done.stdout == "1\n1\n"
+    interrupted, misled, rest = done.stderr.split("the next\n")
+    assert (interrupted, rest) == ("", "") and "Traceback" in misled

@@ -4,9 +4,7 @@ The first command of each verb runs in a process of its own, which finds what an
 """
 
 import re
-import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -26,21 +24,11 @@ def test_the_readme_shows_commands():
     assert {line.split()[0] for line in LINES} <= {"python", "make", "git", "cd"}
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """What a command of the README needs, where its results do no harm."""
-    place = tmp_path_factory.mktemp("readme")
-    shutil.copytree(ROOT / "configs", place / "configs")
-    shutil.copytree(ROOT / "docs", place / "docs")
-    return place
-
-
 @pytest.mark.parametrize("line", COMMANDS)
-def test_command(line, checkout, launcher):
+def test_command(line, checkout, called_once, launcher):
     arguments = line.replace("python run_bench.py", "").split()
     if line in FIRST_OF_VERB:
-        command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
-        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=120)
+        done = called_once(" ".join(arguments))
     else:
         done = called_here(checkout, launcher, (*arguments, *quick(arguments)))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ import pytest
 from bench import store
 from bench.analyze.gradients.compared import analyse
 from bench.gradients.records import Alone, Checked, Round, Timeline
+from conftest import CommandLine
 
 BASE = """
 benchmark: training
@@ -58,28 +59,40 @@ def test_every_strategy_is_checked_and_measured(warm):
     assert json.loads((run.path / "trace.json").read_text())["traceEvents"]
 
 
-@pytest.mark.parametrize(
-    ("name", "invariants"),
-    [
-        ("Sum", {"I2"}),
-        ("Forgetful", {"I1", "I2"}),
-        ("Rounded", {"I3"}),
-        ("NoStart", {"I1", "I9"}),
-        ("Raising", {"runs"}),
-    ],
-)
-def test_a_wrong_synchroniser_is_refused_a_number(warm, name, invariants):
-    done, run = measured(warm, f'flat, {{import: "broken_syncs:{name}"}}')
+WRONG = {
+    "Sum": {"I2"},
+    "Forgetful": {"I1", "I2"},
+    "Rounded": {"I3"},
+    "NoStart": {"I1", "I9"},
+    "Raising": {"runs"},
+}
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory, launcher):
+    """One run of all that is wrong, beside one that is right."""
+    warm = CommandLine(tmp_path_factory.mktemp("refused"), launcher)
+    wrong = [f'{{import: "broken_syncs:{name}"}}' for name in WRONG]
+    return warm, *measured(warm, ", ".join(["flat", *wrong, "{plan: {buckets: [64KiB]}}"]))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_synchroniser_is_refused_a_number(refused, name):
+    _, done, run = refused
     assert done.returncode == 1 and "failed: " in done.stderr
-    assert invariants <= failures(run)[f"broken_syncs:{name}"]
+    assert WRONG[name] <= failures(run)[f"broken_syncs:{name}"]
     rounds = [fact for fact in run.facts if isinstance(fact, Round)]
     assert rounds and all({s.strategy for s in one.stretches} >= {"none", "flat"} for one in rounds)
     assert not any(s.strategy.startswith("broken") for one in rounds for s in one.stretches)
 
 
-def test_a_plan_must_fit_the_model(warm):
-    done, run = measured(warm, "flat, {plan: {buckets: [64KiB]}}")
-    assert done.returncode == 1 and failures(run) == {"plan [64 KiB]": {"runs"}}
+def test_a_plan_must_fit_the_model(refused):
+    _, done, run = refused
+    assert done.returncode == 1 and failures(run)["plan [64 KiB]"] == {"runs"}
+
+
+def test_what_is_right_is_not_refused_beside_what_is_wrong(refused):
+    assert set(failures(refused[2])) == {*(f"broken_syncs:{name}" for name in WRONG), "plan [64 KiB]"}
 
 
 def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
@@ -128,8 +141,8 @@ def test_what_this_machine_cannot_measure_is_said(warm, backend):
     assert done.returncode == 3 and "nothing can be measured here" in done.stderr
 
 
-def test_a_training_run_is_listed_and_not_compared(warm):
-    _, run = measured(warm, "flat")
+def test_a_training_run_is_listed_and_not_compared(refused):
+    warm, _, run = refused
     assert run.name in warm("list").stdout
     refused = warm("diagnose")
     assert refused.returncode == 2 and "gradient benchmark" in refused.stderr
