@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,14 @@ def called_here(
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_bench.main()
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def ranks_left(seconds: float = 5.0) -> list[psutil.Process]:
+    """Which ranks of the fork server that tests share do not end."""
+    deadline = time.monotonic() + seconds
+    while (found := [rank for server in fork_servers() for rank in server.children()]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 @contextlib.contextmanager

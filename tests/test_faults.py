@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import TINY, CommandLine
+from conftest import TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
 
 # What rank 1 does at this size, and what must be said of it.
@@ -28,16 +28,16 @@ UNHARMED = {512, 65536}
 @pytest.fixture(scope="module")
 def harmed(tmp_path_factory, launcher):
     """One run with every fault at a size of its own, in two world sizes, and its report."""
-    cli = CommandLine(tmp_path_factory.mktemp("harmed"))
+    warm = CommandLine(tmp_path_factory.mktemp("harmed"), launcher)
     faults = [f"{{do: {do}, rank: 1, iteration: 4, size: {size}}}" for do, (size, *_) in PLANTED.items()]
     sizes = sorted(UNHARMED | {size for size, *_ in PLANTED.values()})
     settings = [f"faults=[{', '.join(faults)}]", f"sizes={sizes}", "world_sizes=[2, 3]", "timeout=2s"]
     began = time.monotonic()
-    done = cli("run", cli.config(), "--no-plots", *(word for setting in settings for word in ("--set", setting)))
+    done = warm("run", warm.config(), "--no-plots", *(word for setting in settings for word in ("--set", setting)))
     assert time.monotonic() - began < 60
     assert done.returncode == 1
-    assert_nothing_left(cli)
-    return cli.only_run(), CommandLine(cli.folder, launcher)("report", "--format", "markdown").stdout
+    assert not ranks_left()
+    return warm.only_run(), warm("report", "--format", "markdown").stdout
 
 
 @pytest.mark.parametrize("do", PLANTED)
@@ -180,16 +180,16 @@ def test_two_runs_at_once_do_not_meet_and_each_notices_the_other(cli):
 
 
 def test_a_disk_that_fills_while_measuring(small_disk, launcher):
-    cli, warm = CommandLine(small_disk), CommandLine(small_disk, launcher)
+    warm = CommandLine(small_disk, launcher)
     (small_disk / "filler").write_bytes(bytes(16 * 1024))
     # 7 kB a case: twice what is left beside the run's other files.
     text = TINY.replace("launches: 1", "launches: 3").replace("iterations: 8", "iterations: 200")
-    done = cli("run", cli.config(text), "--no-plots")
+    done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 2, done.stderr
     assert "the disk is full; what was measured is kept" in done.stderr and "Traceback" not in done.stderr
-    run = cli.only_run()
+    run = warm.only_run()
     assert 0 < len(run.samples) < run.plan.total and not run.warnings
-    assert_nothing_left(cli)
+    assert not ranks_left()
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     assert warm("run", "--resume", "tiny", "--no-plots").returncode == 0
-    assert len(cli.only_run().samples) == run.plan.total
+    assert len(warm.only_run().samples) == run.plan.total
