@@ -23,7 +23,7 @@ from bench.measure.mpirun import MEMORY, MpiLauncher
 from bench.measure.sweep import sweep
 from bench.present import report
 from bench.records import Case, Samples
-from conftest import TINY, invented_run, samples
+from conftest import TINY, invented_run, ranks_left, samples
 from proof.rig import Rig, _Nobody
 from test_faults import MANY, wait_for_samples
 from test_measure import assert_nothing_left
@@ -119,7 +119,7 @@ def test_settings_reach_mpi_and_deadlines_are_met_or_counted(mpi, tmp_path):
 
 
 @needs_mpi
-def test_faults_are_named_as_on_gloo(cli):
+def test_faults_are_named_as_on_gloo(warm, monkeypatch):
     """Each costs its case only. On a rank of MPI nobody else notices that it has gone: the supervisor does."""
     wanted = {
         4: ("raise", "raised", "planted fault"),
@@ -131,16 +131,16 @@ def test_faults_are_named_as_on_gloo(cli):
         256: ("late", None, ""),
         512: ("slow", None, ""),
     }
-    cli.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
     faults = ", ".join(
         f"{{do: {do}, rank: 1, iteration: 4, size: {kib}KiB, delay: 20ms}}" for kib, (do, *_) in wanted.items()
     )
     sizes = f"sizes=[{', '.join(f'{kib}KiB' for kib in wanted)}]"
-    done = cli(
-        "run", cli.config(MPI), "--no-plots", "--set", sizes, "--set", f"faults=[{faults}]", "--set", "timeout=2s"
+    done = warm(
+        "run", warm.config(MPI), "--no-plots", "--set", sizes, "--set", f"faults=[{faults}]", "--set", "timeout=2s"
     )
     assert done.returncode == 1, done.stderr
-    run = cli.only_run()
+    run = warm.only_run()
     assert run.manifest["status"] == "complete"
     by_size = {one.case.size_bytes // 1024: one for one in run.samples}
     for kib, (do, kind, words) in wanted.items():
@@ -150,7 +150,8 @@ def test_faults_are_named_as_on_gloo(cli):
     for kib in (256, 512):  # whoever comes late waits for nobody; who is slow inside the call keeps the others waiting
         victim, culprit = by_size[kib].timed.duration_ns[5:].T
         assert (victim > 15e6).all() and ((culprit > 15e6).all() if kib == 512 else (culprit < victim).all())
-    assert_nothing_left(cli)
+    assert_nothing_left(warm)
+    assert not ranks_left()
 
 
 def ranks_and_mpirun(pid: int) -> tuple[list[psutil.Process], list[psutil.Process]]:
@@ -166,6 +167,7 @@ def ranks_and_mpirun(pid: int) -> tuple[list[psutil.Process], list[psutil.Proces
 @needs_mpi
 def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
     before = in_memory()
+    cli.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
     process = cli.start("run", cli.config(MPI.replace("launches: 1", "launches: 500")), "--no-plots")
     wait_for_samples(cli, 2)
     found, remarks, deadline = 0, "", time.monotonic() + 30
@@ -195,6 +197,7 @@ def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
 @needs_mpi
 def test_ctrl_c_leaves_nothing_and_what_was_measured_is_kept(cli):
     before = in_memory()
+    cli.environment["OMPI_MCA_mpi_yield_when_idle"] = "1"
     process = cli.start("run", cli.config(MANY.replace("[gloo]", "[gloo, mpi]")), "--no-plots", start_new_session=True)
     wait_for_samples(cli, 3)
     os.killpg(process.pid, signal.SIGINT)
