@@ -1,8 +1,9 @@
 """Ranks that walk through cases without timing them: each is called, checked, spoilt on purpose and checked again."""
 
+import contextlib
 import traceback
 
-from bench.measure import timing, workload
+from bench.measure import environment, timing, workload
 from bench.measure.join import joined
 from bench.measure.launcher import Seat
 from bench.measure.moves import Arena
@@ -17,6 +18,9 @@ POOL_BYTES = 2 * 1920
 def walk(seat: Seat, cases: list[Case]) -> None:
     """Tell the parent, for each case, what was wrong before and after it was spoilt."""
     try:
+        if cases[0].backend == "gloo":
+            with contextlib.suppress(OSError):  # without, most of its time is waiting for a turn
+                environment.use_realtime()
         with joined(seat, cases[0].backend, 60.0) as group:
             arena = Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device)
             seat.send({"kind": "walked", "cases": {case.key: _walk(case, group, arena) for case in cases}})
