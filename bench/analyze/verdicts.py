@@ -64,6 +64,15 @@ def ratios(cases: Sides) -> list[Interval]:
     return [Interval(m, a, b, "over launches") for m, a, b in zip(middle, low, high, strict=True)]
 
 
+def judge(before: Sequence[Floats], after: Sequence[Floats], smallest: float) -> list[tuple[Interval, str, int | None]]:
+    """Of each case the ratio, the verdict, and how many further launches would decide."""
+    if not before:
+        return []
+    cases = sides(before, after)
+    further = further_launches(cases, smallest)
+    return list(zip(ratios(cases), decide(cases, smallest).tolist(), further, strict=True))
+
+
 def decide(cases: Sides, smallest: float, further: int | NDArray[np.int64] = 0) -> Texts:
     """A verdict a case. `smallest`: the relative change that matters, such as 0.05.
 
