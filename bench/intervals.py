@@ -25,8 +25,6 @@ CONFIDENCE = 0.95
 FEWEST_FOR_MEDIAN = 6
 # Few, so that each is longer than what correlates: gloo on two cores keeps a mode for some 20 to 50 iterations.
 BATCHES, FEWEST_PER_BATCH = 5, 8
-# No launches agree better than the clock that they were timed with ticks.
-TICK_S = 1e-9
 NORMAL_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 # Smallest counts at which an order statistic bounds the percentile from above with 95 %.
 FEWEST_FOR_PERCENTILE = {90: 36, 95: 72, 99: 368}
@@ -137,16 +135,8 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     return _from_logs(center, down, up, "within-run")
 
 
-def difference_of_means(before: Floats, after: Floats) -> Interval:
-    """AFTER − BEFORE, from one value a launch (two or more a side), Welch's t; values may be negative."""
-    a, b = (max(float(np.var(side, ddof=1)), TICK_S**2) / len(side) for side in (before, after))
-    freedom = (a + b) ** 2 / (a**2 / (len(before) - 1) + b**2 / (len(after) - 1))
-    half, center = _t_half_width(a + b, freedom), float(np.mean(after) - np.mean(before))
-    return Interval(center, center - half, center + half, "over launches")
-
-
 def difference_of_intervals(before: Interval, after: Interval) -> Interval:
-    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. Resolves nothing, as above."""
+    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. Resolves nothing either."""
     down = float(np.hypot(before.high - before.value, after.value - after.low))
     up = float(np.hypot(before.value - before.low, after.high - after.value))
     center = after.value - before.value

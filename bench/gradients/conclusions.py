@@ -120,8 +120,8 @@ class TrainingAnalysis:
 class ExposedChange:
     """Exposed communication of one strategy in two runs. difference: after − before, with its interval.
 
-    resolved: False where the difference may be nothing: its interval holds 0, or it is within what two copies of one
-    strategy differ by in either run, or too few launches were made to know.
+    resolved: False where the difference may be nothing: by a test over all strategies at once, or because two copies
+    of one strategy differ by as much in either run, or because too few launches were made to know.
     """
 
     before: Interval

@@ -7,7 +7,7 @@ Rounds that others disturbed are left out as in a run's own report (`rounds.kept
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench import intervals
 from bench.analyze import verdicts
@@ -52,10 +52,6 @@ class Side:
     noise_s: float
     steps: Series
     exposed: Series
-
-    @property
-    def enough(self) -> bool:
-        return len(self.steps) >= LAUNCHES_FOR_INTERVAL
 
 
 Pair = tuple[Side, Side]
@@ -140,46 +136,50 @@ def _why_untried(key: Key, run: TrainingRun) -> str:
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
 def _changes(pairs: Sequence[Pair], min_change: float, noise_floor: float | None) -> list[StepChange]:
+    exposed = _exposed(pairs)
     tested = iter(_tested([pair for pair in pairs if _several(pair)], min_change))
-    return [next(tested) if _several(pair) else _pooled(*pair, min_change, noise_floor) for pair in pairs]
+    changes = [next(tested) if _several(pair) else _pooled(*pair, min_change, noise_floor) for pair in pairs]
+    return [replace(change, exposed=moved) for change, moved in zip(changes, exposed, strict=True)]
 
 
 def _several(pair: Pair) -> bool:
-    return all(side.enough for side in pair)
+    return min(len(side.steps) for side in pair) >= LAUNCHES_FOR_INTERVAL
 
 
 def _tested(pairs: Sequence[Pair], min_change: float) -> Iterator[StepChange]:
     before, after = ([medians(pair[side].steps) for pair in pairs] for side in (0, 1))
     judged = verdicts.judge(before, after, min_change)
-    for (old, new), a, b, (ratio, verdict, further) in zip(pairs, before, after, judged, strict=True):
+    for (old, _), a, b, (ratio, verdict, further) in zip(pairs, before, after, judged, strict=True):
         # geometric means, as of collectives, so that their ratio is the ratio
         steps = intervals.launch_interval(a), intervals.launch_interval(b)
-        yield StepChange(old.scenario, old.outcome.label, *steps, ratio, verdict, _exposed(old, new), further)
+        yield StepChange(old.scenario, old.outcome.label, *steps, ratio, verdict, further_launches=further)
 
 
 def _pooled(old: Side, new: Side, min_change: float, noise_floor: float | None) -> StepChange:
     before, after = estimate(old.steps), estimate(new.steps)
     verdict, ratio = verdicts.by_noise_floor(before, after, min_change, noise_floor)
     note = FEW_LAUNCHES + ("" if noise_floor is None else f"; rests on the stated {noise_floor:.0%}")
-    return StepChange(old.scenario, old.outcome.label, before, after, ratio, verdict, _exposed(old, new), None, note)
+    return StepChange(old.scenario, old.outcome.label, before, after, ratio, verdict, note=note)
 
 
-def _exposed(old: Side, new: Side) -> ExposedChange | None:
+# ── exposed communication ────────────────────────────────────────────────────────────────────────
+def _exposed(pairs: Sequence[Pair]) -> list[ExposedChange | None]:
+    several = [pair for pair in pairs if min(len(side.exposed) for side in pair) >= LAUNCHES_FOR_INTERVAL]
+    before, after = ([medians(pair[side].exposed) for pair in several] for side in (0, 1))
+    found = dict(zip(map(id, several), verdicts.differences(before, after), strict=True))
+    return [_moved(*pair, found.get(id(pair))) for pair in pairs]
+
+
+def _moved(old: Side, new: Side, tested: tuple[Interval, bool] | None) -> ExposedChange | None:
+    """tested: the difference over launches, and whether it is one; None where launches are too few."""
     if not (old.exposed and new.exposed):
         return None
     before, after = estimate(old.exposed), estimate(new.exposed)
-    several = min(len(old.exposed), len(new.exposed)) >= LAUNCHES_FOR_INTERVAL
-    difference = (
-        intervals.difference_of_means(medians(old.exposed), medians(new.exposed))
-        if several
-        else intervals.difference_of_intervals(before, after)
-    )
-    noise = max(old.noise_s, new.noise_s)
-    return ExposedChange(before, after, difference, several and _beyond(difference, noise))
-
-
-def _beyond(difference: Interval, noise: float) -> bool:
-    return (difference.low > 0 or difference.high < 0) and abs(difference.value) > noise
+    if tested is None:
+        return ExposedChange(before, after, intervals.difference_of_intervals(before, after), resolved=False)
+    difference, sure = tested
+    beyond = abs(difference.value) > max(old.noise_s, new.noise_s)
+    return ExposedChange(before, after, difference, sure and beyond)
 
 
 # ── what a reader must know before believing it ──────────────────────────────────────────────────
