@@ -62,22 +62,23 @@ def compare(
 ) -> TrainingComparison:
     """What changed in the strategies that both runs timed. Raises UnmeasurableError where there is none.
 
+    Where all that was timed before failed after, nothing changed and everything is broken.
     min_change, noise_floor: as for runs of collectives; the latter where a side has fewer than three launches.
     """
     old, new = analyse(before), analyse(after)
     olds, news = _sides(before, old), _sides(after, new)
     pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].steps and news[key].steps]
-    if not pairs:
+    broken, only_before = _lost(olds, news, after)
+    if not pairs and not broken:
         raise UnmeasurableError(
             f"{before.name} and {after.name} have no timed strategy in common: the same model, backend, world size, "
             "batch, sequence, dtype, optimizer, link and threads are needed"
         )
     changes = _changes(pairs, min_change, noise_floor)
-    broken, only_before = _lost(olds, news, after)
     return TrainingComparison(
         before=before.name,
         after=after.name,
-        verdict=verdicts.of_run([change.verdict for change in changes]),
+        verdict=verdicts.of_run([change.verdict for change in changes] or [verdicts.INCONCLUSIVE]),
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(before, after),
