@@ -15,8 +15,8 @@ from bench import intervals, store
 from bench.conclusions import Summary
 from bench.errors import ConfigError
 from bench.gradients import encoding, links, planner
-from bench.gradients.planner import Curve, Profile
-from bench.gradients.profiles import from_timeline
+from bench.gradients.curve import Curve
+from bench.gradients.profiles import Profile, recorded
 from bench.gradients.records import REFERENCE, Strategy
 from bench.present.gradients import advice
 from bench.records import Case
@@ -118,7 +118,7 @@ def test_a_run_of_the_gradient_benchmark_has_both(warm):
     name = kept(warm.folder, gradient_fixtures.timeline(Strategy("flat"), scenario=EMULATED), step)
     own = warm("advise", "--from", name)
     assert own.returncode == 0, own.stderr
-    link, profile = gradient_fixtures.LINK, from_timeline(step)
+    link, profile = gradient_fixtures.LINK, Profile.of_shape(recorded(step))
     curve = Curve.of_link(link.latency_s, link.bytes_per_s)
     least = planner.exposed(profile, planner.optimal(profile, curve), curve)
     assert re.search(rf"^\| best plan .* {format_seconds(least)} \|$", own.stdout, re.M)

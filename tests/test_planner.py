@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from bench.errors import BenchError
 from bench.gradients import planner
-from bench.gradients.planner import Curve, Profile, exposed
+from bench.gradients.curve import Curve
+from bench.gradients.planner import exposed
 from bench.gradients.presets import PRESETS, gradients
-from bench.gradients.profiles import from_timeline, shape_only
+from bench.gradients.profiles import Profile, by_sizes, recorded
 from bench.gradients.records import Gradient, RankLine, Timeline
 
 LINK = Curve.of_link(2e-3, 1e9)
@@ -106,7 +107,7 @@ def test_the_largest_preset_is_planned_in_no_more_steps_than_it_has_pairs():
             looked_up += len(nbytes)
             return LINK(nbytes)
 
-    profile = shape_only(PRESETS["xl-2026"], 1.5, 2)
+    profile = Profile.of_shape(by_sizes(PRESETS["xl-2026"], 1.5, 2))
     assert len(profile.nbytes) == 291
     plan = planner.optimal(profile, Counting())
     assert looked_up <= 291 * 292
@@ -218,7 +219,7 @@ def test_two_sizes_at_least():
 
 
 def test_a_link_that_is_off_is_planned_anew():
-    profile = shape_only(PRESETS["tiny"], 0.06)
+    profile = Profile.of_shape(by_sizes(PRESETS["tiny"], 0.06))
     plan = planner.optimal(profile, LINK)
     found = {(d.latency, d.rate): d for d in planner.sensitivity(profile, plan, LINK)}
     assert len(found) == 9
@@ -241,15 +242,15 @@ def test_a_profile_needs_times(times):
         Profile.of([4] * len(times), times)
 
 
-def test_shape_only_is_backward_by_flops():
+def test_by_sizes_is_backward_by_flops():
     preset = PRESETS["nano"]
-    profile = shape_only(preset, 0.060)
+    profile = Profile.of_shape(by_sizes(preset, 0.060))
     assert profile.order == tuple(reversed(range(len(gradients(preset)))))
     head, last = 512 * 64, 2 * (4 * 64 * 64 + 3 * 64 * 172)
     assert profile.ready_s[0] == pytest.approx(0.060 * head / (head + last))
     assert profile.ready_s[-1] == profile.ready_s[-3] == pytest.approx(0.060)
     assert profile.total == sum(gradient.nbytes for gradient in gradients(preset))
-    assert shape_only(preset, 0.060, 2).total == profile.total / 2
+    assert Profile.of_shape(by_sizes(preset, 0.060, 2)).total == profile.total / 2
 
 
 def test_a_timeline_gives_the_median_over_ranks():
@@ -258,6 +259,7 @@ def test_a_timeline_gives_the_median_over_ranks():
         RankLine(rank, 0.0, 0.1, 0.5, 0.6, 0.7, ready, ())
         for rank, ready in enumerate([(0.5, 0.2), (0.4, 0.3), (0.9, 0.1)])
     )
-    assert from_timeline(Timeline("s", 1, "ddp", two, ranks)) == Profile((16, 16), (0.2, 0.5), (1, 0))
+    shape = recorded(Timeline("s", 1, "ddp", two, ranks))
+    assert Profile.of_shape(shape) == Profile((16, 16), (0.2, 0.5), (1, 0))
     with pytest.raises(BenchError, match="no time"):
-        from_timeline(Timeline("s", 1, "ddp", two, ()))
+        recorded(Timeline("s", 1, "ddp", two, ()))

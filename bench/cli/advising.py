@@ -1,5 +1,6 @@
 """The verb that says which gradients to send together: `advise`."""
 
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,13 +8,16 @@ import typer
 
 from bench import store, units
 from bench.cli.app import RESULTS, verb
+from bench.cli.verifying import verified
 from bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from bench.gradients.links import Known
-    from bench.gradients.planner import Profile
+    from bench.gradients.records import Scenario, Shape
 
 BACKWARD = "60ms"
+# On an emulated link more ranks would only be more processes.
+RANKS = 2
 
 
 class GradientType(StrEnum):
@@ -44,12 +48,17 @@ def advise(
     backend: Annotated[str | None, typer.Option(help="With --curve: of several, this one.")] = None,
     world_size: Annotated[int | None, typer.Option(help="With --curve: of several, this one.")] = None,
     dtype: Annotated[GradientType, typer.Option(help="Of the gradients.")] = GradientType.FLOAT32,
+    verify: Annotated[bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.")] = False,
 ) -> None:
     """Which gradients to all-reduce together so that least communication is left over after backward.
 
     The exact best plan for a model and a link, beside torch's default and the best uniform cap, with code to paste.
+
+    --verify measures them: of a run (--from) the model itself, of --model its gradients with a backward that waits; on
+    a real link where the curve is this machine's, and else on an emulated one that takes what the curve says.
     """
     from bench.gradients.planner import advise as planned
+    from bench.gradients.profiles import Profile
     from bench.present.gradients import advice
 
     if (model is None) == (recorded is None):
@@ -62,24 +71,39 @@ def advise(
     if model is not None:
         if scenario is not None:
             raise ConfigError("advise: --scenario chooses from a run, which --from names")
-        profile, names = _by_shape(model, backward or BACKWARD, dtype)
+        chosen = _by_sizes(model, backward or BACKWARD, dtype)
     else:
         if backward is not None:
             raise ConfigError("advise: --backward is for --model; a run knows how long its backward took")
-        profile, names, known = _from_run(str(recorded), scenario)
-    known = _link(link, curve, backend, world_size, dtype) or known
+        chosen, known = _from_run(str(recorded), scenario)
+    if link is not None or curve is not None:
+        known = _link(link, curve, backend, world_size, dtype)
+        chosen = replace(chosen, scenario=_on(chosen.scenario, known))
     if known is None:
         raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
-    typer.echo(advice.document(profile, known, planned(profile, known.curve), model or str(recorded), names))
+    profile = Profile.of_shape(chosen.shape)
+    best = planned(profile, known.curve)
+    names = [gradient.name for gradient in chosen.shape.gradients]
+    typer.echo(advice.document(profile, known, best, model or str(recorded), names))
+    if verify:
+        typer.echo("\n" + verified(chosen.scenario, profile, known.curve, best))
 
 
-def _by_shape(model: str, backward: str, dtype: str) -> "tuple[Profile, list[str]]":
+@dataclass(frozen=True)
+class Chosen:
+    """What is to be advised on. scenario: in which a plan can be measured."""
+
+    shape: "Shape"
+    scenario: "Scenario"
+
+
+def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
     """A preset's gradients, and when they are ready by their flops."""
     import difflib
 
-    from bench.dtypes import DTYPES
-    from bench.gradients.presets import PRESETS, gradients
-    from bench.gradients.profiles import shape_only
+    from bench.gradients.plan import shape_name, shape_of
+    from bench.gradients.presets import PRESETS
+    from bench.gradients.records import Scenario
 
     if model not in PRESETS:
         near = difflib.get_close_matches(model, PRESETS, 1)
@@ -89,50 +113,53 @@ def _by_shape(model: str, backward: str, dtype: str) -> "tuple[Profile, list[str
         seconds = units.parse_seconds(backward)
     except ValueError as error:
         raise ConfigError(f"--backward: {error}") from None
-    preset = PRESETS[model]
-    return shape_only(preset, seconds, DTYPES[dtype].itemsize), [gradient.name for gradient in gradients(preset)]
+    shape = shape_of(model, seconds, dtype)
+    return Chosen(shape, Scenario(shape_name(model, seconds), "gloo", RANKS, 1, 2, dtype, shape=shape))
 
 
-def _from_run(name: str, wanted: str | None) -> "tuple[Profile, list[str], Known | None]":
-    """Of a recorded step: the profile, its gradients' names, and the link if the run tells enough of it."""
+def _from_run(name: str, wanted: str | None) -> "tuple[Chosen, Known | None]":
+    """Of a recorded step: its gradients, and the link if the run tells enough of it."""
     from bench.analyze.gradients.advised import curve_of
     from bench.gradients.links import Known, costs_cpu
-    from bench.gradients.profiles import from_timeline
+    from bench.gradients.profiles import recorded
     from bench.gradients.records import REFERENCE, Alone, Rung, Timeline
 
     run = store.read_training(store.find(RESULTS, name))
-    steps = {f.scenario: f for f in reversed(run.facts) if isinstance(f, Timeline) and f.strategy == REFERENCE}
-    chosen = [key for key in steps if wanted is None or wanted in key]
-    if len(chosen) != 1:
+    scenarios = {bout.scenario.key: bout.scenario for bout in run.plan.bouts}
+    steps = {
+        fact.scenario: fact
+        for fact in reversed(run.facts)
+        if isinstance(fact, Timeline) and fact.strategy == REFERENCE and fact.scenario in scenarios
+    }
+    found = [key for key in steps if wanted is None or wanted in key]
+    if len(found) != 1:
         there = "; ".join(sorted(steps)) or "no recorded step without synchronisation"
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
-    (key,) = chosen
-    profile, names = from_timeline(steps[key]), [gradient.name for gradient in steps[key].gradients]
-    scenario = next((bout.scenario for bout in run.plan.bouts if bout.scenario.key == key), None)
-    if scenario is None:
-        return profile, names, None
+    (key,) = found
+    scenario, chosen = scenarios[key], Chosen(recorded(steps[key]), scenarios[key])
     alone = [fact for fact in run.facts if isinstance(fact, Alone) and fact.scenario == key]
     curve = curve_of(scenario, alone, [fact for fact in run.facts if isinstance(fact, Rung)])
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
-    return (
-        profile,
-        names,
-        None if curve is None else Known(curve, words, None if emulated else costs_cpu(scenario.backend)),
-    )
+    known = None if curve is None else Known(curve, words, None if emulated else costs_cpu(scenario.backend))
+    return chosen, known
 
 
-def _link(
-    stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str
-) -> "Known | None":
-    """What the user says of the link; None if that is nothing."""
+def _on(scenario: "Scenario", known: "Known") -> "Scenario":
+    """The same on another link: the real one that was measured here, or an emulated one that takes as long."""
+    if known.ranks is not None:
+        return replace(scenario, backend="gloo", world_size=known.ranks, link=None)
+    return replace(scenario, link=known.curve.as_link())
+
+
+def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> "Known":
+    """What the user says of the link."""
     from bench.gradients import links
 
     if stated is not None:
         return links.stated(stated)
-    if run is None:
-        return None
     from bench.analyze import stats
 
-    result = store.read(store.find(RESULTS, run))
-    return links.measured(stats.headlines(result), result.name, dtype, backend, world_size)
+    result = store.read(store.find(RESULTS, str(run)))
+    known = links.measured(stats.headlines(result), result.name, dtype, backend, world_size)
+    return known if result.imported is None else replace(known, ranks=None)

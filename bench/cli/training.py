@@ -54,17 +54,23 @@ def run_training(asked: Source, sets: list[str], plots: bool, lead: "Lead | None
         raise UnmeasurableError("the gradient benchmark starts its ranks on one host: run it without a launcher")
     plan = planned_training(asked, sets)
     facts = {"argv": argv, "overrides": sets, "collbench": __version__}
-    return _measure(store.create(RESULTS, plan, asked.raw, facts), plots)
+    return _measured(store.create(RESULTS, plan, asked.raw, facts), plots)
 
 
 def resume_training(path: Path, plots: bool, lead: "Lead | None") -> int:
     """Make the rounds that are missing in a run; the exit code."""
     if lead is not None:
         raise UnmeasurableError("the gradient benchmark starts its ranks on one host: run it without a launcher")
-    return _measure(path, plots)
+    return _measured(path, plots)
 
 
-def _measure(path: Path, plots: bool) -> int:
+def _measured(path: Path, plots: bool) -> int:
+    measure(path)
+    return _conclude(path, plots)
+
+
+def measure(path: Path) -> None:
+    """Make the rounds of a run's plan that are not made yet, with a progress bar."""
     from rich.console import Console
 
     from bench.measure.gradients import PRELOAD
@@ -83,7 +89,6 @@ def _measure(path: Path, plots: bool) -> int:
                 campaign(
                     plan, before.facts, launcher, journal.append, path / store.LOG, launches.append, bar, loading.join
                 )
-    return _conclude(path, plots)
 
 
 def _conclude(path: Path, plots: bool) -> int:

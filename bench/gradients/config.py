@@ -28,13 +28,22 @@ def _importable(value: str) -> str:
     return value
 
 
+class ShapeConfig(Strict):
+    """A preset by its sizes only: backward waits until each gradient's time has come, and nothing is computed."""
+
+    shape: Annotated[str, OneOf(tuple(PRESETS), "model")]
+    backward: Seconds = 0.06
+
+
 def _model(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"import"}:
         return _importable(str(value["import"]))
+    if isinstance(value, dict) and "shape" in value:
+        return ShapeConfig.model_validate(value)
     if isinstance(value, str) and ":" not in value and value not in PRESETS:
         raise ValueError(
             f"unknown model{did_you_mean(value, tuple(PRESETS))}; allowed: {', '.join(PRESETS)}, or "
-            "{import: package.module:function}"
+            "{import: package.module:function}, or {shape: xl-2026, backward: 1.2s}"
         )
     return value
 
@@ -69,7 +78,7 @@ def _link(value: Any) -> str:
 
 
 Caps = Annotated[list[Bytes], BeforeValidator(_several), Field(min_length=1)]
-ModelName = Annotated[str, BeforeValidator(_model), WithJsonSchema({"type": ["string", "object"]})]
+ModelName = Annotated[str | ShapeConfig, BeforeValidator(_model), WithJsonSchema({"type": ["string", "object"]})]
 Share = Annotated[float, BeforeValidator(parse_share), WithJsonSchema({"type": ["string", "number"]})]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.errors import ConfigError
-from bench.gradients.planner import Curve
+from bench.gradients.curve import Curve
 from bench.records import Case, case_order
 from bench.units import format_bytes, format_rate, format_seconds, parse_link
 
@@ -18,7 +18,8 @@ from bench.units import format_bytes, format_rate, format_seconds, parse_link
 class Known:
     """A link. words: what it is. cpu: whether communicating costs CPU time there; None where nobody said.
 
-    largest: bytes beyond which the curve is drawn on, not measured; None where it is a formula.
+    largest: bytes beyond which the curve is drawn on, not measured; None where it is a formula. ranks: of gloo on this
+    kind of host, which can be measured again; None where it is another link.
     """
 
     curve: Curve
@@ -26,6 +27,7 @@ class Known:
     cpu: bool | None = None
     largest: int | None = None
     notes: tuple[str, ...] = ()
+    ranks: int | None = None
 
 
 def stated(text: str) -> Known:
@@ -63,11 +65,12 @@ def measured(
         notes.append(f"The link was measured with {', '.join(case.extras)}.")
     times = [s.time_s.value for s in series if s.time_s is not None]
     sizes = [s.case.size_bytes for s in series]
+    ranks = case.world_size if case.backend == "gloo" else None
     words = (
         f"{run}: {case.backend}, {case.world_size} ranks, {len(sizes)} sizes "
         f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
     )
-    return Known(Curve.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes))
+    return Known(Curve.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes), ranks)
 
 
 def costs_cpu(backend: str) -> bool | None:

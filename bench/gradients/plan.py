@@ -9,8 +9,11 @@ from dataclasses import replace
 from itertools import product
 
 from bench.backends import BACKENDS
+from bench.dtypes import DTYPES
 from bench.gradients.config import StrategyConfig, TrainingConfig, link_of
-from bench.gradients.records import REFERENCE, Bout, Ladder, Left, Scenario, Strategy, TrainingPlan
+from bench.gradients.presets import PRESETS
+from bench.gradients.profiles import by_sizes
+from bench.gradients.records import REFERENCE, Bout, Ladder, Left, Scenario, Shape, Strategy, TrainingPlan
 from bench.gradients.strategies import kind, label, obstacle, reference_of
 from bench.records import Machine
 
@@ -24,13 +27,13 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
     chosen: list[tuple[Scenario, tuple[Strategy, ...]]] = []
     left: list[Left] = []
     for scenario in scenarios(config):
-        reason = _unfit(scenario, machine)
+        reason = unfit(scenario, machine)
         if reason is not None:
             left.append(Left(scenario, None, reason))
             continue
         fit = []
         for strategy in asked:
-            why = obstacle(strategy, scenario, machine.gpus)
+            why = obstacle(strategy, scenario, machine)
             if why is None:
                 fit.append(strategy)
             else:
@@ -76,10 +79,22 @@ def strategies_of(asked: StrategyConfig) -> Iterator[Strategy]:
 def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
     """Every combination of model, backend, link and world size."""
     for model, backend, link, ranks in product(config.models, config.backends, config.links, config.world_sizes):
+        shape = None if isinstance(model, str) else shape_of(model.shape, model.backward, config.dtype)
+        name = model if isinstance(model, str) else shape_name(model.shape, model.backward)
         yield Scenario(
-            model, backend, ranks, config.batch, config.sequence, config.dtype, config.optimizer, link_of(link),
-            config.threads,
+            name, backend, ranks, config.batch, config.sequence, config.dtype, config.optimizer, link_of(link),
+            config.threads, shape,
         )  # fmt: skip
+
+
+def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
+    """A preset's gradients, ready by their flops."""
+    return by_sizes(PRESETS[preset], backward_s, DTYPES[dtype].itemsize)
+
+
+def shape_name(preset: str, backward_s: float) -> str:
+    """How a scenario names it, such as shape:xl-2026@1.2s."""
+    return f"shape:{preset}@{backward_s:g}s"
 
 
 def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
@@ -99,9 +114,12 @@ def estimate_s(plan: TrainingPlan) -> float:
     return START_S * len(plan.bouts) + STRATEGY_S * sum(len(bout.strategies) for bout in plan.bouts)
 
 
-def _unfit(scenario: Scenario, machine: Machine) -> str | None:
+def unfit(scenario: Scenario, machine: Machine) -> str | None:
+    """Why nothing can be measured in this scenario here; None if something can."""
     if scenario.backend not in {"gloo", "nccl"}:
         return f"gradients are synchronised by torch here, on gloo or nccl, not on {scenario.backend}"
+    if scenario.shape is not None and scenario.backend != "gloo":
+        return f"a model by its shape is timed on gloo or an emulated link, not on {scenario.backend}"
     missing = machine.backends_missing.get(scenario.backend)
     if missing:
         return missing

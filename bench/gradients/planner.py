@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 
-from bench.errors import BenchError
 from bench.gradients.conclusions import Advice
+from bench.gradients.curve import Curve, Floats
+from bench.gradients.profiles import Profile
 
-Floats = NDArray[np.float64]
 Plan = tuple[int, ...]
 
 MIB = 2**20
@@ -36,100 +34,6 @@ LINK_ERROR = 0.2
 MOST_CAPS = 4096
 # Points of a picture; more cannot be told apart.
 DRAWN_CAPS = 256
-
-
-# ── the link ─────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Time of an all-reduce: straight lines through (sizes, times_s), and slope_s seconds a byte beyond the last.
-
-    sizes ascend from 0, times never fall: times_s[0] is the latency α.
-    """
-
-    sizes: tuple[float, ...]
-    times_s: tuple[float, ...]
-    slope_s: float
-
-    def __call__(self, nbytes: Floats) -> Floats:
-        """Seconds for each of so many bytes."""
-        inside = np.interp(nbytes, self.sizes, self.times_s)
-        return np.asarray(inside + np.maximum(0.0, nbytes - self.sizes[-1]) * self.slope_s)
-
-    @classmethod
-    def of_link(cls, latency_s: float, bytes_per_s: float) -> Curve:
-        """α–β: latency_s + bytes / bytes_per_s."""
-        return cls((0.0,), (latency_s,), 1 / bytes_per_s)
-
-    @classmethod
-    def through(cls, sizes: Sequence[float], times_s: Sequence[float]) -> Curve:
-        """Through measured points, two sizes at least. Where noise makes times fall, they are levelled.
-
-        Below the smallest size the first line goes on, to zero at least; beyond the largest the last one does, or the
-        mean rate at the largest size where that line is level.
-        """
-        order = np.argsort(sizes)
-        bytes_ = np.asarray(sizes, dtype=float)[order]
-        if len(bytes_) < 2 or bytes_[0] <= 0 or not np.all(np.diff(bytes_) > 0):
-            raise BenchError("a curve needs the times of two sizes or more, each of them once")
-        # On logarithms, as noise is relative.
-        times = np.exp(isotonic_regression(np.log(np.asarray(times_s, dtype=float)[order])).x)
-        slopes = np.diff(times) / np.diff(bytes_)
-        latency = max(0.0, float(times[0] - slopes[0] * bytes_[0]))
-        beyond = float(slopes[-1]) or float(times[-1] / bytes_[-1])
-        return cls((0.0, *map(float, bytes_)), (latency, *map(float, times)), beyond)
-
-    @property
-    def latency_s(self) -> float:
-        return self.times_s[0]
-
-    def off_by(self, latency: float, rate: float) -> Curve:
-        """The same with so many times the latency and so many times the rate."""
-        alpha = self.latency_s
-        times = tuple(alpha * latency + (time - alpha) / rate for time in self.times_s)
-        return Curve(self.sizes, times, self.slope_s / rate)
-
-    def floors(self) -> list[tuple[float, float]]:
-        """Lines (α, β), neither negative, that lie nowhere above the curve; for any size the best such is among them.
-
-        For a slope β the highest is α(β) = min over points of time − β·size. It is concave in β and bends only at
-        slopes between two points; it counts up to the last slope, and as long as it is not negative.
-        """
-        sizes, times = np.array(self.sizes), np.array(self.times_s)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            chords = (times[:, None] - times) / (sizes[:, None] - sizes)
-            rays = times[1:] / sizes[1:]
-        steepest = float(min([self.slope_s, *rays]))
-        slopes = {steepest, *(float(slope) for slope in chords.ravel() if 0 <= slope < steepest)}
-        return [(max(0.0, float(np.min(times - beta * sizes))), beta) for beta in sorted(slopes)]
-
-
-# ── the model ────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Gradients in the order in which they become ready; the last one ends backward.
-
-    ready_s: from the beginning of the step, or of backward. order: which number each has where it is registered.
-    """
-
-    nbytes: tuple[int, ...]
-    ready_s: tuple[float, ...]
-    order: tuple[int, ...]
-
-    @classmethod
-    def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> Profile:
-        """From gradients in the order of registration; of two that are ready at once the later registered is first.
-
-        Those of no bytes are left out: nothing is sent of them. Raises BenchError if none is left.
-        """
-        known = [i for i, size in enumerate(nbytes) if size > 0]
-        if not known or not all(math.isfinite(ready_s[i]) for i in known):
-            raise BenchError("a profile needs one gradient at least, and a time at which each of them is ready")
-        order = sorted(known, key=lambda i: (ready_s[i], -i))
-        return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
-
-    @property
-    def total(self) -> int:
-        return sum(self.nbytes)
 
 
 def bucket_bytes(profile: Profile, plan: Plan) -> tuple[int, ...]:

@@ -25,11 +25,13 @@ PARTS = ("forward", "backward", "pack", "tail", "update")
 class Link:
     """An emulated FIFO link: an all-reduce of b bytes takes latency_s + b / bytes_per_s, one after the other.
 
-    It costs no CPU, so that overlap can be judged on few cores. It moves no data.
+    It costs no CPU, so that overlap can be judged on few cores. It moves no data. points: (bytes, seconds) of a
+    measured link, ascending; then all-reduces take what a curve through them says, and the other two only name it.
     """
 
     latency_s: float
     bytes_per_s: float
+    points: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,29 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True)
+class Gradient:
+    """One gradient, as the model has it. name: of the first of the parameters that share it."""
+
+    name: str
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model without its weights: its gradients in order of registration, and when each becomes ready in a step."""
+
+    gradients: tuple[Gradient, ...]
+    ready_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """What strategies are compared on.
 
     model: a preset's name, or "package.module:build" of a user's own. batch: examples a rank and step. link: None is
-    the real backend. dtype: of parameters and gradients. threads: of each rank's computing.
+    the real backend. dtype: of parameters and gradients. threads: of each rank's computing. shape: instead of the
+    model, which then is only a name: backward waits until each gradient's time has come, and nothing is computed.
     """
 
     model: str
@@ -71,12 +91,14 @@ class Scenario:
     optimizer: str = "sgd"
     link: Link | None = None
     threads: int = 1
+    shape: Shape | None = None
 
     @property
     def key(self) -> str:
         """Such as `nano/gloo/n2/b4/s64/float32/sgd`; what differs from a default follows."""
         head = f"{self.model}/{self.backend}/n{self.world_size}/b{self.batch}/s{self.sequence}"
         link = f"/link={self.link.latency_s:g}s+{self.link.bytes_per_s:g}B/s" if self.link else ""
+        link += f"~{len(self.link.points)}" if self.link and self.link.points else ""
         return f"{head}/{self.dtype}/{self.optimizer}{link}" + (f"/t{self.threads}" if self.threads != 1 else "")
 
 
@@ -151,15 +173,6 @@ class Check:
     invariant: str
     ok: bool | None
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """One gradient, as the model has it. name: of the first of the parameters that share it."""
-
-    name: str
-    elements: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)

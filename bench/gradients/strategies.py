@@ -6,6 +6,7 @@ A strategy of our own is one entry here and one class in `measure.gradients.sync
 from dataclasses import dataclass
 
 from bench.gradients.records import REFERENCE, Scenario, Strategy
+from bench.records import Machine
 from bench.units import format_bytes
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
@@ -80,8 +81,11 @@ def reference_of(strategy: Strategy) -> Strategy:
     return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
-def obstacle(strategy: Strategy, scenario: Scenario, gpus: int) -> str | None:
+def obstacle(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
     """Why it cannot be measured in this scenario; None if it can."""
+    gpus = machine.gpus
+    if scenario.shape is not None:
+        return _unfit_for_shape(strategy, scenario, machine.memory_available_bytes)
     if strategy.name == "dp":
         needs = f"DataParallel needs two GPUs or more in one process; here are {gpus}"
         return (
@@ -100,4 +104,20 @@ def obstacle(strategy: Strategy, scenario: Scenario, gpus: int) -> str | None:
         return "with one rank there is nothing to synchronise"
     if scenario.batch % strategy.accumulate:
         return f"a batch of {scenario.batch} is not divided into {strategy.accumulate} equal micro-batches"
+    return None
+
+
+def _unfit_for_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
+    """Why it cannot be measured with a shape instead of a model."""
+    assert scenario.shape is not None  # noqa: S101 - the caller's question
+    if strategy.imported is not None or not kind(strategy).own:
+        return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"
+    total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
+    sizes = [total if strategy.name == "flat" else 0, strategy.cap_bytes or 0, *strategy.buckets]
+    needed = scenario.world_size * min(total, max(sizes))
+    if scenario.link is None and needed > memory_bytes:
+        return (
+            f"a real link moves real bytes: {scenario.world_size} ranks with a call of {format_bytes(max(sizes))} "
+            f"need more than the {format_bytes(memory_bytes)} of memory that are free"
+        )
     return None

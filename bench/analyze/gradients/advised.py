@@ -10,8 +10,9 @@ import numpy as np
 
 from bench.errors import BenchError
 from bench.gradients.conclusions import Advice
-from bench.gradients.planner import Curve, advise
-from bench.gradients.profiles import from_timeline
+from bench.gradients.curve import Curve
+from bench.gradients.planner import advise
+from bench.gradients.profiles import Profile, recorded
 from bench.gradients.records import REFERENCE, Alone, Rung, Scenario, Timeline
 
 FLOAT32_BYTES = 4
@@ -26,7 +27,7 @@ def advised(
     if curve is None or profile is None:
         return None
     try:
-        return advise(from_timeline(profile), curve)
+        return advise(Profile.of_shape(recorded(profile)), curve)
     except BenchError:
         return None
 
@@ -34,7 +35,7 @@ def advised(
 def curve_of(scenario: Scenario, alone: Sequence[Alone], rungs: Sequence[Rung]) -> Curve | None:
     """Time of one all-reduce against its bytes, where calls follow each other."""
     if scenario.link is not None:
-        return Curve.of_link(scenario.link.latency_s, scenario.link.bytes_per_s)
+        return Curve.emulated(scenario.link)
     points: dict[float, list[float]] = {}
     for rung in rungs:
         if (rung.backend, rung.world_size) == (scenario.backend, scenario.world_size):

@@ -6,8 +6,6 @@ It is not one of the timed steps: a stamp for each gradient costs something.
 import time
 from collections.abc import Sequence
 
-import torch
-
 from bench.gradients.records import REFERENCE, Flight, Gradient, RankLine, Scenario, Strategy, Timeline
 from bench.gradients.strategies import label
 from bench.measure.gradients import runner as runners
@@ -44,11 +42,7 @@ def timeline(
     wire.stamped = False
     group.barrier()
     ranks: list[RankLine] = group.gather(_line(runner, place.rank, began))
-    names = [name for name, p in _named(runner) if p.requires_grad]
-    gradients = tuple(
-        Gradient(name, p.numel(), p.numel() * p.element_size())
-        for name, p in zip(names, runner.parameters, strict=True)
-    )
+    gradients = scenario.shape.gradients if scenario.shape is not None else _gradients(runner)
     first = min(line.begin_s for line in ranks)
     moved = tuple(
         RankLine(
@@ -60,8 +54,9 @@ def timeline(
     return Timeline(scenario.key, launch, label(strategy), gradients, moved)
 
 
-def _named(runner: Runner) -> list[tuple[str, torch.Tensor]]:
-    return [(name.removeprefix("module."), p) for name, p in runner.sync.module.named_parameters()]
+def _gradients(runner: Runner) -> tuple[Gradient, ...]:
+    named = [(name.removeprefix("module."), p) for name, p in runner.sync.module.named_parameters() if p.requires_grad]
+    return tuple(Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in named)
 
 
 def _line(runner: Runner, rank: int, began: int) -> RankLine:

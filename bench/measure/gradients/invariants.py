@@ -148,8 +148,8 @@ def of_training(bench: Bench, strategy: Strategy) -> list[Check]:
 
 
 def _twin(scenario: Scenario, dtype: str) -> Scenario:
-    model = TWIN if scenario.model in PRESETS else scenario.model
-    return replace(scenario, model=model, dtype=dtype, sequence=min(scenario.sequence, 16), link=None)
+    model = TWIN if scenario.model in PRESETS or scenario.shape is not None else scenario.model
+    return replace(scenario, model=model, dtype=dtype, sequence=min(scenario.sequence, 16), link=None, shape=None)
 
 
 def _train(

@@ -1,6 +1,7 @@
 """The models that are trained: presets built from torch, and what a user brings along.
 
-In: the name of a preset, or "package.module:build". Out: a module whose call gives a loss, and batches for it.
+In: a scenario, which names a preset or "package.module:build", or has a shape instead.
+Out: a module whose call gives a loss, and batches for it.
 """
 
 import importlib
@@ -13,6 +14,8 @@ from torch import nn
 from torch.nn import functional
 
 from bench.gradients.presets import PRESETS, Preset
+from bench.gradients.records import Scenario
+from bench.measure.gradients.shape import ByShape
 
 THETA = 10_000.0
 
@@ -25,20 +28,22 @@ class Trainable:
     batch: Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]
 
 
-def build(model: str, sequence: int, dtype: str, device: torch.device, seed: int) -> Trainable:
+def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
     """The model with weights drawn from `seed`."""
     torch.manual_seed(seed)
-    if model in PRESETS:
-        preset = PRESETS[model]
-        module: nn.Module = Transformer(preset).to(device, getattr(torch, dtype))
+    dtype = getattr(torch, scenario.dtype)
+    if scenario.shape is not None:
+        return Trainable(ByShape(scenario.shape, dtype), lambda generator, examples: (torch.zeros(examples),))
+    if scenario.model in PRESETS:
+        preset = PRESETS[scenario.model]
 
         def tokens(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
-            drawn = torch.randint(preset.vocabulary, (examples, sequence + 1), generator=generator).to(device)
+            drawn = torch.randint(preset.vocabulary, (examples, scenario.sequence + 1), generator=generator).to(device)
             return drawn[:, :-1], drawn[:, 1:]
 
-        return Trainable(module, tokens)
-    module, batch = imported(model)()
-    return Trainable(module.to(device, getattr(torch, dtype)), _repeated(batch, dtype, device))
+        return Trainable(Transformer(preset).to(device, dtype), tokens)
+    module, batch = imported(scenario.model)()
+    return Trainable(module.to(device, dtype), _repeated(batch, dtype, device))
 
 
 def imported(name: str) -> Any:
@@ -48,14 +53,14 @@ def imported(name: str) -> Any:
 
 
 def _repeated(
-    batch: tuple[torch.Tensor, ...], dtype: str, device: torch.device
+    batch: tuple[torch.Tensor, ...], dtype: torch.dtype, device: torch.device
 ) -> Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]:
     """Batches of a user's model: examples of the one batch that it came with, drawn with replacement."""
 
     def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
         rows = torch.randint(len(batch[0]), (examples,), generator=generator)
         chosen = [tensor[rows].to(device) for tensor in batch]
-        return tuple(one.to(getattr(torch, dtype)) if one.is_floating_point() else one for one in chosen)
+        return tuple(one.to(dtype) if one.is_floating_point() else one for one in chosen)
 
     return drawn
 

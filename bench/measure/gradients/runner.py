@@ -110,7 +110,7 @@ def build(
     order: numbers of the parameters as their gradients become ready. traced: stamp every gradient, not only the last,
     and see torch's own calls by a hook. Ranks draw different weights first, so that a forgotten broadcast shows.
     """
-    made = models.build(scenario.model, scenario.sequence, scenario.dtype, place.device, seed + place.rank)
+    made = models.build(scenario, place.device, seed + place.rank)
     module, watch = made.module, Stopwatch(place.device)
     parameters = [p for p in module.parameters() if p.requires_grad]
     ready: dict[int, Any] = {}
@@ -118,7 +118,8 @@ def build(
         for number in range(len(parameters)) if traced else order[-1:]:
             parameters[number].register_post_accumulate_grad_hook(_stamp(number, ready, watch))
     # torch's DistributedDataParallel sees to it by itself: that it does is one of the invariants.
-    if strategy.name not in {"ddp", "zero_redundancy"} and strategy.imported is None:
+    own = strategy.name not in {"ddp", "zero_redundancy"} and strategy.imported is None
+    if own and scenario.shape is None:
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, 0)
     sync, buckets = _synchroniser(strategy, module, place, wire, watch, order, traced)
@@ -185,8 +186,8 @@ def _optimizer(strategy: Strategy, name: str, sync: Synchroniser) -> torch.optim
 
 def readiness(scenario: Scenario, place: Seatless, wire: Wire, seed: int) -> list[int]:
     """Numbers of the parameters in the order in which rank 0's gradients become ready, on every rank."""
-    count = sum(p.requires_grad for p in models.build(
-        scenario.model, scenario.sequence, scenario.dtype, place.device, seed).module.parameters())  # fmt: skip
+    module = models.build(scenario, place.device, seed).module
+    count = sum(p.requires_grad for p in module.parameters())
     runner = build(Strategy(REFERENCE), scenario, place, wire, range(count), seed, traced=True)
     runner.step(runner.draw(torch.Generator().manual_seed(seed), scenario.batch))
     # Where marks cannot be compared yet, on a GPU, the order in which they were made is the order of the stream.

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from bench.gradients.curve import Curve
 from bench.gradients.records import Link
 
 # Calls in flight at once; a step of the largest model has a few hundred.
@@ -57,16 +58,23 @@ class Wire(Protocol):
 
 @dataclass(slots=True)
 class Real:
-    """torch's process group."""
+    """torch's process group. blank: what it carries for tensors without memory."""
 
     world_size: int
     stamped: bool = False
     flown: list[Flown] = field(default_factory=list)
+    blank: torch.Tensor | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         flown = self._note(tensor)
-        work = dist.all_reduce(tensor, async_op=True)
+        work = dist.all_reduce(self._carried(tensor) if tensor.is_meta else tensor, async_op=True)
         return _Stamped(work, flown) if self.stamped else work
+
+    def _carried(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a link carries for a tensor without memory: as many zeros, the same for all calls in flight."""
+        if self.blank is None or self.blank.numel() < tensor.numel():
+            self.blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
+        return self.blank[: tensor.numel()]
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         flown = self._note(tensor)
@@ -109,7 +117,7 @@ class Emulated:
     def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
         self.world_size, self.stamped = world_size, False
         self.flown: list[Flown] = []
-        self._link, self._rank = link, rank
+        self._curve, self._rank = Curve.emulated(link), rank
         mode: Any = "r+" if file.exists() else "w+"
         self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))
         self._count = self._settled = 0
@@ -147,7 +155,7 @@ class Emulated:
             while (slot[:, 1] != self._settled + 1).any():
                 time.sleep(POLL_S)
             began = max(self._free_ns, int(slot[:, 0].max()))
-            taken = self._link.latency_s + self._bytes[self._settled] / self._link.bytes_per_s
+            taken = float(self._curve(np.array(float(self._bytes[self._settled]))))
             self._free_ns = began + int(taken * 1e9)
             self._flights[self._settled].done_ns = self._free_ns
             self._settled += 1

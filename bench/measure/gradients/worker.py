@@ -159,7 +159,7 @@ class _Bout:
         if not self.batches:
             dice = torch.Generator().manual_seed(self.plan.seed + self.launch * 1000 + self.group.rank)
             self.batches = [runner.draw(dice, self.scenario.batch) for _ in range(BATCHES)]
-        moved = self.scenario.link is None
+        moved = self.scenario.link is None and self.scenario.shape is None
         checks = [invariants.of_start(bench, runner)] if moved and strategy.name != "fsdp2" else []
         for step in range(self.plan.warmup):
             self.wire.flown.clear()
@@ -227,7 +227,8 @@ class _Bout:
         if not calls or strategy.name == REFERENCE or not (kind(strategy).own or strategy.name == "ddp"):
             return
         dtype = getattr(torch, self.scenario.dtype)
-        tensors = [torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=self.place.device) for nbytes in calls]
+        device = "meta" if self.scenario.shape is not None else self.place.device
+        tensors = [torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=device) for nbytes in calls]
         times = self._repeated(tensors, one_by_one=strategy.name == "naive")
         self.emit(Alone(self.scenario.key, self.launch, label(strategy), calls, times))
 

@@ -10,7 +10,8 @@ from tabulate import tabulate
 from bench.gradients import planner
 from bench.gradients.conclusions import Advice
 from bench.gradients.links import Known
-from bench.gradients.planner import Plan, Profile
+from bench.gradients.planner import Plan
+from bench.gradients.profiles import Profile
 from bench.units import format_rounded_bytes, format_seconds
 
 # A longer table of buckets is not read; the code has all of them.
