@@ -45,7 +45,7 @@ STEPS, COMPUTE_S = 2, 0.1
 
 
 def run_of(
-    seed, slower=None, more_s=None, launches=5, rounds=8, scatter=0.02, name="before", strategies=STRATEGIES,
+    seed, slower=None, more_s=None, launches=5, rounds=4, scatter=0.02, name="before", strategies=STRATEGIES,
     scenario=SCENARIO, disturbed=lambda number: 0.0, environment=(),
 ):  # fmt: skip
     """slower: factor of a strategy's steps. more_s: seconds added to them. scatter: of launches, the same for all.
@@ -206,7 +206,7 @@ def test_what_differs_around_the_numbers_is_listed():
 
     old, new = run_of(1, environment=[session("2.12", 1)]), run_of(2, environment=[session("2.13", 4)], rounds=9)
     assert set(compare(old, new).differences) == {
-        ("packages.torch", "2.12", "2.13"), ("threads a rank", "1", "4"), ("rounds", "8", "9"),
+        ("packages.torch", "2.12", "2.13"), ("threads a rank", "1", "4"), ("rounds", "4", "9"),
     }  # fmt: skip
 
 
