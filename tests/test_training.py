@@ -128,7 +128,7 @@ def test_what_this_machine_cannot_measure_is_said(warm, backend):
     assert done.returncode == 3 and "nothing can be measured here" in done.stderr
 
 
-def test_a_training_run_is_listed_and_not_compared(warm):
+def test_a_training_run_is_listed_and_not_diagnosed(warm):
     _, run = measured(warm, "flat")
     assert run.name in warm("list").stdout
     refused = warm("diagnose")
