@@ -59,7 +59,7 @@ def planning(_: Rig, effort: Effort) -> list[Outcome]:
         Outcome(
             f"the exact plan of xl-2026, {len(profile.nbytes)} gradients of {profile.total / 4e9:.2f} billion in all",
             "< 1 s",
-            f"{format_seconds(max(times))} at most of {len(times)}; with all of `advise` {format_seconds(max(advised))}",
+            f"{format_seconds(max(times))} at most of {len(times)}; all of `advise` {format_seconds(max(advised))}",
             max(advised) < 1,
         )
     ]
