@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick bench-self clean bench-ddp
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick prove-ddp bench-self clean bench-ddp
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faul
 
 prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
 	@PYTHONPATH=.:tests $(PY) -m proof --quick
+
+prove-ddp: .venv/.installed-dev  ## Are the gradient benchmark's numbers right? Writes docs/gradients-accuracy.md
+	@PYTHONPATH=.:tests $(PY) -m proof gradients
 
 bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets
 	@PYTHONPATH=. $(PY) tests/bench_self.py

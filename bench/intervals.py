@@ -135,6 +135,14 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     return _from_logs(center, down, up, "within-run")
 
 
+def difference_of_intervals(before: Interval, after: Interval) -> Interval:
+    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. Resolves nothing either."""
+    down = float(np.hypot(before.high - before.value, after.value - after.low))
+    up = float(np.hypot(before.value - before.low, after.high - after.value))
+    center = after.value - before.value
+    return Interval(center, center - down, center + up, "within-run")
+
+
 @functools.cache
 def _binomial_half_quantile(p: float, n: int) -> float:
     """Smallest k with P(X <= k) >= p for X ~ Binomial(n, 1/2); `scipy.stats.binom.ppf(p, n, 0.5)`."""

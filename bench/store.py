@@ -175,7 +175,9 @@ def read(path: Path) -> Run:
     """A run folder, whatever state it is in. Raises StoreError with one line that says what is wrong."""
     manifest = read_manifest(path)
     if is_training(manifest):
-        raise StoreError(f"{path}: a run of the gradient benchmark, which this verb does not read (report does)")
+        raise StoreError(
+            f"{path}: a run of the gradient benchmark, which this verb does not read (report and compare do)"
+        )
     return Run(path, manifest, *_contents(path, encoding.plan_from_json, encoding.samples_from_line))
 
 

@@ -8,6 +8,7 @@ from bench import store
 from bench.analyze.gradients.compared import analyse
 from bench.gradients.records import Alone, Checked, Round, Timeline
 from conftest import CommandLine
+from users_model import WIDTH
 
 BASE = """
 benchmark: training
@@ -116,6 +117,28 @@ def test_missing_rounds_are_made_by_resume(warm):
     assert sorted(fact.round for fact in again.facts if isinstance(fact, Round)) == [1, 2]
 
 
+def test_a_users_model_is_measured_like_a_preset(warm):
+    """Its weight that is two at once is sent once, and the frozen one never: one matrix and two biases of float32."""
+    strategies = "naive, flat, {overlap_bucket: {cap: 1KiB}}, ddp"
+    text = BASE.replace("STRATEGIES", strategies).replace("[nano]", '[{import: "users_model:build"}]')
+    done = warm("run", warm.config(text), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = store.read_training(warm.runs()[0])
+    outcomes = {one.label: one for one in analyse(run).comparisons[0].outcomes}
+    assert all(one.step is not None for one in outcomes.values())
+    matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
+    assert sorted(outcomes["naive"].calls) == [bias, bias, matrix]
+    assert outcomes["flat"].calls == (matrix + 2 * bias,)
+    assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in outcomes["ddp"].checks if check.ok}
+
+
+def test_a_users_model_that_cannot_be_built_is_said(warm):
+    done = warm(
+        "run", warm.config(BASE.replace("STRATEGIES", "flat").replace("[nano]", '[{import: "users_model:no"}]'))
+    )
+    assert done.returncode == 1 and "users_model" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -141,9 +164,9 @@ def test_what_this_machine_cannot_measure_is_said(warm, backend):
     assert done.returncode == 3 and "nothing can be measured here" in done.stderr
 
 
-def test_a_training_run_is_listed_and_not_compared(refused):
+def test_a_training_run_is_listed_and_not_diagnosed(refused):
     warm, _, run = refused
     assert run.name in warm("list").stdout
-    refused = warm("diagnose")
-    assert refused.returncode == 2 and "gradient benchmark" in refused.stderr
+    answer = warm("diagnose")
+    assert answer.returncode == 2 and "gradient benchmark" in answer.stderr
     assert "comm_time_avg" in warm("report", "--format", "csv").stdout

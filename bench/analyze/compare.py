@@ -5,7 +5,7 @@ In: two runs and their summaries. Out: a `Comparison`, with its warnings. How a 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -134,18 +134,10 @@ def _changes(pairs: Sequence[Pair], min_change: float, noise_floor: float | None
 
 
 def _tested(pairs: Sequence[Pair], min_change: float) -> list[Change]:
-    if not pairs:
-        return []
     before, after = ([np.array(pair[side].medians_s) for pair in pairs] for side in (0, 1))
-    moments = verdicts.sides(before, after)
-    columns = (
-        verdicts.ratios(moments),
-        verdicts.decide(moments, min_change).tolist(),
-        verdicts.further_launches(moments, min_change),
-    )
     return [
         Change(old.case, old.time_s, new.time_s, ratio, verdict, further)
-        for (old, new), ratio, verdict, further in zip(pairs, *columns, strict=True)
+        for (old, new), (ratio, verdict, further) in zip(pairs, verdicts.judge(before, after, min_change), strict=True)
         if old.time_s and new.time_s
     ]
 
@@ -167,23 +159,27 @@ def _warnings(
             yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"
     yield from _of_imports(before, after)
     if broken:
-        yield f"{_count(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
-    having: Callable[[str], int] = lambda verdict: sum(change.verdict == verdict for change in changes)  # noqa: E731
-    if having(SLOWER) and having(FASTER):
-        yield (
-            f"{_count(having(SLOWER), 'case')} slower and {having(FASTER)} faster: the verdict on the whole "
-            "is SLOWER, so look at each"
-        )
+        yield f"{counted(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
     alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
     if alone:
         yield (
-            f"{_count(alone, 'case')} with one launch on a side: set launches: 5 (import several outputs as one run), "
+            f"{counted(alone, 'case')} with one launch on a side: set launches: 5 (import several outputs as one run), "
             "or state with --noise-floor by how much two measurements of the same thing differ"
         )
-    if having(INCONCLUSIVE) > alone:
+    yield from said_of([change.verdict for change in changes], alone, min_change)
+
+
+def said_of(found: Sequence[str], alone: int, min_change: float) -> Iterable[str]:
+    """What verdicts say together. alone: those that had too few launches for a decision, of which that is said."""
+    slower, faster, open_ = (found.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
+    if slower and faster:
         yield (
-            f"{_count(having(INCONCLUSIVE) - alone, 'case')} without a decision at ±{min_change * 100:g} %: more "
-            "launches (the table says about how many), a calmer machine or a larger --min-change would bring one"
+            f"{counted(slower, 'case')} slower and {faster} faster: the verdict on the whole is SLOWER, so look at each"
+        )
+    if open_ > alone:
+        yield (
+            f"{counted(open_ - alone, 'case')} without a decision at ±{min_change * 100:g} %: more launches (the table "
+            "says about how many), a calmer machine or a larger --min-change would bring one"
         )
 
 
@@ -200,5 +196,6 @@ def _of_imports(before: Run, after: Run) -> Iterable[str]:
         )
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Such as `1 case`, `2 cases`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

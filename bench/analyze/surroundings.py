@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench.records import Json, Run
+from bench.gradients.records import TrainingPlan, TrainingRun
+from bench.records import Json, Plan, Run
 
 NOT_AVAILABLE = "not available"
 # Facts of a host that a difference in numbers may come from, by their place in environment.json.
@@ -29,16 +30,21 @@ FACTS = (
 )
 
 
-def differences(before: Run, after: Run) -> tuple[tuple[str, str, str], ...]:
+def differences(before: Run | TrainingRun, after: Run | TrainingRun) -> tuple[tuple[str, str, str], ...]:
     """(fact, value before, value after) for what differs around the numbers; variables one by one."""
     old, new = _facts(before), _facts(after)
     rows = [(name, old.get(name, "-"), new.get(name, "-")) for name in dict.fromkeys([*old, *new])]
     return tuple(row for row in rows if row[1] != row[2])
 
 
-def _facts(run: Run) -> dict[str, str]:
+def _facts(run: Run | TrainingRun) -> dict[str, str]:
+    if isinstance(run, TrainingRun):
+        threads = {"threads a rank": _all(_of_ranks(run.environment, lambda rank: rank.get("threads")))}
+        return {**_of_a_measurement(run.environment), **threads, **_settings_of_training(run.plan)}
+    if run.imported is not None:
+        return _of_an_import(run, run.imported)
     origin = {"measured by": "CollBench", "aggregation": "maximum over ranks, median over iterations"}
-    return _of_an_import(run, run.imported) if run.imported is not None else {**origin, **_of_a_measurement(run)}
+    return {**origin, **_of_a_measurement(run.environment), **_settings(run.plan)}
 
 
 def _of_an_import(run: Run, imported: Json) -> dict[str, str]:
@@ -55,23 +61,22 @@ def _of_an_import(run: Run, imported: Json) -> dict[str, str]:
     }
 
 
-def _of_a_measurement(run: Run) -> dict[str, str]:
-    hosts = [host for session in run.environment for host in session.get("hosts") or [session.get("host", {})]]
+def _of_a_measurement(sessions: list[Json]) -> dict[str, str]:
+    hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
     facts = {name: _all(_dig(host, name) for host in hosts) for name in FACTS}
-    facts["launcher"] = _all(session.get("job", {}).get("launcher", "none") for session in run.environment)
+    facts["launcher"] = _all(session.get("job", {}).get("launcher", "none") for session in sessions)
     facts["gpus"] = _all(_gpus(host, "name") for host in hosts)
     facts["gpu driver"] = _all(_gpus(host, "driver", count=False) for host in hosts)
     facts["infiniband"] = _all(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
-    facts["devices"] = _all(_of_ranks(run, lambda rank: rank.get("device_name")))
-    facts["nccl"] = _all(_of_ranks(run, lambda rank: rank.get("nccl")))
-    facts["mpi"] = _all(_of_ranks(run, lambda rank: rank.get("mpi")))
+    facts["devices"] = _all(_of_ranks(sessions, lambda rank: rank.get("device_name")))
+    facts["nccl"] = _all(_of_ranks(sessions, lambda rank: rank.get("nccl")))
+    facts["mpi"] = _all(_of_ranks(sessions, lambda rank: rank.get("mpi")))
     for name in sorted({name for host in hosts for name in host.get("variables", {})}):
         facts[name] = _all(host.get("variables", {}).get(name, "-") for host in hosts)
-    return {**facts, **_settings(run)}
+    return facts
 
 
-def _settings(run: Run) -> dict[str, str]:
-    plan = run.plan
+def _settings(plan: Plan) -> dict[str, str]:
     asked = {f"sampling.{f.name}": str(getattr(plan.sampling, f.name)) for f in dataclasses.fields(plan.sampling)}
     return {
         **asked,
@@ -81,8 +86,18 @@ def _settings(run: Run) -> dict[str, str]:
     }
 
 
-def _of_ranks(run: Run, fact: Callable[[Json], Any]) -> Iterable[Any]:
-    launches = (launch for session in run.environment for launch in session.get("launches", []))
+def _settings_of_training(plan: TrainingPlan) -> dict[str, str]:
+    return {
+        "launches": str(plan.launches),
+        "rounds": _all(bout.rounds for bout in plan.bouts),
+        "steps": str(plan.steps),
+        "warmup": str(plan.warmup),
+        "foreign": f"{plan.foreign:g}",
+    }
+
+
+def _of_ranks(sessions: list[Json], fact: Callable[[Json], Any]) -> Iterable[Any]:
+    launches = (launch for session in sessions for launch in session.get("launches", []))
     return [fact(rank) for launch in launches for rank in launch.get("ranks", [])]
 
 

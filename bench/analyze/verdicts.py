@@ -28,6 +28,8 @@ ONE_SIDED = ERROR_RATE / 2
 # Standard deviation of logarithms below which launches are not believed to agree: two medians are equal because
 # a clock ticks (GPU events in steps of up to 0.5 µs), not because nothing varies.
 SMALLEST_SCATTER = 1e-3
+# The same of seconds: launches do not agree better than their clock ticks.
+TICK_S = 1e-9
 # A user who would need more has to change the measurement instead.
 MOST_FURTHER_LAUNCHES = 200
 
@@ -36,7 +38,7 @@ Texts = NDArray[np.str_]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Cases as moments of the logarithms of their launches' medians. Arrays with one entry a case.
+    """Cases as moments of their launches' medians, of times their logarithms. Arrays with one entry a case.
 
     difference: mean after less mean before. variances: of one launch, on each side. launches: on each side.
     """
@@ -49,19 +51,48 @@ class Sides:
 def sides(before: Sequence[Floats], after: Sequence[Floats]) -> Sides:
     """Moments of each case; numbers of launches may differ between cases and sides."""
     logs = [[np.log(medians) for medians in side] for side in (before, after)]
+    return _moments(logs, SMALLEST_SCATTER)
+
+
+def _moments(values: Sequence[Sequence[Floats]], smallest_scatter: float) -> Sides:
     means, variances, launches = (
-        [np.array([of(case) for case in side], dtype=float) for side in logs]
-        for of in (np.mean, lambda case: max(float(np.var(case, ddof=1)), SMALLEST_SCATTER**2), len)
+        [np.array([of(case) for case in side], dtype=float) for side in values]
+        for of in (np.mean, lambda case: max(float(np.var(case, ddof=1)), smallest_scatter**2), len)
     )
     return Sides(means[1] - means[0], (variances[0], variances[1]), (launches[0], launches[1]))
 
 
 def ratios(cases: Sides) -> list[Interval]:
     """AFTER / BEFORE of each case with its interval, Welch's t on the logarithms."""
-    error, freedom = _welch(cases, 0)
-    half = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+    half = _half_width(cases)
     low, middle, high = (np.exp(cases.difference + shift).tolist() for shift in (-half, 0, half))
     return [Interval(m, a, b, "over launches") for m, a, b in zip(middle, low, high, strict=True)]
+
+
+def differences(before: Sequence[Floats], after: Sequence[Floats]) -> list[tuple[Interval, bool]]:
+    """Of values that may be negative: AFTER − BEFORE of each case, and whether it is anything but nothing.
+
+    Welch's t on the values as they are, two-sided, with the same correction over the cases as verdicts have.
+    """
+    if not before:
+        return []
+    cases = _moments((before, after), TICK_S)
+    error, freedom = _welch(cases, 0)
+    p = 2 * stdtr(freedom, -np.abs(cases.difference) / error)
+    half = _half_width(cases)
+    sure = (false_discovery_control(p) <= ERROR_RATE).tolist()
+    low, middle, high = ((cases.difference + shift).tolist() for shift in (-half, 0, half))
+    found = [Interval(m, a, b, "over launches") for m, a, b in zip(middle, low, high, strict=True)]
+    return list(zip(found, sure, strict=True))
+
+
+def judge(before: Sequence[Floats], after: Sequence[Floats], smallest: float) -> list[tuple[Interval, str, int | None]]:
+    """Of each case the ratio, the verdict, and how many further launches would decide."""
+    if not before:
+        return []
+    cases = sides(before, after)
+    further = further_launches(cases, smallest)
+    return list(zip(ratios(cases), decide(cases, smallest).tolist(), further, strict=True))
 
 
 def decide(cases: Sides, smallest: float, further: int | NDArray[np.int64] = 0) -> Texts:
@@ -124,6 +155,12 @@ def of_run(verdicts: Sequence[str]) -> str:
         if grave in verdicts:
             return grave
     return SAME
+
+
+def _half_width(cases: Sides) -> Floats:
+    error, freedom = _welch(cases, 0)
+    half: Floats = stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+    return half
 
 
 def _welch(cases: Sides, further: int | NDArray[np.int64]) -> tuple[Floats, Floats]:

@@ -1,6 +1,6 @@
 """Verbs that lay runs side by side: `compare`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from bench.errors import ConfigError, UnmeasurableError
 
 if TYPE_CHECKING:
     from bench.conclusions import Comparison, Summary
+    from bench.gradients.conclusions import TrainingComparison
     from bench.records import Run
 
 SLOWER_OR_FAILED = 1
@@ -44,7 +45,7 @@ def compare(
     noise_floor: Annotated[
         str | None,
         typer.Option(
-            help="For runs of one launch: by how much two measurements of the same thing differ at most, as you know.",
+            help="Where launches are too few: by how much two measurements of one thing differ at most, as you know.",
             metavar="SHARE",
         ),
     ] = None,
@@ -60,6 +61,8 @@ def compare(
     ] = None,
 ) -> int:
     """Did it change? Two runs: a verdict on each case. More: since when. One --against a table: does it reach it?
+
+    Two runs of the gradient benchmark: did the step of each strategy, and its exposed communication?
 
     One run --across backend=gloo,mpi: which of the two is faster (the newest run if none is named).
 
@@ -108,12 +111,69 @@ def compare_and_show(
     across: str | None = None,
 ) -> int:
     """Lay two runs side by side and print it; without a format also draw it. Returns the exit code."""
+    if across is not None:
+        _refuse_training([before, after], "--across")
+    of_training = [name for name in (before, after) if _is_training(name)]
+    if len(of_training) == 2:
+        return _compare_training(before, after, format, min_change, noise_floor)
+    if of_training:
+        (other,) = {before, after} - set(of_training)
+        raise ConfigError(
+            f"{of_training[0]} is a run of the gradient benchmark and {other} one of collectives: name two of one kind"
+        )
     from bench.analyze.compare import compare as laid_side_by_side
 
     (old, olds), (new, news) = _summarized(before), _summarized(after)
     result = laid_side_by_side(old, new, olds, news, min_change, noise_floor, across)
     _show(result, format, PLOTS / f"{old.name}-vs-{new.name}")
     return SLOWER_OR_FAILED if result.verdict == "SLOWER" or result.broken else 0
+
+
+def _is_training(name: str | None) -> bool:
+    return store.is_training(store.read_manifest(store.find(RESULTS, name)))
+
+
+def _refuse_training(names: Sequence[str | None], what: str) -> None:
+    for name in names:
+        if _is_training(name):
+            run = store.find(RESULTS, name).name
+            raise ConfigError(f"{what} is for runs of collectives, and {run} is one of the gradient benchmark")
+
+
+def _compare_training(
+    before: str,
+    after: str,
+    format: ComparisonFormat | None,  # noqa: A002
+    min_change: float,
+    noise_floor: float | None,
+) -> int:
+    from bench.analyze.gradients.changed import compare as laid_side_by_side
+
+    old, new = (store.read_training(store.find(RESULTS, name)) for name in (before, after))
+    result = laid_side_by_side(old, new, min_change, noise_floor)
+    _show_training(result, format, PLOTS / f"{old.name}-vs-{new.name}")
+    return SLOWER_OR_FAILED if result.verdict == "SLOWER" or result.broken else 0
+
+
+def _show_training(
+    result: "TrainingComparison",
+    format: ComparisonFormat | None,  # noqa: A002
+    folder: Path,
+) -> None:
+    """Print it; without a format also draw it, if anything can be drawn."""
+    from bench.present.gradients import changed
+
+    _print(
+        format,
+        markdown=lambda: changed.document(result),
+        csv=lambda: changed.to_csv(result),
+        json=lambda: changed.to_json(result),
+        junit=lambda: changed.to_junit(result),
+    )
+    if format is None and result.changes:
+        from bench.present.gradients import changed_plots
+
+        typer.echo(f"\n{changed_plots.draw_changed(result, folder)}")
 
 
 def _within(
@@ -126,6 +186,7 @@ def _within(
     """Two sides of one run, such as two backends. Neither came first, so that a slower one is no fault."""
     from bench.analyze.compare import compare as laid_side_by_side
 
+    _refuse_training([name], "--across")
     field, _, values = across.partition("=")
     sides = values.split(",")
     if len(sides) != 2:
@@ -160,6 +221,7 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
 
     if format is ComparisonFormat.JUNIT:
         raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
+    _refuse_training(runs, "comparing more than two runs")
     measured = trend.in_order([_summarized(name) for name in runs])
     names = [run.name for run, _ in measured]
     if len(set(names)) < len(names):
@@ -183,6 +245,7 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
 def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # noqa: A002
     from bench import expected
 
+    _refuse_training([name], "--against")
     expectations = expected.load(table)
     from bench.analyze import expect
     from bench.present import comparisons, junit

@@ -4,12 +4,11 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-import yaml
-
 from bench import __version__, store
 from bench.cli.app import RESULTS
 from bench.cli.training import measure, write
 from bench.errors import UnmeasurableError
+from bench.strict import dump
 
 if TYPE_CHECKING:
     from bench.gradients.conclusions import Advice
@@ -34,7 +33,7 @@ def verified(scenario: "Scenario", profile: "Profile", curve: "Curve", advice: "
     plan = verification.planned(
         scenario, [strategy for strategy, _ in asked.values()], NAME, secrets.randbelow(2**32), environment.machine()
     )
-    written = yaml.safe_dump({"advise": sys.argv[2:]}).encode()
+    written = dump({"advise": " ".join(sys.argv[2:])}).encode()
     path = store.create(RESULTS, plan, written, {"argv": sys.argv[1:], "overrides": [], "collbench": __version__})
     measure(path)
     result = store.read_training(path)

@@ -1,6 +1,7 @@
 """What follows from a run of the gradient benchmark: made by `analyze.gradients`, shown by `present.gradients`.
 
     TrainingRun ─▶ Outcome(one a strategy) ─▶ Comparison(one a scenario) ─▶ TrainingAnalysis
+    two of them ─▶ StepChange(one a strategy) ─▶ TrainingComparison
 
 Times are seconds of one step, of the slowest rank. Nothing here computes.
 """
@@ -111,4 +112,65 @@ class TrainingAnalysis:
     rungs: tuple[Rung, ...]
     left: tuple[Left, ...]
     broken: tuple[Broken, ...]
+    warnings: tuple[str, ...] = ()
+
+
+# ── two runs ─────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class ExposedChange:
+    """Exposed communication of one strategy in two runs. difference: after − before, with its interval.
+
+    resolved: False where the difference may be nothing: by a test over all strategies at once, or because two copies
+    of one strategy differ by as much in either run, or because too few launches were made to know.
+    """
+
+    before: Interval
+    after: Interval
+    difference: Interval
+    resolved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepChange:
+    """One strategy of one scenario in two runs. ratio: AFTER / BEFORE of the time of a step, with its interval.
+
+    verdict, further_launches: as of a `conclusions.Change`. exposed: None for the reference.
+    """
+
+    scenario: Scenario
+    label: str
+    before: Interval
+    after: Interval
+    ratio: Interval
+    verdict: str
+    exposed: ExposedChange | None = None
+    further_launches: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired:
+    """A strategy of a scenario that has a time in one run only, and why not in the other."""
+
+    scenario: Scenario
+    label: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingComparison:
+    """Two runs of the gradient benchmark laid side by side, as a `conclusions.Comparison` is.
+
+    broken: measured before, and refused or failed after.
+    """
+
+    before: str
+    after: str
+    verdict: str
+    min_change: float
+    changes: tuple[StepChange, ...]
+    differences: tuple[tuple[str, str, str], ...] = ()
+    only_before: tuple[Unpaired, ...] = ()
+    only_after: tuple[Unpaired, ...] = ()
+    broken: tuple[Unpaired, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ class Preset:
 PRESETS = {
     "nano": Preset(64, 172, 2, 2, 512),
     "micro": Preset(128, 344, 4, 4, 2000),
-    "tiny": Preset(256, 688, 4, 4, 7000),
+    "tiny": Preset(256, 1024, 6, 4, 1000),
     "mini": Preset(384, 1024, 8, 6, 8000),
     "small-2025": Preset(768, 3072, 12, 12),
     "medium-2025": Preset(1024, 4096, 24, 16),

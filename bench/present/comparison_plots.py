@@ -5,10 +5,11 @@ filled and undecided ones hollow, so that they survive black and white. Every in
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -19,10 +20,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from bench.conclusions import Change, Comparison, Trend
 from bench.present.canvas import COLOURS, STYLE, save, tick
-from bench.present.comparisons import VERDICTS, headline, step_ratio
+from bench.present.comparisons import VERDICTS, Judged, JudgedRuns, headline, step_ratio
 from bench.present.labels import dtype_words, extras, label, ranks_text, size_text
 from bench.records import Case, case_order
 
+C = TypeVar("C", bound=Judged)
 GREY = "#666666"
 # Verdict → colour and marker: the triangles point to where the time went.
 LOOKS = {
@@ -64,34 +66,49 @@ def _comparison(result: Comparison) -> Figure:
     shown = _shown(result.changes)
     figure = Figure(figsize=(9, 2.2 + 0.28 * len(shown)), layout="constrained")
     axes = figure.subplots()
-    limit = 1 + result.min_change
-    axes.axvspan(1 / limit, limit, color="#000000", alpha=0.08, linewidth=0)
-    axes.axvline(1, color="black", linewidth=1)
-    for y, change in enumerate(reversed(shown)):
-        _row(axes, y, change)
-    _ratio_axis(axes)
-    axes.set_yticks(range(len(shown)), [label(change.case) for change in reversed(shown)], fontsize=8)
-    axes.set_ylim(-0.7, len(shown) - 0.3)
-    axes.grid(visible=False, axis="y")
+    ratio_rows(axes, shown, [label(change.case) for change in shown], result.min_change)
+    ratio_axis(axes)
     axes.set_xlabel("time after / time before (log scale); bars: 95 % intervals")
     figure.suptitle(
         f"Did it change?  {result.before}  →  {result.after}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5
     )
-    for text, side, shift in (("← faster", "right", -10), ("slower →", "left", 10)):
-        axes.annotate(
-            text, (1, 1), xycoords=axes.get_xaxis_transform(), xytext=(shift, 5), textcoords="offset points", ha=side
-        )
-    _verdict_legend(figure, result, len(result.changes) - len(shown))
+    directions(axes)
+    verdict_legend(figure, result, len(result.changes) - len(shown))
     return figure
 
 
 def _shown(changes: Sequence[Change]) -> list[Change]:
-    """All, or those that changed and then the largest ratios; in the order of the tables."""
-    by_weight = sorted(changes, key=lambda c: (VERDICTS.index(c.verdict), -max(c.ratio.value, 1 / c.ratio.value)))
-    return sorted(by_weight[:MOST_ROWS], key=lambda change: case_order(change.case))
+    """All, or those that stand out; in the order of the tables."""
+    return sorted(standing_out(changes), key=lambda change: case_order(change.case))
 
 
-def _row(axes: Axes, y: int, change: Change) -> None:
+def standing_out(changes: Sequence[C]) -> list[C]:
+    """So many as can be read: those that changed, and then the largest ratios."""
+    weight: Callable[[C], float] = lambda change: max(change.ratio.value, 1 / change.ratio.value)  # noqa: E731
+    return sorted(changes, key=lambda change: (VERDICTS.index(change.verdict), -weight(change)))[:MOST_ROWS]
+
+
+def ratio_rows(axes: Axes, changes: Sequence[Judged], names: Sequence[str], min_change: float) -> None:
+    """A row a change, the first on top; grey: what is too small to matter."""
+    limit = 1 + min_change
+    axes.axvspan(1 / limit, limit, color="#000000", alpha=0.08, linewidth=0)
+    axes.axvline(1, color="black", linewidth=1)
+    for y, change in enumerate(reversed(changes)):
+        _row(axes, y, change)
+    axes.set_yticks(range(len(changes)), list(reversed(names)), fontsize=8)
+    axes.set_ylim(-0.7, len(changes) - 0.3)
+    axes.grid(visible=False, axis="y")
+
+
+def directions(axes: Axes) -> None:
+    """Above the axes, what lies to which side of 1."""
+    for text, side, shift in (("← faster", "right", -10), ("slower →", "left", 10)):
+        axes.annotate(
+            text, (1, 1), xycoords=axes.get_xaxis_transform(), xytext=(shift, 5), textcoords="offset points", ha=side
+        )
+
+
+def _row(axes: Axes, y: int, change: Judged) -> None:
     colour, marker = LOOKS[change.verdict]
     decided = change.verdict != "INCONCLUSIVE"
     ratio = change.ratio
@@ -101,7 +118,8 @@ def _row(axes: Axes, y: int, change: Change) -> None:
     axes.plot([ratio.value], [y], marker, color=colour, markerfacecolor=colour if decided else "white", markersize=7)
 
 
-def _ratio_axis(axes: Axes) -> None:
+def ratio_axis(axes: Axes) -> None:
+    """A logarithmic axis of ratios with round labels that do not touch."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     low, high = min(low, 0.88), max(high, 1.14)
@@ -116,7 +134,8 @@ def _ratio_axis(axes: Axes) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _verdict_legend(figure: Figure, result: Comparison, left_out: int) -> None:
+def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int) -> None:
+    """The verdicts that are there, and how many rows are not."""
     present = {change.verdict for change in result.changes}
     handles: list[Line2D | Patch] = []
     for verdict in VERDICTS:

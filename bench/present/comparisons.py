@@ -10,8 +10,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Protocol
 
-from bench.conclusions import Change, Check, Comparison, Interval, Trend
+from bench.conclusions import Check, Comparison, Interval, Trend
 from bench.present.labels import label
 from bench.present.tables import NOTHING, interval_text, lines, markdown
 from bench.records import Json, case_order
@@ -23,8 +24,40 @@ CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
 LONGEST_FACT = 60
 
 
+class Judged(Protocol):
+    """Something in two runs: AFTER / BEFORE of its time, and the verdict."""
+
+    @property
+    def ratio(self) -> Interval:
+        """With its interval."""
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS."""
+
+    @property
+    def further_launches(self) -> int | None:
+        """That would decide."""
+
+
+class JudgedRuns(Protocol):
+    """Two runs laid side by side, whatever they measured."""
+
+    @property
+    def verdict(self) -> str:
+        """On the whole."""
+
+    @property
+    def min_change(self) -> float:
+        """The smallest that matters."""
+
+    @property
+    def changes(self) -> Sequence[Judged]:
+        """Of what both have."""
+
+
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────
-def headline(result: Comparison) -> str:
+def headline(result: JudgedRuns) -> str:
     """Such as `SLOWER: 2 of 18 cases slower; 3 faster, 10 same, 3 inconclusive; smallest change that matters 5 %`."""
     counts = Counter(change.verdict for change in result.changes)
     first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
@@ -34,16 +67,14 @@ def headline(result: Comparison) -> str:
     return f"{result.verdict}: {'; '.join(filter(None, parts))}"
 
 
-def _percent(result: Comparison) -> str:
+def _percent(result: JudgedRuns) -> str:
     return f"{result.min_change * 100:g} %"
 
 
 def document(result: Comparison) -> str:
     """The comparison for people: verdict, table, what differs around it, what has no partner, warnings."""
     parts = [headline(result), f"## {result.before} → {result.after}", table(result)]
-    if result.differences:
-        rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in result.differences]
-        parts += ["What else differs:", markdown(rows, ["", "before", "after"], ["left"] * 3)]
+    parts += differing(result.differences)
     for where, cases in (
         ("Failed after, measured before", result.broken),
         ("Only before", result.only_before),
@@ -54,6 +85,12 @@ def document(result: Comparison) -> str:
     if result.warnings:
         parts.append(f"Warnings:\n\n{lines(result.warnings)}")
     return "\n\n".join(parts)
+
+
+def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
+    """What differs around the numbers; nothing where nothing does."""
+    rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in differences]
+    return ["What else differs:", markdown(rows, ["", "before", "after"], ["left"] * 3)] if rows else []
 
 
 def table(result: Comparison) -> str:
@@ -67,7 +104,7 @@ def table(result: Comparison) -> str:
             format_seconds(change.after.value),
             f"{change.ratio.value:.3f}",
             interval_text(change.ratio, "{:.3f}".format),
-            _further(change),
+            further_text(change),
             change.note,
         ]
         for change in changes
@@ -79,7 +116,8 @@ def table(result: Comparison) -> str:
     return markdown(rows, headers, align)
 
 
-def _further(change: Change) -> str:
+def further_text(change: Judged) -> str:
+    """How many further launches would decide; a dash where it is decided, or where nobody can tell."""
     if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
         return NOTHING
     return f"about {change.further_launches}" if change.further_launches else "over 200"
@@ -87,7 +125,7 @@ def _further(change: Change) -> str:
 
 def to_csv(result: Comparison) -> str:
     """One row a case."""
-    return _csv(_rows(result))
+    return csv_text(_rows(result))
 
 
 def to_json(result: Comparison) -> str:
@@ -98,11 +136,16 @@ def to_json(result: Comparison) -> str:
         "verdict": result.verdict,
         "min_change": result.min_change,
         "cases": _rows(result),
-        "differences": [{"fact": fact, "before": old, "after": new} for fact, old, new in result.differences],
+        "differences": difference_rows(result.differences),
         **{name: [case.key for case in getattr(result, name)] for name in ("broken", "only_before", "only_after")},
         "warnings": result.warnings,
     }
     return json.dumps(whole, indent=1, ensure_ascii=False)
+
+
+def difference_rows(differences: Sequence[tuple[str, str, str]]) -> list[Json]:
+    """What differs around the numbers, for programs."""
+    return [{"fact": fact, "before": old, "after": new} for fact, old, new in differences]
 
 
 def _rows(result: Comparison) -> list[Json]:
@@ -112,15 +155,22 @@ def _rows(result: Comparison) -> list[Json]:
             "verdict": change.verdict,
             "before_s": change.before.value,
             "after_s": change.after.value,
-            "ratio": change.ratio.value,
-            "ratio_low": change.ratio.low if change.ratio.known else None,
-            "ratio_high": change.ratio.high if change.ratio.known else None,
-            "interval": change.ratio.kind,
+            **ratio_columns(change.ratio),
             "further_launches": change.further_launches,
             "note": change.note,
         }
         for change in result.changes
     ]
+
+
+def ratio_columns(ratio: Interval) -> Json:
+    """A ratio and its interval, empty where none is known."""
+    return {
+        "ratio": ratio.value,
+        "ratio_low": ratio.low if ratio.known else None,
+        "ratio_high": ratio.high if ratio.known else None,
+        "interval": ratio.kind,
+    }
 
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
@@ -167,7 +217,7 @@ def _level(times: Sequence[Interval]) -> float:
 
 def trend_csv(trends: Sequence[Trend]) -> str:
     """One row a case and run."""
-    return _csv([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
+    return csv_text([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
 
 
 def trend_json(trends: Sequence[Trend], runs: Sequence[str]) -> str:
@@ -218,7 +268,7 @@ def checks_document(checks: Sequence[Check], run: str) -> str:
 
 def checks_csv(checks: Sequence[Check]) -> str:
     """One row a line."""
-    return _csv(_check_rows(checks))
+    return csv_text(_check_rows(checks))
 
 
 def checks_json(checks: Sequence[Check], run: str) -> str:
@@ -249,7 +299,8 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
     return rows
 
 
-def _csv(rows: Sequence[Json]) -> str:
+def csv_text(rows: Sequence[Json]) -> str:
+    """Rows with the same keys as CSV."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

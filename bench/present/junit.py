@@ -6,10 +6,10 @@ Reads no XML.
 """
 
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from bench.conclusions import Change, Check, Comparison
-from bench.present.comparisons import headline
+from bench.conclusions import Change, Check, Comparison, Interval
+from bench.present.comparisons import Judged, headline
 from bench.present.tables import interval_text
 from bench.records import Case
 from bench.units import format_rate, format_seconds
@@ -17,18 +17,31 @@ from bench.units import format_rate, format_seconds
 
 def of_comparison(result: Comparison) -> str:
     """One suite: every common case, and what was measured before and failed after."""
-    suite = ET.Element("testsuite", name=f"{result.before} → {result.after}")
-    for change in result.changes:
-        case = _case(suite, change.case)
-        if change.verdict == "SLOWER":
-            _say(case, "failure", _sentence(change))
-        elif change.verdict == "INCONCLUSIVE":
-            _say(case, "skipped", _sentence(change))
+    cases = [(_class(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
+    broken = [(_class(case), case.key, "measured before, failed after") for case in result.broken]
+    return of_verdicts(result.before, result.after, cases, broken, [headline(result), *result.warnings])
+
+
+def of_verdicts(
+    before: str,
+    after: str,
+    cases: Iterable[tuple[str, str, str, str]],
+    broken: Iterable[tuple[str, str, str]],
+    said: Sequence[str],
+) -> str:
+    """One suite of two runs. cases: class, name, verdict and sentence of each; broken: class, name and sentence."""
+    suite = ET.Element("testsuite", name=f"{before} → {after}")
+    for where, name, verdict, sentence in cases:
+        case = _case(suite, where, name)
+        if verdict == "SLOWER":
+            _say(case, "failure", sentence)
+        elif verdict == "INCONCLUSIVE":
+            _say(case, "skipped", sentence)
         else:
-            ET.SubElement(case, "system-out").text = _sentence(change)
-    for broken in result.broken:
-        _say(_case(suite, broken), "error", "measured before, failed after")
-    ET.SubElement(suite, "system-out").text = "\n".join([headline(result), *result.warnings])
+            ET.SubElement(case, "system-out").text = sentence
+    for where, name, sentence in broken:
+        _say(_case(suite, where, name), "error", sentence)
+    ET.SubElement(suite, "system-out").text = "\n".join(said)
     return _text(suite)
 
 
@@ -36,7 +49,7 @@ def of_checks(checks: Sequence[Check], run: str) -> str:
     """One suite: a test case a line of the table of expectations."""
     suite = ET.Element("testsuite", name=run)
     for check in checks:
-        case = _case(suite, check.case)
+        case = _case(suite, _class(check.case), check.case.key)
         measured = check.measured
         seen = (
             f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
@@ -51,17 +64,26 @@ def of_checks(checks: Sequence[Check], run: str) -> str:
 
 
 def _sentence(change: Change) -> str:
-    before, after, ratio = change.before, change.after, change.ratio
+    return change_sentence(change.before, change.after, change, change.note)
+
+
+def change_sentence(before: Interval, after: Interval, change: Judged, note: str) -> str:
+    """Verdict, times, ratio with its interval, and what is to be known of it."""
+    ratio = change.ratio
     text = (
         f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}, "
         f"ratio {ratio.value:.3f} {interval_text(ratio, '{:.3f}'.format)}"
     )
     more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
-    return "; ".join(filter(None, [text, more, change.note]))
+    return "; ".join(filter(None, [text, more, note]))
 
 
-def _case(suite: ET.Element, case: Case) -> ET.Element:
-    return ET.SubElement(suite, "testcase", classname=f"{case.op}.{case.backend}", name=case.key)
+def _class(case: Case) -> str:
+    return f"{case.op}.{case.backend}"
+
+
+def _case(suite: ET.Element, where: str, name: str) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname=where, name=name)
 
 
 def _say(case: ET.Element, kind: str, text: str) -> None:

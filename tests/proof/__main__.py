@@ -1,10 +1,10 @@
-"""`make prove`: run every claim, print the table, write docs/accuracy.md; exit 1 if one is not reached.
+"""`make prove` and `make prove-ddp`: run every claim, print the table, write a page; exit 1 if one is not reached.
 
-    python -m proof [--quick] [--only NAME ...]
+    python -m proof [collectives | gradients] [--quick] [--only NAME ...]
 
-Each part is kept in docs/accuracy.json as soon as it has run, with its date and commit, and the page is written
-from that file: --only repeats some parts and leaves the others as they are. --quick: the same lines with fewer
-repetitions; nothing is kept.
+Each part is kept in docs/accuracy.json, or docs/gradients-accuracy.json, as soon as it has run, with its date and
+commit, and the page beside it is written from that file: --only repeats some parts and leaves the others as they are.
+--quick: the same lines with fewer repetitions; nothing is kept.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,12 @@ from tabulate import tabulate
 
 from bench.measure import environment
 from bench.units import format_seconds
-from proof import coverage, headline, links_recovered, naming, overhead, verdicts
+from proof import bucket_plans, coverage, headline, links_recovered, naming, overhead, training_steps, verdicts
 from proof.claim import FULL, QUICK, Claim, Effort, Outcome
 from proof.rig import Rig, rig
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, KEPT = ROOT / "docs/accuracy.md", ROOT / "docs/accuracy.json"
-CLAIMS: dict[str, Claim] = {
+COLLECTIVES: dict[str, Claim] = {
     "rates": links_recovered.rates,
     "delays": links_recovered.delays,
     "matrix": links_recovered.matrix,
@@ -41,8 +41,36 @@ CLAIMS: dict[str, Claim] = {
     "overhead": overhead.against_a_bare_loop,
     "mpi-overhead": overhead.mpi_against_a_bare_loop,
 }
+GRADIENTS: dict[str, Claim] = {
+    "planning": bucket_plans.planning,
+    "plans": bucket_plans.against_uniform_caps,
+    "tails": bucket_plans.tails,
+    "shaped-link": bucket_plans.on_a_shaped_link,
+    "silence": training_steps.silence,
+    "planted-wait": training_steps.planted_wait,
+    "stamps": training_steps.stamps,
+    "bench-ddp": training_steps.duration,
+}
+
+
+@dataclass(frozen=True)
+class Book:
+    """Claims that are told on one page. file: of the page and of what it is written from, without suffix."""
+
+    claims: dict[str, Claim]
+    command: str
+    title: str
+    file: Path
+
+
+BOOKS = {
+    "collectives": Book(COLLECTIVES, "make prove", "How accurate CollBench is", ROOT / "docs/accuracy"),
+    "gradients": Book(
+        GRADIENTS, "make prove-ddp", "How accurate the gradient benchmark is", ROOT / "docs/gradients-accuracy"
+    ),
+}
 ABOUT = (
-    "Written by `make prove`; do not edit. Each line is measured, on links whose rate and delay are known, with "
+    "Written by `{}`; do not edit. Each line is measured, on links whose rate and delay are known, with "
     "faults and changes that were planted, or on series whose median is known. A line that is missed stays missed: "
     "the gates are not loosened. What each line does is in `tests/proof/`."
 )
@@ -52,24 +80,26 @@ Part = dict[str, Any]
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make prove", description="Prove that the suite's numbers are right.")
+    parser.add_argument("book", nargs="?", choices=BOOKS, default="collectives", help="what to prove")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions; nothing is kept")
-    parser.add_argument("--only", nargs="+", choices=CLAIMS, default=list(CLAIMS), help="some parts")
+    parser.add_argument("--only", nargs="+", choices=[*COLLECTIVES, *GRADIENTS], help="some parts")
     asked = parser.parse_args(arguments)
+    book = BOOKS[asked.book]
     parts: dict[str, Part] = {}
     with tempfile.TemporaryDirectory(prefix="proof-") as name, rig(Path(name)) as used:
-        for claim in asked.only:
-            parts[claim] = _tried(claim, used, QUICK if asked.quick else FULL)
+        for claim in asked.only or book.claims:
+            parts[claim] = _tried(claim, book.claims[claim], used, QUICK if asked.quick else FULL)
             if not asked.quick:
-                _keep(claim, parts[claim])
+                _keep(book, claim, parts[claim])
     print(table(parts.values()))
     print(f"\n{verdict(parts.values())}; took {format_seconds(sum(part['seconds'] for part in parts.values()))}")
     return 0 if all(outcome["reached"] is not False for part in parts.values() for outcome in part["outcomes"]) else 1
 
 
-def _tried(claim: str, used: Rig, effort: Effort) -> Part:
-    print(f"{claim} ...", file=sys.stderr, flush=True)
+def _tried(name: str, claim: Claim, used: Rig, effort: Effort) -> Part:
+    print(f"{name} ...", file=sys.stderr, flush=True)
     began = time.monotonic()
-    outcomes = CLAIMS[claim](used, effort)
+    outcomes = claim(used, effort)
     took = time.monotonic() - began
     for outcome in outcomes:
         print(f"  {WORDS[outcome.reached]:>9}  {outcome.claim}: {outcome.measured}", file=sys.stderr, flush=True)
@@ -86,12 +116,13 @@ def _as_json(outcome: Outcome) -> Part:
     return {name: getattr(outcome, name) for name in ("claim", "target", "measured", "reached")}
 
 
-def _keep(claim: str, part: Part) -> None:
-    kept = json.loads(KEPT.read_bytes()) if KEPT.exists() else {}
+def _keep(book: Book, claim: str, part: Part) -> None:
+    file = book.file.with_suffix(".json")
+    kept = json.loads(file.read_bytes()) if file.exists() else {}
     kept[claim] = part
-    ordered = {name: kept[name] for name in CLAIMS if name in kept}
-    KEPT.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    PAGE.write_text(page(ordered), encoding="utf-8")
+    ordered = {name: kept[name] for name in book.claims if name in kept}
+    file.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    book.file.with_suffix(".md").write_text(page(book, ordered), encoding="utf-8")
 
 
 def table(parts: Any) -> str:
@@ -109,12 +140,12 @@ def verdict(parts: Any) -> str:
     return f"{words.count('yes')} of {len(words)} reached, {missed} missed, {untried} not tried"
 
 
-def page(parts: dict[str, Part]) -> str:
+def page(book: Book, parts: dict[str, Part]) -> str:
     machines = sorted({part["machine"] for part in parts.values()})
     total = sum(part["seconds"] for part in parts.values())
     facts = [
         f"machine: {'; '.join(machines)}",
-        f"command: `make prove` ({format_seconds(total)})",
+        f"command: `{book.command}` ({format_seconds(total)})",
         verdict(parts.values()),
     ]
     runs = tabulate(
@@ -122,7 +153,14 @@ def page(parts: dict[str, Part]) -> str:
         ["part", "date (UTC)", "commit", "took"], tablefmt="pipe", disable_numparse=True,
     )  # fmt: skip
     listed = "\n".join(f"- {fact}" for fact in facts)
-    sections = ["# How accurate CollBench is", ABOUT, listed, table(parts.values()), "When each part ran:", runs]
+    sections = [
+        f"# {book.title}",
+        ABOUT.format(book.command),
+        listed,
+        table(parts.values()),
+        "When each part ran:",
+        runs,
+    ]
     return "\n\n".join(sections) + "\n"
 
 

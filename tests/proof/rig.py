@@ -1,6 +1,7 @@
 """Runs of the suite for the proof: the real plan, sweep, store and analysis, in a folder that is thrown away.
 
-In: the text of a configuration and whoever starts the ranks. Out: a `Run` as `store.read` gives it.
+In: the text of a configuration and whoever starts the ranks. Out: a `Run` as `store.read` gives it, or a `TrainingRun`
+of the gradient benchmark.
 """
 
 import os
@@ -12,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bench import config, plan, store
+from bench.gradients import config as training
+from bench.gradients import plan as training_plan
+from bench.gradients.records import Broken, Checked, TrainingPlan, TrainingRun
 from bench.measure import environment
+from bench.measure.gradients import PRELOAD
+from bench.measure.gradients.campaign import campaign
 from bench.measure.launcher import Launcher
 from bench.measure.sweep import Starter, sweep
 from bench.records import Run
@@ -44,13 +50,33 @@ class Rig:
         assert not failures, failures[0]
         return run
 
+    def train(self, text: str, starter: Starter | None = None) -> TrainingRun:
+        """The same with the gradient benchmark; nothing of it may fail."""
+        settings = training.parse(text.encode(), "proof", [], "proof")
+        seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+        planned = training_plan.expand(settings, environment.machine(), seed)
+        assert not planned.left, planned.left[0].reason
+        return self.trained(planned, starter)
+
+    def trained(self, planned: TrainingPlan, starter: Starter | None = None) -> TrainingRun:
+        """The same of a plan."""
+        path = store.create(self.folder, planned, b"", {})
+        with store.Journal(path) as journal:
+            campaign(planned, [], starter or self.launcher, journal.append, path / store.LOG, lambda _: None, _Nobody())
+        run = store.read_training(path)
+        broken = [one.failure for one in run.facts if isinstance(one, Broken)]
+        assert not broken, broken[0]
+        failed = [check for one in run.facts if isinstance(one, Checked) for check in one.failed]
+        assert not failed, failed[0]
+        return run
+
 
 @contextmanager
 def rig(folder: Path) -> Iterator[Rig]:
     """A rig whose ranks can import this package."""
     paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    with Launcher() as launcher:
+    with Launcher(preload=PRELOAD) as launcher:
         yield Rig(launcher, folder)
 
 
@@ -64,3 +90,9 @@ class _Nobody:
     def ended(self, *_: object) -> None: ...
 
     def extended(self, *_: object) -> None: ...
+
+    def checking(self, *_: object) -> None: ...
+
+    def rounds_begin(self, *_: object) -> None: ...
+
+    def told(self, *_: object) -> None: ...

@@ -4,15 +4,23 @@ Differences are taken within rounds, then the median of a launch, then the mean 
 fewer than three launches, rounds of all launches are pooled, and the interval is said to be within-run.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import intervals
 from bench.analyze.gradients.advised import advised
+from bench.analyze.gradients.rounds import (
+    by_launch,
+    differences_of,
+    disturbed,
+    estimate,
+    facts_of,
+    kept,
+    step_s,
+    steps_of,
+)
 from bench.conclusions import Interval
 from bench.gradients.conclusions import Comparison, Outcome, Split, TrainingAnalysis, Twins
 from bench.gradients.records import (
@@ -30,13 +38,10 @@ from bench.gradients.records import (
 )
 from bench.gradients.strategies import label, reference_of
 
-# Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
-LAUNCHES_FOR_INTERVAL = 3
+NOT_YET = "not measured yet"
 # Of a step; what the parts leave unexplained beyond it is said to be so (I8).
 UNEXPLAINED = 0.05
 Floats = NDArray[np.float64]
-Series = dict[int, Floats]
-F = TypeVar("F")
 
 
 def analyse(run: TrainingRun) -> TrainingAnalysis:
@@ -47,28 +52,23 @@ def analyse(run: TrainingRun) -> TrainingAnalysis:
         for bout in scenarios.values()
         if any(isinstance(fact, Round | Checked | Broken) and fact.scenario == bout.scenario.key for fact in run.facts)
     )
-    general = [check for fact in _of(run, Checked) if fact.strategy is None for check in fact.checks]
+    general = [check for fact in facts_of(run, Checked) if fact.strategy is None for check in fact.checks]
     warnings = list(run.warnings)
     for one in comparisons:
         if one.dropped:
             warnings.append(
                 f"{one.scenario.key}: {one.dropped} of {one.rounds} rounds left out: others used the machine"
             )
-        elif one.rounds and _disturbed(run, one.scenario) * 2 > one.rounds:
+        elif one.rounds and disturbed(run, one.scenario) * 2 > one.rounds:
             warnings.append(f"{one.scenario.key}: others used the machine in most rounds, so all were kept")
     return TrainingAnalysis(
         comparisons=comparisons,
         checks=_distinct(general),
-        rungs=tuple(_of(run, Rung)),
+        rungs=tuple(facts_of(run, Rung)),
         left=run.plan.left,
-        broken=tuple(_of(run, Broken)),
+        broken=tuple(facts_of(run, Broken)),
         warnings=tuple(warnings),
     )
-
-
-def _of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
-    found: list[F] = [fact for fact in run.facts if isinstance(fact, what)]
-    return found if scenario is None else [f for f in found if getattr(f, "scenario", None) == scenario.key]
 
 
 def _distinct(checks: Iterable[Check]) -> tuple[Check, ...]:
@@ -79,15 +79,13 @@ def _distinct(checks: Iterable[Check]) -> tuple[Check, ...]:
 
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
 def _comparison(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, ...]) -> Comparison:
-    every = _of(run, Round, scenario)
-    quiet = [one for one in every if not _loud(one, run.plan.foreign)]
-    rounds = quiet if len(quiet) * 2 >= len(every) else every
+    every, rounds = facts_of(run, Round, scenario), kept(run, scenario)
     outcomes = [_outcome(run, scenario, strategy, rounds) for strategy in strategies]
     pairs = [(one, replace(one, again=0)) for one in strategies if one.again]
     twins = [
-        Twins(label(first), _estimate(difference))
+        Twins(label(first), estimate(difference))
         for second, first in pairs
-        if (difference := _difference(rounds, label(second), label(first)))
+        if (difference := differences_of(rounds, label(second), label(first)))
     ]
     noise = max((max(abs(twin.difference.low), abs(twin.difference.high)) for twin in twins), default=0.0)
     outcomes = [replace(one, resolved=_resolved(one.exposed, noise)) for one in outcomes]
@@ -100,17 +98,11 @@ def _comparison(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy
         noise_s=noise,
         rounds=len(every),
         dropped=len(every) - len(rounds),
-        timelines=_latest(_of(run, Timeline, scenario)),
-        advice=advised(scenario, _of(run, Timeline, scenario), _of(run, Alone, scenario), _of(run, Rung)),
+        timelines=_latest(facts_of(run, Timeline, scenario)),
+        advice=advised(
+            scenario, facts_of(run, Timeline, scenario), facts_of(run, Alone, scenario), facts_of(run, Rung)
+        ),
     )
-
-
-def _loud(one: Round, allowed: float) -> bool:
-    return any(stretch.foreign is not None and stretch.foreign > allowed for stretch in one.stretches)
-
-
-def _disturbed(run: TrainingRun, scenario: Scenario) -> int:
-    return sum(_loud(one, run.plan.foreign) for one in _of(run, Round, scenario))
 
 
 def _resolved(exposed: Interval | None, noise: float) -> bool:
@@ -123,28 +115,28 @@ def _latest(timelines: list[Timeline]) -> tuple[Timeline, ...]:
 
 def _outcome(run: TrainingRun, scenario: Scenario, strategy: Strategy, rounds: list[Round]) -> Outcome:
     name, reference = label(strategy), label(reference_of(strategy))
-    checked = [fact for fact in _of(run, Checked, scenario) if fact.strategy == name]
+    checked = [fact for fact in facts_of(run, Checked, scenario) if fact.strategy == name]
     checks = _distinct(check for fact in checked for check in fact.checks)
     calls = next((fact.calls for fact in checked if fact.calls is not None), None)
     base = Outcome(strategy, name, 0, calls=calls, checks=checks)
     failed = [check for check in checks if check.ok is False]
     if failed:
         return replace(base, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
-    steps = _by_launch(rounds, name, _step_s)
+    steps = steps_of(rounds, name)
     if not steps:
-        broken = next((f.failure.text for f in _of(run, Broken, scenario) if f.strategy in {name, None}), None)
-        return replace(base, refused=broken or "not measured yet")
-    step, all_steps = _estimate(steps), np.concatenate(list(steps.values()))
+        broken = next((f.failure.text for f in facts_of(run, Broken, scenario) if f.strategy in {name, None}), None)
+        return replace(base, refused=broken or NOT_YET)
+    step, all_steps = estimate(steps), np.concatenate(list(steps.values()))
     measured = replace(base, rounds=len(all_steps), step=step, step_std=_std(all_steps))
     if name == reference:
         return measured
-    paired = _difference(rounds, name, reference)
+    paired = differences_of(rounds, name, reference)
     if not paired:
         return measured
-    exposed, differences = _estimate(paired), np.concatenate(list(paired.values()))
-    shares = _by_launch(rounds, name, lambda s, steps: _step_s(s, steps), reference, share=True)
+    exposed, differences = estimate(paired), np.concatenate(list(paired.values()))
+    shares = by_launch(rounds, name, step_s, reference, share=True)
     split = _split(rounds, name, reference, exposed.value)
-    alone = [time_s for fact in _of(run, Alone, scenario) if fact.strategy == name for time_s in fact.times_s]
+    alone = [time_s for fact in facts_of(run, Alone, scenario) if fact.strategy == name for time_s in fact.times_s]
     alone_s = float(np.median(alone)) if alone else None
     return replace(
         measured,
@@ -165,46 +157,11 @@ def _placed(outcomes: list[Outcome], rounds: list[Round], noise: float) -> list[
     places: dict[str, int] = {}
     leader, place = "", 0
     for position, one in enumerate(ranked, start=1):
-        difference = _difference(rounds, one.label, leader) if leader else {}
-        if not difference or _resolved(_estimate(difference), noise):
+        difference = differences_of(rounds, one.label, leader) if leader else {}
+        if not difference or _resolved(estimate(difference), noise):
             leader, place = one.label, position
         places[one.label] = place
     return [replace(one, place=places.get(one.label)) for one in outcomes]
-
-
-# ── series of rounds ─────────────────────────────────────────────────────────────────────────────
-def _step_s(stretch: Stretch, steps: int) -> float:
-    """A step of the slowest rank."""
-    return max(stretch.wall_ns) / steps / 1e9
-
-
-def _by_launch(
-    rounds: list[Round],
-    name: str,
-    value: Callable[[Stretch, int], float],
-    minus: str | None = None,
-    share: bool = False,
-) -> Series:
-    """Of each launch, one value a round; `minus`: less that of another strategy in the same round, or its share."""
-    found: dict[int, list[float]] = {}
-    for one in rounds:
-        stretches = {stretch.strategy: stretch for stretch in one.stretches}
-        if name not in stretches or (minus is not None and minus not in stretches):
-            continue
-        mine = value(stretches[name], one.steps)
-        other = value(stretches[minus], one.steps) if minus is not None else 0.0
-        found.setdefault(one.launch, []).append((mine - other) / mine if share else mine - other)
-    return {launch: np.array(values) for launch, values in found.items()}
-
-
-def _difference(rounds: list[Round], name: str, minus: str) -> Series:
-    return _by_launch(rounds, name, _step_s, minus)
-
-
-def _estimate(series: Series) -> Interval:
-    if len(series) >= LAUNCHES_FOR_INTERVAL:
-        return intervals.mean_interval(np.array([float(np.median(values)) for values in series.values()]))
-    return replace(intervals.median_interval(np.concatenate(list(series.values()))), kind="within-run")
 
 
 def _std(values: Floats) -> float:
@@ -218,7 +175,7 @@ def _split(rounds: list[Round], name: str, reference: str, exposed_s: float) -> 
         def of(stretch: Stretch, steps: int) -> float:
             return sum(float(np.mean(stretch.parts_ns[one])) for one in names) / steps / 1e9
 
-        series = _by_launch(rounds, name, of, reference)
+        series = by_launch(rounds, name, of, reference)
         return float(np.median(np.concatenate(list(series.values()))))
 
     tail, pack, interference = part("tail"), part("pack"), part("forward", "backward", "update")

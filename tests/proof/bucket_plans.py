@@ -1,0 +1,229 @@
+"""Plans of buckets: is what is predicted what is measured, and is the best one better than what people use?"""
+
+import json
+import time
+from itertools import combinations
+
+import numpy as np
+
+from bench.analyze.gradients.compared import analyse
+from bench.analyze.stats import headlines
+from bench.gradients import links as known_links
+from bench.gradients import planner, verification
+from bench.gradients.curve import Curve
+from bench.gradients.plan import shape_of
+from bench.gradients.presets import PRESETS
+from bench.gradients.profiles import Profile, recorded
+from bench.gradients.records import REFERENCE, Shape, Strategy, Timeline, TrainingRun
+from bench.gradients.strategies import label
+from bench.measure import environment
+from bench.units import format_seconds
+from proof import links
+from proof.claim import Effort, Outcome
+from proof.links import NamespacedLauncher
+from proof.links_recovered import SWEEP
+from proof.rig import Rig
+
+MS = 1e-3
+LATENCY_S, BYTES_PER_S = 2e-3, 1e9
+EMULATED = Curve.of_link(LATENCY_S, BYTES_PER_S)
+MIB = 2**20
+CAPS = (256 * 1024, 512 * 1024, MIB, 3 * MIB // 2, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB)
+BEFORE = (2 * MIB, 8 * MIB)
+TRAINING = """
+benchmark: training
+models: [{model}]
+links: [{link}]
+batch: 2
+launches: {launches}
+rounds: 8
+steps: 2
+strategies: {strategies}
+"""
+# A link on which tiny's gradients take about as long as this backward: 27 MB at 1 Gbit/s.
+SHAPED, SHAPED_BACKWARD_S = "1gbit", 0.25
+
+
+# ── on paper ─────────────────────────────────────────────────────────────────────────────────────
+def planning(_: Rig, effort: Effort) -> list[Outcome]:
+    """The largest preset, from its sizes to the whole advice."""
+    times, advised = [], []
+    for _ in range(effort.splits):
+        began = time.perf_counter()
+        profile = Profile.of_shape(shape_of("xl-2026", 1.0, "float32"))
+        planner.optimal(profile, EMULATED)
+        times.append(time.perf_counter() - began)
+        planner.advise(profile, EMULATED)
+        advised.append(time.perf_counter() - began)
+    return [
+        Outcome(
+            f"the exact plan of xl-2026, {len(profile.nbytes)} gradients of {profile.total / 4e9:.2f} billion in all",
+            "< 1 s",
+            f"{format_seconds(max(times))} at most of {len(times)}; all of `advise` {format_seconds(max(advised))}",
+            max(advised) < 1,
+        )
+    ]
+
+
+def against_uniform_caps(_: Rig, effort: Effort) -> list[Outcome]:
+    """The model of a FIFO link only; caps are searched exhaustively."""
+    worse, ratios = 0, []
+    for preset in PRESETS:
+        for backward_s in (0.01, 0.06, 0.3, 2.0):
+            for latency_s, rate in ((50e-6, 1e10), (1e-4, 1e8), (2e-3, 1e9), (1e-2, 1e10)):
+                found = planner.advise(_of(preset, backward_s), Curve.of_link(latency_s, rate))
+                worse += found.exposed_s > found.best_cap_exposed_s + planner.RESOLUTION_S
+                ratios.append(found.exposed_s / found.best_cap_exposed_s)
+    tiny = planner.advise(_of("tiny", 0.06), EMULATED)
+    said = f"best plan {tiny.exposed_s / MS:.1f} ms, no plan below {tiny.bound_s / MS:.1f} ms"
+    best, default = tiny.exposed_s / tiny.best_cap_exposed_s, tiny.exposed_s / tiny.default_exposed_s
+    return [
+        Outcome(
+            "the exact plan exposes no more than the best uniform cap: all presets, 4 backwards, 4 links",
+            "always",
+            f"{len(ratios) - worse} of {len(ratios)}; {np.min(ratios):.2f} to {np.max(ratios):.2f} of it",
+            worse == 0,
+        ),
+        Outcome(
+            "tiny, 60 ms backward, 2 ms and 1 GB/s: exact plan against the best uniform cap",
+            "≤ 0.65",
+            f"{best:.2f} ({said}; cap {tiny.best_cap_exposed_s / MS:.1f} ms)",
+            best <= 0.65,
+        ),
+        Outcome(
+            "the same against torch's default",
+            "≤ 0.2",
+            f"{default:.2f} ({said}; default {tiny.default_exposed_s / MS:.1f} ms)",
+            default <= 0.2,
+        ),
+    ]
+
+
+def _of(preset: str, backward_s: float) -> Profile:
+    return Profile.of_shape(shape_of(preset, backward_s, "float32"))
+
+
+# ── on an emulated link ──────────────────────────────────────────────────────────────────────────
+def tails(rig: Rig, effort: Effort) -> list[Outcome]:
+    """Every plan on ranks: of tiny by its shape, whose backward waits, and of tiny itself, which computes."""
+    shape = shape_of("tiny", 0.06, "float32")
+    found = []
+    for words, model, profile in (
+        ("tiny by its shape", "{shape: tiny, backward: 60ms}", Profile.of_shape(shape)),
+        ("tiny itself", "tiny", _recorded(rig)),
+    ):
+        asked = _asked(profile)
+        text = _text(model, "2ms + 1GB/s", effort.links, [strategy for strategy, _ in asked.values()])
+        run = rig.train(text)
+        profile = profile if "shape" in model else Profile.of_shape(_ready(run))
+        pairs = _pairs(run, asked, profile, EMULATED)
+        close = sum(verification.close(*pair) for pair in pairs.values())
+        off = np.array([abs(measured - predicted) for predicted, measured in pairs.values()]) / MS
+        found.append(
+            Outcome(
+                f"predicted against measured tail on an emulated link of 2 ms and 1 GB/s, {words}, {len(pairs)} plans",
+                "within max(1 ms, 10 %) in 90 %",
+                f"{close} of {len(pairs)}; off by {np.median(off):.2f} ms in the median, {off.max():.2f} ms at most",
+                close >= 0.9 * len(pairs),
+            )
+        )
+    return found
+
+
+def _recorded(rig: Rig) -> Profile:
+    """Of tiny itself, as one short run has it."""
+    return Profile.of_shape(_ready(rig.train(_text("tiny", "2ms + 1GB/s", 1, [Strategy("flat")]))))
+
+
+def _ready(run: TrainingRun) -> Shape:
+    """Each gradient's median over launches of the step without synchronisation."""
+    steps = [recorded(one) for one in run.facts if isinstance(one, Timeline) and one.strategy == REFERENCE]
+    times = np.median([step.ready_s for step in steps], axis=0)
+    return Shape(steps[0].gradients, tuple(float(t) for t in times))
+
+
+def _asked(profile: Profile) -> dict[str, tuple[Strategy, planner.Plan]]:
+    """Eighteen plans, each as a strategy."""
+    every = len(profile.nbytes)
+    found = {
+        "all in one": (Strategy("flat"), (every,)),
+        "one call a gradient": (Strategy("overlap_param"), tuple(range(1, every + 1))),
+        "best": (_plan(profile, best := planner.optimal(profile, EMULATED)), best),
+        "torch's default": (_plan(profile, default := planner.torch_default(profile)), default),
+        "25 MiB": (_plan(profile, large := planner.explicit_25(profile)), large),
+    }
+    for cap in CAPS:
+        found[f"cap {cap}"] = (Strategy("overlap_bucket", cap_bytes=cap), planner.uniform(profile, cap))
+    for cap in BEFORE:
+        strategy = Strategy("overlap_bucket", cap_bytes=cap, closes="before")
+        found[f"before {cap}"] = (strategy, planner.uniform(profile, cap, "before"))
+    return found
+
+
+def _plan(profile: Profile, ends: planner.Plan) -> Strategy:
+    return Strategy("plan", buckets=planner.bucket_bytes(profile, ends))
+
+
+def _text(model: str, link: str, launches: int, strategies: list[Strategy]) -> str:
+    """A configuration; JSON is YAML."""
+    asked = []
+    for one in strategies:
+        settings: dict[str, object] = {}
+        if one.cap_bytes is not None:
+            settings |= {"cap": one.cap_bytes, "closes": one.closes}
+        if one.buckets:
+            settings["buckets"] = list(one.buckets)
+        asked.append({one.name: settings} if settings else one.name)
+    return TRAINING.format(model=model, link=link, launches=launches, strategies=json.dumps(asked))
+
+
+def _pairs(
+    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.Plan]], profile: Profile, curve: Curve
+) -> dict[str, tuple[float, float]]:
+    """(predicted, measured) tails."""
+    (comparison,) = analyse(run).comparisons
+    outcomes = {one.label: one for one in comparison.outcomes}
+    return {
+        name: (planner.exposed(profile, ends, curve), outcomes[label(strategy)].split.tail_s)
+        for name, (strategy, ends) in asked.items()
+    }
+
+
+# ── on a real one ────────────────────────────────────────────────────────────────────────────────
+def on_a_shaped_link(rig: Rig, effort: Effort) -> list[Outcome]:
+    """Two namespaces and a cable: the link's own curve is measured first, then plans on it."""
+    claims = (
+        f"predicted against measured tail on a link shaped to {SHAPED}, tiny by its shape, {SHAPED_BACKWARD_S * 1e3:g} "
+        "ms backward",
+        "the same order: of two plans predicted to differ by a fifth, the shorter tail is the one predicted",
+    )
+    reason = links.obstacle()
+    if reason:
+        return [Outcome(claim, "", reason, None) for claim in claims]
+    profile = Profile.of_shape(shape_of("tiny", SHAPED_BACKWARD_S, "float32"))
+    sweep = SWEEP.format(
+        scheduling="normal" if environment.realtime_obstacle() else "rr",
+        launches=effort.links, iterations=8, sizes="{from: 4KiB, to: 32MiB, factor: 2}",
+    )  # fmt: skip
+    with links.shaped_pair(SHAPED) as network:
+        starter = NamespacedLauncher(rig.launcher, network)
+        curve = known_links.measured(headlines(rig.measure(sweep, starter)), "proof", "float32").curve
+        asked = {name: one for name, one in _asked(profile).items() if name in ON_SHAPED}
+        asked["best"] = (_plan(profile, ends := planner.optimal(profile, curve)), ends)
+        model = f"{{shape: tiny, backward: {SHAPED_BACKWARD_S}s}}"
+        text = _text(model, "real", effort.links, [strategy for strategy, _ in asked.values()])
+        pairs = _pairs(rig.train(text, starter), asked, profile, curve)
+    off = {name: measured / predicted - 1 for name, (predicted, measured) in pairs.items()}
+    close = sum(abs(one) <= 0.2 for one in off.values())
+    apart = [(a, b) for a, b in combinations(pairs.values(), 2) if max(a[0], b[0]) > 1.2 * min(a[0], b[0])]
+    alike = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in apart)
+    said = ", ".join(
+        f"{name} {pairs[name][0] / MS:.0f} → {pairs[name][1] / MS:.0f} ms ({off[name]:+.0%})" for name in off
+    )
+    return [
+        Outcome(claims[0], "within 20 %", f"{close} of {len(off)}: {said}", close == len(off)),
+        Outcome(claims[1], "every pair", f"{alike} of {len(apart)}", alike == len(apart)),
+    ]
+
+
+ON_SHAPED = {"all in one", "torch's default", f"cap {MIB}", f"cap {4 * MIB}", f"cap {8 * MIB}", f"cap {16 * MIB}"}

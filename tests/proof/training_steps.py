@@ -1,0 +1,193 @@
+"""Steps of training: is nothing found where nothing is, a planted wait where one is, and what do stamps cost?"""
+
+import gc
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from bench import intervals
+from bench.analyze.gradients.compared import analyse
+from bench.gradients.records import Bout, Scenario, Strategy, TrainingRun
+from bench.measure.gradients import models
+from bench.measure.gradients import runner as runners
+from bench.measure.gradients.runner import Seatless
+from bench.units import format_seconds
+from proof.claim import Effort, Outcome
+from proof.rig import Rig
+from proof.synchronisers import WAIT_S
+
+ROOT = Path(__file__).resolve().parents[2]
+MS = 1e-3
+SHORT = """
+benchmark: training
+models: [nano]
+batch: 8
+launches: {launches}
+rounds: {rounds}
+steps: 4
+foreign: 99%
+strategies: {strategies}
+"""
+PLANTED = "[{import: proof.synchronisers:OneCall}, {import: proof.synchronisers:Late}]"
+LAUNCHES_A_RUN = 3
+# The bench's limit on two cores.
+LIMIT_S = 600
+
+
+def silence(rig: Rig, effort: Effort) -> list[Outcome]:
+    """Runs of one launch, and of three: second copies of the step without synchronisation and of flat."""
+    run = rig.train(SHORT.format(launches=effort.quiet_trials, rounds=10, strategies="[flat]"))
+    found = []
+    for name, words in (("none again", "a strategy without communication"), ("flat", "an A/A pair of flat")):
+        for length in (1, LAUNCHES_A_RUN):
+            inside, widths = _silent(run, name, length)
+            half = f"half an interval is {np.median(widths) / MS:.2f} ms in the median"
+            found.append(
+                Outcome(
+                    f"{words} exposes 0 within its interval, runs of {length} launch{'es' if length > 1 else ''}",
+                    "≥ 95 % of runs",
+                    f"{sum(inside)} of {len(inside)}; {half}",
+                    sum(inside) >= 0.95 * len(inside),
+                )
+            )
+    return found
+
+
+def _silent(run: TrainingRun, name: str, length: int) -> tuple[list[bool], list[float]]:
+    """Of each run of so many launches: whether the twins' interval has 0 in it, and half its width."""
+    inside, widths = [], []
+    for first in range(1, run.plan.launches - length + 2, length):
+        (comparison,) = analyse(_launches(run, range(first, first + length))).comparisons
+        (twins,) = [one for one in comparison.twins if one.label == name.removesuffix(" again")]
+        inside.append(twins.difference.low <= 0 <= twins.difference.high)
+        widths.append((twins.difference.high - twins.difference.low) / 2)
+    return inside, widths
+
+
+def _launches(run: TrainingRun, wanted: range) -> TrainingRun:
+    """What a run of these launches only would be."""
+    bouts: tuple[Bout, ...] = tuple(bout for bout in run.plan.bouts if bout.launch in wanted)
+    facts = [fact for fact in run.facts if getattr(fact, "launch", wanted[0]) in wanted]
+    return replace(run, plan=replace(run.plan, bouts=bouts), facts=facts)
+
+
+def planted_wait(rig: Rig, effort: Effort) -> list[Outcome]:
+    """Two synchronisers that a user brings along, one of which waits for nothing after its call."""
+    run = rig.train(SHORT.format(launches=max(3, effort.splits), rounds=10, strategies=PLANTED))
+    (comparison,) = analyse(run).comparisons
+    exposed = {one.label.split(":")[1]: one.exposed for one in comparison.outcomes if ":" in one.label}
+    late, right = exposed["Late"], exposed["OneCall"]
+    found = late.value - right.value
+    return [
+        Outcome(
+            f"an exposed wait of {WAIT_S / MS:g} ms, planted into a synchroniser, in {run.plan.launches} launches",
+            "within 10 %",
+            f"{found / MS:.2f} ms ({late.value / MS:.2f} [{late.low / MS:.2f} – {late.high / MS:.2f}] less "
+            f"{right.value / MS:.2f} [{right.low / MS:.2f} – {right.high / MS:.2f}] ms)",
+            abs(found / WAIT_S - 1) <= 0.1,
+        )
+    ]
+
+
+# ── what stamps cost ─────────────────────────────────────────────────────────────────────────────
+class _Free:
+    """A wire on which nothing takes time, so that what remains is computing and our own work."""
+
+    world_size = 1
+    stamped = False
+
+    def __init__(self):
+        self.flown = []
+
+    def all_reduce(self, tensor):
+        return self
+
+    def wait(self): ...
+
+
+def stamps(rig: Rig, effort: Effort) -> list[Outcome]:
+    """A stamped step of naive, which has most stamps, beside the same step written by hand; in one process."""
+    with tempfile.NamedTemporaryFile() as file:
+        dist.init_process_group("gloo", init_method=f"file://{file.name}", rank=0, world_size=1)
+        try:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            return [_stamps(model, max(40, round(pairs * effort.blocks))) for model, pairs in SIZES]
+        finally:
+            torch.set_num_threads(threads)
+            dist.destroy_process_group()
+
+
+# Model, and pairs of steps.
+SIZES = (("micro", 1500), ("tiny", 600))
+
+
+def _stamps(model: str, pairs: int) -> Outcome:
+    scenario = Scenario(model, "gloo", 1, 2, 64)
+    place, wire = Seatless(0, 1, torch.device("cpu")), _Free()
+    stamped = runners.build(Strategy("naive"), scenario, place, wire, range(1), 0)
+    made = models.build(scenario, place.device, 0)
+    kind, settings = runners.OPTIMIZERS["sgd"]
+    optimizer = kind(made.module.parameters(), **settings)
+    parameters = list(made.module.parameters())
+    batch = made.batch(torch.Generator().manual_seed(0), scenario.batch)
+
+    def by_hand():
+        optimizer.zero_grad()
+        made.module(*batch).backward()
+        for parameter in parameters:
+            wire.all_reduce(parameter.grad).wait()
+            parameter.grad.div_(wire.world_size)
+        optimizer.step()
+
+    def by_us():
+        stamped.step(batch)
+        stamped.parts()
+
+    ratios, controls = [], []
+    gc.collect()
+    gc.disable()
+    for pair in range(pairs + 5):
+        order = [by_hand, by_us, by_hand] if pair % 2 else [by_us, by_hand, by_hand]
+        times = [_timed(step) for step in order]
+        ours = times[order.index(by_us)]
+        bare = [time_s for step, time_s in zip(order, times, strict=True) if step is by_hand]
+        if pair >= 5:
+            ratios.append(np.log(ours / np.sqrt(bare[0] * bare[1])))
+            controls.append(np.log(bare[1] / bare[0]))
+    gc.enable()
+    ratio, control = (intervals.median_interval(np.array(values)) for values in (ratios, controls))
+    return Outcome(
+        f"a stamped step / the same step by hand, {model}, {pairs} pairs",
+        "≤ 1.01",
+        f"{np.exp(ratio.value):.4f} [{np.exp(ratio.low):.4f} – {np.exp(ratio.high):.4f}]; by hand / by hand "
+        f"{np.exp(control.value):.4f} [{np.exp(control.low):.4f} – {np.exp(control.high):.4f}]",
+        bool(np.exp(ratio.value) <= 1.01),
+    )
+
+
+def _timed(step):
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
+# ── the whole ────────────────────────────────────────────────────────────────────────────────────
+def duration(rig: Rig, effort: Effort) -> list[Outcome]:
+    """What `make bench-ddp` runs, once it is installed."""
+    claim, target = "`make bench-ddp`, all of it", f"< {LIMIT_S // 60} min"
+    if effort.name == "quick":
+        return [Outcome(claim, target, "takes too long for a quick proof", None)]
+    began = time.monotonic()
+    command = [sys.executable, str(ROOT / "run_bench.py"), "run", str(ROOT / "configs/ddp.yaml")]
+    done = subprocess.run(command, cwd=rig.folder, capture_output=True, text=True, check=False)
+    took = time.monotonic() - began
+    said = format_seconds(took) + ("" if done.returncode == 0 else f", exit code {done.returncode}")
+    return [Outcome(claim, target, said, took < LIMIT_S and done.returncode == 0)]

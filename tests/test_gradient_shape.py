@@ -1,0 +1,143 @@
+"""A model by its shape: no memory, no computing, gradients never ready before their time, calls of the right bytes."""
+
+import re
+import resource
+from dataclasses import replace
+
+import pytest
+
+from bench import store
+from bench.analyze.gradients.compared import analyse
+from bench.gradients import planner, verification
+from bench.gradients.conclusions import Outcome, Split
+from bench.gradients.curve import Curve
+from bench.gradients.plan import shape_of
+from bench.gradients.profiles import Profile
+from bench.gradients.records import REFERENCE, Link, Scenario, Strategy, Timeline
+from bench.gradients.strategies import label, obstacle
+from bench.gradients.verification import Verified, candidates, close, verified
+from bench.records import Machine
+
+NANO = shape_of("nano", 0.01, "float32")
+RUN = """
+benchmark: training
+models: [{shape: nano, backward: 10ms}]
+links: [real, 1ms + 100MB/s]
+launches: 1
+rounds: 2
+steps: 1
+strategies: [naive, flat, {overlap_bucket: {cap: 64KiB}}, {plan: {buckets: [BUCKETS]}}, ddp]
+"""
+
+
+def test_it_is_trained_like_a_model(warm):
+    profile = Profile.of_shape(NANO)
+    buckets = planner.bucket_bytes(profile, planner.uniform(profile, 2**18))
+    done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, buckets)))), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = store.read_training(warm.runs()[0])
+    assert {left.strategy.name for left in run.plan.left} == {"ddp"}
+    assert all("a shape has no parameters" in left.reason for left in run.plan.left)
+    assert len(analyse(run).comparisons) == 2
+    for comparison in analyse(run).comparisons:
+        outcomes = {one.label: one for one in comparison.outcomes}
+        assert all(one.step is not None for one in outcomes.values())
+        assert outcomes["none"].step.low > max(NANO.ready_s)
+        held = {check.invariant for check in outcomes["flat"].checks if check.ok}
+        assert {"I2", "I3", "I5", "I6", "I7"} <= held
+        assert outcomes["flat"].calls == (profile.total,)
+        assert next(o for name, o in outcomes.items() if name.startswith("plan")).calls == buckets
+    # An emulated link is never faster than it says.
+    assert outcomes["flat"].split.tail_s >= 1e-3 + profile.total / 1e8
+    assert outcomes["naive"].split.tail_s >= len(NANO.gradients) * 1e-3
+
+    steps = [fact for fact in run.facts if isinstance(fact, Timeline) and fact.strategy == REFERENCE]
+    assert len(steps) == 2
+    for step in steps:
+        assert step.gradients == NANO.gradients
+        for line in step.ranks:  # no gradient is ready before its time, and the last registered is first
+            assert all(seen >= due for seen, due in zip(line.ready_s, NANO.ready_s, strict=True))
+            assert sorted(line.ready_s, reverse=True) == list(line.ready_s)
+
+
+def test_it_takes_no_memory():
+    import torch
+
+    from bench.measure.gradients.shape import ByShape
+
+    shape = shape_of("xl-2026", 0.0, "float32")
+    model = ByShape(replace(shape, ready_s=tuple(0.0 for _ in shape.ready_s)), torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.zeros(1)).backward()
+        optimizer.step()
+    assert sum(p.numel() for p in model.parameters()) > 3.4e9
+    assert all(p.grad is not None for p in model.parameters())
+    # Gradients and momentum would be 27 GB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("{shape: tny}", "did you mean 'tiny'"),
+        ("{shape: tiny, backward: soon}", "backward"),
+        ("{shape: tiny, layers: 3}", "layers"),
+        ("{import: nothing}", "package.module:name"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(warm, model, said):
+    done = warm("plan", warm.config(RUN.replace("{shape: nano, backward: 10ms}", model).replace("BUCKETS", "1KiB")))
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_real_link_must_have_memory_for_what_it_moves():
+    xl = Scenario("shape:xl", "gloo", 2, 1, 2, shape=shape_of("xl-2026", 1.0, "float32"))
+    small = Machine("h", 2, 8 * 2**30, 32 * 2**20, 0, {})
+    assert "memory" in obstacle(Strategy("flat"), xl, small)
+    assert obstacle(Strategy("overlap_bucket", cap_bytes=2**25), xl, small) is None
+    assert obstacle(Strategy("flat"), replace(xl, link=Link(1e-3, 1e9)), small) is None
+
+
+def test_a_measured_curve_is_emulated_as_it_is():
+    curve = Curve.through([1e3, 1e5, 1e6], [1e-4, 2e-4, 3e-3])
+    again = Curve.emulated(curve.as_link())
+    assert again.sizes == curve.sizes
+    assert again.times_s == pytest.approx(curve.times_s) and again.slope_s == pytest.approx(curve.slope_s)
+    assert Curve.emulated(Curve.of_link(2e-3, 1e9).as_link()) == Curve.of_link(2e-3, 1e9)
+
+
+# ── advise --verify ──────────────────────────────────────────────────────────────────────────────
+def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
+    monkeypatch.setattr(verification, "LAUNCHES", 1)
+    done = warm("advise", "--model", "nano", "--backward", "10ms", "--link", "1ms+100MB/s", "--verify")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("## Predicted and measured")[1]
+    rows = re.findall(r"^\| (\w.*?) +\| +(\S+ \S+) \| +(\S+ \S+) \| +(yes|NO) \|", table, re.M)
+    assert {name for name, *_ in rows} == {
+        "best plan", "best uniform cap", "torch's default", "all in one", "one call a gradient"
+    }  # fmt: skip
+    (path,) = warm.runs()
+    assert path.name.endswith("-advise") and str(path.name) in done.stdout
+    assert warm("report", path.name).returncode == 0
+
+
+def test_what_is_close():
+    assert close(5e-3, 5.9e-3) and not close(5e-3, 6.1e-3)
+    assert close(50e-3, 45.1e-3) and not close(50e-3, 44e-3)
+
+
+def test_predictions_stand_beside_the_right_measurements():
+    profile, curve = Profile.of_shape(NANO), Curve.of_link(1e-3, 1e8)
+    asked = candidates(profile, planner.advise(profile, curve), of_shape=False)
+    assert asked["torch's default"][0] == Strategy("ddp")
+    plan = asked["best plan"][0]
+    found = Outcome(plan, "another", 1)
+    assert all(one.outcome is None for one in verified(asked, profile, curve, [found]))
+    tail = planner.exposed(profile, asked["best plan"][1], curve)
+    found = replace(found, label=label(plan), split=Split(tail + 0.5e-3, 0.0, 0.0, 0.0))
+    (first, *rest) = verified(asked, profile, curve, [found])
+    assert first == Verified("best plan", pytest.approx(tail), found) and first.holds
+    assert all(one.holds is None for one in rest)
