@@ -156,13 +156,18 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """What every rank of one launch is told. skip: labels of strategies that broke an earlier try of it."""
+    """What every rank of one launch is told.
+
+    checked: an earlier try of it has told what its checks found. detail: show a step and the calls alone, too; one
+    launch of a scenario does.
+    """
 
     bout: Bout
     plan: TrainingPlan
     log: str
     first_round: int = 1
     checked: bool = False
+    detail: bool = True
 
 
 # ── what was measured: facts; each is a line of samples.jsonl ────────────────────────────────────

@@ -34,7 +34,7 @@ TRAINING = """
 benchmark: training
 models: [{model}]
 links: [{link}]
-batch: 2
+batch: 1
 launches: {launches}
 rounds: 8
 steps: 2

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.gradients.encoding import fact_from_line, fact_to_line
-from bench.gradients.records import Bout, Broken, Checked, Fact, Round, TrainingJob, TrainingPlan
+from bench.gradients.records import Alone, Bout, Broken, Checked, Fact, Round, Timeline, TrainingJob, TrainingPlan
 from bench.gradients.strategies import label
 from bench.measure.supervisor import Watch, watch
 from bench.measure.sweep import Starter
@@ -51,15 +51,17 @@ def campaign(
         append(line)
         spectator.told(fact_from_line(line))
 
+    detailed = {fact.scenario for fact in done if isinstance(fact, Timeline | Alone)}
     for bout in plan.bouts:
         made = max((f.round for f in done if isinstance(f, Round) and _of(f, bout)), default=0)
         checked = any(isinstance(f, Checked) and f.strategy is None and _of(f, bout) for f in done)
         rest = bout
         while made < rest.rounds:
-            job = TrainingJob(rest, plan, str(log.resolve()), made + 1, checked)
+            job = TrainingJob(rest, plan, str(log.resolve()), made + 1, checked, rest.scenario.key not in detailed)
             outcome, last = _launch(job, launcher, spectator, keep, before_go)
             launched(_record(rest, outcome))
             if outcome.failure is None:
+                detailed.add(rest.scenario.key)
                 break
             guilty = rest.strategies[last] if last is not None and last < len(rest.strategies) else None
             said = label(guilty) if guilty is not None else None

@@ -89,7 +89,8 @@ class DuringBackward(Nothing):
     """overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
 
     buckets: numbers of parameters, in the order in which they are launched. A bucket waits for those before it, so that
-    all ranks launch in one order. A bucket of one parameter is reduced where it lies, a larger one in a buffer.
+    all ranks launch in one order. A bucket of one parameter is reduced where it lies, a larger one in a buffer. Where
+    parameters have no memory, there is nothing to copy or divide.
     """
 
     def __init__(self, module: nn.Module, buckets: Sequence[Sequence[int]], wire: Wire, watch: Stopwatch) -> None:
@@ -99,8 +100,11 @@ class DuringBackward(Nothing):
         self._buckets = [list(bucket) for bucket in buckets]
         self._bucket_of = {number: at for at, bucket in enumerate(buckets) for number in bucket}
         self._buffers = [self._buffer(bucket) for bucket in self._buckets]
+        self._blank = self._parameters[0].is_meta
         self._views = [
-            list(buffer.split([self._parameters[n].numel() for n in bucket])) if buffer is not None else []
+            list(buffer.split([self._parameters[n].numel() for n in bucket]))
+            if buffer is not None and not self._blank
+            else []
             for buffer, bucket in zip(self._buffers, self._buckets, strict=True)
         ]
         self._active = False
@@ -150,6 +154,8 @@ class DuringBackward(Nothing):
     def finish(self) -> None:
         for at, handle in enumerate(self._handles):
             handle.wait()
+            if self._blank:
+                continue
             with self._watch.packing():
                 self._tensor(at).div_(self._wire.world_size)
                 for view, number in zip(self._views[at], self._buckets[at], strict=False):

@@ -89,12 +89,12 @@ class _Bout:
         self.seat_says(len(self.job.bout.strategies))
         for number in range(self.job.first_round, self.job.bout.rounds + 1):
             self._round(number, chosen)
-        if not self.job.checked:
+        if self.job.detail:
             for strategy, runner in chosen.items():
                 self._alone(strategy, runner)
                 self._detail(strategy)
-            if self.plan.ladder and self.scenario.link is None:
-                self._ladder(self.plan.ladder)
+        if self.plan.ladder and self.scenario.link is None:
+            self._ladder(self.plan.ladder)
 
     def seat_says(self, index: int) -> None:
         if self.group.rank == 0:
