@@ -87,9 +87,9 @@ def test_the_answer_has_the_planners_numbers(warm):
             r"^\| (best plan|torch's default|no plan leaves|bucket_cap_mb=25).* ([\d.]+ ms) \|$", done.stdout, re.M
         )
     )
-    # 27 MB in one call; the default's second bucket has 19.8 MB; the embedding alone takes 2 + 7.2 ms.
-    assert exposed["bucket_cap_mb=25"] == "29.0 ms" and exposed["torch's default"] == "21.8 ms"
-    assert float(exposed["best plan"].split()[0]) >= float(exposed["no plan leaves"].split()[0]) > 9.1
+    # 27 MB in one call; the default's second bucket has 25.2 MB; the embedding alone takes 2 + 1.0 ms.
+    assert exposed["bucket_cap_mb=25"] == "29.2 ms" and exposed["torch's default"] == "27.2 ms"
+    assert float(exposed["best plan"].split()[0]) >= float(exposed["no plan leaves"].split()[0]) > 3.0
     assert "lower bounds" in done.stdout and "embedding.weight" in done.stdout
 
 

@@ -119,30 +119,22 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
 
 def _from_run(name: str, wanted: str | None) -> "tuple[Chosen, Known | None]":
     """Of a recorded step: its gradients, and the link if the run tells enough of it."""
-    from bench.analyze.gradients.advised import curve_of
+    from bench.analyze.gradients.advised import curve_of, shape_of
     from bench.gradients.links import Known, costs_cpu
-    from bench.gradients.profiles import recorded
-    from bench.gradients.records import REFERENCE, Alone, Rung, Timeline
 
     run = store.read_training(store.find(RESULTS, name))
     scenarios = {bout.scenario.key: bout.scenario for bout in run.plan.bouts}
-    steps = {
-        fact.scenario: fact
-        for fact in reversed(run.facts)
-        if isinstance(fact, Timeline) and fact.strategy == REFERENCE and fact.scenario in scenarios
-    }
+    steps = {key: shape for key, scenario in scenarios.items() if (shape := shape_of(run, scenario)) is not None}
     found = [key for key in steps if wanted is None or wanted in key]
     if len(found) != 1:
         there = "; ".join(sorted(steps)) or "no recorded step without synchronisation"
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
     (key,) = found
-    scenario, chosen = scenarios[key], Chosen(recorded(steps[key]), scenarios[key])
-    alone = [fact for fact in run.facts if isinstance(fact, Alone) and fact.scenario == key]
-    curve = curve_of(scenario, alone, [fact for fact in run.facts if isinstance(fact, Rung)])
+    scenario, curve = scenarios[key], curve_of(run, scenarios[key])
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
     known = None if curve is None else Known(curve, words, None if emulated else costs_cpu(scenario.backend))
-    return chosen, known
+    return Chosen(steps[key], scenario), known
 
 
 def _on(scenario: "Scenario", known: "Known") -> "Scenario":

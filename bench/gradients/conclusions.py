@@ -18,14 +18,17 @@ from bench.gradients.records import Broken, Check, Left, Rung, Scenario, Strateg
 class Split:
     """Where exposed communication goes, seconds a step, mean over ranks; residual is what the parts do not explain.
 
-    tail: blocked after backward until the last gradient was usable. pack: hooks, flattening, copying, dividing.
-    interference: growth of computing while communicating.
+    tail: blocked after backward until the last gradient was usable. pack: hooks, flattening, copying, dividing;
+    None inside a library, where we do not see it and it counts as one of the others.
+    interference: growth of computing while communicating. late: the share of the tail that is waiting for ranks whose
+    backward ended later, which no synchronisation avoids.
     """
 
     tail_s: float
-    pack_s: float
+    pack_s: float | None
     interference_s: float
     residual_s: float
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

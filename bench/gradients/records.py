@@ -205,13 +205,15 @@ class Stretch:
 
     wall_ns: from leaving the barrier to the end of the last step. parts_ns: of PARTS, sums over the steps.
     steps_ns: of each rank, each step's time. foreign: share of the machine's CPU time used by others; None where
-    it is not known.
+    it is not known. last_ns: the tail of the rank whose tail was the shortest, which is the one that came last, step by
+    step; the same sum. None in runs from before it was told.
     """
 
     strategy: str
     wall_ns: tuple[int, ...]
     parts_ns: dict[str, tuple[int, ...]]
     foreign: float | None = None
+    last_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,15 @@ class Verified:
     outcome: Outcome | None
 
     @property
+    def tail_s(self) -> float | None:
+        """The tail of the rank that came last: what others wait for it is not the link's."""
+        split = self.outcome.split if self.outcome is not None else None
+        return None if split is None else split.tail_s - split.late_s
+
+    @property
     def holds(self) -> bool | None:
-        """Whether the tail was as long as predicted; None without a measurement."""
-        if self.outcome is None or self.outcome.split is None:
-            return None
-        return close(self.predicted_s, self.outcome.split.tail_s)
+        """Whether it was as long as predicted; None without a measurement."""
+        return None if self.tail_s is None else close(self.predicted_s, self.tail_s)
 
 
 def close(predicted_s: float, measured_s: float) -> bool:

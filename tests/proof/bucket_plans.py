@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
+from bench.analyze.gradients.advised import shape_of as shape_of_run
 from bench.analyze.gradients.compared import analyse
 from bench.analyze.stats import headlines
 from bench.gradients import links as known_links
@@ -13,9 +14,8 @@ from bench.gradients import planner, verification
 from bench.gradients.curve import Curve
 from bench.gradients.plan import shape_of
 from bench.gradients.presets import PRESETS
-from bench.gradients.profiles import Profile, recorded
-from bench.gradients.records import REFERENCE, Shape, Strategy, Timeline, TrainingRun
-from bench.gradients.strategies import label
+from bench.gradients.profiles import Profile
+from bench.gradients.records import Shape, Strategy, TrainingRun
 from bench.measure import environment
 from bench.units import format_seconds
 from proof import links
@@ -136,10 +136,8 @@ def _recorded(rig: Rig) -> Profile:
 
 
 def _ready(run: TrainingRun) -> Shape:
-    """Each gradient's median over launches of the step without synchronisation."""
-    steps = [recorded(one) for one in run.facts if isinstance(one, Timeline) and one.strategy == REFERENCE]
-    times = np.median([step.ready_s for step in steps], axis=0)
-    return Shape(steps[0].gradients, tuple(float(t) for t in times))
+    """As the run's own advice has it."""
+    return shape_of_run(run, run.plan.bouts[0].scenario)
 
 
 def _asked(profile: Profile) -> dict[str, tuple[Strategy, planner.Plan]]:
@@ -180,13 +178,10 @@ def _text(model: str, link: str, launches: int, strategies: list[Strategy]) -> s
 def _pairs(
     run: TrainingRun, asked: dict[str, tuple[Strategy, planner.Plan]], profile: Profile, curve: Curve
 ) -> dict[str, tuple[float, float]]:
-    """(predicted, measured) tails."""
+    """(predicted, measured) tails, of the rank that came last in a step."""
     (comparison,) = analyse(run).comparisons
-    outcomes = {one.label: one for one in comparison.outcomes}
-    return {
-        name: (planner.exposed(profile, ends, curve), outcomes[label(strategy)].split.tail_s)
-        for name, (strategy, ends) in asked.items()
-    }
+    found = verification.verified(asked, profile, curve, comparison.outcomes)
+    return {one.name: (one.predicted_s, one.tail_s) for one in found}
 
 
 # ── on a real one ────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bench.analyze.gradients.advised import advised
 from bench.analyze.gradients.rounds import (
+    Series,
     by_launch,
     differences_of,
     disturbed,
@@ -36,7 +37,7 @@ from bench.gradients.records import (
     Timeline,
     TrainingRun,
 )
-from bench.gradients.strategies import label, reference_of
+from bench.gradients.strategies import kind, label, reference_of
 
 NOT_YET = "not measured yet"
 # Of a step; what the parts leave unexplained beyond it is said to be so (I8).
@@ -99,9 +100,7 @@ def _comparison(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy
         rounds=len(every),
         dropped=len(every) - len(rounds),
         timelines=_latest(facts_of(run, Timeline, scenario)),
-        advice=advised(
-            scenario, facts_of(run, Timeline, scenario), facts_of(run, Alone, scenario), facts_of(run, Rung)
-        ),
+        advice=advised(run, scenario),
     )
 
 
@@ -135,7 +134,7 @@ def _outcome(run: TrainingRun, scenario: Scenario, strategy: Strategy, rounds: l
         return measured
     exposed, differences = estimate(paired), np.concatenate(list(paired.values()))
     shares = by_launch(rounds, name, step_s, reference, share=True)
-    split = _split(rounds, name, reference, exposed.value)
+    split = _split(rounds, strategy, exposed.value)
     alone = [time_s for fact in facts_of(run, Alone, scenario) if fact.strategy == name for time_s in fact.times_s]
     alone_s = float(np.median(alone)) if alone else None
     return replace(
@@ -168,15 +167,29 @@ def _std(values: Floats) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _split(rounds: list[Round], name: str, reference: str, exposed_s: float) -> Split:
+def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
+    name, reference = label(strategy), label(reference_of(strategy))
+
     def part(*names: str) -> float:
         """How much longer these parts take than without synchronisation: mean over ranks, median over rounds."""
 
         def of(stretch: Stretch, steps: int) -> float:
             return sum(float(np.mean(stretch.parts_ns[one])) for one in names) / steps / 1e9
 
-        series = by_launch(rounds, name, of, reference)
-        return float(np.median(np.concatenate(list(series.values()))))
+        return _median(by_launch(rounds, name, of, reference))
 
     tail, pack, interference = part("tail"), part("pack"), part("forward", "backward", "update")
-    return Split(tail, pack, interference, exposed_s - tail - pack - interference)
+    late = _median(by_launch(rounds, name, _late_s))
+    residual = exposed_s - tail - pack - interference
+    return Split(tail, pack if kind(strategy).own else None, interference, residual, late)
+
+
+def _median(series: Series) -> float:
+    return float(np.median(np.concatenate(list(series.values()))))
+
+
+def _late_s(stretch: Stretch, steps: int) -> float:
+    """What ranks wait for the one that comes last, a step, mean over ranks."""
+    if stretch.last_ns is None:
+        return 0.0
+    return (float(np.mean(stretch.parts_ns["tail"])) - stretch.last_ns) / steps / 1e9

@@ -1,11 +1,12 @@
 """Our own ways to synchronise gradients. One class for those that wait for backward, one for those that do not.
 
 In: the model's parameters, a wire. A synchroniser leaves in each `grad` the mean over ranks. What is not waiting is
-packing: hooks, flattening, copying, dividing; it is stamped, so that it can be told from waiting.
+packing: hooks, flattening, copying, dividing; it is stamped, so that it can be told from waiting. What is packed after
+backward while a call is still under way costs nothing and is not stamped: the step waits for that call anyway.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +34,11 @@ class Synchroniser(Protocol):
 
     def updated(self) -> None:
         """After the optimizer's step."""
+
+
+def _packing_after(last: Handle, watch: Stopwatch) -> AbstractContextManager[None]:
+    """Packing is a part of its own once the last call is through."""
+    return watch.packing() if last.is_completed() else nullcontext()
 
 
 class Nothing:
@@ -71,7 +77,7 @@ class AfterBackward(Nothing):
         handles = [self._wire.all_reduce(gradient) for gradient in self._gradients()]
         for gradient, handle in zip(self._gradients(), handles, strict=True):
             handle.wait()
-            with self._watch.packing():
+            with _packing_after(handles[-1], self._watch):
                 gradient.div_(self._wire.world_size)
 
     def _flat(self) -> None:
@@ -156,7 +162,7 @@ class DuringBackward(Nothing):
             handle.wait()
             if self._blank:
                 continue
-            with self._watch.packing():
+            with _packing_after(self._handles[-1], self._watch):
                 self._tensor(at).div_(self._wire.world_size)
                 for view, number in zip(self._views[at], self._buckets[at], strict=False):
                     self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))

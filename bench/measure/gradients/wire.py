@@ -30,6 +30,9 @@ class Handle(Protocol):
     def wait(self) -> None:
         """Until the sum is in the tensor."""
 
+    def is_completed(self) -> bool:
+        """Whether it is there already."""
+
 
 @dataclass(slots=True)
 class Flown:
@@ -107,6 +110,10 @@ class _Stamped:
         self._work.wait()
         self._future.wait()
 
+    def is_completed(self) -> bool:
+        done: bool = self._work.is_completed()
+        return done
+
 
 class Emulated:
     """A link that carries one all-reduce after the other, each once all ranks have launched it.
@@ -150,18 +157,28 @@ class Emulated:
 
     def wait(self, index: int) -> None:
         """Until call number `index` is complete, and all before it."""
+        while not self._settle(index):
+            time.sleep(POLL_S)
+        left = (self._flights[index].done_ns - time.perf_counter_ns()) / 1e9
+        if left > 0:
+            time.sleep(left)
+
+    def is_completed(self, index: int) -> bool:
+        """Whether call number `index` is complete."""
+        return self._settle(index) and self._flights[index].done_ns <= time.perf_counter_ns()
+
+    def _settle(self, index: int) -> bool:
+        """Work out when each call up to this one is complete; False as long as a rank has not launched it."""
         while self._settled <= index:
             slot = self._launched[:, self._settled % SLOTS]
-            while (slot[:, 1] != self._settled + 1).any():
-                time.sleep(POLL_S)
+            if (slot[:, 1] != self._settled + 1).any():
+                return False
             began = max(self._free_ns, int(slot[:, 0].max()))
             taken = float(self._curve(np.array(float(self._bytes[self._settled]))))
             self._free_ns = began + int(taken * 1e9)
             self._flights[self._settled].done_ns = self._free_ns
             self._settled += 1
-        left = (self._flights[index].done_ns - time.perf_counter_ns()) / 1e9
-        if left > 0:
-            time.sleep(left)
+        return True
 
     def _serve(self) -> None:
         assert self._timer is not None  # noqa: S101 - made before the thread
@@ -178,3 +195,6 @@ class _Awaited:
 
     def wait(self) -> None:
         self.link.wait(self.index)
+
+    def is_completed(self) -> bool:
+        return self.link.is_completed(self.index)

@@ -180,6 +180,7 @@ class _Bout:
     def _stretch(self, runner: Runner) -> dict[str, Any]:
         """Some steps of one strategy between two barriers, on this rank."""
         parts: dict[str, int] = {}
+        tails: list[int] = []
         self.group.synchronize()
         before = _cpu()
         self.group.barrier()
@@ -187,17 +188,21 @@ class _Bout:
         for step in range(self.plan.steps):
             runner.step(self.batches[step % BATCHES])
             if runner.watch.on_host:  # on a GPU, asking would wait for the step
-                _add(parts, runner.parts())
+                found = runner.parts()
+                tails.append(found["tail"])
+                _add(parts, found)
         self.group.synchronize()
         wall = time.perf_counter_ns() - began
         if not runner.watch.on_host:
-            _add(parts, {name: time_ns * self.plan.steps for name, time_ns in runner.parts().items()})
+            last = runner.parts()
+            tails = [last["tail"]] * self.plan.steps
+            _add(parts, {name: time_ns * self.plan.steps for name, time_ns in last.items()})
         self.group.barrier()
         runner.wire.flown.clear()
         self.tick()
         after = _cpu()
         busy = None if None in (before[0], after[0]) else after[0] - before[0]  # type: ignore[operator]
-        return {"wall": wall, "parts": parts, "busy": busy, "cpu": after[1] - before[1]}
+        return {"wall": wall, "parts": parts, "tails": tails, "busy": busy, "cpu": after[1] - before[1]}
 
     def _joined(self, strategy: Strategy, ranks: list[dict[str, Any]]) -> Stretch:
         wall = max(rank["wall"] for rank in ranks) / 1e9
@@ -206,7 +211,8 @@ class _Bout:
             others = ranks[0]["busy"] - sum(rank["cpu"] for rank in ranks)
             foreign = round(max(0.0, others) / (wall * (os.cpu_count() or 1)), 4)
         parts = {name: tuple(rank["parts"][name] for rank in ranks) for name in ranks[0]["parts"]}
-        return Stretch(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign)
+        last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
+        return Stretch(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
 
     # ── beside the rounds ────────────────────────────────────────────────────────────────────────
     def _alone(self, strategy: Strategy, runner: Runner) -> None:

@@ -12,7 +12,7 @@ from bench.gradients.conclusions import Comparison, TrainingAnalysis
 from bench.gradients.records import TrainingPlan, TrainingRun
 from bench.present import report
 from bench.present.gradients import sections, tables
-from bench.present.gradients.labels import cell, scenario_text, seconds
+from bench.present.gradients.labels import NOTHING, cell, scenario_text, seconds
 from bench.present.report import Picture, duration, machine_lines
 from bench.present.tables import lines
 
@@ -34,9 +34,11 @@ DEFINITION = (
 COLUMNS = (
     "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
     "**hidden**: 1 − comm_time / calls alone, below 0 where the calls cost more than alone",
-    "**tail**: blocked after backward until the last gradient was usable; **pack**: hooks, flattening, copying, "
-    "dividing; **interference**: growth of computing while communicating; **residual**: what these do not explain; "
-    "**closes**: whether the residual is as small as it must be",
+    "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
+    "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
+    f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
+    "**interference**: growth of computing while communicating; **residual**: what these do not explain; **closes**: "
+    "whether the residual is as small as it must be",
     "**place**: strategies that cannot be told apart share the place of the first of them (=)",
 )
 

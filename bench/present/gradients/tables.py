@@ -7,13 +7,13 @@ communication, which other tools mean to measure by that name. Computes nothing 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
 
 from bench.conclusions import Interval
-from bench.gradients.conclusions import Comparison, Outcome, TrainingAnalysis
+from bench.gradients.conclusions import Comparison, Outcome, Split, TrainingAnalysis
 from bench.gradients.records import Check, Scenario, TrainingPlan
 from bench.present.gradients.labels import (
     NOTHING,
@@ -74,13 +74,13 @@ def split(comparison: Comparison) -> str:
         parts = outcome.split
         if parts is None:
             continue
-        times = (parts.tail_s, parts.pack_s, parts.interference_s, parts.residual_s, outcome.alone_s)
+        times = (parts.tail_s, parts.late_s, parts.pack_s, parts.interference_s, parts.residual_s, outcome.alone_s)
         closes = {True: "yes", False: "NO", None: NOTHING}[outcome.closes]
         calls = NOTHING if outcome.calls is None else str(len(outcome.calls))
         exposed = seconds(_value(outcome.exposed))
         rows.append([called[outcome.label], calls, exposed, *map(seconds, times), closes])
-    headers = ["strategy", "calls a step", "comm_time", "tail", "pack", "interference", "residual", "calls alone"]
-    return markdown(rows, [*headers, "closes"], ["left", *["right"] * 7, "left"]) if rows else ""
+    headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "residual"]
+    return markdown(rows, [*headers, "calls alone", "closes"], ["left", *["right"] * 8, "left"]) if rows else ""
 
 
 def refused(comparison: Comparison) -> str:
@@ -147,8 +147,7 @@ def _row(scenario: Scenario, outcome: Outcome, plan: TrainingPlan | None) -> Jso
         "comm_frac_avg": outcome.share,
         "comm_frac_std": outcome.share_std,
         "hidden": outcome.hidden,
-        **{name: getattr(parts, name) if parts else None for name in ("tail_s", "pack_s", "interference_s")},
-        "residual_s": parts.residual_s if parts else None,
+        **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
         "calls_alone_s": outcome.alone_s,
         "calls": len(outcome.calls) if outcome.calls is not None else None,
         "place": outcome.place,

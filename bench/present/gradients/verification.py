@@ -21,8 +21,8 @@ def document(verified: Sequence[Verified], comparison: Comparison) -> str:
     headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
     table = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=("left", *["right"] * 5))
     said = [
-        f"Measured on {scenario_text(comparison.scenario)}: {comparison.rounds} rounds. A prediction holds if the tail "
-        f"is within {format_seconds(OFF_S)} or {OFF_SHARE:.0%} of it.",
+        f"Measured on {scenario_text(comparison.scenario)}: {comparison.rounds} rounds. A prediction holds if the "
+        f"tail, of the rank that comes last in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most.",
         _order(verified),
     ]
     refused = [f"- {one.name}: {one.outcome.refused}" for one in verified if one.outcome and one.outcome.refused]
@@ -31,13 +31,13 @@ def document(verified: Sequence[Verified], comparison: Comparison) -> str:
 
 def _row(one: Verified) -> list[str]:
     outcome = one.outcome
-    if outcome is None or outcome.split is None or outcome.exposed is None:
+    if outcome is None or one.tail_s is None or outcome.exposed is None:
         return [one.name, format_seconds(one.predicted_s), NOTHING, HOLDS[None], NOTHING, NOTHING]
     exposed = outcome.exposed
     return [
         one.name,
         format_seconds(one.predicted_s),
-        format_seconds(outcome.split.tail_s),
+        format_seconds(one.tail_s),
         HOLDS[one.holds],
         format_seconds(exposed.value),
         f"[{format_seconds(exposed.low)} – {format_seconds(exposed.high)}]",
