@@ -26,7 +26,8 @@ def example(warm):
 
 
 @pytest.mark.parametrize(
-    "verb", [["--help"], ["plan", "tiny.yaml"], ["list"], ["list", "operations"], ["list", "backends"]]
+    "verb",
+    [["--help"], ["plan", "tiny.yaml"], ["list"], ["list", "operations"], ["list", "backends"], ["list", "models"]],
 )
 def test_light_verbs_load_nothing_heavy(cli, verb):
     cli.config()

@@ -6,6 +6,7 @@ import pytest
 
 from bench import store
 from bench.analyze.gradients.compared import analyse
+from bench.gradients.presets import Preset, parameters
 from bench.gradients.records import Alone, Checked, Round, Timeline
 from conftest import CommandLine
 from users_model import WIDTH
@@ -130,6 +131,15 @@ def test_a_users_model_is_measured_like_a_preset(warm):
     assert sorted(outcomes["naive"].calls) == [bias, bias, matrix]
     assert outcomes["flat"].calls == (matrix + 2 * bias,)
     assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in outcomes["ddp"].checks if check.ok}
+
+
+def test_sizes_are_a_model(warm):
+    sizes = "{d_model: 32, d_ff: 64, layers: 1, heads: 2, vocabulary: 50}"
+    text = BASE.replace("STRATEGIES", "flat").replace("[nano]", f"[{sizes}]")
+    assert warm("run", warm.config(text), "--no-plots").returncode == 0
+    outcomes = analyse(store.read_training(warm.runs()[0])).comparisons[0].outcomes
+    flat = next(one for one in outcomes if one.label == "flat")
+    assert flat.calls == (4 * parameters(Preset(32, 64, 1, 2, 50)),)
 
 
 def test_a_users_model_that_cannot_be_built_is_said(warm):

@@ -102,13 +102,17 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
     import difflib
 
     from bench.gradients.plan import shape_name, shape_of
-    from bench.gradients.presets import PRESETS
+    from bench.gradients.presets import EXAMPLE, PRESETS, find
     from bench.gradients.records import Scenario
 
-    if model not in PRESETS:
+    try:
+        known = find(model)
+    except ValueError as error:
+        raise ConfigError(f"--model {error}") from None
+    if known is None:
         near = difflib.get_close_matches(model, PRESETS, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"--model {model}: unknown; there are {', '.join(PRESETS)}{hint}")
+        raise ConfigError(f"--model {model}: unknown; there are {', '.join(PRESETS)}, or sizes such as {EXAMPLE}{hint}")
     try:
         seconds = units.parse_seconds(backward)
     except ValueError as error:

@@ -21,6 +21,7 @@ class Listing(StrEnum):
     OPERATIONS = "operations"
     BACKENDS = "backends"
     CONFIGS = "configs"
+    MODELS = "models"
 
 
 @verb
@@ -105,7 +106,7 @@ def write_report(result: Run, analysis: Analysis, plots: bool) -> list[Path]:
 
 @verb
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
-    """List runs, operations, backends or configurations."""
+    """List runs, operations, backends, configurations, or models of the gradient benchmark."""
     from bench.present import listings
 
     match what:
@@ -118,5 +119,9 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
             from bench.measure import environment
 
             typer.echo(listings.backends(environment.machine().backends_missing))
+        case Listing.MODELS:
+            from bench.present.gradients import listing
+
+            typer.echo(listing.models())
         case Listing.CONFIGS:
             typer.echo(listings.configs(sorted(CONFIGS.glob("*.yaml"))))

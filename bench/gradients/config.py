@@ -11,7 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 from bench import strict
 from bench.config import BackendName, Bytes, Seconds, WorldSize
 from bench.errors import ConfigError
-from bench.gradients.presets import PRESETS
+from bench.gradients.presets import EXAMPLE as SIZES
+from bench.gradients.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.gradients.records import Link
 from bench.gradients.strategies import DDP_FLAGS, DDP_HOOKS, STRATEGIES
 from bench.strict import OneOf, Several, Strict, did_you_mean
@@ -28,23 +29,40 @@ def _importable(value: str) -> str:
     return value
 
 
+def _preset(value: str, others: str = "") -> str:
+    if find(value) is None:
+        near = did_you_mean(value, tuple(PRESETS))
+        raise ValueError(f"unknown model{near}; allowed: {', '.join(PRESETS)}, sizes such as {SIZES}{others}")
+    return value
+
+
 class ShapeConfig(Strict):
     """A preset by its sizes only: backward waits until each gradient's time has come, and nothing is computed."""
 
-    shape: Annotated[str, OneOf(tuple(PRESETS), "model")]
+    shape: Annotated[str, AfterValidator(_preset)]
     backward: Seconds = 0.06
 
 
+class SizesConfig(Strict):
+    """A transformer by its sizes."""
+
+    d_model: Annotated[int, Field(ge=2)]
+    d_ff: Annotated[int, Field(ge=1)]
+    layers: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)]
+    vocabulary: Annotated[int, Field(ge=2)] = VOCABULARY
+
+
 def _model(value: Any) -> Any:
+    if isinstance(value, dict) and "d_model" in value:
+        sizes = SizesConfig.model_validate(value)
+        return _preset(name_of(Preset(**sizes.model_dump())))
     if isinstance(value, dict) and set(value) == {"import"}:
         return _importable(str(value["import"]))
     if isinstance(value, dict) and "shape" in value:
         return ShapeConfig.model_validate(value)
-    if isinstance(value, str) and ":" not in value and value not in PRESETS:
-        raise ValueError(
-            f"unknown model{did_you_mean(value, tuple(PRESETS))}; allowed: {', '.join(PRESETS)}, or "
-            "{import: package.module:function}, or {shape: xl-2026, backward: 1.2s}"
-        )
+    if isinstance(value, str) and ":" not in value:
+        return _preset(value, ", {import: package.module:function}, {shape: xl-2026, backward: 1.2s}")
     return value
 
 

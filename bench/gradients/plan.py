@@ -11,7 +11,7 @@ from itertools import product
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES
 from bench.gradients.config import StrategyConfig, TrainingConfig, link_of
-from bench.gradients.presets import PRESETS
+from bench.gradients.presets import find
 from bench.gradients.profiles import by_sizes
 from bench.gradients.records import REFERENCE, Bout, Ladder, Left, Scenario, Shape, Strategy, TrainingPlan
 from bench.gradients.strategies import kind, label, obstacle, reference_of
@@ -89,7 +89,9 @@ def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
 
 def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
     """A preset's gradients, ready by their flops."""
-    return by_sizes(PRESETS[preset], backward_s, DTYPES[dtype].itemsize)
+    sizes = find(preset)
+    assert sizes is not None  # noqa: S101 - config and the command line have seen to it
+    return by_sizes(sizes, backward_s, DTYPES[dtype].itemsize)
 
 
 def shape_name(preset: str, backward_s: float) -> str:

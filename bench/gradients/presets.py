@@ -1,11 +1,13 @@
 """Transformers of known size, as data: the list of their gradients without a model, and without torch.
 
 Sizes are those of the CS336 assignment, with the year in the name, because "xl" means 2.00 B parameters in 2025 and
-3.41 B in 2026; nano to mini are for CPUs. All have RMSNorm before each block, rotary positions, SwiGLU, an untied
-head and no biases. `measure.gradients.models` builds the same from torch, in the same order.
+3.41 B in 2026; nano to mini are for CPUs. Any other is named by its sizes, such as d512-ff1376-l6-h8-v10000. All have
+RMSNorm before each block, rotary positions, SwiGLU, an untied head and no biases. `measure.gradients.models` builds
+the same from torch, in the same order.
 """
 
-from dataclasses import dataclass
+import re
+from dataclasses import astuple, dataclass
 
 from bench.gradients.records import Gradient
 
@@ -38,6 +40,28 @@ PRESETS = {
     "large-2026": Preset(1280, 5120, 36, 20),
     "xl-2026": Preset(2560, 10240, 32, 32),
 }
+_SIZES = re.compile(r"d(\d+)-ff(\d+)-l(\d+)-h(\d+)-v(\d+)")
+EXAMPLE = "d512-ff1376-l6-h8-v10000"
+
+
+def find(name: str) -> Preset | None:
+    """The preset of this name or of these sizes; None where it is neither. Raises ValueError for impossible sizes."""
+    sizes = _SIZES.fullmatch(name)
+    if sizes is None:
+        return PRESETS.get(name)
+    width, hidden, layers, heads, vocabulary = map(int, sizes.groups())
+    found = Preset(width, hidden, layers, heads, vocabulary)
+    if 0 in astuple(found):
+        raise ValueError(f"{name}: every size must be 1 at least")
+    # Rotary positions turn pairs of elements.
+    if width % (2 * heads):
+        raise ValueError(f"{name}: a width of {width} is not divided into {heads} heads of an even width")
+    return found
+
+
+def name_of(preset: Preset) -> str:
+    """By its sizes, as `find` reads it."""
+    return "d{}-ff{}-l{}-h{}-v{}".format(*astuple(preset))
 
 
 def gradients(preset: Preset, itemsize: int = 4) -> tuple[Gradient, ...]:

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -15,13 +17,11 @@ from bench.gradients.curve import Curve
 from bench.gradients.plan import shape_of
 from bench.gradients.presets import PRESETS
 from bench.gradients.profiles import Profile
-from bench.gradients.records import Shape, Strategy, TrainingRun
-from bench.measure import environment
+from bench.gradients.records import Shape, Strategy, Timeline, TrainingRun
 from bench.units import format_seconds
 from proof import links
 from proof.claim import Effort, Outcome
 from proof.links import NamespacedLauncher
-from proof.links_recovered import SWEEP
 from proof.rig import Rig
 
 MS = 1e-3
@@ -39,6 +39,17 @@ launches: {launches}
 rounds: 8
 steps: 2
 strategies: {strategies}
+"""
+CURVE = """
+backends: [gloo]
+world_sizes: [2]
+operations: [all_reduce]
+metrics: [pipelined]
+buffers: hot
+launches: {launches}
+sizes: {{from: 4KiB, to: 32MiB, factor: 2}}
+sampling: {{warmup: 2, warmup_seconds: 0, iterations: 8}}
+timeout: 60s
 """
 # A link on which tiny's gradients take about as long as this backward: 27 MB at 1 Gbit/s.
 SHAPED, SHAPED_BACKWARD_S = "1gbit", 0.25
@@ -115,8 +126,8 @@ def tails(rig: Rig, effort: Effort) -> list[Outcome]:
         asked = _asked(profile)
         text = _text(model, "2ms + 1GB/s", effort.links, [strategy for strategy, _ in asked.values()])
         run = rig.train(text)
-        profile = profile if "shape" in model else Profile.of_shape(_ready(run))
-        pairs = _pairs(run, asked, profile, EMULATED)
+        of_shape = "shape" in model
+        pairs = _pairs(run, asked, profile, EMULATED) if of_shape else _pairs_over_launches(run, asked)
         close = sum(verification.close(*pair) for pair in pairs.values())
         off = np.array([abs(measured - predicted) for predicted, measured in pairs.values()]) / MS
         found.append(
@@ -175,6 +186,24 @@ def _text(model: str, link: str, launches: int, strategies: list[Strategy]) -> s
     return TRAINING.format(model=model, link=link, launches=launches, strategies=json.dumps(asked))
 
 
+def _pairs_over_launches(
+    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.Plan]]
+) -> dict[str, tuple[float, float]]:
+    """Means of each launch's prediction, from its own ready times, and of its tail."""
+    launches = []
+    for number in range(1, run.plan.launches + 1):
+        one = of_launches(run, [number])
+        launches.append(_pairs(one, asked, Profile.of_shape(_ready(one)), EMULATED))
+    return {name: tuple(np.mean([pairs[name] for pairs in launches], axis=0)) for name in asked}
+
+
+def of_launches(run: TrainingRun, wanted: Sequence[int]) -> TrainingRun:
+    """What a run of these launches only would be; the step in detail is that of the whole run."""
+    bouts = tuple(bout for bout in run.plan.bouts if bout.launch in wanted)
+    facts = [fact for fact in run.facts if isinstance(fact, Timeline) or fact.launch in wanted]
+    return replace(run, plan=replace(run.plan, bouts=bouts), facts=facts)
+
+
 def _pairs(
     run: TrainingRun, asked: dict[str, tuple[Strategy, planner.Plan]], profile: Profile, curve: Curve
 ) -> dict[str, tuple[float, float]]:
@@ -196,10 +225,8 @@ def on_a_shaped_link(rig: Rig, effort: Effort) -> list[Outcome]:
     if reason:
         return [Outcome(claim, "", reason, None) for claim in claims]
     profile = Profile.of_shape(shape_of("tiny", SHAPED_BACKWARD_S, "float32"))
-    sweep = SWEEP.format(
-        scheduling="normal" if environment.realtime_obstacle() else "rr",
-        launches=effort.links, iterations=8, sizes="{from: 4KiB, to: 32MiB, factor: 2}",
-    )  # fmt: skip
+    # Back to back, as buckets follow each other: a call alone also waits for its own messages' ways there and back.
+    sweep = CURVE.format(launches=effort.links)
     with links.shaped_pair(SHAPED) as network:
         starter = NamespacedLauncher(rig.launcher, network)
         curve = known_links.measured(headlines(rig.measure(sweep, starter)), "proof", "float32").curve

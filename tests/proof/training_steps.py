@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,12 @@ import torch.distributed as dist
 
 from bench import intervals
 from bench.analyze.gradients.compared import analyse
-from bench.gradients.records import Bout, Scenario, Strategy, TrainingRun
+from bench.gradients.records import Scenario, Strategy, TrainingRun
 from bench.measure.gradients import models
 from bench.measure.gradients import runner as runners
 from bench.measure.gradients.runner import Seatless
 from bench.units import format_seconds
+from proof.bucket_plans import of_launches
 from proof.claim import Effort, Outcome
 from proof.rig import Rig
 from proof.synchronisers import WAIT_S
@@ -64,18 +64,11 @@ def _silent(run: TrainingRun, name: str, length: int) -> tuple[list[bool], list[
     """Of each run of so many launches: whether the twins' interval has 0 in it, and half its width."""
     inside, widths = [], []
     for first in range(1, run.plan.launches - length + 2, length):
-        (comparison,) = analyse(_launches(run, range(first, first + length))).comparisons
+        (comparison,) = analyse(of_launches(run, range(first, first + length))).comparisons
         (twins,) = [one for one in comparison.twins if one.label == name.removesuffix(" again")]
         inside.append(twins.difference.low <= 0 <= twins.difference.high)
         widths.append((twins.difference.high - twins.difference.low) / 2)
     return inside, widths
-
-
-def _launches(run: TrainingRun, wanted: range) -> TrainingRun:
-    """What a run of these launches only would be."""
-    bouts: tuple[Bout, ...] = tuple(bout for bout in run.plan.bouts if bout.launch in wanted)
-    facts = [fact for fact in run.facts if getattr(fact, "launch", wanted[0]) in wanted]
-    return replace(run, plan=replace(run.plan, bouts=bouts), facts=facts)
 
 
 def planted_wait(rig: Rig, effort: Effort) -> list[Outcome]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bench.gradients.presets import PRESETS
+from bench.gradients.presets import find
 from bench.gradients.records import REFERENCE, Check, Scenario, Strategy
 from bench.gradients.strategies import DDP_HOOKS, kind, label
 from bench.measure.gradients import runner as runners
@@ -148,7 +148,7 @@ def of_training(bench: Bench, strategy: Strategy) -> list[Check]:
 
 
 def _twin(scenario: Scenario, dtype: str) -> Scenario:
-    model = TWIN if scenario.model in PRESETS or scenario.shape is not None else scenario.model
+    model = TWIN if scenario.shape is not None or find(scenario.model) else scenario.model
     return replace(scenario, model=model, dtype=dtype, sequence=min(scenario.sequence, 16), link=None, shape=None)
 
 

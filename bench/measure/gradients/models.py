@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bench.gradients.presets import PRESETS, Preset
+from bench.gradients.presets import Preset, find
 from bench.gradients.records import Scenario
 from bench.measure.gradients.shape import ByShape
 
@@ -34,8 +34,8 @@ def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
     dtype = getattr(torch, scenario.dtype)
     if scenario.shape is not None:
         return Trainable(ByShape(scenario.shape, dtype), lambda generator, examples: (torch.zeros(examples),))
-    if scenario.model in PRESETS:
-        preset = PRESETS[scenario.model]
+    preset = find(scenario.model)
+    if preset is not None:
 
         def tokens(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
             drawn = torch.randint(preset.vocabulary, (examples, scenario.sequence + 1), generator=generator).to(device)

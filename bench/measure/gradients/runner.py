@@ -64,7 +64,7 @@ class Runner:
             with self.sync.micro(number == count - 1):
                 loss = self.sync.module(*micro)
                 forward = mark()
-                (loss / count).backward()
+                (loss if count == 1 else loss / count).backward()
         backward = max(self.ready.values(), default=None) if self.watch.on_host else None
         last = backward if backward is not None else mark()
         self.sync.finish()
@@ -78,10 +78,12 @@ class Runner:
         """Nanoseconds of each of PARTS in the last step."""
         begin, forward, last, usable, end = self.marks
         between = self.watch.between
-        spans = [(between(begin, a), between(begin, b)) for a, b in self.watch.clear()]
-        ready = between(begin, last)
-        inside = sum(min(b, ready) - a for a, b in spans if a < ready)
-        packed = sum(b - a for a, b in spans)
+        packs = self.watch.clear()
+        if not self.watch.on_host:
+            packs = [(between(begin, a), between(begin, b)) for a, b in packs]
+        ready = last if self.watch.on_host else between(begin, last)
+        inside = sum(min(b, ready) - a for a, b in packs if a < ready)
+        packed = sum(b - a for a, b in packs)
         times = (
             between(begin, forward), between(forward, last) - inside, packed,
             between(last, usable) - (packed - inside), between(usable, end),

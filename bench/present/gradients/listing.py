@@ -1,8 +1,11 @@
-"""A plan of the gradient benchmark for a terminal."""
+"""A plan of the gradient benchmark, and its models, for a terminal."""
+
+from dataclasses import astuple
 
 from tabulate import tabulate
 
 from bench.gradients.plan import estimate_s
+from bench.gradients.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.gradients.records import TrainingPlan
 from bench.gradients.strategies import kind, label
 from bench.units import format_seconds
@@ -24,3 +27,11 @@ def listing(plan: TrainingPlan) -> str:
         f"starting and checking take about {format_seconds(estimate_s(plan))}, the steps come on top"
     )
     return "\n".join(text)
+
+
+def models() -> str:
+    """The presets, with their sizes."""
+    rows = [(name, f"{parameters(one):,}", len(gradients(one)), *astuple(one)) for name, one in PRESETS.items()]
+    headers = ["model", "parameters", "gradients", "d_model", "d_ff", "layers", "heads", "vocabulary"]
+    table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 7))
+    return f"{table}\n\nAny other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
