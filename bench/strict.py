@@ -181,10 +181,10 @@ def _place(model: type[BaseModel], problem: ErrorDetails) -> tuple[list[Any], li
         elif part in fields:
             kept.append(part)
             section = _section_of(fields[part].annotation)
-    last = problem["loc"][-1]
+    last = list(problem["loc"][-1:])
     # A missing key of the second of two possible sections is not among those of the first.
-    if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and kept[-1:] != [last]):
-        kept.append(last)
+    if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and kept[-1:] != last):
+        kept += last
     keys = [info.alias or name for name, info in section.model_fields.items()] if section else []
     return kept, keys
 
