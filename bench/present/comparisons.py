@@ -28,6 +28,14 @@ class Judged(Protocol):
     """Something in two runs: AFTER / BEFORE of its time, and the verdict."""
 
     @property
+    def before(self) -> Interval:
+        """Seconds."""
+
+    @property
+    def after(self) -> Interval:
+        """Seconds."""
+
+    @property
     def ratio(self) -> Interval:
         """With its interval."""
 
@@ -38,6 +46,10 @@ class Judged(Protocol):
     @property
     def further_launches(self) -> int | None:
         """That would decide."""
+
+    @property
+    def note(self) -> str:
+        """What else is to be said; mostly nothing."""
 
 
 class JudgedRuns(Protocol):
@@ -96,9 +108,14 @@ def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
 def table(result: Comparison) -> str:
     """One row a common case: verdict, times, ratio with its interval, how many launches would decide."""
     changes = sorted(result.changes, key=lambda change: case_order(change.case))
+    return verdict_table("case", [label(change.case) for change in changes], changes)
+
+
+def verdict_table(what: str, called: Sequence[str], changes: Sequence[Judged]) -> str:
+    """One row a change. what: the header of their names, `called`."""
     rows = [
         [
-            label(change.case),
+            name,
             change.verdict,
             format_seconds(change.before.value),
             format_seconds(change.after.value),
@@ -107,9 +124,9 @@ def table(result: Comparison) -> str:
             further_text(change),
             change.note,
         ]
-        for change in changes
+        for name, change in zip(called, changes, strict=True)
     ]
-    headers = ["case", "verdict", "before", "after", "after / before", "95 % interval", "further launches", "note"]
+    headers = [what, "verdict", "before", "after", "after / before", "95 % interval", "further launches", "note"]
     align = ["left", "left", "right", "right", "right", "right", "right", "left"]
     if not any(change.note for change in changes):
         rows, headers, align = [row[:-1] for row in rows], headers[:-1], align[:-1]

@@ -41,8 +41,6 @@ class Flown:
     nbytes: int
     launched_ns: int
     done_ns: int = 0
-    ready_ns: int = 0
-    parameters: tuple[int, ...] = ()
 
 
 class Wire(Protocol):

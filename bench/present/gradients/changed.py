@@ -15,12 +15,12 @@ from bench.present.comparisons import (
     csv_text,
     difference_rows,
     differing,
-    further_text,
     headline,
     ratio_columns,
+    verdict_table,
 )
 from bench.present.gradients.labels import UNRESOLVED, bounds, cell, ends, names, scenario_text, seconds
-from bench.present.tables import interval_text, lines, markdown
+from bench.present.tables import lines, markdown
 from bench.records import Json
 
 # What the lists of strategies without a partner are called.
@@ -59,24 +59,7 @@ def document(result: TrainingComparison) -> str:
 
 def _steps(changes: Sequence[StepChange]) -> str:
     called = names([change.label for change in changes])
-    rows = [
-        [
-            cell(called[change.label]),
-            change.verdict,
-            seconds(change.before.value),
-            seconds(change.after.value),
-            f"{change.ratio.value:.3f}",
-            interval_text(change.ratio, "{:.3f}".format),
-            further_text(change),
-            change.note,
-        ]
-        for change in changes
-    ]
-    headers = ["strategy", "verdict", "before", "after", "after / before", "95 % interval", "further launches", "note"]
-    align = ["left", "left", "right", "right", "right", "right", "right", "left"]
-    if not any(change.note for change in changes):
-        rows, headers, align = [row[:-1] for row in rows], headers[:-1], align[:-1]
-    return markdown(rows, headers, align)
+    return verdict_table("strategy", [cell(called[change.label]) for change in changes], changes)
 
 
 def _exposed(changes: Sequence[StepChange]) -> str:
