@@ -112,8 +112,6 @@ BACKENDS = {
             polls=True,
             most_elements=2**31 - 1,  # the int that MPI-3 counts with; Open MPI 5 has no other calls
         ),
-        Backend("torch-mpi", "cpu", "torch's own MPI backend, in a torch that was built with MPI", 1e-4, 1e9),
-        Backend("ucc", "cpu", "torch's UCC backend, in a torch that was built with UCC", 1e-4, 1e9),
     )
 }
 

@@ -14,6 +14,7 @@ import io
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ import pytest
 
 import run_bench
 from bench import store
+from bench.measure import confine
 from bench.measure.gradients import PRELOAD
 from bench.measure.launcher import Launcher
 from bench.measure.launcher import _fork_servers as fork_servers
@@ -190,6 +192,12 @@ def cli(tmp_path: Path) -> CommandLine:
 def warm(tmp_path: Path, launcher: Launcher) -> CommandLine:
     """The command line in this process, with torch loaded already."""
     return CommandLine(tmp_path, launcher)
+
+
+def interface_bound_to(pid: int, descriptor: int) -> str:
+    """The interface that a child's socket is bound to; empty for all."""
+    with confine._borrowed(pid, descriptor) as theirs:
+        return theirs.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 64).rstrip(b"\0").decode()
 
 
 def timings(duration_ns, start_ns=None) -> Timings:

@@ -166,7 +166,7 @@ def analysis(comparisons=None):
         (comparison(),) if comparisons is None else comparisons,
         (Check("I11", True, "rank::2 interleaving, padding with the first examples"),),
         rungs(),
-        (Left(SCENARIO, Strategy("dp"), "DataParallel needs two GPUs or more in one process; here are 0"),),
+        (Left(SCENARIO, Strategy("fsdp2"), "an emulated link carries all-reduces only"),),
         (Broken(SCENARIO.key, 2, "fsdp2", Failure("killed", 1, "rank 1 was ended by SIGKILL")),),
         ("2 ranks share 1 core",),
     )

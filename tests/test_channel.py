@@ -48,19 +48,6 @@ def test_messages_go_both_ways(listener):
             channel.receive(here)
 
 
-def test_the_same_over_a_unix_socket(tmp_path):
-    path = str(tmp_path / "s")
-    with channel.listen_here(path) as listener:
-        ends = []
-        asked = threading.Thread(target=lambda: ends.append(channel.answer(listener.accept()[0], KEY)))
-        asked.start()
-        with channel.connect_here(path, KEY) as line:
-            asked.join()
-            channel.send(line, {"kind": "hello"})
-            assert channel.receive(ends[0])[0] == {"kind": "hello"}
-        ends[0].close()
-
-
 def test_another_key_is_refused_on_both_ends(listener):
     assert all(isinstance(end, AuthenticationError) for end in joined(listener, other=b"x" * 32))
 

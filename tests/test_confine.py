@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from bench.measure import confine, network
+from conftest import interface_bound_to
 
 LISTENING = """
 import socket, sys
@@ -38,8 +39,8 @@ def test_an_open_port_is_kept_to_loopback_and_another_one_left_alone(child):
     loopback = network.interface_of(network.LOOPBACK)
     if confine.to_interface(child.pid, loopback):
         pytest.skip("this system does not lend descriptors of children")
-    assert confine.interface_of(child.pid, descriptor(child, "0.0.0.0")) == loopback
-    assert confine.interface_of(child.pid, descriptor(child, "127.0.0.1")) == ""
+    assert interface_bound_to(child.pid, descriptor(child, "0.0.0.0")) == loopback
+    assert interface_bound_to(child.pid, descriptor(child, "127.0.0.1")) == ""
 
 
 def test_what_stays_open_is_told(child, monkeypatch):

@@ -11,7 +11,7 @@ import yaml
 from bench import config as configuration
 from bench.cli.launching import launch_file_for, wanted
 from bench.errors import BenchError
-from bench.present.launch_files import Launcher, Wanted, hostfile, launch_file
+from bench.present.launch_files import Launcher, Wanted, launch_file
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"
@@ -37,7 +37,6 @@ def test_the_examples_are_what_plan_prints(launcher, monkeypatch):
 
 def test_there_is_no_other_example():
     assert {path.name for path in EXAMPLES.iterdir()} == {*NAMES.values(), "hostfile"}
-    assert (EXAMPLES / "hostfile").read_text() == hostfile(Wanted("n", "c", (), 2, 8, True, 16, 1.0))
 
 
 def test_the_verb_prints_the_file_and_nothing_else(cli):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import torch.distributed
 
 from bench.backends import BACKENDS
 from bench.measure import libraries
@@ -58,24 +57,6 @@ def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
 def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
     found = program(nowhere / place, "HYDRA build details: Version 4.2")
     assert libraries.mpi_obstacle() == f"{found} is not Open MPI's mpirun: {REMEDY}"
-
-
-def test_what_torch_was_built_with_is_told_as_torch_tells_it():
-    asked = {
-        "gloo": torch.distributed.is_gloo_available(),
-        "nccl": torch.distributed.is_nccl_available(),
-        "mpi": torch.distributed.is_mpi_available(),
-        "ucc": torch.distributed.is_ucc_available(),
-    }
-    assert {name: libraries.torch_has(name) for name in asked} == asked
-
-
-@pytest.mark.skipif(libraries.torch_has("ucc"), reason="this torch was built with UCC")
-def test_backends_that_no_stock_torch_has():
-    missing = libraries.missing(TORCH, 1)
-    assert missing["torch-mpi"].startswith("torch 2.13.0 was built without MPI")
-    assert missing["ucc"].startswith("torch 2.13.0 was built without UCC")
-    assert not {"gloo", "nccl"} & missing.keys()
 
 
 def test_without_torch_there_is_no_backend():

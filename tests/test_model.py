@@ -171,8 +171,6 @@ def test_a_series_that_no_model_describes_says_so_instead():
     assert fit.segments == () and fit.alpha_s is None and fit.rate is None and fit.half_size is None
     assert fit.worst_residual > model.WORST_RESIDUAL
     assert "no model" in fit.note and f"{fit.worst_residual:.0%}" in fit.note
-    with pytest.raises(ValueError, match="no model"):
-        model.predict(fit, 1024)
 
 
 def test_series_that_differ_in_anything_but_size_are_apart():
@@ -184,15 +182,6 @@ def test_series_that_differ_in_anything_but_size_are_apart():
     ]  # fmt: skip
     assert [fit.alpha_s.value / ALPHA_S for fit in found] == pytest.approx([1, 2, 0.5])
     assert {fit.case.size_bytes for fit in found} == {SIZES[0]}
-
-
-def test_prediction_follows_the_segments_and_goes_on_beyond_them():
-    (fit,) = model.fits(series(two_segments))
-    for size in (1, *SIZES, 10 * SIZES[-1]):
-        assert model.predict(fit, size) == pytest.approx(two_segments(size))
-    between = SWITCH * np.sqrt(2)
-    assert model.predict(fit, between * 0.99) == pytest.approx(2e-5 + between * 0.99 / 5e8)
-    assert model.predict(fit, between * 1.01) == pytest.approx(1.5e-4 + between * 1.01 / 2e9)
 
 
 def test_half_size_seen_needs_no_model_and_may_be_out_of_sight():

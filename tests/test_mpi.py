@@ -23,7 +23,7 @@ from bench.measure.mpirun import MEMORY, MpiLauncher
 from bench.measure.sweep import sweep
 from bench.present import report
 from bench.records import Case, Samples
-from conftest import TINY, invented_run, ranks_left, samples
+from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples
 from proof.rig import Rig, _Nobody
 from test_faults import MANY, wait_for_samples
 from test_measure import assert_nothing_left
@@ -181,7 +181,7 @@ def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
             try:
                 with_address = [one for one in child.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
                 outside = [one for one in with_address if not one.laddr.ip.startswith(confine.LOOPBACKS)]
-                assert {confine.interface_of(child.pid, one.fd) for one in outside} <= {
+                assert {interface_bound_to(child.pid, one.fd) for one in outside} <= {
                     network.interface_of(network.LOOPBACK)
                 }
             except (psutil.Error, OSError):  # it has ended meanwhile

@@ -40,7 +40,7 @@ def test_the_customary_table_has_the_outcome(analysis):
 
 
 def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
-    text = tables.summary(analysis.comparisons[0])
+    text = tables.overview(analysis.comparisons[0]) + tables.refused(analysis.comparisons[0])
     assert row_of(text, "overlap_bucket 256 KiB", "2 =")[5] == "2 ="
     unresolved = row_of(text, "ddp noop", "1, not resolved")
     assert unresolved[7].startswith("-400 µs") and unresolved[8] == "[-700 µs – -100 µs]"
@@ -94,7 +94,7 @@ def test_the_report_says_what_how_far_and_what_is_missing(analysis):
         "cannot be told apart",
         "**not resolved**: what ddp noop exposes lies inside",
         "torch's default",
-        "needs two GPUs",
+        "carries all-reduces only",
         "rank 1 was ended by SIGKILL",
         "![Step time](../../plots/r/gradient-steps.png)",
     ):

@@ -1,6 +1,5 @@
-"""The verbs that judge what others wrote: `audit` a published table, `lint` a script or a configuration."""
+"""`audit`: which communication times of a published table cannot be right?"""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -36,27 +35,3 @@ def audit(
     if outcome.wrong:
         return 1
     return 0 if outcome.conclusive else UnmeasurableError.exit_code
-
-
-@verb
-def lint(
-    files: Annotated[list[Path], typer.Argument(help="Python files, or configurations in YAML.", metavar="FILE...")],
-) -> int:
-    """Name what makes data-parallel training slow, wrong or wrongly timed. Files are read, never run.
-
-    Exit code 1 if something was found. `# noqa: G101` at the end of a line lets that trap pass there.
-    """
-    from bench.analyze.gradients import lint as examination
-    from bench.present.gradients import lint as words
-
-    code = 0
-    for file in files:
-        try:
-            hits = examination.lint(file, os.cpu_count() or 1)
-        except ConfigError as error:
-            typer.echo(f"error: {error}", err=True)
-            code = ConfigError.exit_code
-            continue
-        typer.echo(words.text(str(file), hits))
-        code = max(code, 1 if hits else 0)
-    return code

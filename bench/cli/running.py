@@ -17,7 +17,7 @@ from bench.cli.flags import Given, Source, fingerprint, source, with_flags
 from bench.cli.joining import together
 from bench.cli.keeping import kept_session, load_all
 from bench.cli.reading import write_report
-from bench.cli.training import asks_for_training, planned_training, resume_training, run_training
+from bench.cli.training import asks_for_training, plan_of_training, resume_training, run_training
 from bench.errors import BenchError, UnmeasurableError
 from bench.present.launch_files import Launcher
 from bench.records import Json, Plan
@@ -209,9 +209,7 @@ def plan(
     if simulate is not None:
         return _simulate(asked, sets, simulate, rank)
     if asks_for_training(asked):
-        from bench.present.gradients.listing import listing
-
-        typer.echo(listing(planned_training(asked, sets)))
+        typer.echo(plan_of_training(asked, sets))
         return 0
     planned = _plan(asked, sets)
     typer.echo(listings.plan(planned))

@@ -48,6 +48,16 @@ def planned_training(asked: Source, sets: list[str]) -> TrainingPlan:
     return plan
 
 
+def plan_of_training(asked: Source, sets: list[str]) -> str:
+    """What `plan` prints."""
+    from bench.gradients.notes import notes
+    from bench.measure import environment
+    from bench.present.gradients.listing import listing
+
+    plan = planned_training(asked, sets)
+    return listing(plan, notes(plan, environment.usable_cores()))
+
+
 def run_training(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: list[str]) -> int:
     """Measure a new run; the exit code."""
     if lead is not None:

@@ -162,12 +162,6 @@ def uniform_exposures(profile: Profile, curve: Curve, caps: Sequence[int]) -> li
     return [float(left) for left in free - profile.ready_s[-1]]
 
 
-def best_uniform(profile: Profile, curve: Curve, caps: Sequence[int] | None = None) -> tuple[int, float]:
-    """The cap that leaves least exposed, and how much; the largest of several that leave the same."""
-    tried = useful_caps(profile) if caps is None else caps
-    return _best(list(zip(tried, uniform_exposures(profile, curve, tried), strict=True)))
-
-
 def _best(tried: Sequence[tuple[int, float]]) -> tuple[int, float]:
     least = min(left for _, left in tried)
     return max(pair for pair in tried if pair[1] <= least + RESOLUTION_S)

@@ -44,7 +44,6 @@ STRATEGIES: dict[str, Kind] = {
     "zero1": Kind("reduce-scatter, an optimizer for a share of the parameters, all-gather", own=False, sharded=True),
     "zero_redundancy": Kind("DistributedDataParallel with ZeroRedundancyOptimizer", own=False, sharded=True),
     "fsdp2": Kind("torch's fully_shard: parameters, gradients and optimizer in shares", own=False, sharded=True),
-    "dp": Kind("DataParallel: one process, several GPUs", own=False),
 }
 
 
@@ -83,15 +82,9 @@ def reference_of(strategy: Strategy) -> Strategy:
 
 def obstacle(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
     """Why it cannot be measured in this scenario; None if it can."""
-    gpus = machine.gpus
     if scenario.shape is not None:
         return _unfit_for_shape(strategy, scenario, machine.memory_available_bytes)
-    if strategy.name == "dp":
-        needs = f"DataParallel needs two GPUs or more in one process; here are {gpus}"
-        return (
-            needs if gpus < 2 else "DataParallel is one process with several GPUs: not measured yet (see equivalence)"
-        )
-    if scenario.link is not None and strategy.name in {"zero1", "zero_redundancy", "fsdp2", "dp"}:
+    if scenario.link is not None and strategy.name in {"zero1", "zero_redundancy", "fsdp2"}:
         return f"an emulated link carries all-reduces only, and {strategy.name} makes other calls too"
     if scenario.link is not None and strategy.imported is not None:
         return "an emulated link moves no data: a synchroniser of one's own is measured on a real one"

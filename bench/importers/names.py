@@ -23,7 +23,7 @@ PARAM = {
     "gather": "gather",
     "scatter": "scatter",
 }
-PARAM_BACKENDS = {"nccl": "nccl", "gloo": "gloo", "mpi": "torch-mpi", "ucc": "ucc"}
+PARAM_BACKENDS = {"nccl": "nccl", "gloo": "gloo", "mpi": "mpi"}
 
 DTYPES = {
     **nccl_names.DTYPES,

@@ -2,7 +2,7 @@
 
 In: an address and a key. Out: `Connection`s whose messages are JSON objects. Never pickle: unpickling what came
 over a network can run anything. (`Connection.send` and `.recv` pickle, so only `send_bytes` and `recv_bytes` are
-used.) Works over TCP between hosts and over Unix sockets on one host; does not know what a message means.
+used.) Works over TCP; does not know what a message means.
 
 The key keeps out strangers, and other jobs that find the port by accident. What is sent is not encrypted: whoever
 can read a cluster's network can read the numbers, too.
@@ -74,14 +74,6 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     return None
 
 
-def listen_here(path: str) -> socket.socket:
-    """A Unix socket that listens: for processes on this host that nobody can hand a pipe to."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(path)
-    listener.listen(BACKLOG)
-    return listener
-
-
 def answer(caller: socket.socket, key: bytes) -> Connection:
     """The connection to a caller; raises AuthenticationError if it does not know the key."""
     return _proven(caller, key, asked=True)
@@ -93,22 +85,10 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> Connection:
     return _proven(socket.create_connection((host, port), timeout=seconds), key, asked=False)
 
 
-def connect_here(path: str, key: bytes) -> Connection:
-    """The same over a Unix socket."""
-    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        caller.connect(path)
-    except OSError:
-        caller.close()
-        raise
-    return _proven(caller, key, asked=False)
-
-
 def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
     raw.settimeout(None)
-    if raw.family != socket.AF_UNIX:
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line = Connection(raw.detach())
     limit(line, HANDSHAKE_S)
     bear_silence(line, SILENT_S)
@@ -144,7 +124,7 @@ def bear_silence(line: Connection, seconds: int) -> None:
     }
     with _socket_of(line) as view:
         for name, value in values.items():
-            if view.family != socket.AF_UNIX and hasattr(socket, name):  # macOS has not all of them
+            if hasattr(socket, name):  # macOS has not all of them
                 view.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

@@ -29,12 +29,6 @@ def to_interface(pid: int, interface: str) -> list[str]:
     return [f"{one.laddr.ip}:{one.laddr.port}" for one in listening if not _bound(pid, one.fd, interface)]
 
 
-def interface_of(pid: int, descriptor: int) -> str:
-    """The interface that a child's socket is bound to, empty for all; raises OSError where it cannot be told."""
-    with _borrowed(pid, descriptor) as theirs:
-        return theirs.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 64).rstrip(b"\0").decode()
-
-
 def _bound(pid: int, descriptor: int, interface: str) -> bool:
     try:
         with _borrowed(pid, descriptor) as theirs:

@@ -14,8 +14,6 @@ from pathlib import Path
 from bench.records import NOT_AVAILABLE, Json
 
 REMEDY = "make install-mpi (pip install .[mpi])"
-# What torch's build leaves in the file below for each backend that it was built with.
-TARGETS = "share/cmake/Caffe2/Caffe2Targets.cmake"
 # Asking a program for its version takes milliseconds.
 VERSION_S = 10.0
 
@@ -25,32 +23,13 @@ def missing(torch: Json | None, gpus: int) -> dict[str, str]:
     mpi = mpi_obstacle()
     found = {} if mpi is None else {"mpi": mpi}
     if torch is None:
-        return dict.fromkeys(("gloo", "nccl", "mpi", "torch-mpi", "ucc"), "torch is not installed (make install)")
+        return dict.fromkeys(("gloo", "nccl", "mpi"), "torch is not installed (make install)")
     version = torch["version"]
     if torch["cuda"] is None and torch["hip"] is None:
         found["nccl"] = f"torch {version} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
     elif gpus == 0:
         found["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
-    if not torch_has("ucc"):
-        found["ucc"] = f"torch {version} was built without UCC, as every stock build is"
-    found["torch-mpi"] = (
-        "a process group of torch's own MPI backend is not started here: use mpi"
-        if torch_has("mpi")
-        else f"torch {version} was built without MPI, as every stock build is: use mpi, which needs no such build"
-    )
     return found
-
-
-def torch_has(backend: str) -> bool:
-    """Whether torch was built with gloo, mpi, nccl or ucc; False where its build does not tell."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return False
-    try:
-        targets = Path(spec.origin).with_name(TARGETS.partition("/")[0]) / TARGETS.partition("/")[2]
-        return f"USE_C10D_{backend.upper()}" in targets.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
 
 
 def mpi_obstacle() -> str | None:

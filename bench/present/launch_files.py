@@ -60,11 +60,6 @@ def launch_file(launcher: Launcher, wanted: Wanted) -> str:
     return _FILES[launcher](wanted)
 
 
-def hostfile(wanted: Wanted) -> str:
-    """What mpirun.sh reads; the names are to be replaced."""
-    return "".join(f"node{number} slots={wanted.each}\n" for number in range(1, wanted.nodes + 1))
-
-
 def _fill(text: str, wanted: Wanted, **more: object) -> str:
     values = {
         "nodes": wanted.nodes,

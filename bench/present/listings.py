@@ -20,8 +20,6 @@ from bench.units import format_bytes, format_rate, format_rounded_bytes, format_
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
-# Backends of which nobody here knows what they lack.
-UNKNOWN = ("torch-mpi", "ucc")
 
 
 def plan(plan: Plan) -> str:
@@ -159,7 +157,7 @@ def operations() -> str:
         for op in OPERATIONS.values()
     ]
     table = tabulate(rows, ["operation", "size is", "bus factor", "placements", "takes"], tablefmt="simple")
-    able = [name for name in BACKENDS if name not in UNKNOWN]
+    able = list(BACKENDS)
     lacks = [[op, *(_lacks(op, name) for name in able)] for op in OPERATIONS]
     lacks = [row for row in lacks if any(text != "" for text in row[1:])]
     return "\n".join(
@@ -212,7 +210,6 @@ def backends(missing: dict[str, str]) -> str:
         [b.name, _names(b.dtypes_lacking), _names(b.dtypes_not_reduced), _names(b.reduce_ops_lacking),
          _names(b.operations_lacking)]
         for b in BACKENDS.values()
-        if b.name not in UNKNOWN
     ]  # fmt: skip
     headers = ["backend", "dtypes lacking", "copied, not reduced", "reduce ops lacking", "operations lacking"]
     return f"{table}\n\n{tabulate(lacks, headers, tablefmt='simple')}"

@@ -1,5 +1,6 @@
 """A plan of the gradient benchmark, and its models, for a terminal."""
 
+from collections.abc import Sequence
 from dataclasses import astuple
 
 from tabulate import tabulate
@@ -11,8 +12,8 @@ from bench.gradients.strategies import kind, label
 from bench.units import format_seconds
 
 
-def listing(plan: TrainingPlan) -> str:
-    """Scenarios, strategies, what is left out, and about how long it takes."""
+def listing(plan: TrainingPlan, notes: Sequence[str]) -> str:
+    """Scenarios, strategies, what is left out, about how long it takes, and notes on the settings."""
     first = {bout.scenario.key: bout for bout in plan.bouts}
     text = []
     for bout in first.values():
@@ -26,7 +27,7 @@ def listing(plan: TrainingPlan) -> str:
         f"{plan.launches} launches of {rounds} rounds, each strategy {plan.steps} steps a round in random order; "
         f"starting and checking take about {format_seconds(estimate_s(plan))}, the steps come on top"
     )
-    return "\n".join(text)
+    return "\n".join([*text, *(f"note: {note}" for note in notes)])
 
 
 def models() -> str:

@@ -32,12 +32,6 @@ from bench.records import Json
 
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
-def summary(comparison: Comparison) -> str:
-    """The customary table, the split of what is exposed, and who was refused and why."""
-    parts = [overview(comparison), split(comparison), refused(comparison)]
-    return "\n\n".join(part for part in parts if part)
-
-
 def overview(comparison: Comparison, brief: bool = False) -> str:
     """One row a strategy that was timed, by place: average ± standard deviation over rounds.
 
