@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema prove prove-quick prove-ddp bench-self clean bench-ddp
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema docs prove prove-quick prove-ddp bench-self clean bench-ddp
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,7 +23,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
 	@$(PIP) -r requirements.txt
-	@$(COMPILE) 'import bench.cli, bench.config, bench.measure.preload, bench.measure.doctor, bench.present.comparison_plots, rich.progress'
+	@$(COMPILE) 'import bench.cli, bench.config, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison, rich.progress'
 	@touch $@
 
 .venv/.installed-mpi: requirements-mpi.txt .venv/.installed
@@ -95,6 +95,9 @@ check: lint test  ## Everything a change must pass; the README's commands are am
 schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAML with
 	@$(BENCH) schema > configs/schema.json
 	@$(BENCH) schema training > configs/training-schema.json
+
+docs: .venv/.installed-dev  ## Write docs/architecture.md from the docstrings of the modules
+	@$(PY) tests/architecture_page.py
 
 prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes; writes docs/accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof

@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bench import layouts, operations
+from bench import operations, subgroups
 from bench.backends import BACKENDS, lack
 from bench.config import Config
 from bench.dtypes import dtype_named, reduction_obstacle
+from bench.footprint import buffer_bytes, scratch_bytes
 from bench.operations import OPERATIONS, ranks_together
-from bench.pools import buffer_bytes, scratch_bytes
 from bench.records import Case, Machine
 from bench.units import format_rounded_bytes
 
@@ -122,11 +122,11 @@ def _obstacle_of_the_machine(case: Case, machine: Machine) -> str | None:
 
 
 def _obstacle_of_the_ranks(case: Case) -> str | None:
-    undivided = layouts.obstacle(case.groups, case.world_size)
+    undivided = subgroups.obstacle(case.groups, case.world_size)
     if undivided is not None:
         return undivided
-    one_by_one = layouts.layout(case.groups, case.world_size).one
-    if OPERATIONS[case.op].paired and case.groups != layouts.WORLD:
+    one_by_one = subgroups.layout(case.groups, case.world_size).one
+    if OPERATIONS[case.op].paired and case.groups != subgroups.WORLD:
         return f"{case.op} goes through all ranks of the world"
     if one_by_one and case.depth > 1:
         return "groups that call one after the other are timed call by call"

@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from bench import layouts, strict
+from bench import subgroups, yaml_file
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.operations import OPERATIONS
-from bench.strict import OneOf, Several, Strict
 from bench.units import parse_bytes, parse_rate, parse_seconds
+from bench.yaml_file import OneOf, Several, Strict
 
 MAX_SIZES = 200
 # More than any cluster has; a number beyond it is a slip.
@@ -59,7 +59,7 @@ Metric = Annotated[str, OneOf(METRICS, "metric")]
 Placement = Annotated[str, OneOf(PLACEMENTS, "placement")]
 CallKind = Annotated[str, OneOf(CALLS, "call")]
 Memory = Annotated[str, OneOf(MEMORIES, "memory")]
-Division = Annotated[str, AfterValidator(layouts.check)]
+Division = Annotated[str, AfterValidator(subgroups.check)]
 Root = Annotated[int, Field(ge=0)]
 
 
@@ -238,13 +238,13 @@ class Config(Strict):
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 def load(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, bytes]:
     """Read and validate a file. Returns the Config and the file's bytes; raises ConfigError."""
-    raw = strict.read(path)
+    raw = yaml_file.read(path)
     return parse(raw, str(path), overrides, default_name=path.stem), raw
 
 
 def parse(raw: bytes, source: str, overrides: Sequence[str] = (), default_name: str = "run") -> Config:
     """Validate the bytes of a YAML file; `source` names it in messages. Raises ConfigError."""
-    data = strict.mapping(raw, source, "backends: [gloo]")
-    set_paths = [strict.override(data, text) for text in overrides]
+    data = yaml_file.mapping(raw, source, "backends: [gloo]")
+    set_paths = [yaml_file.override(data, text) for text in overrides]
     data.setdefault("name", default_name)
-    return strict.validate(Config, data, source, set_paths)
+    return yaml_file.validate(Config, data, source, set_paths)

@@ -14,10 +14,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from bench import strict
+from bench import yaml_file
 from bench.config import BackendName, BufferPolicy, Bytes, DtypeName, Metric, OperationName, Rate, ReduceOpName, Sync
-from bench.strict import Strict
 from bench.units import parse_share
+from bench.yaml_file import Strict
 
 # How a machine is usually specified: data sheets and other people's tables are round numbers.
 DEFAULT_TOLERANCE = 0.1
@@ -64,9 +64,9 @@ class Expectations(Strict):
 
 def load(path: Path) -> Expectations:
     """Read and validate a file. Raises ConfigError."""
-    return parse(strict.read(path), str(path))
+    return parse(yaml_file.read(path), str(path))
 
 
 def parse(raw: bytes, source: str) -> Expectations:
     """Validate the bytes of a file; `source` names it in messages. Raises ConfigError."""
-    return strict.validate(Expectations, strict.mapping(raw, source, "expect: [...]"), source)
+    return yaml_file.validate(Expectations, yaml_file.mapping(raw, source, "expect: [...]"), source)

@@ -1,6 +1,6 @@
 """The table of collectives: what exists, what `size` means, what moves over the wire. Knows no torch.
 
-To add a collective: one entry here, one builder in `bench/measure/collectives.py`, and one call for each backend
+To add a collective: one entry here, one builder in `bench/rank/collectives.py`, and one call for each backend
 (`calls.py` for torch, `mpi.py`); a test ties them. Definitions are those of nccl-tests' PERFORMANCE.md, so that
 numbers compare: where each rank contributes a share, size counts all n shares.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from bench.dtypes import BYTES
-from bench.layouts import group_size, layout
 from bench.records import Case
+from bench.subgroups import group_size, layout
 
 # Pieces of a coalesced all-reduce: as many as a small training step has gradients in a bucket.
 COALESCED_PIECES = 8

@@ -11,7 +11,7 @@ from dataclasses import replace
 from bench.backends import BACKENDS
 from bench.cases import combinations, flaw, obstacle
 from bench.config import Config
-from bench.pools import buffer_bytes
+from bench.footprint import buffer_bytes
 from bench.records import Block, Case, Fault, Machine, Plan, Sampling, Skip
 from bench.stamps import most_iterations
 

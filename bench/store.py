@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 from bench import encoding
 from bench.errors import StoreError
-from bench.gradients.records import TrainingPlan, TrainingRun
 from bench.records import Json, Plan, Run
+from bench.training.records import TrainingPlan, TrainingRun
 
 # Raised when a reader of the old number would misread or refuse what is written. History: 1 first version;
 # 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
@@ -54,7 +54,7 @@ def create(root: Path, plan: Plan | TrainingPlan, config: bytes, facts: Json) ->
     if isinstance(plan, Plan):
         written = encoding.plan_to_json(plan)
     else:
-        from bench.gradients import encoding as of_training
+        from bench.training import encoding as of_training
 
         written, facts = of_training.plan_to_json(plan), {"benchmark": "training", **facts}
     now = datetime.now(UTC)
@@ -188,7 +188,7 @@ def is_training(manifest: Json) -> bool:
 
 def read_training(path: Path) -> TrainingRun:
     """The folder of a run of the gradient benchmark, whatever state it is in. Raises StoreError as `read` does."""
-    from bench.gradients import encoding as of_training  # here: `list` does not need pydantic
+    from bench.training import encoding as of_training  # here: `list` does not need pydantic
 
     manifest = read_manifest(path)
     return TrainingRun(path, manifest, *_contents(path, of_training.plan_from_json, of_training.fact_from_line))

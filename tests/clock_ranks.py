@@ -5,18 +5,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bench.measure import launcher
+from bench.protocol import rank_context
 
 CLONE_NEWTIME = 0x80
 
 
-def enter(seat: launcher.Seat, argument: tuple[int, str, Any]) -> None:
+def enter(seat: rank_context.Seat, argument: tuple[int, str, Any]) -> None:
     """Every rank but the first is `ahead_s` ahead. Before any thread exists, or the kernel refuses."""
     ahead_s, target, inner = argument
     if seat.rank:
         obstacle = move_clock(ahead_s)
         assert obstacle is None, obstacle
-    launcher._enter(target, seat, inner)
+    rank_context.enter(target, seat, inner)
 
 
 def move_clock(ahead_s: int) -> str | None:

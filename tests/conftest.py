@@ -27,11 +27,11 @@ import pytest
 
 import run_bench
 from bench import store
-from bench.measure import confine
-from bench.measure.gradients import PRELOAD
-from bench.measure.launcher import Launcher
-from bench.measure.launcher import _fork_servers as fork_servers
+from bench.launch.launcher import Launcher
+from bench.launch.launcher import _fork_servers as fork_servers
+from bench.machine import confine
 from bench.records import Block, Case, Plan, Run, Samples, Sampling, Timings, Usage
+from bench.training.launch.sweep import PRELOAD
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)

@@ -4,9 +4,10 @@
 """
 
 from bench.conclusions import Interval
-from bench.gradients.conclusions import Advice, Comparison, Outcome, Split, TrainingAnalysis, Twins
-from bench.gradients.presets import PRESETS, gradients
-from bench.gradients.records import (
+from bench.records import Failure
+from bench.training.conclusions import Advice, Comparison, Outcome, Split, TrainingAnalysis, Twins
+from bench.training.presets import PRESETS, gradients
+from bench.training.records import (
     REFERENCE,
     Bout,
     Broken,
@@ -22,8 +23,7 @@ from bench.gradients.records import (
     TrainingPlan,
     TrainingRun,
 )
-from bench.gradients.strategies import label
-from bench.records import Failure
+from bench.training.strategies import label
 
 SCENARIO = Scenario("micro", "gloo", 2, 8, 64)
 LINK = Link(0.4e-3, 1e9)

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from bench import store
-from bench.measure import environment
+from bench.machine import environment
 from bench.operations import rounds
 from bench.records import Block, Case, Json, Plan
 from conftest import SAMPLING

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from bench import encoding
-from bench.analyze import trust
-from bench.analyze.surroundings import differences
+from bench.analyze import warnings
+from bench.analyze.environment_diff import differences
 from bench.errors import ConfigError, JobError
-from bench.measure import admission
-from bench.measure.job import Place
+from bench.launch import compatibility
+from bench.launch.job import Place
 from bench.records import Block, Case, Fault, Job, Sampling
 from conftest import invented_run, samples
 
@@ -21,7 +21,7 @@ CASE = Case("all_reduce", "gloo", 4, "float32", 4096)
 @pytest.fixture(scope="module")
 def own():
     place = Place("srun", 0, 4, 0, "127.0.0.1", (1,), "x", True)
-    return admission.hello(place, lambda: b"asked")
+    return compatibility.hello(place, lambda: b"asked")
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ def hellos(own):
 
 
 def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(hellos):
-    admission.check(hellos)
-    admission.check_gpus(hellos)
-    machine = admission.merged(hellos)
+    compatibility.check(hellos)
+    compatibility.check_gpus(hellos)
+    machine = compatibility.merged(hellos)
     assert (machine.ranks, machine.ranks_a_host, machine.gpus, machine.cores) == (4, 2, 4, 4)
     assert machine.memory_available_bytes == 2**33 - 3 * 2**30
     hellos[3]["machine"]["backends_missing"] = {"nccl": "no GPU"}
     hellos[2]["gpu"] = None
-    assert admission.merged(hellos).backends_missing == {"nccl": "host b: no GPU"}
-    assert admission.merged(hellos).gpus == 2
+    assert compatibility.merged(hellos).backends_missing == {"nccl": "host b: no GPU"}
+    assert compatibility.merged(hellos).gpus == 2
 
 
 @pytest.mark.parametrize(
@@ -66,31 +66,31 @@ def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(hellos):
 def test_who_does_not_fit_is_named(hellos, change, words):
     hellos[3] |= change
     with pytest.raises(JobError, match=re.escape(words)):
-        admission.check(hellos)
+        compatibility.check(hellos)
 
 
 def test_what_cannot_be_read_is_part_of_the_hello():
     def asked():
         raise ConfigError("c.yaml: No such file")
 
-    hello = admission.hello(Place("srun", 1, 2, 0, "127.0.0.1", (1,), "x", True), asked)
+    hello = compatibility.hello(Place("srun", 1, 2, 0, "127.0.0.1", (1,), "x", True), asked)
     assert hello["problem"] == "c.yaml: No such file"
 
 
 def test_two_ranks_on_one_gpu_are_refused_unless_they_may(hellos):
     hellos[1]["gpu"] = hellos[0]["gpu"]
     with pytest.raises(JobError, match="ranks 0 and 1 on host a would share GPU GPU-0"):
-        admission.check_gpus(hellos)
-    admission.check_gpus(hellos, share=True)
-    assert admission.merged(hellos).gpus == 1
+        compatibility.check_gpus(hellos)
+    compatibility.check_gpus(hellos, share=True)
+    assert compatibility.merged(hellos).gpus == 1
     hellos[1] |= {"device": 1, "gpus": 1}
-    assert admission.device_of(hellos[1], share=True) == 0
+    assert compatibility.device_of(hellos[1], share=True) == 0
 
 
 def test_hosts_that_differ_are_kept_and_named(hellos):
     hellos[2]["host"]["packages"] = hellos[3]["host"]["packages"] = {"torch": "2.11.0"}
     hellos[0]["host"]["packages"]["torch"] = hellos[1]["host"]["packages"]["torch"] = "2.13.0"
-    hosts = admission.hosts(hellos)
+    hosts = compatibility.hosts(hellos)
     assert [(host["hostname"], host["ranks"], host["cores"]) for host in hosts] == [
         ("a", [0, 1], [0, 1]),
         ("b", [2, 3], [0, 1]),
@@ -98,24 +98,24 @@ def test_hosts_that_differ_are_kept_and_named(hellos):
     job = {"job": {"launcher": "srun", "ranks": 4}, "host": hosts[0], "before": {}, "hosts": hosts}
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
     run.environment.append(job)
-    warnings = "\n".join(trust.warnings_of(run, []))
-    assert "host b has torch 2.11.0, rank 0 has 2.13.0" in warnings
-    assert "more ranks than" not in warnings  # two of the four on each host of two cores
+    found = "\n".join(warnings.warnings_of(run, []))
+    assert "host b has torch 2.11.0, rank 0 has 2.13.0" in found
+    assert "more ranks than" not in found  # two of the four on each host of two cores
     hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
-    warnings = "\n".join(trust.warnings_of(run, []))
-    assert "host b: more ranks than the 1 cores" in warnings and "host b: the machine was not idle" in warnings
+    found = "\n".join(warnings.warnings_of(run, []))
+    assert "host b: more ranks than the 1 cores" in found and "host b: the machine was not idle" in found
     assert ("launcher", "not available", "srun") in differences(invented_run([]), run)
 
 
 def test_a_rank_that_is_bound_to_one_core_is_told(hellos):
     for one, core in zip(hellos, (0, 1, 0, 1), strict=True):
         one["affinity"] = [core]
-    hosts = admission.hosts(hellos)
+    hosts = compatibility.hosts(hellos)
     assert hosts[0]["cores"] == [0, 1] and hosts[0]["fewest_cores"] == 1
     hosts[0]["cpu"]["logical_cores"] = hosts[1]["cpu"]["logical_cores"] = 2
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
     run.environment.append({"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts})
-    assert "--cpu-bind=none" in "\n".join(trust.warnings_of(run, []))
+    assert "--cpu-bind=none" in "\n".join(warnings.warnings_of(run, []))
 
 
 def test_a_job_survives_the_way_over_the_network():

@@ -14,12 +14,12 @@ import gradient_fixtures
 from bench import intervals, store
 from bench.conclusions import Summary
 from bench.errors import ConfigError
-from bench.gradients import encoding, links, planner
-from bench.gradients.curve import Curve
-from bench.gradients.profiles import Profile, recorded
-from bench.gradients.records import REFERENCE, Strategy
-from bench.present.gradients import advice
 from bench.records import Case
+from bench.training import encoding, link_model, planner
+from bench.training.all_reduce_cost import Curve
+from bench.training.ready_times import Profile, recorded
+from bench.training.records import REFERENCE, Strategy
+from bench.training.report import advice
 from bench.units import format_seconds
 from conftest import ROOT
 
@@ -33,49 +33,49 @@ def summary(
     return Summary(Case(op, "gloo", ranks, dtype, size, **more), 1, 10, intervals.bare(time_s))
 
 
-def times(known: links.Known, *sizes: float) -> list[float]:
+def times(known: link_model.Known, *sizes: float) -> list[float]:
     return known.curve(np.array(sizes)).tolist()
 
 
 # ── the link ─────────────────────────────────────────────────────────────────────────────────────
 def test_a_stated_link():
-    known = links.stated(" 2ms + 8 Gbit/s ")
+    known = link_model.stated(" 2ms + 8 Gbit/s ")
     assert known.curve == Curve.of_link(2e-3, 1e9) and known.cpu is None
 
 
 @pytest.mark.parametrize("text", ["2ms", "2ms+1GB", "1GB/s+2ms", "2ms+0GB/s", "+"])
 def test_a_link_that_is_none(text):
     with pytest.raises(ConfigError, match=re.escape(f"--link {text}: ")):
-        links.stated(text)
+        link_model.stated(text)
 
 
 def test_a_measured_link_is_its_all_reduces():
     found = [summary(1000, 1e-3), summary(3000, 2e-3), summary(1000, 9.0, op="broadcast"), summary(3000, 9.0, ranks=4)]
-    known = links.measured(found, "run", "float32", world_size=2)
+    known = link_model.measured(found, "run", "float32", world_size=2)
     assert times(known, 1000, 2000, 3000) == pytest.approx([1e-3, 1.5e-3, 2e-3])
     assert known.largest == 3000 and known.cpu is True and not known.notes
     with pytest.raises(ConfigError, match="--backend gloo --world-size 2; --backend gloo --world-size 4"):
-        links.measured(found, "run", "float32")
+        link_model.measured(found, "run", "float32")
     with pytest.raises(ConfigError, match="one size"):
-        links.measured(found, "run", "float32", world_size=4)
+        link_model.measured(found, "run", "float32", world_size=4)
     with pytest.raises(ConfigError, match="no such"):
-        links.measured(found, "run", "float32", backend="nccl")
+        link_model.measured(found, "run", "float32", backend="nccl")
     with pytest.raises(ConfigError, match="no all_reduce"):
-        links.measured(found[2:3], "run", "float32")
+        link_model.measured(found[2:3], "run", "float32")
 
 
 def test_of_variants_the_usual_one_and_another_dtype_only_if_need_be():
     usual = [summary(1000, 1e-3), summary(3000, 2e-3)]
     others = [summary(size, 5.0, metric="pipelined", depth=20) for size in (1000, 3000)]
     half = [summary(size, 7.0, dtype="float16") for size in (1000, 3000)]
-    known = links.measured([*others, *half, *usual], "run", "float32")
+    known = link_model.measured([*others, *half, *usual], "run", "float32")
     assert times(known, 1000) == pytest.approx([1e-3])
-    assert times(links.measured([*half, *usual], "run", "float16"), 1000) == pytest.approx([7.0])
-    other = links.measured([*others], "run", "bfloat16")
+    assert times(link_model.measured([*half, *usual], "run", "float16"), 1000) == pytest.approx([7.0])
+    other = link_model.measured([*others], "run", "bfloat16")
     assert other.notes[0].startswith("The link was measured with float32, not with bfloat16")
     assert "metric=pipelined" in other.notes[1]
     placed = [summary(s, t, placement=p) for p, t in (("out", 3.0), ("in", 2.0)) for s in (1000, 3000)]
-    assert times(links.measured(placed, "run", "float32"), 1000) == pytest.approx([2.0])
+    assert times(link_model.measured(placed, "run", "float32"), 1000) == pytest.approx([2.0])
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +186,7 @@ def test_torch_makes_the_buckets_of_the_pasted_code(alone):
     parameters = list(model.parameters())
     ready = [1e-4 * (len(parameters) - number) for number in range(len(parameters))]
     profile = Profile.of([4 * parameter.numel() for parameter in parameters], ready)
-    link = links.Known(Curve.of_link(1e-4, 2e8), "a link")
+    link = link_model.Known(Curve.of_link(1e-4, 2e8), "a link")
     found = planner.advise(profile, link.curve)
     assert len(found.buckets) > 3 and len(set(found.buckets)) > 1
     names = [name for name, _ in model.named_parameters()]
@@ -199,7 +199,7 @@ def test_torch_makes_the_buckets_of_the_pasted_code(alone):
 
 def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
     profile = Profile.of([MIB] * 40, [float(40 - number) for number in range(40)])
-    link = links.Known(Curve.of_link(1e-4, 1e9), "a link", largest=MIB // 2)
+    link = link_model.Known(Curve.of_link(1e-4, 1e9), "a link", largest=MIB // 2)
     found = planner.advise(profile, Curve.of_link(0, 1e6))
     text = advice.document(profile, link, found, "forty", [f"weight{number}" for number in range(40)])
     assert len(found.buckets) > advice.MOST_BUCKETS

@@ -1,12 +1,16 @@
 """The rank that ended first is named, its victims are not, and nobody is named without evidence."""
 
+from dataclasses import replace
+
 import pytest
 
-from bench.measure.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
+from bench.launch.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
 
 WAITS = "in all_reduce (/site-packages/torch/distributed/distributed_c10d.py:3010)"
-IN_MPI = "in _on_cpu (/x/bench/measure/timing.py:118)"
-IN_GATE = "in meet (/x/bench/measure/gate.py:30)"
+IN_MPI = "in _on_cpu (/x/rank/timing.py:118)"
+IN_BARRIER = "in wait (/x/protocol/barrier.py:30)"
+ON_LINK = "in wait (/x/training/rank/transport.py:99)"
+FILES = ("/x/rank/timing.py", "/x/protocol/barrier.py", "/x/training/rank/transport.py")
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
 
 
@@ -37,15 +41,16 @@ def test_an_end(ranks, kind, rank):
     [
         ([Evidence(0, stack=WAITS), Evidence(1, state="stopped"), Evidence(2, stack=WAITS)], 1),
         ([Evidence(0, stack=WAITS, progress=8), Evidence(1, stack="in _hang (/x/faults.py:9)", progress=8)], 1),
-        ([Evidence(0, stack=IN_GATE, progress=8), Evidence(1, stack=WAITS, progress=7)], 1),
+        ([Evidence(0, stack=IN_BARRIER, progress=8), Evidence(1, stack=WAITS, progress=7)], 1),
         ([Evidence(0, stack=IN_MPI, progress=8), Evidence(1, stack="in _hang (/x/faults.py:9)", progress=8)], 1),
         ([Evidence(0, stack=IN_MPI, progress=8), Evidence(1, stack=IN_MPI, progress=8)], None),
         ([Evidence(0, stack=WAITS, progress=8), Evidence(1, stack=WAITS, progress=8)], None),
-        ([Evidence(0, stack=IN_GATE, progress=8), Evidence(1, progress=8)], None),
+        ([Evidence(0, stack=IN_BARRIER, progress=8), Evidence(1, progress=8)], None),
+        ([Evidence(0, stack=ON_LINK, progress=8), Evidence(1, stack="in f (/home/me/model.py:3)", progress=8)], 1),
     ],
 )
 def test_a_hang(ranks, rank):
-    failure = blame_a_hang(ranks, 5.0)
+    failure = blame_a_hang([replace(one, waits_in=FILES) for one in ranks], 5.0)
     assert (failure.kind, failure.rank) == ("hang", rank)
     assert "5 s" in failure.text
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from bench.measure.budget import Spent, next_launch
+from bench.launch.budget import Spent, next_launch
 from bench.plan import expand
 from bench.records import Block, Case, Plan
 from conftest import SAMPLING, invented_run, samples
@@ -84,7 +84,7 @@ def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
 
 def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm):
     from bench.config import parse
-    from bench.measure import environment
+    from bench.machine import environment
 
     plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), environment.machine(), 1)
     assert plan.sampling.seconds_per_case < 0.1

@@ -8,7 +8,7 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from bench.measure import channel
+from bench.protocol import channel
 
 KEY = b"k" * 32
 

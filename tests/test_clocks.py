@@ -10,7 +10,7 @@ import pytest
 from bench.analyze.clocks import Clocks
 from bench.analyze.diagnose import diagnose
 from bench.analyze.stats import summarize
-from bench.measure.launcher import Launcher
+from bench.launch.launcher import Launcher
 from bench.records import Case
 from clock_ranks import move_clock
 from conftest import invented_run, samples

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bench.analyze import trust
+from bench.analyze import warnings
 from bench.analyze.stats import headlines, summarize
 from bench.records import Case, Failure, Fault, Samples
 from conftest import invented_run, samples
@@ -87,15 +87,15 @@ def test_a_neighbour_is_noticed_and_an_idle_machine_is_not_accused():
     (busy,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]))
     (idle,) = summarize(invented_run([samples(CASE, 1, steady(1.0), busy_s=2.0)]))
     assert busy.foreign_cpu == pytest.approx(0.5) and idle.foreign_cpu == 0
-    warnings = trust.warnings_of(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
-    assert any("50%" in warning for warning in warnings)
+    found = warnings.warnings_of(invented_run([samples(CASE, 1, steady(1.0), busy_s=4.0)]), [busy])
+    assert any("50%" in warning for warning in found)
 
 
 def test_the_head_of_a_report_warns_of_what_matters():
     run = invented_run([samples(CASE, 1, steady(1.0))], faults=[Fault("late", 1)])
-    warnings = trust.warnings_of(run, summarize(run))
-    assert "planted on purpose" in warnings[0]
-    assert any("one launch only" in warning for warning in warnings)
+    found = warnings.warnings_of(run, summarize(run))
+    assert "planted on purpose" in found[0]
+    assert any("one launch only" in warning for warning in found)
 
 
 def test_runs_are_compared_by_the_very_numbers_of_the_report():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bench.config import Config, load, parse
 from bench.errors import ConfigError
-from bench.gradients import config as training
+from bench.training import config as training
 from conftest import ROOT
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: {from: 1KiB, to: 64MiB, factor: 4}\n"

@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 
-from bench.measure import confine, network
+from bench.machine import confine, network
 from conftest import interface_bound_to
 
 LISTENING = """

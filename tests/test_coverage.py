@@ -7,8 +7,8 @@ import numpy as np
 from bench.config import load
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.operations import OPERATIONS
-from bench.present import coverage
 from bench.records import Case, Failure, Samples, Skip
+from bench.report import coverage
 from conftest import ROOT, invented_run, samples
 
 

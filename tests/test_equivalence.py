@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.gradients import equivalences
-from bench.gradients.equivalences import CASES, READINGS, Case, Found, Proof, Reading, Training, fell, verdict
-from bench.measure import environment
-from bench.measure.gradients import small_model
-from bench.measure.gradients.equivalence import prove
-from bench.measure.gradients.equivalence_rank import difference
-from bench.present.gradients import equivalence as shown
+from bench.machine import environment
+from bench.training import equivalence
+from bench.training.equivalence import CASES, READINGS, Case, Found, Proof, Reading, Training, fell, verdict
+from bench.training.launch.equivalence import prove
+from bench.training.rank import small_model
+from bench.training.rank.equivalence import difference
+from bench.training.report import equivalence as shown
 
 PLAIN = CASES[0]
 FALLING = tuple(1 / (1 + step) for step in range(12))
@@ -80,7 +80,7 @@ def test_three_ranks_train_the_same_too(launcher):
 
 @pytest.mark.parametrize("mistake", ["sums gradients", "skips the broadcast", "has no sampler"])
 def test_a_broken_equivalence_ends_with_1(warm, monkeypatch, mistake):
-    monkeypatch.setattr(equivalences, "CASES", (PLAIN, replace(PLAIN, name=mistake, ranks=MISTAKES[mistake])))
+    monkeypatch.setattr(equivalence, "CASES", (PLAIN, replace(PLAIN, name=mistake, ranks=MISTAKES[mistake])))
     done = warm("equivalence")
     assert done.returncode == 1
     assert "BROKEN (2 ranks, 24 steps): 1 of 5 that must hold do not" in done.stdout
@@ -88,15 +88,15 @@ def test_a_broken_equivalence_ends_with_1(warm, monkeypatch, mistake):
 
 
 def test_a_wrong_sampler_ends_with_1(warm, monkeypatch):
-    monkeypatch.setattr(equivalences, "CASES", ())
-    monkeypatch.setattr(equivalences, "READINGS", (replace(READINGS[1], drop_last=True),))
+    monkeypatch.setattr(equivalence, "CASES", ())
+    monkeypatch.setattr(equivalence, "READINGS", (replace(READINGS[1], drop_last=True),))
     done = warm("equivalence")
     assert done.returncode == 1
     assert "x7 | x8`, expected `x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1`" in done.stdout
 
 
 def test_ranks_that_end_before_prove_nothing(warm, monkeypatch):
-    monkeypatch.setattr(equivalences, "CASES", (PLAIN, replace(PLAIN, name="odd one", ranks=Training("no such"))))
+    monkeypatch.setattr(equivalence, "CASES", (PLAIN, replace(PLAIN, name="odd one", ranks=Training("no such"))))
     done = warm("equivalence")
     assert done.returncode == 1
     assert "NOT PROVEN" in done.stdout and "KeyError" in done.stdout
@@ -111,7 +111,7 @@ def test_without_torch_nothing_is_measured(warm, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(warm, monkeypatch):
-    monkeypatch.setattr(equivalences, "CASES", ())
+    monkeypatch.setattr(equivalence, "CASES", ())
     (warm.folder / "plots").write_text("in the way")
     done = warm("equivalence")
     assert done.returncode == 2

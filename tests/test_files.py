@@ -5,13 +5,15 @@ import sys
 
 import pytest
 
-from bench.measure import doctor, environment
+from bench.launch import doctor
+from bench.machine import environment
 from conftest import ROOT
 
 # In a process of its own: a hard limit that was lowered cannot be raised again.
 LIMITED = """
 import resource
-from bench.measure import doctor, environment
+from bench.launch import doctor
+from bench.machine import environment
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 (said,) = [finding for finding in doctor._limits() if finding.subject == "open files"]
 environment.prepare_process()

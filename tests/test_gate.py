@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bench.measure.gate import gates
+from bench.protocol.barrier import gates
 
 
 def meet_all(world_size, meetings, arrive, how="meet"):

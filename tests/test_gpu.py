@@ -4,7 +4,7 @@ hangs and kills end. One rank a GPU where there are more: real exchanges."""
 import pytest
 
 from bench.dtypes import DTYPES
-from bench.measure import environment
+from bench.machine import environment
 from bench.operations import OPERATIONS
 
 MACHINE = environment.machine()

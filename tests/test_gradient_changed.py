@@ -14,12 +14,13 @@ from scipy import stats as scipy_stats
 
 from bench import store
 from bench.analyze import verdicts
-from bench.analyze.gradients.changed import FEW_LAUNCHES, compare
 from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.errors import UnmeasurableError
-from bench.gradients import encoding
-from bench.gradients.plan import with_controls
-from bench.gradients.records import (
+from bench.records import Failure
+from bench.training import encoding
+from bench.training.analyze.comparison import FEW_LAUNCHES, compare
+from bench.training.plan import with_controls
+from bench.training.records import (
     PARTS,
     Bout,
     Broken,
@@ -33,9 +34,9 @@ from bench.gradients.records import (
     TrainingPlan,
     TrainingRun,
 )
-from bench.gradients.strategies import label
-from bench.present.gradients import changed, changed_plots
-from bench.records import Failure
+from bench.training.report import comparison
+from bench.training.report.plots import comparison as plots
+from bench.training.strategies import label
 from conftest import ROOT
 
 SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
@@ -219,24 +220,24 @@ def result():
 
 def test_the_numbers_arrive_in_every_format(result):
     change = of(result)["flat"]
-    text = changed.document(result)
+    text = comparison.document(result)
     assert text.startswith("SLOWER: 2 of 4 cases slower")
     step, moved = [line for line in text.splitlines() if line.split("|")[1:2] and line.split("|")[1].strip() == "flat"]
     assert f"{change.ratio.value:.3f}" in step and f"[{change.ratio.low:.3f} – {change.ratio.high:.3f}]" in step
     assert f"+{1e3 * change.exposed.difference.value:.1f} ms" in moved and "| more " in moved
     assert "Refused or failed after, measured before:\n\n- naive" in text
-    rows = {row["strategy"]: row for row in csv.DictReader(io.StringIO(changed.to_csv(result)))}
+    rows = {row["strategy"]: row for row in csv.DictReader(io.StringIO(comparison.to_csv(result)))}
     assert float(rows["flat"]["ratio"]) == change.ratio.value and rows["none"]["exposed_before_s"] == ""
     assert float(rows["flat"]["exposed_difference_low_s"]) == change.exposed.difference.low
-    whole = json.loads(changed.to_json(result))
+    whole = json.loads(comparison.to_json(result))
     assert whole["verdict"] == SLOWER and whole["cases"][0].keys() == rows["flat"].keys()
     assert whole["broken"] == [{"scenario": SCENARIO.key, "strategy": "naive", "reason": "I2: trains another model"}]
-    suite = ET.fromstring(changed.to_junit(result)).find("testsuite")
+    suite = ET.fromstring(comparison.to_junit(result)).find("testsuite")
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("5", "2", "1")
 
 
 def test_the_picture_is_drawn(result, tmp_path):
-    path = changed_plots.draw_changed(result, tmp_path / "a-vs-b")
+    path = plots.draw_changed(result, tmp_path / "a-vs-b")
     assert path.stat().st_size > 10_000
     drawn = path.with_suffix(".svg").read_text()
     for word in ("flat again", "nano · gloo", "95 % intervals", "slower", "too small to matter"):

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.analyze.gradients.compared import analyse
-from bench.gradients.plan import with_controls
-from bench.gradients.records import (
+from bench.training.analyze.analysis import analyse
+from bench.training.plan import with_controls
+from bench.training.records import (
     PARTS,
     Bout,
     Check,
@@ -19,7 +19,7 @@ from bench.gradients.records import (
     TrainingPlan,
     TrainingRun,
 )
-from bench.gradients.strategies import label
+from bench.training.strategies import label
 
 SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
 STRATEGIES = with_controls([Strategy("flat"), Strategy("naive")])

@@ -11,10 +11,10 @@ from matplotlib.patches import Rectangle
 
 import gradient_fixtures as invented
 from bench.conclusions import Interval
-from bench.gradients.conclusions import TrainingAnalysis
-from bench.gradients.records import Strategy
-from bench.present.canvas import STYLE
-from bench.present.gradients import plots, size_plots, step_plots, timeline_plots
+from bench.report.plots.plot_style import STYLE
+from bench.training.conclusions import TrainingAnalysis
+from bench.training.records import Strategy
+from bench.training.report.plots import catalogue, sizes, steps, timelines
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def svg(figure) -> str:
 def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
     few = replace(comparison, timelines=comparison.timelines[:3])
     (tmp_path / "gradient-steps-2.png").write_bytes(b"left behind")
-    drawn = plots.draw(invented.analysis((few,)), tmp_path)
-    assert [name for _, name in drawn] == list(plots.PICTURES)
+    drawn = catalogue.draw(invented.analysis((few,)), tmp_path)
+    assert [name for _, name in drawn] == list(catalogue.PICTURES)
     words = {
         "gradient-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
         "gradient-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
@@ -48,7 +48,7 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
 
 
 def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
-    (figure,) = step_plots.steps(comparison)
+    (figure,) = steps.steps(comparison)
     axes = figure.axes[0]
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     row_of = {label.get_text().split(" (")[0]: row for row, label in enumerate(axes.get_yticklabels())}
@@ -68,7 +68,7 @@ def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
 
 
 def test_timelines_share_one_axis_and_show_every_call(comparison):
-    (figure,) = timeline_plots.timelines(comparison)
+    (figure,) = timelines.timelines(comparison)
     assert len(figure.axes) == len(invented.STRATEGIES)
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     by_name = {axes.get_title(loc="left") or axes.get_title(): axes for axes in figure.axes}
@@ -80,7 +80,7 @@ def test_timelines_share_one_axis_and_show_every_call(comparison):
 
 def test_many_ranks_go_on_to_more_pages_and_some_are_shown(comparison):
     lines = tuple(invented.timeline(strategy, ranks=64) for strategy in invented.STRATEGIES)
-    pages = timeline_plots.timelines(replace(comparison, timelines=lines))
+    pages = timelines.timelines(replace(comparison, timelines=lines))
     assert sum(len(page.axes) for page in pages) == len(lines) and len(pages) == 2
     assert pages[0].get_figheight() < 14
     shown = [label.get_text() for label in pages[0].axes[0].get_yticklabels()]
@@ -89,38 +89,38 @@ def test_many_ranks_go_on_to_more_pages_and_some_are_shown(comparison):
 
 def test_one_timeline_a_strategy_even_of_many_launches(comparison):
     again = tuple(replace(line, launch=2) for line in comparison.timelines)
-    (figure,) = timeline_plots.timelines(replace(comparison, timelines=comparison.timelines + again))
+    (figure,) = timelines.timelines(replace(comparison, timelines=comparison.timelines + again))
     assert len(figure.axes) == len(invented.STRATEGIES)
 
 
 def test_labels_of_sizes_keep_their_distance():
     caps = [2**k for k in range(14, 31)]
-    found = size_plots._written([25 * 2**20, 0, 10**9], caps)
+    found = sizes._written([25 * 2**20, 0, 10**9], caps)
     assert {25 * 2**20, 10**9} <= set(found) and 0 not in found and 16 * 2**20 not in found
     assert all(b / a >= 1.9 for a, b in pairwise(found)) and len(found) <= 12
 
 
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
-    (figure,) = size_plots.buckets(replace(comparison, advice=None))
+    (figure,) = sizes.buckets(replace(comparison, advice=None))
     text = svg(figure)
     assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
     only_plan = replace(comparison, advice=None, outcomes=(invented.outcome(invented.PLAN, 1),))
-    assert "plan [" in svg(size_plots.buckets(only_plan)[0])
+    assert "plan [" in svg(sizes.buckets(only_plan)[0])
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
-    assert plots.draw(TrainingAnalysis((), (), (), (), ()), tmp_path) == []
+    assert catalogue.draw(TrainingAnalysis((), (), (), (), ()), tmp_path) == []
     none = replace(comparison, outcomes=(), timelines=(), advice=None)
-    assert plots.draw(TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
+    assert catalogue.draw(TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
     alone = replace(comparison, outcomes=(invented.outcome(Strategy("none")),), timelines=(), advice=None)
-    assert len(step_plots.steps(alone)) == 1 and size_plots.buckets(alone) == []
+    assert len(steps.steps(alone)) == 1 and sizes.buckets(alone) == []
 
 
 def test_intervals_without_ends_are_drawn_without_bars(comparison):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
     outcomes = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.outcomes)
     odd = replace(comparison, outcomes=outcomes, noise_s=math.inf, advice=None)
-    for figure in (*step_plots.steps(odd), *size_plots.buckets(odd)):
+    for figure in (*steps.steps(odd), *sizes.buckets(odd)):
         text = svg(figure)
         assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
         assert "± inf" not in text and "not resolved:" not in text
@@ -131,5 +131,5 @@ def test_calls_that_cannot_be_seen_are_not_none(comparison):
     unseen = invented.timeline(Strategy("none"))
     lines = (unseen, replace(unseen, strategy="ddp"))
     odd = replace(comparison, outcomes=(*comparison.outcomes, invented.outcome(ddp, 3, calls=None)), timelines=lines)
-    titles = [axes.get_title() for axes in timeline_plots.timelines(odd)[0].axes]
+    titles = [axes.get_title() for axes in timelines.timelines(odd)[0].axes]
     assert titles[0].endswith("no calls") and titles[1].endswith("its calls cannot be seen")

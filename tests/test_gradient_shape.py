@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from bench import store
-from bench.analyze.gradients.compared import analyse
-from bench.gradients import planner, verification
-from bench.gradients.conclusions import Outcome, Split
-from bench.gradients.curve import Curve
-from bench.gradients.plan import shape_of
-from bench.gradients.profiles import Profile
-from bench.gradients.records import REFERENCE, Link, Scenario, Strategy, Timeline
-from bench.gradients.strategies import label, obstacle
-from bench.gradients.verification import Verified, candidates, close, verified
 from bench.records import Machine
+from bench.training import planner, verification
+from bench.training.all_reduce_cost import Curve
+from bench.training.analyze.analysis import analyse
+from bench.training.conclusions import Outcome, Split
+from bench.training.plan import shape_of
+from bench.training.ready_times import Profile
+from bench.training.records import REFERENCE, Link, Scenario, Strategy, Timeline
+from bench.training.strategies import label, obstacle
+from bench.training.verification import Verified, candidates, close, verified
 
 NANO = shape_of("nano", 0.01, "float32")
 RUN = """
@@ -63,7 +63,7 @@ def test_it_is_trained_like_a_model(warm):
 def test_it_takes_no_memory():
     import torch
 
-    from bench.measure.gradients.shape import ByShape
+    from bench.training.rank.shaped_model import ByShape
 
     shape = shape_of("xl-2026", 0.0, "float32")
     model = ByShape(replace(shape, ready_s=tuple(0.0 for _ in shape.ready_s)), torch.float32)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 import gradient_fixtures as invented
-from bench.gradients.records import Flight, Strategy
-from bench.present.gradients.lanes import computing, lanes
-from bench.present.gradients.trace import trace
+from bench.training.records import Flight, Strategy
+from bench.training.report.lanes import computing, lanes
+from bench.training.report.trace import trace
 
 TIMELINES = [invented.timeline(strategy) for strategy in invented.STRATEGIES]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bench.analyze.gradients.audit import audit
 from bench.cli import call
 from bench.errors import ForeignError
-from bench.gradients import published
+from bench.training import published
+from bench.training.analyze.audit import audit
 
 HEADER = (
     "table,source,verified,hardware,backend,world_size,model,seq_len,global_batch,strategy,bucket_mb,size_mb,"

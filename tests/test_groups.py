@@ -6,8 +6,8 @@ import pytest
 
 from bench.conclusions import Summary
 from bench.operations import OPERATIONS, usual
-from bench.present import groups, labels
 from bench.records import CASE_EXTRAS, Case
+from bench.report import groups, labels
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
 OTHER = {

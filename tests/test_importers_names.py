@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import nccl_names
+from bench import nccl_tests_names
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.importers import names, nccl_tests, osu
@@ -10,10 +10,10 @@ from bench.operations import OPERATIONS
 
 
 def test_every_name_leads_to_something_that_exists():
-    assert set(nccl_names.OPERATIONS.values()) | set(names.PARAM.values()) <= set(OPERATIONS)
+    assert set(nccl_tests_names.OPERATIONS.values()) | set(names.PARAM.values()) <= set(OPERATIONS)
     assert {test.op for test in osu.TESTS.values()} <= set(OPERATIONS)
     assert set(names.DTYPES.values()) <= set(DTYPES)
-    assert {*nccl_names.REDUCE_OPS.values(), names.DEFAULT_REDUCE_OP} <= set(REDUCE_OPS)
+    assert {*nccl_tests_names.REDUCE_OPS.values(), names.DEFAULT_REDUCE_OP} <= set(REDUCE_OPS)
     assert {*names.PARAM_BACKENDS.values(), nccl_tests.BACKEND, "mpi"} <= set(BACKENDS)
 
 

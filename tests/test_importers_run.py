@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import foreign
-from bench.analyze import compare, expect, pilot, stats, trust
-from bench.analyze.conclude import conclude
+from bench.analyze import compare, expect, pilot, stats, warnings
+from bench.analyze.analyze_run import conclude
 from bench.expected import Expectation, Expectations
 from bench.importers import assembly, sources
 from bench.importers.formats import FORMATS
 from bench.importers.found import Options
-from bench.present import report
 from bench.records import Aggregate, Case, Run, Samples
+from bench.report import document
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "nccl", 4, "float32", 1048576, metric="pipelined", depth=20)
@@ -91,7 +91,7 @@ def test_nothing_is_concluded_from_what_is_not_there():
 def test_the_report_says_whose_numbers_these_are():
     run = aggregated(1e-3)
     analysis = conclude(run)
-    text = report.build(run, analysis, [], "")
+    text = document.build(run, analysis, [], "")
     assert f"nccl-tests 2.17.8: each time is a {WORDS}; stragglers are hidden" in text
     assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text
     assert "every result was verified" not in text and "maximum over ranks" not in text
@@ -108,7 +108,7 @@ def test_the_report_says_whose_numbers_these_are():
 def test_what_the_tool_checked_is_told(verified, words):
     run = aggregated(1e-3)
     run.manifest["imported"]["verified"] = verified
-    assert any(words in warning for warning in trust.warnings_of(run, stats.summarize(run)))
+    assert any(words in warning for warning in warnings.warnings_of(run, stats.summarize(run)))
 
 
 # ── files to a run ───────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.errors import JobError
-from bench.measure.job import detect, first_host, key
+from bench.launch.job import detect, first_host, key
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",

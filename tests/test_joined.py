@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from bench.cli.launching import launch_file_for
-from bench.measure import libraries
-from bench.present.launch_files import Launcher
+from bench.machine import libraries
+from bench.report.launch_files import Launcher
 from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import wait_for_samples
@@ -315,7 +315,7 @@ def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
 
 
 def test_processes_that_only_start_ranks_load_no_torch():
-    code = "import sys, bench.measure.lead, bench.measure.follower; assert 'torch' not in sys.modules"
+    code = "import sys, bench.launch.coordinator, bench.launch.agent; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

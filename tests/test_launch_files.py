@@ -11,7 +11,7 @@ import yaml
 from bench import config as configuration
 from bench.cli.launching import launch_file_for, wanted
 from bench.errors import BenchError
-from bench.present.launch_files import Launcher, Wanted, launch_file
+from bench.report.launch_files import Launcher, Wanted, launch_file
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bench.backends import BACKENDS
-from bench.measure import libraries
+from bench.machine import libraries
 from conftest import ROOT
 
 TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None}
@@ -65,5 +65,5 @@ def test_without_torch_there_is_no_backend():
 
 
 def test_asking_loads_no_mpi():
-    code = "import sys; from bench.measure import environment as e; e.machine(); assert 'mpi4py' not in sys.modules"
+    code = "import sys; from bench.machine import environment as e; e.machine(); assert 'mpi4py' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 
-from bench.measure.meeting import LOCK, PREFIX, Meeting, remove_abandoned
+from bench.launch.rendezvous import LOCK, PREFIX, Meeting, remove_abandoned
 
 
 @pytest.fixture

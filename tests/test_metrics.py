@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bench.config import parse
-from bench.measure import environment
+from bench.footprint import fresh_calls, pool_slots
+from bench.machine import environment
 from bench.operations import cycle
 from bench.plan import expand
-from bench.pools import fresh_calls, pool_slots
 from bench.records import Case
 
 BASE = """

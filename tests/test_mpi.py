@@ -13,16 +13,18 @@ import pytest
 
 from bench import plan as planning
 from bench.analyze.stats import summarize
-from bench.analyze.trust import warnings_of
+from bench.analyze.warnings import warnings_of
 from bench.backends import BACKENDS, lack
 from bench.config import parse
 from bench.errors import MpirunError
-from bench.measure import calls, confine, libraries, mpi_calls, mpirun, network
-from bench.measure.meeting import LOCK, PREFIX
-from bench.measure.mpirun import MEMORY, MpiLauncher
-from bench.measure.sweep import sweep
-from bench.present import report
+from bench.launch import mpirun
+from bench.launch.mpirun import MEMORY, MpiLauncher
+from bench.launch.rendezvous import LOCK, PREFIX
+from bench.launch.sweep import sweep
+from bench.machine import confine, libraries, network
+from bench.rank import mpi_calls, torch_calls
 from bench.records import Case, Samples
+from bench.report import document
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples
 from proof.rig import Rig, _Nobody
 from test_faults import MANY, wait_for_samples
@@ -62,8 +64,8 @@ def _held(lock: Path) -> bool:
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
     lacking = set(BACKENDS["mpi"].operations_lacking)
-    assert set(mpi_calls.CALLS) == set(calls.CALLS) - lacking
-    assert set(mpi_calls.OBJECT_CALLS) == set(calls.OBJECT_CALLS) - lacking
+    assert set(mpi_calls.CALLS) == set(torch_calls.CALLS) - lacking
+    assert set(mpi_calls.OBJECT_CALLS) == set(torch_calls.OBJECT_CALLS) - lacking
 
 
 SIMPLE = ("dtypes=[float32]", "reduce_ops=[sum]")
@@ -267,6 +269,6 @@ def test_the_report_names_the_library_and_what_speaks_against_the_numbers():
     said = warnings_of(run, summarize(run))
     assert [one for one in said if "by polling: at world size 4 they take the 2 cores" in one]
     assert said.count("mpirun listened on 0.0.0.0:4321") == 1
-    assert ", Open MPI v5.0.11" in "\n".join(report._head(run, summarize(run)))
+    assert ", Open MPI v5.0.11" in "\n".join(document._head(run, summarize(run)))
     only_gloo = replace(run, environment=[{"host": host, "launches": [{"ranks": [{"nccl": None}]}]}])
-    assert "Open MPI" not in "\n".join(report._head(only_gloo, summarize(run)))
+    assert "Open MPI" not in "\n".join(document._head(only_gloo, summarize(run)))

@@ -6,8 +6,8 @@ import pytest
 from bench import __version__
 from bench.analyze.stats import summarize
 from bench.operations import OPERATIONS
-from bench.present import nccl_tests
 from bench.records import Case, Failure, Samples
+from bench.report import nccl_tests
 from conftest import invented_run, samples
 
 # As in the output of nccl-tests 2.19.

@@ -9,8 +9,9 @@ from bench.backends import BACKENDS
 from bench.cases import combinations, obstacle
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.measure import channel, environment
+from bench.machine import environment
 from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
+from bench.protocol import channel
 from bench.records import Case
 
 EVERYTHING = f"""
@@ -64,12 +65,12 @@ def assert_right(launcher, cases: list[Case]) -> None:
 
 
 def test_the_table_has_a_builder_and_a_call_for_each_operation():
-    from bench.measure import calls, collectives
+    from bench.rank import collectives, torch_calls
 
     moved = {name for name, operation in OPERATIONS.items() if operation.typed}
     objects = {name for name, operation in OPERATIONS.items() if not operation.typed and operation.sized}
-    assert set(collectives.BUILDERS) == set(calls.CALLS) == moved
-    assert set(calls.OBJECT_CALLS) == objects
+    assert set(collectives.BUILDERS) == set(torch_calls.CALLS) == moved
+    assert set(torch_calls.OBJECT_CALLS) == objects
     assert set(OPERATIONS) == moved | objects | {"barrier"}
 
 
@@ -133,8 +134,8 @@ def test_groups_count_only_their_own_ranks():
 
 
 def test_no_operation_needs_more_than_its_buffers():
-    from bench.measure.collectives import BUILDERS
-    from bench.measure.team import Team
+    from bench.rank.collectives import BUILDERS
+    from bench.rank.subgroup import Team
 
     for op, ranks, size in itertools.product(BUILDERS, (2, 3, 4, 5), (240, 960)):
         for place in OPERATIONS[op].placements:

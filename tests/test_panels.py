@@ -6,10 +6,10 @@ from matplotlib.text import Text
 
 from bench.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.operations import OPERATIONS, busbw, usual
-from bench.present import operation_plots, panels, size_plots
-from bench.present.canvas import MOST_SERIES, STYLE
-from bench.present.report import MOST_PAGES
 from bench.records import Case
+from bench.report.document import MOST_PAGES
+from bench.report.plots import operations, panels, sizes
+from bench.report.plots.plot_style import MOST_SERIES, STYLE
 from conftest import invented_run
 
 SIZES = (4096, 2**20)
@@ -67,10 +67,10 @@ def boxes(figure):
 def test_nothing_lies_on_anything_else(found):
     with rc_context(STYLE):
         drawn = [
-            *size_plots.time_against_size(RUN, found),
-            *size_plots.bandwidth_against_size(RUN, found),
-            *size_plots.scaling(RUN, found),
-            *operation_plots.operations(RUN, found),
+            *sizes.time_against_size(RUN, found),
+            *sizes.bandwidth_against_size(RUN, found),
+            *sizes.scaling(RUN, found),
+            *operations.operations(RUN, found),
         ]
     assert drawn
     for figure in drawn:
@@ -82,7 +82,7 @@ def test_nothing_lies_on_anything_else(found):
 
 
 def test_what_panels_have_in_common_stands_once():
-    first, second = size_plots.time_against_size(RUN, everything())
+    first, second = sizes.time_against_size(RUN, everything())
     text = words(first)
     assert "gloo, float32, isolated, 1 launch; bars: 95 % intervals" in text and "(1 of 2)" in text
     assert text.count("gloo") == 1 and text.count("isolated") == 1 and len(first.legends) == 1
@@ -95,7 +95,7 @@ def test_what_panels_have_in_common_stands_once():
 def test_a_panel_holds_what_can_be_told_apart():
     dtypes = ("float32", "int8", "float16", "int32")
     found = everything(metrics=("isolated",), dtypes=dtypes).summaries
-    made = panels.panels(found, size_plots._by_ranks)
+    made = panels.panels(found, sizes._by_ranks)
     assert max(len(panel.lines) for panel in made) == MOST_SERIES
     drawn = sorted(s.case.key for panel in made for line in panel.lines for s in line.members)
     assert drawn == sorted(s.case.key for s in found)
@@ -113,18 +113,16 @@ def test_what_does_not_fit_is_counted():
         for op in ("all_reduce", "reduce") for size in SIZES for k in range(60)
         for r in ("sum", "max", "min", "product", "avg")
     ]  # fmt: skip
-    found = panels.panels(analysis(cases).summaries, size_plots._by_ranks)
+    found = panels.panels(analysis(cases).summaries, sizes._by_ranks)
     made = panels.pages("Why?", RUN, found, "")
     left = 2 * 60 * 5 // MOST_SERIES - MOST_PAGES * panels.PANELS_A_PAGE
     assert len(made) == MOST_PAGES and made[-1].extra == [f"and {left} more panels: see the tables"]
 
 
 def test_operations_are_laid_side_by_side_at_the_size_that_most_have():
-    (figure,) = operation_plots.operations(RUN, everything())
+    (figure,) = operations.operations(RUN, everything())
     text = words(figure)
     assert "at 1 MiB" in text and "barrier" in text and "isolated" in text and "pipelined" in text
-    assert operation_plots.operations(RUN, analysis(Case("ring", "gloo", 2, "float32", size) for size in SIZES)) == []
+    assert operations.operations(RUN, analysis(Case("ring", "gloo", 2, "float32", size) for size in SIZES)) == []
     many = analysis(Case("ring", "nccl", 2, "float32", 4096, settings=f"NCCL_NTHREADS={k}") for k in range(60))
-    assert f"{60 - operation_plots.MOST_ROWS} more rows: see the tables" in words(
-        operation_plots.operations(RUN, many)[0]
-    )
+    assert f"{60 - operations.MOST_ROWS} more rows: see the tables" in words(operations.operations(RUN, many)[0])

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from bench import footprint
 from bench import plan as planning
-from bench import pools
 from bench.config import parse
 from bench.records import Case, Machine
 
@@ -80,10 +80,10 @@ def test_remaining_is_the_plan_minus_what_is_done():
 
 def test_a_pool_outgrows_the_caches_and_large_messages_need_no_pool():
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
-    assert pools.pool_slots(case, 64 * 2**20) == 16384
-    assert pools.pool_slots(replace(case, size_bytes=10**9), 64 * 2**20) == 1
-    assert pools.pool_slots(replace(case, buffers="hot"), 64 * 2**20) == 1
-    assert pools.scratch_bytes(replace(case, buffers="flush"), 64 * 2**20) == 64 * 2**20
+    assert footprint.pool_slots(case, 64 * 2**20) == 16384
+    assert footprint.pool_slots(replace(case, size_bytes=10**9), 64 * 2**20) == 1
+    assert footprint.pool_slots(replace(case, buffers="hot"), 64 * 2**20) == 1
+    assert footprint.scratch_bytes(replace(case, buffers="flush"), 64 * 2**20) == 64 * 2**20
 
 
 def test_the_estimate_grows_with_the_work():

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.errors import BenchError
-from bench.gradients import planner
-from bench.gradients.curve import Curve
-from bench.gradients.planner import exposed
-from bench.gradients.presets import PRESETS, gradients
-from bench.gradients.profiles import Profile, by_sizes, recorded
-from bench.gradients.records import Gradient, RankLine, Timeline
+from bench.training import planner
+from bench.training.all_reduce_cost import Curve
+from bench.training.planner import exposed
+from bench.training.presets import PRESETS, gradients
+from bench.training.ready_times import Profile, by_sizes, recorded
+from bench.training.records import Gradient, RankLine, Timeline
 
 LINK = Curve.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9

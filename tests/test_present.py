@@ -11,16 +11,18 @@ import pandas as pd
 import pytest
 from matplotlib import rc_context
 
+from bench.analyze.analyze_run import conclude
 from bench.analyze.compare import compare
-from bench.analyze.conclude import conclude
 from bench.analyze.stats import summarize
 from bench.conclusions import Check, Interval, Trend
 from bench.config import parse
 from bench.operations import OPERATIONS, rounds, usual
 from bench.plan import expand
-from bench.present import canvas, comparison_plots, comparisons, junit, listings, plots, report, tables
-from bench.present.comparisons import VERDICTS
 from bench.records import Case, Failure, Machine, Samples, Skip
+from bench.report import comparison, document, junit, listings, tables
+from bench.report.comparison import VERDICTS
+from bench.report.plots import catalogue, plot_style
+from bench.report.plots import comparison as comparison_plots
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
@@ -50,14 +52,14 @@ def run():
 def picture(name, run, analysis) -> str:
     """One picture as SVG, whose text is text; drawing all of them in both formats takes seconds."""
     file = io.StringIO()
-    with rc_context(canvas.STYLE):
-        (figure,) = plots.DRAWINGS[name](run, analysis)
+    with rc_context(plot_style.STYLE):
+        (figure,) = catalogue.DRAWINGS[name](run, analysis)
         figure.savefig(file, format="svg")
     return file.getvalue()
 
 
 def written(run, pictures=()):
-    return report.build(run, conclude(run), list(pictures), "../../plots/r")
+    return document.build(run, conclude(run), list(pictures), "../../plots/r")
 
 
 def test_a_report_says_what_how_far_and_what_is_missing(run):
@@ -86,7 +88,7 @@ def test_the_printed_time_is_the_summary(run):
 def test_the_page_needs_no_other_file(run, tmp_path):
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
     text = written(run, [("Time against size", "time")])
-    page = report.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
+    page = document.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
     assert "data:image/png;base64," in page and "<table>" in page
     assert "&lt;b&gt;title" in page and "http" not in page
@@ -94,7 +96,7 @@ def test_the_page_needs_no_other_file(run, tmp_path):
 
 def test_html_in_a_name_stays_text():
     run = run_of(also=[Samples(CASES[0], 9, 0.0, failure=Failure("raised", 0, "<script>alert(1)</script>"))])
-    assert "<script>" not in report.page(written(run), "t", {})
+    assert "<script>" not in document.page(written(run), "t", {})
 
 
 def test_the_csv_is_typed(run):
@@ -109,8 +111,8 @@ def test_the_csv_is_typed(run):
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
-    drawn = plots.draw(run, conclude(run), tmp_path)
-    assert [name for _, name in drawn] == [name for name in report.PICTURES if name not in {"matrix", "operations"}]
+    drawn = catalogue.draw(run, conclude(run), tmp_path)
+    assert [name for _, name in drawn] == [name for name in document.PICTURES if name not in {"matrix", "operations"}]
     words = {
         "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
@@ -142,7 +144,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
     run = invented_run([*made, samples(pairs, 1, exchange)], launches=3)
     run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, link_bytes_per_s=5e9))
     analysis = conclude(run)
-    text = report.build(run, analysis, [], "")
+    text = document.build(run, analysis, [], "")
     for part in (
         "## What stands out",
         "**rank 3**",
@@ -176,14 +178,14 @@ def test_a_second_mode_is_drawn_with_its_share():
 
 @pytest.mark.parametrize("seconds", [0.1, 1e-3, 2e-4, 0.02, 0.5, 1.0, 20, 100e-6, 2.5e-3, 1e-9, 0.0])
 def test_a_tick_shows_its_value(seconds):
-    number, unit = (canvas.tick(seconds) + " s").split()[:2]
+    number, unit = (plot_style.tick(seconds) + " s").split()[:2]
     assert float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit] == pytest.approx(seconds)
     assert not number.endswith(".0")
 
 
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
-    assert plots.draw(dead, conclude(dead), tmp_path) == []
+    assert catalogue.draw(dead, conclude(dead), tmp_path) == []
     assert "| failed |" in written(dead).replace("  ", "")
     assert "## Failed" in written(dead)
     empty = invented_run([])
@@ -197,11 +199,11 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
     svg = (tmp_path / "comparison.svg").read_text()
     for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 of 6 cases slower", "4 KiB"):
         assert word in svg, word
-    document = comparisons.document(result)
+    document = comparison.document(result)
     assert document.startswith("SLOWER: 6 of 6 cases slower") and document.count("| SLOWER") == len(CASES)
-    data = json.loads(comparisons.to_json(result))
+    data = json.loads(comparison.to_json(result))
     assert data["verdict"] == "SLOWER" and all(row["ratio"] == pytest.approx(1.5, rel=0.2) for row in data["cases"])
-    assert len(pd.read_csv(io.StringIO(comparisons.to_csv(result)))) == len(CASES)
+    assert len(pd.read_csv(io.StringIO(comparison.to_csv(result)))) == len(CASES)
 
 
 def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
@@ -226,10 +228,10 @@ def test_a_trend_is_drawn_and_tabled(tmp_path):
     svg = (tmp_path / "trend.svg").read_text()
     for word in ("+50 %", "1 of 15 cases changed level", "and 3 more cases: see the table", "time of one operation"):
         assert word in svg, word
-    document = comparisons.trend_document(trends, names)
+    document = comparison.trend_document(trends, names)
     assert "+50 % from run 5 on" in document and document.count("steady") == 14
-    assert json.loads(comparisons.trend_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
-    assert len(pd.read_csv(io.StringIO(comparisons.trend_csv(trends)))) == 15 * 7
+    assert json.loads(comparison.trend_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
+    assert len(pd.read_csv(io.StringIO(comparison.trend_csv(trends)))) == 15 * 7
 
 
 def test_checks_are_tabled():
@@ -239,10 +241,10 @@ def test_checks_are_tabled():
         Check(CASES[1], 20e9, 0.1, fast, "FAIL"),
         Check(CASES[2], 9e9, 0.1, None, "MISSING", "not in this run"),
     ]
-    document = comparisons.checks_document(checks, "r")
+    document = comparison.checks_document(checks, "r")
     assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
-    frame = pd.read_csv(io.StringIO(comparisons.checks_csv(checks)))
+    frame = pd.read_csv(io.StringIO(comparison.checks_csv(checks)))
     assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
     (suite,) = ElementTree.fromstring(junit.of_checks(checks, "r"))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
@@ -286,7 +288,7 @@ def test_reasons_stand_once_with_what_they_skip():
 def test_many_tables_become_one():
     cases = [Case(op, "gloo", 2, "float32", size) for op in OPERATIONS for size in (4096, 2**20)]
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
-    shown = report.summary_tables(summarize(run))
+    shown = document.summary_tables(summarize(run))
     assert shown.count("\n|:--") == 1 and "| barrier " in shown and "All: gloo, float32, " in shown
     assert "**reduce_scatter on gloo**: size: bytes that each rank contributes; each keeps 1/n of the result; " in shown
     assert "gloo here: gloo has no reduce-scatter of its own" in shown

@@ -13,10 +13,10 @@ import pytest
 
 import gradient_fixtures as invented
 from bench.conclusions import NO_INTERVAL, Interval
-from bench.gradients.conclusions import Comparison, TrainingAnalysis, Twins
-from bench.gradients.records import Check, Strategy
-from bench.present import report as pages
-from bench.present.gradients import labels, report, sections, tables
+from bench.report import document as pages
+from bench.training.conclusions import Comparison, TrainingAnalysis, Twins
+from bench.training.records import Check, Strategy
+from bench.training.report import document, labels, sections, tables
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_json_is_json_even_where_a_number_is_none(analysis):
 
 
 def test_the_report_says_what_how_far_and_what_is_missing(analysis):
-    text = report.build(invented.run(), analysis, [("Step time", "gradient-steps")], "../../plots/r")
+    text = document.build(invented.run(), analysis, [("Step time", "gradient-steps")], "../../plots/r")
     for part in (
         "# invented: gradient synchronisation, 2026-01-02 03:04 UTC",
         "**I12 violated** by zero1",
@@ -104,17 +104,17 @@ def test_the_report_says_what_how_far_and_what_is_missing(analysis):
 
 def test_the_page_renders_it(analysis, tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    text = report.build(invented.run(), analysis, [("Step time", "a")], "p")
+    text = document.build(invented.run(), analysis, [("Step time", "a")], "p")
     page = pages.page(text, "t", {"p/a.png": tmp_path / "a.png"})
     assert "data:image/png;base64," in page and page.count("<table>") >= 6
 
 
 def test_an_empty_run_has_a_report():
     nothing = TrainingAnalysis((), (), (), (), ())
-    assert "0 scenarios" in report.build(invented.run(), nothing, [], "p")
-    assert report.summary_tables(nothing) == "Nothing was measured."
+    assert "0 scenarios" in document.build(invented.run(), nothing, [], "p")
+    assert document.summary_tables(nothing) == "Nothing was measured."
     empty = Comparison(invented.SCENARIO, None, (), (), 0.0, 0, 0)
-    assert "No strategy was timed." in report.summary_tables(replace(nothing, comparisons=(empty,)))
+    assert "No strategy was timed." in document.summary_tables(replace(nothing, comparisons=(empty,)))
 
 
 def test_invariants_count_strategies_and_name_offenders(analysis):
@@ -133,8 +133,8 @@ def test_what_is_violated_in_one_launch_does_not_hold(analysis):
 
 def test_the_terminal_has_less_than_the_report(analysis):
     short, whole = (
-        report.summary_tables(analysis),
-        report.build(invented.run(), analysis, [], "p"),
+        document.summary_tables(analysis),
+        document.build(invented.run(), analysis, [], "p"),
     )
     assert len(short) < len(whole) / 2 and "I12 violated" in short and "comm_time" in short
 
@@ -169,7 +169,7 @@ def test_intervals_that_say_nothing_are_no_numbers(analysis):
     comparison = analysis.comparisons[0]
     outcome = replace(comparison.outcomes[1], exposed=wide, exposed_std=math.nan)
     odd = replace(comparison, outcomes=(outcome,), noise_s=math.inf, twins=())
-    text = report.build(invented.run(), invented.analysis((odd,)), [], "p")
+    text = document.build(invented.run(), invented.analysis((odd,)), [], "p")
     assert "for want of a strategy that was measured twice" in text
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
@@ -179,7 +179,7 @@ def test_without_a_pair_no_limit_is_claimed_and_a_copy_of_the_reference_is_compa
     copy = invented.outcome(Strategy("naive"), 4)
     copy = replace(copy, strategy=Strategy("none", again=1), label="none again")
     odd = replace(comparison, noise_s=0.0, twins=(), outcomes=(*comparison.outcomes, copy))
-    text = report.summary_tables(invented.analysis((odd,)))
+    text = document.summary_tables(invented.analysis((odd,)))
     assert "for want of a strategy" in text and "a difference below" not in text
     assert row_of(text, "none again")[1] == "4 =" and row_of(text, "none", "reference")[0] == "none"
 

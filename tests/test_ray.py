@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from bench.present.launch_files import Launcher
+from bench.report.launch_files import Launcher
 from conftest import ROOT, TINY
 from test_joined import assert_measured, file_for
 

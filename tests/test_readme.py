@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+import architecture_page
 from conftest import ROOT, called_here
 
 README = (ROOT / "README.md").read_text()
@@ -49,8 +50,5 @@ def test_target(line):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_file_tree_of_the_readme_is_the_file_tree():
-    named = set(re.findall(r"^[│├└─\s]*([\w./-]+\.(?:py|yaml|md))\s+#", README, re.MULTILINE))
-    assert {path.name for path in (ROOT / "bench").rglob("*.py")} - {"__init__.py"} <= {n.split("/")[-1] for n in named}
-    for name in named:
-        assert (ROOT / name).is_file(), name
+def test_the_page_of_the_architecture_is_current():
+    assert architecture_page.PAGE.read_text() == architecture_page.page(), "run: make docs"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.measure.sampling import Agreed, decide, sample
+from bench.rank.sampling import Agreed, decide, sample
 from bench.records import Sampling
 from conftest import timings
 

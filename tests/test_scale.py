@@ -9,10 +9,10 @@ import pytest
 import scale
 from bench import store
 from bench.analyze import hosts
-from bench.analyze.conclude import conclude
+from bench.analyze.analyze_run import conclude
 from bench.analyze.diagnose import diagnose
 from bench.analyze.ranks import LARGEST_SHARE
-from bench.present import run_plots
+from bench.report.plots import ranks_and_time
 
 RANKS = 64
 
@@ -125,7 +125,7 @@ def test_hosts_come_with_their_ranks(tmp_path):
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
     run = store.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1))
-    (figure,) = run_plots.ranks(run, conclude(run))
+    (figure,) = ranks_and_time.ranks(run, conclude(run))
     words = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"node node5", "rank 3"} <= words
     assert len(figure.axes[0].collections) == 2  # bands, not a box for each rank

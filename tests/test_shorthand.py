@@ -2,12 +2,12 @@
 
 import pytest
 
-from bench import nccl_names
+from bench import nccl_tests_names
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.errors import ConfigError
+from bench.nccl_tests_flags import FLAGS, Asked, translate
 from bench.operations import OPERATIONS
-from bench.shorthand import FLAGS, Asked, translate
 
 NO_NCCL = {"nccl": "no GPU"}
 # A value for each flag that asks for something else than nothing.
@@ -100,7 +100,7 @@ def test_letters_are_powers_of_1024_as_in_nccl_tests():
     ("flags", "settings"),
     [
         ({"t": "2", "g": "4"}, {"world_sizes": [8]}),
-        ({"d": "all"}, {"dtypes": list(nccl_names.DTYPES.values())}),
+        ({"d": "all"}, {"dtypes": list(nccl_tests_names.DTYPES.values())}),
         ({"o": "all"}, {"reduce_ops": ["sum", "product", "min", "max", "avg", "premul_sum"]}),
         ({"r": "all"}, {"roots": "all"}),
         ({"N": "5"}, {"launches": 5}),
@@ -131,9 +131,11 @@ def test_warm_up_counts_calls_and_not_stretches():
 
 def test_operations_by_either_name():
     assert config(perf="./build/alltoall_perf_mpi").operations == ["all_to_all"]
-    for test, operation in nccl_names.OPERATIONS.items():
-        assert operation in OPERATIONS and nccl_names.test_named(operation) == f"{test}_perf"
-    assert set(nccl_names.DTYPES.values()) <= set(DTYPES) and set(nccl_names.REDUCE_OPS.values()) <= set(REDUCE_OPS)
+    for test, operation in nccl_tests_names.OPERATIONS.items():
+        assert operation in OPERATIONS and nccl_tests_names.test_named(operation) == f"{test}_perf"
+    assert set(nccl_tests_names.DTYPES.values()) <= set(DTYPES) and set(nccl_tests_names.REDUCE_OPS.values()) <= set(
+        REDUCE_OPS
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 from bench import plan as planning
 from bench.cli import app
 from bench.config import parse
-from bench.measure import calls, collectives, environment, objects, simulate
+from bench.machine import environment
 from bench.operations import OPERATIONS, partner, rounds
+from bench.rank import collectives, dry_run, objects, torch_calls
 from conftest import ROOT
 
 EVERYTHING = f"""
@@ -24,7 +25,7 @@ MACHINE = environment.machine()
 
 def rehearsed(world_size: int, *sets: str, ranks=None, config=EVERYTHING):
     plan = planning.on_paper(parse(config, "everything", sets), MACHINE, world_size, 1)
-    return simulate.rehearse(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}))
+    return dry_run.rehearse(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}))
 
 
 def misfits(found) -> list[str]:
@@ -96,23 +97,23 @@ def test_a_wrong_builder_is_seen(mistake, monkeypatch):
     ],
 )
 def test_a_wrong_call_is_seen(op, other, said, monkeypatch):
-    monkeypatch.setitem(calls.CALLS, op, calls.CALLS[other])
+    monkeypatch.setitem(torch_calls.CALLS, op, torch_calls.CALLS[other])
     (problem,) = misfits(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
     assert said in problem
 
 
 def test_a_wrong_group_is_seen(monkeypatch):
-    right = calls.CALLS["all_reduce"]
+    right = torch_calls.CALLS["all_reduce"]
     spot = lambda s: s._replace(team=dataclasses.replace(s.team, handle=None))  # noqa: E731
-    monkeypatch.setitem(calls.CALLS, "all_reduce", lambda s: right(spot(s)))
+    monkeypatch.setitem(torch_calls.CALLS, "all_reduce", lambda s: right(spot(s)))
     sets = ["operations=[all_reduce]", "sizes=[4KiB]", "groups=['strided:2']"]
     (problem,) = misfits(rehearsed(4, *sets, ranks=[2]))
     assert "a group of 4 ranks, not of 2" in problem
 
 
 def test_a_wrong_call_on_objects_is_seen(monkeypatch):
-    right = calls.OBJECT_CALLS["scatter_object"]
-    monkeypatch.setitem(calls.OBJECT_CALLS, "scatter_object", lambda t, c, own, into: right(t, c, own[1:], into))
+    right = torch_calls.OBJECT_CALLS["scatter_object"]
+    monkeypatch.setitem(torch_calls.OBJECT_CALLS, "scatter_object", lambda t, c, own, into: right(t, c, own[1:], into))
     (problem,) = misfits(rehearsed(4, "operations=[scatter_object]", "sizes=[4KiB]", ranks=[0]))
     assert "sends 3 × 1 KiB, not 4 × 1 KiB" in problem
 
@@ -144,7 +145,7 @@ def test_the_verb_says_what_it_checked_and_its_exit_code_tells(monkeypatch):
     assert good.exit_code == 0, good.output
     assert "as ranks 0, 512, 1023 of 1024: 6 calls of 2 cases" in good.output
     assert "at 1024 ranks at most 256 iterations are kept" in good.output
-    monkeypatch.setitem(calls.CALLS, "all_reduce", calls.CALLS["broadcast"])
+    monkeypatch.setitem(torch_calls.CALLS, "all_reduce", torch_calls.CALLS["broadcast"])
     bad = CliRunner().invoke(app, [*command, "--rank", "3"])
     assert bad.exit_code == 1
     assert "1024 B as rank 3: torch is called with broadcast_" in bad.output

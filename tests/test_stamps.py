@@ -7,9 +7,9 @@ import pytest
 from bench import intervals, stamps
 from bench import plan as planning
 from bench.config import parse
-from bench.measure.sampling import sample
-from bench.present import listings
+from bench.rank.sampling import sample
 from bench.records import Case, Machine
+from bench.report import listings
 from test_sampling import FakeRanks, noisy, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

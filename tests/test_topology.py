@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analyze.conclude import conclude
+from bench.analyze.analyze_run import conclude
 from bench.analyze.topology import gpu_rate, infiniband_rate
 from bench.records import Case
 from conftest import invented_run, samples

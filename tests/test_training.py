@@ -5,9 +5,9 @@ import json
 import pytest
 
 from bench import store
-from bench.analyze.gradients.compared import analyse
-from bench.gradients.presets import Preset, parameters
-from bench.gradients.records import Alone, Checked, Round, Timeline
+from bench.training.analyze.analysis import analyse
+from bench.training.presets import Preset, parameters
+from bench.training.records import Alone, Checked, Round, Timeline
 from conftest import CommandLine
 from users_model import WIDTH
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bench.gradients.config import parse
-from bench.gradients.notes import notes
-from bench.gradients.plan import expand
 from bench.records import Machine
+from bench.training.config import parse
+from bench.training.notes import notes
+from bench.training.plan import expand
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 

@@ -3,12 +3,13 @@
 import contextlib
 import traceback
 
-from bench.measure import environment, timing, workload
-from bench.measure.join import joined
-from bench.measure.launcher import Seat
-from bench.measure.moves import Arena
+from bench.footprint import buffer_bytes
+from bench.machine import environment
 from bench.operations import cycle
-from bench.pools import buffer_bytes
+from bench.protocol.rank_context import Seat
+from bench.rank import timing, workload
+from bench.rank.join import joined
+from bench.rank.tensors import Arena
 from bench.records import Case
 
 # Buffers of a case, so that several are walked through and one is used again.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bench.analyze import verdicts
-from bench.analyze.surroundings import differences
+from bench.analyze.environment_diff import differences
 from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.conclusions import Change, Comparison, Summary
 from bench.errors import ConfigError, UnmeasurableError

@@ -12,8 +12,8 @@ from bench.cli.verifying import verified
 from bench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bench.gradients.links import Known
-    from bench.gradients.records import Scenario, Shape
+    from bench.training.link_model import Known
+    from bench.training.records import Scenario, Shape
 
 BACKWARD = "60ms"
 # On an emulated link more ranks would only be more processes.
@@ -57,9 +57,9 @@ def advise(
     --verify measures them: of a run (--from) the model itself, of --model its gradients with a backward that waits; on
     a real link where the curve is this machine's, and else on an emulated one that takes what the curve says.
     """
-    from bench.gradients.planner import advise as planned
-    from bench.gradients.profiles import Profile
-    from bench.present.gradients import advice
+    from bench.training.planner import advise as planned
+    from bench.training.ready_times import Profile
+    from bench.training.report import advice
 
     if (model is None) == (recorded is None):
         raise ConfigError("advise: name a model (--model tiny) or a run that has its ready times (--from RUN)")
@@ -101,9 +101,9 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
     """A preset's gradients, and when they are ready by their flops."""
     import difflib
 
-    from bench.gradients.plan import shape_name, shape_of
-    from bench.gradients.presets import EXAMPLE, PRESETS, find
-    from bench.gradients.records import Scenario
+    from bench.training.plan import shape_name, shape_of
+    from bench.training.presets import EXAMPLE, PRESETS, find
+    from bench.training.records import Scenario
 
     try:
         known = find(model)
@@ -123,8 +123,8 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
 
 def _from_run(name: str, wanted: str | None) -> "tuple[Chosen, Known | None]":
     """Of a recorded step: its gradients, and the link if the run tells enough of it."""
-    from bench.analyze.gradients.advised import curve_of, shape_of
-    from bench.gradients.links import Known, costs_cpu
+    from bench.training.analyze.advice import curve_of, shape_of
+    from bench.training.link_model import Known, costs_cpu
 
     run = store.read_training(store.find(RESULTS, name))
     scenarios = {bout.scenario.key: bout.scenario for bout in run.plan.bouts}
@@ -150,12 +150,12 @@ def _on(scenario: "Scenario", known: "Known") -> "Scenario":
 
 def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> "Known":
     """What the user says of the link."""
-    from bench.gradients import links
+    from bench.training import link_model
 
     if stated is not None:
-        return links.stated(stated)
+        return link_model.stated(stated)
     from bench.analyze import stats
 
     result = store.read(store.find(RESULTS, str(run)))
-    known = links.measured(stats.headlines(result), result.name, dtype, backend, world_size)
+    known = link_model.measured(stats.headlines(result), result.name, dtype, backend, world_size)
     return known if result.imported is None else replace(known, ranks=None)

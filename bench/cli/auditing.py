@@ -20,10 +20,10 @@ def audit(
 
     Exit code 1 if something cannot be right, 3 if no group of rows allows a conclusion.
     """
-    from bench.analyze.gradients import audit as examination
-    from bench.gradients import published
     from bench.importers import sources
-    from bench.present.gradients import audit as words
+    from bench.training import published
+    from bench.training.analyze import audit as examination
+    from bench.training.report import audit as words
     from bench.units import parse_share
 
     try:

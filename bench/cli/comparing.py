@@ -14,8 +14,8 @@ from bench.errors import ConfigError, UnmeasurableError
 
 if TYPE_CHECKING:
     from bench.conclusions import Comparison, Summary
-    from bench.gradients.conclusions import TrainingComparison
     from bench.records import Run
+    from bench.training.conclusions import TrainingComparison
 
 SLOWER_OR_FAILED = 1
 MIN_CHANGE = "5%"
@@ -147,7 +147,7 @@ def _compare_training(
     min_change: float,
     noise_floor: float | None,
 ) -> int:
-    from bench.analyze.gradients.changed import compare as laid_side_by_side
+    from bench.training.analyze.comparison import compare as laid_side_by_side
 
     old, new = (store.read_training(store.find(RESULTS, name)) for name in (before, after))
     result = laid_side_by_side(old, new, min_change, noise_floor)
@@ -161,19 +161,19 @@ def _show_training(
     folder: Path,
 ) -> None:
     """Print it; without a format also draw it, if anything can be drawn."""
-    from bench.present.gradients import changed
+    from bench.training.report import comparison
 
     _print(
         format,
-        markdown=lambda: changed.document(result),
-        csv=lambda: changed.to_csv(result),
-        json=lambda: changed.to_json(result),
-        junit=lambda: changed.to_junit(result),
+        markdown=lambda: comparison.document(result),
+        csv=lambda: comparison.to_csv(result),
+        json=lambda: comparison.to_json(result),
+        junit=lambda: comparison.to_junit(result),
     )
     if format is None and result.changes:
-        from bench.present.gradients import changed_plots
+        from bench.training.report.plots import comparison as plots
 
-        typer.echo(f"\n{changed_plots.draw_changed(result, folder)}")
+        typer.echo(f"\n{plots.draw_changed(result, folder)}")
 
 
 def _within(
@@ -200,24 +200,24 @@ def _within(
 
 def _show(result: "Comparison", format: ComparisonFormat | None, folder: Path) -> None:  # noqa: A002
     """Print it; without a format also draw it."""
-    from bench.present import comparisons, junit
+    from bench.report import comparison, junit
 
     _print(
         format,
-        markdown=lambda: comparisons.document(result),
-        csv=lambda: comparisons.to_csv(result),
-        json=lambda: comparisons.to_json(result),
+        markdown=lambda: comparison.document(result),
+        csv=lambda: comparison.to_csv(result),
+        json=lambda: comparison.to_json(result),
         junit=lambda: junit.of_comparison(result),
     )
     if format is None:
-        from bench.present import comparison_plots
+        from bench.report.plots import comparison as plots
 
-        typer.echo(f"\n{comparison_plots.draw_comparison(result, folder)}")
+        typer.echo(f"\n{plots.draw_comparison(result, folder)}")
 
 
 def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
     from bench.analyze import trend
-    from bench.present import comparisons
+    from bench.report import comparison
 
     if format is ComparisonFormat.JUNIT:
         raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
@@ -231,14 +231,14 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
         raise UnmeasurableError(f"no case was measured in {trend.FEWEST_RUNS} of these {len(runs)} runs")
     _print(
         format,
-        markdown=lambda: comparisons.trend_document(trends, names),
-        csv=lambda: comparisons.trend_csv(trends),
-        json=lambda: comparisons.trend_json(trends, names),
+        markdown=lambda: comparison.trend_document(trends, names),
+        csv=lambda: comparison.trend_csv(trends),
+        json=lambda: comparison.trend_json(trends, names),
     )
     if format is None:
-        from bench.present import comparison_plots
+        from bench.report.plots import comparison as plots
 
-        typer.echo(f"\n{comparison_plots.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
+        typer.echo(f"\n{plots.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
     return 0
 
 
@@ -248,7 +248,7 @@ def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # n
     _refuse_training([name], "--against")
     expectations = expected.load(table)
     from bench.analyze import expect
-    from bench.present import comparisons, junit
+    from bench.report import comparison, junit
 
     run, summaries = _summarized(name)
     checks = expect.check(expectations, summaries)
@@ -256,9 +256,9 @@ def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # n
         raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects")
     _print(
         format,
-        markdown=lambda: comparisons.checks_document(checks, run.name),
-        csv=lambda: comparisons.checks_csv(checks),
-        json=lambda: comparisons.checks_json(checks, run.name),
+        markdown=lambda: comparison.checks_document(checks, run.name),
+        csv=lambda: comparison.checks_csv(checks),
+        json=lambda: comparison.checks_json(checks, run.name),
         junit=lambda: junit.of_checks(checks, run.name),
     )
     # A gate that was not passed must not be green: INCONCLUSIVE and MISSING count like FAIL.

@@ -26,7 +26,7 @@ def diagnose(
     import json
 
     from bench.analyze.diagnose import diagnose as examined
-    from bench.present import findings
+    from bench.report import findings
 
     result = store.read(store.find(RESULTS, run))
     diagnosis = examined(result)

@@ -6,8 +6,8 @@ import typer
 
 from bench.cli.app import PLOTS, verb
 from bench.errors import StoreError, UnmeasurableError
-from bench.gradients import equivalences
-from bench.gradients.equivalences import Proof, Trial
+from bench.training import equivalence as trials
+from bench.training.equivalence import Proof, Trial
 
 FOLDER = PLOTS / "equivalence"
 
@@ -18,7 +18,7 @@ def equivalence(
     steps: Annotated[int, typer.Option(min=8, max=10_000, help="Steps of each training.", metavar="N")] = 24,
 ) -> int:
     """Train a small model on K ranks and in one process in many ways: which must be equal, and are they?"""
-    from bench.measure import environment
+    from bench.machine import environment
 
     obstacle = environment.platform_obstacle() or environment.machine().backends_missing.get("gloo")
     if obstacle:
@@ -31,17 +31,17 @@ def equivalence(
 def _prove(world_size: int, steps: int) -> Proof:
     from rich.console import Console
 
-    from bench.measure.gradients import PRELOAD
-    from bench.measure.gradients.equivalence import prove
-    from bench.measure.launcher import Launcher
+    from bench.launch.launcher import Launcher
+    from bench.training.launch.equivalence import prove
+    from bench.training.launch.sweep import PRELOAD
 
-    trials: list[Trial] = [*equivalences.CASES, *equivalences.READINGS]
+    chosen: list[Trial] = [*trials.CASES, *trials.READINGS]
     with Launcher(preload=PRELOAD) as launcher, Console(stderr=True).status("starting ranks") as status:
-        return prove(trials, world_size, steps, launcher, begun=lambda index: status.update(trials[index].name))
+        return prove(chosen, world_size, steps, launcher, begun=lambda index: status.update(chosen[index].name))
 
 
 def _keep(proof: Proof) -> None:
-    from bench.present.gradients import equivalence as shown
+    from bench.training.report import equivalence as shown
 
     typer.echo(f"{shown.table(proof)}\n\n{shown.readings(proof)}\n\n{shown.headline(proof)}")
     try:

@@ -1,7 +1,8 @@
 """The flags of nccl-tests as options of a verb: `run -b 8 -e 128M -f 2 -g 2` in place of a configuration.
 
 A verb that is decorated with `with_flags` gets what was given as `asked`; `source` makes the YAML of it. What the flags
-mean is in `bench/shorthand.py`; those that are not honoured are accepted, so that they can be answered, but not listed.
+mean is in `bench/nccl_tests_flags.py`; those that are not honoured are accepted, so that they can be answered, but
+not listed.
 """
 
 import functools
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import strict
+from bench import yaml_file
 from bench.errors import BenchError, StoreError
-from bench.shorthand import FLAGS, Asked, Flag, translate
+from bench.nccl_tests_flags import FLAGS, Asked, Flag, translate
 
 if TYPE_CHECKING:
-    from bench.measure.lead import Lead
+    from bench.launch.coordinator import Lead
 
 PANEL = "nccl-tests shorthand, in place of CONFIG"
 OPTIONS = {
@@ -100,7 +101,7 @@ def _option(flag: Flag) -> Any:
 
 def fingerprint(config: Path | None, given: Given) -> bytes:
     """What must be the same in all processes of a job."""
-    return strict.read(config) if config is not None else repr(given).encode()
+    return yaml_file.read(config) if config is not None else repr(given).encode()
 
 
 def source(verb: str, config: Path | None, given: Given, lead: "Lead | None" = None) -> Source:
@@ -111,10 +112,10 @@ def source(verb: str, config: Path | None, given: Given, lead: "Lead | None" = N
     if config is not None and given:
         raise BenchError(f"{verb}: give a configuration or nccl-tests' flags, not both; --set changes a configuration")
     if config is not None:
-        return Source(strict.read(config), str(config), config.stem)
+        return Source(yaml_file.read(config), str(config), config.stem)
     if not given.asked:
         raise BenchError(f"{verb}: --save keeps what flags say, and there are none")
-    from bench.measure import environment
+    from bench.machine import environment
 
     machine = environment.machine() if lead is None else lead.machine(cuda=False)
     text = translate(given.asked, machine.backends_missing, machine.ranks or 1)

@@ -100,9 +100,9 @@ def _written(imported: "Imported", explanation: bytes) -> Path:
 
 def _shown(path: Path, imported: "Imported") -> int:
     """What was imported, what was not and why, the table, the files; the exit code."""
-    from bench.analyze.conclude import conclude
-    from bench.present import imported as imports
-    from bench.present import report
+    from bench.analyze.analyze_run import conclude
+    from bench.report import document
+    from bench.report import imported as imports
 
     result = store.read(path)
     analysis = conclude(result)
@@ -111,7 +111,7 @@ def _shown(path: Path, imported: "Imported") -> int:
     for note in analysis.warnings:
         typer.echo(f"note: {note}")
     written = write_report(result, analysis, plots=False)
-    typer.echo(f"\n{report.summary_tables(analysis.summaries)}\n")
+    typer.echo(f"\n{document.summary_tables(analysis.summaries)}\n")
     typer.echo("\n".join([str(path), *map(str, written)]))
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.measure.lead import Lead
+    from bench.launch.coordinator import Lead
 
 
 def together(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -> int:
@@ -18,7 +18,8 @@ def together(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -
 
     asked: the configuration and whatever else must be the same in all processes, as bytes.
     """
-    from bench.measure import environment, job
+    from bench.launch import job
+    from bench.machine import environment
 
     place = job.detect(environment.job_variables(), environment.starter())
     if place is None:
@@ -26,10 +27,10 @@ def together(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -
         return task(None)
     _answer(signal.SIGTERM, signal.SIGINT)
     if place.rank:
-        from bench.measure.follower import follow
+        from bench.launch.agent import follow
 
         return follow(place, environment.secret(), asked)
-    from bench.measure.lead import leading
+    from bench.launch.coordinator import leading
 
     # Launchers end the rest of a job as soon as one process leaves with a fault: that must not cut rank 0 short.
     with leading(place, environment.secret(), asked, before_bye=lambda: _ignore(signal.SIGTERM)) as lead:

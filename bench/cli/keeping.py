@@ -16,7 +16,7 @@ from bench.records import Json
 @contextlib.contextmanager
 def kept_session(path: Path, sessions: list[Json], more: Json | None = None) -> Iterator[list[Json]]:
     """Say in the manifest how the run ended; write down the machine before and after, and the launches given here."""
-    from bench.measure import environment
+    from bench.machine import environment
 
     with _marked(path):
         session: Json = {"host": environment.host(), "before": environment.state(), **(more or {})}

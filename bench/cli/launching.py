@@ -8,8 +8,8 @@ from bench import plan as planning
 from bench.backends import BACKENDS
 from bench.config import Config
 from bench.errors import BenchError
-from bench.present.launch_files import Launcher, Wanted, launch_file
 from bench.records import Machine
+from bench.report.launch_files import Launcher, Wanted, launch_file
 
 # Hosts that nobody has seen: memory for everything, and a last-level cache of a usual server.
 PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20

@@ -13,8 +13,8 @@ from bench.errors import UnmeasurableError
 @verb
 def doctor() -> int:
     """Say what this machine can measure, and what stands in the way."""
-    from bench.measure import doctor as examination
-    from bench.measure import environment
+    from bench.launch import doctor as examination
+    from bench.machine import environment
 
     machine = environment.machine()
     signs = {"ok": "ok  ", "note": "note", "missing": "NO  "}
@@ -46,7 +46,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of the configuration (make schema keeps it in configs/schema.json)."""
     from bench.config import Config
-    from bench.gradients.config import TrainingConfig
+    from bench.training.config import TrainingConfig
 
     model = TrainingConfig if of is Benchmark.TRAINING else Config
     typer.echo(json.dumps(model.model_json_schema(), indent=1, ensure_ascii=False))

@@ -30,9 +30,9 @@ def report(
     format: Annotated[Format | None, typer.Option(help="Write this to stdout instead of files.")] = None,  # noqa: A002
 ) -> None:
     """Rebuild a run's report from its samples, and print its tables."""
-    from bench.analyze.conclude import conclude
-    from bench.present import report as reports
-    from bench.present import tables
+    from bench.analyze.analyze_run import conclude
+    from bench.report import document as reports
+    from bench.report import tables
 
     path = store.find(RESULTS, run)
     if store.is_training(store.read_manifest(path)):
@@ -40,7 +40,7 @@ def report(
         return
     result = store.read(path)
     if format is Format.COVERAGE:
-        from bench.present import coverage
+        from bench.report import coverage
 
         typer.echo(coverage.document(result), nl=False)
         return
@@ -51,7 +51,7 @@ def report(
         case Format.JSON:
             typer.echo(tables.to_json(analysis.summaries))
         case Format.NCCL_TESTS:
-            from bench.present import nccl_tests
+            from bench.report import nccl_tests
 
             typer.echo(nccl_tests.document(result, analysis.summaries), nl=False)
         case Format.MARKDOWN:
@@ -64,7 +64,7 @@ def report(
 @verb
 def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
     """Draw a run's plots; with several runs, compare each with the first."""
-    from bench.analyze.conclude import conclude
+    from bench.analyze.analyze_run import conclude
 
     if runs and len(runs) > 1:
         from bench.cli.comparing import compare_and_show
@@ -82,22 +82,22 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
 
 def write_report(result: Run, analysis: Analysis, plots: bool) -> list[Path]:
     """summary.csv, report.md and report.html, with pictures where they are drawn now or exist already."""
-    from bench.present import report, tables
+    from bench.report import document, tables
 
     folder = PLOTS / result.path.resolve().name
     if plots:
-        from bench.present import plots as pictures
+        from bench.report.plots import catalogue as pictures
 
         drawn = pictures.draw(result, analysis, folder)
     else:
-        drawn = report.pictures_in(folder)
+        drawn = document.pictures_in(folder)
     address = os.path.relpath(folder, result.path)
-    text = report.build(result, analysis, drawn, address)
+    text = document.build(result, analysis, drawn, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in drawn}
     written = {
         "summary.csv": tables.to_csv(analysis.summaries),
         "report.md": text,
-        "report.html": report.page(text, result.name, files),
+        "report.html": document.page(text, result.name, files),
     }
     for name, content in written.items():
         store.write(result.path / name, content)
@@ -107,7 +107,7 @@ def write_report(result: Run, analysis: Analysis, plots: bool) -> list[Path]:
 @verb
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
     """List runs, operations, backends, configurations, or models of the gradient benchmark."""
-    from bench.present import listings
+    from bench.report import listings
 
     match what:
         case Listing.RUNS:
@@ -116,11 +116,11 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
         case Listing.OPERATIONS:
             typer.echo(listings.operations())
         case Listing.BACKENDS:
-            from bench.measure import environment
+            from bench.machine import environment
 
             typer.echo(listings.backends(environment.machine().backends_missing))
         case Listing.MODELS:
-            from bench.present.gradients import listing
+            from bench.training.report import listing
 
             typer.echo(listing.models())
         case Listing.CONFIGS:

@@ -19,17 +19,17 @@ from bench.cli.keeping import kept_session, load_all
 from bench.cli.reading import write_report
 from bench.cli.training import asks_for_training, plan_of_training, resume_training, run_training
 from bench.errors import BenchError, UnmeasurableError
-from bench.present.launch_files import Launcher
+from bench.nccl_tests_flags import Asked
 from bench.records import Json, Plan
-from bench.shorthand import Asked
+from bench.report.launch_files import Launcher
 from bench.units import parse_share
 
 if TYPE_CHECKING:
-    from bench.measure.lead import Lead
+    from bench.launch.coordinator import Lead
 
 NO_FLAGS = Given(Asked({}))
 # What the end of a run needs; loaded while the fork server loads torch, so that it costs no time.
-LOADED_MEANWHILE = ("bench.analyze.conclude", "bench.present.report")
+LOADED_MEANWHILE = ("bench.analyze.analyze_run", "bench.report.document")
 
 
 @verb
@@ -93,7 +93,7 @@ def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
 def _plan(asked: Source, sets: list[str], lead: "Lead | None" = None) -> Plan:
     from bench import config as configuration
     from bench import plan as planning
-    from bench.measure import environment
+    from bench.machine import environment
 
     obstacle = environment.platform_obstacle()
     if obstacle:
@@ -113,9 +113,9 @@ def _reasons(plan: Plan) -> str:
 def _measure(path: Path, plan: Plan, sessions: list[Json], plots: bool, lead: "Lead | None") -> int:
     from rich.console import Console
 
-    from bench.measure.starters import ByBackend
-    from bench.measure.sweep import sweep
-    from bench.present.progress import Bar
+    from bench.launch.starters import ByBackend
+    from bench.launch.sweep import sweep
+    from bench.report.progress import Bar
 
     console = Console(stderr=True)
     with store.Journal(path) as journal:
@@ -136,18 +136,18 @@ def _load(plan: Plan, plots: bool) -> None:
     from bench.analyze.steady import FEWEST
 
     times = plan.sampling.iterations
-    load_all(["ruptures"] * (times is None or times >= FEWEST) + ["bench.present.plots"] * plots)
+    load_all(["ruptures"] * (times is None or times >= FEWEST) + ["bench.report.plots.catalogue"] * plots)
 
 
 def _conclude(path: Path, plots: bool) -> int:
     """Table, plots, report of a run that has ended; the exit code."""
-    from bench.analyze.conclude import conclude
-    from bench.present import report
+    from bench.analyze.analyze_run import conclude
+    from bench.report import document
 
     result = store.read(path)
     analysis = conclude(result)
-    typer.echo(report.summary_tables(analysis.summaries))
-    typer.echo("\n" + report.method_line(result, analysis.summaries))
+    typer.echo(document.summary_tables(analysis.summaries))
+    typer.echo("\n" + document.method_line(result, analysis.summaries))
     for note in (*analysis.warnings, *(f.text for f in (*analysis.diagnosis.findings, *analysis.inconsistencies))):
         typer.echo(f"note: {note}")
     written = write_report(result, analysis, plots)
@@ -187,7 +187,7 @@ def plan(
     given: Given = NO_FLAGS,
 ) -> int:
     """Show what a run would do and how long it would take, without starting anything; or --from RUN what it needs."""
-    from bench.present import listings
+    from bench.report import listings
 
     if (config is None and not given) == (pilot is None):
         raise BenchError(
@@ -223,8 +223,9 @@ def _simulate(asked: Source, sets: list[str], world_size: int, rank: int | None)
     began = time.perf_counter()
     from bench import config as configuration
     from bench import plan as planning
-    from bench.measure import environment, simulate
-    from bench.present import listings
+    from bench.machine import environment
+    from bench.rank import dry_run
+    from bench.report import listings
 
     if not 1 <= world_size <= configuration.MOST_RANKS:
         raise BenchError(f"--simulate {world_size}: a world has 1 to {configuration.MOST_RANKS} ranks")
@@ -233,7 +234,7 @@ def _simulate(asked: Source, sets: list[str], world_size: int, rank: int | None)
     settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     planned = planning.on_paper(settings, environment.machine(), world_size, settings.seed or 0)
     ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
-    result = simulate.rehearse(planned, world_size, ranks)
+    result = dry_run.rehearse(planned, world_size, ranks)
     typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
     if not result.rehearsals:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured at {world_size} ranks: {_reasons(planned)}")
@@ -244,7 +245,7 @@ def _needs(name: str, precision: str) -> None:
     """How many launches and iterations a run like this one needs."""
     from bench.analyze.pilot import needs
     from bench.analyze.stats import summarize
-    from bench.present import findings
+    from bench.report import findings
 
     try:
         wanted = parse_share(precision)

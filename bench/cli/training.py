@@ -14,15 +14,15 @@ from bench.cli.app import PLOTS, RESULTS, Format
 from bench.cli.flags import Source
 from bench.cli.keeping import kept_session, load_all
 from bench.errors import BenchError, UnmeasurableError
-from bench.gradients.conclusions import TrainingAnalysis
-from bench.gradients.records import Round, TrainingPlan, TrainingRun
+from bench.training.conclusions import TrainingAnalysis
+from bench.training.records import Round, TrainingPlan, TrainingRun
 
 if TYPE_CHECKING:
-    from bench.measure.lead import Lead
+    from bench.launch.coordinator import Lead
 
 TRACE = "trace.json"
 # What the end of a run needs; loaded while the fork server loads torch.
-LOADED_MEANWHILE = ("bench.analyze.gradients.compared", "bench.present.gradients.plots")
+LOADED_MEANWHILE = ("bench.training.analyze.analysis", "bench.training.report.plots.catalogue")
 
 
 def asks_for_training(asked: Source) -> bool:
@@ -32,9 +32,9 @@ def asks_for_training(asked: Source) -> bool:
 
 def planned_training(asked: Source, sets: list[str]) -> TrainingPlan:
     """The plan that a configuration asks for here."""
-    from bench.gradients import config as configuration
-    from bench.gradients import plan as planning
-    from bench.measure import environment
+    from bench.machine import environment
+    from bench.training import config as configuration
+    from bench.training import plan as planning
 
     obstacle = environment.platform_obstacle()
     if obstacle:
@@ -50,9 +50,9 @@ def planned_training(asked: Source, sets: list[str]) -> TrainingPlan:
 
 def plan_of_training(asked: Source, sets: list[str]) -> str:
     """What `plan` prints."""
-    from bench.gradients.notes import notes
-    from bench.measure import environment
-    from bench.present.gradients.listing import listing
+    from bench.machine import environment
+    from bench.training.notes import notes
+    from bench.training.report.listing import listing
 
     plan = planned_training(asked, sets)
     return listing(plan, notes(plan, environment.usable_cores()))
@@ -83,10 +83,9 @@ def measure(path: Path) -> None:
     """Make the rounds of a run's plan that are not made yet, with a progress bar."""
     from rich.console import Console
 
-    from bench.measure.gradients import PRELOAD
-    from bench.measure.gradients.campaign import campaign
-    from bench.measure.launcher import Launcher
-    from bench.present.gradients.progress import Rounds
+    from bench.launch.launcher import Launcher
+    from bench.training.launch.sweep import PRELOAD, campaign
+    from bench.training.report.progress import Rounds
 
     with store.Journal(path) as journal:
         before = store.read_training(path)
@@ -102,12 +101,12 @@ def measure(path: Path) -> None:
 
 
 def _conclude(path: Path, plots: bool) -> int:
-    from bench.analyze.gradients.compared import analyse
-    from bench.present.gradients import report
+    from bench.training.analyze.analysis import analyse
+    from bench.training.report import document
 
     result = store.read_training(path)
     analysis = analyse(result)
-    typer.echo(report.summary_tables(analysis))
+    typer.echo(document.summary_tables(analysis))
     for warning in analysis.warnings:
         typer.echo(f"note: {warning}")
     typer.echo("\n" + "\n".join(str(file) for file in write(result, analysis, plots)))
@@ -121,18 +120,18 @@ def _conclude(path: Path, plots: bool) -> int:
 
 def write(result: TrainingRun, analysis: TrainingAnalysis, plots: bool) -> list[Path]:
     """summary.csv, report.md, report.html and trace.json; pictures where they are drawn now or exist already."""
-    from bench.present import report as pages
-    from bench.present.gradients import report, tables, trace
+    from bench.report import document as pages
+    from bench.training.report import document, tables, trace
 
     folder = PLOTS / result.path.resolve().name
     if plots:
-        from bench.present.gradients import plots as pictures
+        from bench.training.report.plots import catalogue as pictures
 
         drawn = pictures.draw(analysis, folder)
     else:
-        drawn = report.pictures_in(folder)
+        drawn = document.pictures_in(folder)
     address = os.path.relpath(folder, result.path)
-    text = report.build(result, analysis, drawn, address)
+    text = document.build(result, analysis, drawn, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in drawn}
     timelines = [one for comparison in analysis.comparisons for one in comparison.timelines]
     written = {
@@ -148,9 +147,9 @@ def write(result: TrainingRun, analysis: TrainingAnalysis, plots: bool) -> list[
 
 def report_training(path: Path, format_: Format | None) -> None:
     """Rebuild a run's report, or print it in one format."""
-    from bench.analyze.gradients.compared import analyse
-    from bench.present.gradients import report as reports
-    from bench.present.gradients import tables
+    from bench.training.analyze.analysis import analyse
+    from bench.training.report import document as reports
+    from bench.training.report import tables
 
     result = store.read_training(path)
     analysis = analyse(result)
@@ -172,7 +171,7 @@ def report_training(path: Path, format_: Format | None) -> None:
 
 def draw_training(path: Path) -> None:
     """Draw a run's pictures."""
-    from bench.analyze.gradients.compared import analyse
+    from bench.training.analyze.analysis import analyse
 
     result = store.read_training(path)
     typer.echo("\n".join(str(file) for file in write(result, analyse(result), plots=True)))

@@ -8,23 +8,23 @@ from bench import __version__, store
 from bench.cli.app import RESULTS
 from bench.cli.training import measure, write
 from bench.errors import UnmeasurableError
-from bench.strict import dump
+from bench.yaml_file import dump
 
 if TYPE_CHECKING:
-    from bench.gradients.conclusions import Advice
-    from bench.gradients.curve import Curve
-    from bench.gradients.profiles import Profile
-    from bench.gradients.records import Scenario
+    from bench.training.all_reduce_cost import Curve
+    from bench.training.conclusions import Advice
+    from bench.training.ready_times import Profile
+    from bench.training.records import Scenario
 
 NAME = "advise"
 
 
 def verified(scenario: "Scenario", profile: "Profile", curve: "Curve", advice: "Advice") -> str:
     """Measure the plans in the scenario, keep the run, and say what came of the predictions."""
-    from bench.analyze.gradients.compared import analyse
-    from bench.gradients import verification
-    from bench.measure import environment
-    from bench.present.gradients import verification as pages
+    from bench.machine import environment
+    from bench.training import verification
+    from bench.training.analyze.analysis import analyse
+    from bench.training.report import verification as pages
 
     obstacle = environment.platform_obstacle()
     if obstacle:

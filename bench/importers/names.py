@@ -5,7 +5,7 @@ A name that is in no table is not guessed at: its rows are left out, with the re
 
 import re
 
-from bench import nccl_names
+from bench import nccl_tests_names
 
 # Of PARAM's comms.py. Its all_gather and reduce_scatter work on lists of tensors, the _base ones do not.
 PARAM = {
@@ -26,7 +26,7 @@ PARAM = {
 PARAM_BACKENDS = {"nccl": "nccl", "gloo": "gloo", "mpi": "mpi"}
 
 DTYPES = {
-    **nccl_names.DTYPES,
+    **nccl_tests_names.DTYPES,
     "float32": "float32", "float16": "float16", "float64": "float64", "char": "int8", "int": "int32", "long": "int64",
     "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
     "MPI_CHAR": "int8", "MPI_SIGNED_CHAR": "int8", "MPI_INT8_T": "int8", "MPI_BYTE": "uint8",

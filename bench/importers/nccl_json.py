@@ -13,7 +13,7 @@ from bench.errors import ForeignError
 from bench.importers.found import Printed, whole
 from bench.importers.nccl_sections import Block, Rank, Row, Section
 from bench.importers.nccl_text import version_of
-from bench.nccl_names import NO_REDUCE_OP
+from bench.nccl_tests_names import NO_REDUCE_OP
 from bench.records import Json
 from bench.variables import allowed
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from bench import nccl_names
+from bench import nccl_tests_names
 from bench.errors import ForeignError
 from bench.importers import names, nccl_json, nccl_text
 from bench.importers.found import (
@@ -76,13 +76,13 @@ def _section(section: Section, options: Options, where: str, operation_named: st
     tool = section.tool or "nccl-tests of unknown version"
     if tool not in reading.tools:
         reading.tools.append(tool)
-    if section.test is not None and section.test not in nccl_names.OPERATIONS:
+    if section.test is not None and section.test not in nccl_tests_names.OPERATIONS:
         reading.left_out[f"{section.test}_perf has no counterpart here"] += len(section.rows)
         return
     if section.cpu_time:
         reading.left_out["CPU time of issuing the calls (-C 1), not the time of the operation"] += len(section.rows)
         return
-    told = nccl_names.OPERATIONS[section.test] if section.test is not None else None
+    told = nccl_tests_names.OPERATIONS[section.test] if section.test is not None else None
     if told is None and options.operation is None and operation_named is not None:
         reading.lacks("the collective is not in the file: it was taken from the file's name")
         told = operation_named
@@ -181,7 +181,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
         reason = "a negative size: it had overflown"
     elif row.dtype not in names.DTYPES:
         reason = f"dtype {row.dtype:.40}, which CollBench does not have"
-    elif row.redop not in nccl_names.REDUCE_OPS and row.redop != nccl_names.NO_REDUCE_OP:
+    elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:
         reason = f"reduce op {row.redop:.40}, which CollBench does not have"
     elif ranks is not None and (row.root or 0) >= ranks:
         reason = "a root that is none of the ranks"
@@ -202,7 +202,9 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Cas
         ranks,
         names.DTYPES[row.dtype],
         row.size,
-        reduce_op=nccl_names.REDUCE_OPS.get(row.redop, names.DEFAULT_REDUCE_OP) if reduces else names.DEFAULT_REDUCE_OP,
+        reduce_op=nccl_tests_names.REDUCE_OPS.get(row.redop, names.DEFAULT_REDUCE_OP)
+        if reduces
+        else names.DEFAULT_REDUCE_OP,
         metric=metric,
         depth=max(1, together) if metric != "isolated" else 1,
         root=max(0, row.root or 0) if rooted else 0,

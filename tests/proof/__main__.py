@@ -21,7 +21,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.measure import environment
+from bench.machine import environment
 from bench.units import format_seconds
 from proof import bucket_plans, coverage, headline, links_recovered, naming, overhead, training_steps, verdicts
 from proof.claim import FULL, QUICK, Claim, Effort, Outcome

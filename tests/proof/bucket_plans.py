@@ -8,16 +8,16 @@ from itertools import combinations
 
 import numpy as np
 
-from bench.analyze.gradients.advised import shape_of as shape_of_run
-from bench.analyze.gradients.compared import analyse
 from bench.analyze.stats import headlines
-from bench.gradients import links as known_links
-from bench.gradients import planner, verification
-from bench.gradients.curve import Curve
-from bench.gradients.plan import shape_of
-from bench.gradients.presets import PRESETS
-from bench.gradients.profiles import Profile
-from bench.gradients.records import Shape, Strategy, Timeline, TrainingRun
+from bench.training import link_model as known_links
+from bench.training import planner, verification
+from bench.training.all_reduce_cost import Curve
+from bench.training.analyze.advice import shape_of as shape_of_run
+from bench.training.analyze.analysis import analyse
+from bench.training.plan import shape_of
+from bench.training.presets import PRESETS
+from bench.training.ready_times import Profile
+from bench.training.records import Shape, Strategy, Timeline, TrainingRun
 from bench.units import format_seconds
 from proof import links
 from proof.claim import Effort, Outcome

@@ -41,8 +41,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.measure import launcher
-from bench.measure.ranks import Ranks
+from bench.launch import launcher
+from bench.launch.ranks import Ranks
+from bench.protocol import rank_context
 
 # Where `ip netns` keeps its namespaces: files that hold them open.
 FOLDER = Path("/var/run/netns")
@@ -305,9 +306,9 @@ class NamespacedLauncher:
         return self.launcher.start(world_size, f"{__name__}:enter", (self.network, target, argument))
 
 
-def enter(seat: launcher.Seat, argument: tuple[Network, str, Any]) -> None:
+def enter(seat: rank_context.Seat, argument: tuple[Network, str, Any]) -> None:
     """First thing in a rank. The threads that it starts later, gloo's too, are in the namespace with it."""
     network, target, inner = argument
     _move_to(network.namespaces[seat.rank])
     os.environ["GLOO_SOCKET_IFNAME"] = network.interfaces[seat.rank]
-    launcher._enter(target, seat, inner)
+    rank_context.enter(target, seat, inner)

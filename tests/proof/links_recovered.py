@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bench.analyze.conclude import conclude
-from bench.measure import environment
+from bench.analyze.analyze_run import conclude
+from bench.machine import environment
 from proof import links
 from proof.claim import Effort, Outcome
 from proof.links import NamespacedLauncher

@@ -12,14 +12,16 @@ import torch.distributed as dist
 from scipy.special import stdtrit
 
 from bench.conclusions import Interval
+from bench.footprint import buffer_bytes
 from bench.intervals import effective_size
-from bench.measure import channel, environment, libraries, timing, workload
-from bench.measure.join import joined
-from bench.measure.launcher import Seat
-from bench.measure.moves import Arena
-from bench.measure.mpirun import MpiLauncher
-from bench.measure.sweep import Starter
-from bench.pools import buffer_bytes
+from bench.launch.mpirun import MpiLauncher
+from bench.launch.sweep import Starter
+from bench.machine import environment, libraries
+from bench.protocol import channel
+from bench.protocol.rank_context import Seat
+from bench.rank import timing, workload
+from bench.rank.join import joined
+from bench.rank.tensors import Arena
 from bench.records import Case
 from proof.claim import Effort, Outcome
 from proof.rig import Rig

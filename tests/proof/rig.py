@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import config, plan, store
-from bench.gradients import config as training
-from bench.gradients import plan as training_plan
-from bench.gradients.records import Broken, Checked, TrainingPlan, TrainingRun
-from bench.measure import environment
-from bench.measure.gradients import PRELOAD
-from bench.measure.gradients.campaign import campaign
-from bench.measure.launcher import Launcher
-from bench.measure.sweep import Starter, sweep
+from bench.launch.launcher import Launcher
+from bench.launch.sweep import Starter, sweep
+from bench.machine import environment
 from bench.records import Run
+from bench.training import config as training
+from bench.training import plan as training_plan
+from bench.training.launch.sweep import PRELOAD, campaign
+from bench.training.records import Broken, Checked, TrainingPlan, TrainingRun
 
 TESTS = Path(__file__).resolve().parents[1]
 

@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 
 from bench import intervals
-from bench.analyze.gradients.compared import analyse
-from bench.gradients.records import Scenario, Strategy, TrainingRun
-from bench.measure.gradients import models
-from bench.measure.gradients import runner as runners
-from bench.measure.gradients.runner import Seatless
+from bench.training.analyze.analysis import analyse
+from bench.training.rank import models
+from bench.training.rank import runner as runners
+from bench.training.rank.runner import Seatless
+from bench.training.records import Scenario, Strategy, TrainingRun
 from bench.units import format_seconds
 from proof.bucket_plans import of_launches
 from proof.claim import Effort, Outcome

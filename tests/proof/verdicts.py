@@ -4,7 +4,7 @@ from collections import Counter
 
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.measure import environment
+from bench.machine import environment
 from bench.records import Run
 from proof.claim import Effort, Outcome
 from proof.rig import Rig

@@ -1,0 +1,202 @@
+"""A process of a job that is not rank 0: starts its rank whenever rank 0 says so, and tells how it goes.
+
+In: a `Place` and a way to say what this process was asked to do. Out: the status to leave with, which is rank 0's.
+Measures nothing, prints nothing and loads no torch: its rank, a child process, does. So it answers even while the
+rank hangs. The messages are listed in `crew`.
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from bench import encoding
+from bench.errors import JobError, RankError
+from bench.launch import compatibility, job
+from bench.launch.coordinator import INTERRUPTED, JOIN_WAIT_S, WORKER
+from bench.launch.job import Place
+from bench.launch.launcher import Launcher, LocalRank, Post
+from bench.launch.ranks import KILL_WAIT_S
+from bench.machine import network
+from bench.protocol import channel
+from bench.records import Json
+
+# How often the rank is looked at; the supervisor's time-outs are seconds.
+LOOK_EVERY_S = 0.25
+# One attempt to reach rank 0; a firewall lets it run into this limit.
+CONNECT_S = 3.0
+AGAIN_S = 0.3
+# After an interrupt, rank 0 gets so long to end the job in order.
+BYE_WAIT_S = 5.0
+# Of what a rank printed, the end is what explains its end.
+LOG_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Child:
+    """The rank that runs. told: the progress that rank 0 knows of. asked: for its stack, and not yet answered."""
+
+    launch: int
+    process: LocalRank
+    folder: Path
+    told: int = 0
+    asked: bool = False
+
+
+def follow(place: Place, secret: str, asked: Callable[[], bytes]) -> int:
+    """Serve rank 0 until it says goodbye. Raises JobError if it cannot be reached, or is lost."""
+    deadline = time.monotonic() + JOIN_WAIT_S
+    interface = None if place.one_host else _interface(place, deadline)
+    with Launcher(interface) as launcher:
+        hello, key = compatibility.hello(place, asked), job.key(place, secret)
+        line, reached = _reach(place, key, deadline)
+        with line:
+            channel.send(line, hello)
+            return _Follower(place.rank, line, reached, key, launcher).serve()
+
+
+class _Follower:
+    """Does what rank 0 says, one message after the other."""
+
+    def __init__(self, rank: int, line: Connection, reached: tuple[str, int], key: bytes, launcher: Launcher) -> None:
+        self._rank, self._line, self._reached, self._key, self._launcher = rank, line, reached, key, launcher
+        self._child: _Child | None = None
+
+    def serve(self) -> int:
+        try:
+            return self._serve()
+        except KeyboardInterrupt:
+            with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+                self._kill()
+                channel.send(self._line, {"kind": "interrupted"})
+                self._wait_for_bye()
+            return INTERRUPTED
+        except (EOFError, OSError):
+            raise JobError("rank 0 is lost: its process has ended or its host no longer answers") from None
+        finally:
+            self._kill(tell=False)
+
+    def _serve(self) -> int:
+        while True:
+            sentinels = [self._child.process.process.sentinel] if self._child else []
+            if self._line in wait([self._line, *sentinels], LOOK_EVERY_S):
+                message, _ = channel.receive(self._line)
+                if message["kind"] == "bye":
+                    return int(message["code"])
+                self._obey(message)
+            self._report()
+
+    def _obey(self, message: Json) -> None:
+        if message["kind"] == "start":
+            self._start(message)
+        elif self._child is None or message.get("launch") != self._child.launch:
+            return  # it has ended meanwhile, and rank 0 has been told
+        elif message["kind"] == "kill":
+            self._kill()
+        elif message["kind"] == "look":
+            self._child.asked = True
+            self._child.process.ask_stack()
+            self._tell("looked", state=self._child.process.state(), stack="")
+
+    def _start(self, message: Json) -> None:
+        launch, folder = message["launch"], self._launcher.folder()
+        try:
+            line = channel.connect(*self._reached, self._key, CONNECT_S)
+            channel.send(line, {"kind": "seat", "launch": launch, "rank": self._rank})
+            channel.limit(line, 0)  # the rank waits for its word as long as it takes
+            post = Post(self._rank, message["world_size"], message["rendezvous"], message["device"], line)
+            task = replace(encoding.job_from_json(message["job"]), log=str(folder / "log"))
+            self._child = _Child(launch, self._launcher.fork(post, folder, WORKER, task), folder)
+        except (AuthenticationError, OSError, RankError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._refuse(launch, str(error))
+
+    def _refuse(self, launch: int, why: str) -> None:
+        text = f"rank {self._rank} could not be started: {why}"
+        channel.send(self._line, {"kind": "failed", "launch": launch, "text": text})
+
+    def _report(self) -> None:
+        """What has changed since the last time."""
+        child = self._child
+        if child is None:
+            return
+        if (count := child.process.progress()) != child.told:
+            child.told = count
+            self._tell("progress", value=count)
+        if child.asked and (stack := child.process.stack()):
+            child.asked = False
+            self._tell("looked", state=child.process.state(), stack=stack)
+        if child.process.exit_code is not None:
+            self._tell("ended", code=child.process.exit_code, log=_tail(child.folder / "log"))
+            shutil.rmtree(child.folder, ignore_errors=True)
+            self._child = None
+
+    def _kill(self, tell: bool = True) -> None:
+        if self._child is not None:
+            self._child.process.kill()
+            self._child.process.join(KILL_WAIT_S)
+            if tell:
+                self._report()
+
+    def _tell(self, kind: str, **what: object) -> None:
+        assert self._child is not None  # noqa: S101 - the callers have seen it
+        channel.send(self._line, {"kind": kind, "launch": self._child.launch, **what})
+
+    def _wait_for_bye(self) -> None:
+        deadline = time.monotonic() + BYE_WAIT_S
+        while self._line.poll(max(0.0, deadline - time.monotonic())):
+            message, _ = channel.receive(self._line)
+            if message["kind"] == "bye":
+                return
+            if message["kind"] == "start":  # rank 0 had not heard of the interrupt yet
+                self._refuse(message["launch"], "interrupted")
+
+
+def _reach(place: Place, key: bytes, deadline: float) -> tuple[Connection, tuple[str, int]]:
+    """A line to rank 0, and where it was found."""
+    strangers: set[int] = set()
+    addresses: list[str] = []
+    while time.monotonic() < deadline:
+        addresses = _addresses(place, deadline)
+        for address in addresses:
+            for port in place.ports:
+                try:
+                    return channel.connect(address, port, key, CONNECT_S), (address, port)
+                except AuthenticationError:
+                    strangers.add(port)
+                except OSError:
+                    continue
+        time.sleep(AGAIN_S)
+    where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
+    if strangers:
+        where += f" ({', '.join(map(str, sorted(strangers)))}: in use by something else, or COLLBENCH_SECRET differs)"
+    raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}")
+
+
+def _addresses(place: Place, deadline: float) -> list[str]:
+    """Where rank 0 may listen: at what its name means, or, where that is loopback, at this host's own address."""
+    address = network.resolve(place.address, deadline)
+    if address is None:
+        return []
+    own = (
+        network.own_address_towards(network.ELSEWHERE) if network.is_loopback(address) and not place.one_host else None
+    )
+    return [address, *([own] if own else [])]
+
+
+def _interface(place: Place, deadline: float) -> str | None:
+    addresses = _addresses(place, deadline)
+    return network.interface_towards(addresses[-1]) if addresses else None
+
+
+def _tail(path: Path) -> str:
+    """The end of what a rank printed."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - LOG_BYTES))
+        return file.read().decode(errors="replace")
+    return ""

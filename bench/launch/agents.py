@@ -1,0 +1,293 @@
+"""Rank 0's picture of the other processes of a job: who has come, what they report, who is lost.
+
+In: a listening socket and a key. Out: hellos, lines to ranks, and `RemoteRank`, which is to the supervisor what a
+child process is on one host. `follower` is the other end. Messages, all of them JSON:
+
+    to a follower     start (a rank, for one launch), look (state and stack), kill, bye (leave with this status)
+    from a follower   hello; seat (first word on a line of its own, which then is the rank's); progress, looked,
+                      ended, failed (of a launch); interrupted (somebody wants the job to end)
+
+A thread takes callers in and another one reads; both only note what they hear, and decide nothing.
+"""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, wait
+
+from bench.errors import JobError, LostRankError, RankError
+from bench.launch.ranks import KILL_WAIT_S
+from bench.protocol import channel
+from bench.records import Json
+
+# How often threads look whether they are still wanted.
+LOOK_EVERY_S = 0.25
+# A follower opens the line of a rank before it starts it, within milliseconds: what takes longer is stuck.
+SEAT_WAIT_S = 30.0
+SEAT_SILENT_S = channel.SILENT_S + 15
+# So long the followers get to leave after the last word.
+BYE_WAIT_S = 5.0
+
+
+@dataclass(slots=True)
+class Follower:
+    """One other process of the job. lost: why it will not answer any more; None as long as it does."""
+
+    rank: int
+    line: Connection
+    hello: Json
+    lost: str | None = None
+    gone: bool = False
+    current: "RemoteRank | None" = None
+
+    def tell(self, message: Json) -> None:
+        """Send, or know that it is lost."""
+        try:
+            channel.send(self.line, message)
+        except OSError:
+            self.lose()
+
+    def lose(self, why: str = "is lost") -> None:
+        """Nothing more is to be expected of it."""
+        self.gone = True
+        self.lost = self.lost or f"rank {self.rank} on host {self.hello['hostname']} {why}"
+
+
+@dataclass(slots=True)
+class RemoteRank:
+    """A rank that a follower has started: what was last heard of it. Implements `ranks.Rank`."""
+
+    crew: "Crew"
+    follower: Follower
+    launch: int
+    exit_code: int | None = None
+    count: int = 0
+    said_state: str = "running"
+    said_stack: str = ""
+    log: str = ""
+    problem: str | None = None
+    line: Connection | None = field(default=None)
+
+    @property
+    def rank(self) -> int:
+        return self.follower.rank
+
+    @property
+    def connection(self) -> Connection:
+        assert self.line is not None  # noqa: S101 - the crew hands it out with its line
+        return self.line
+
+    @property
+    def lost(self) -> str | None:
+        return self.follower.lost
+
+    def progress(self) -> int:
+        """As last reported. The supervisor asks often, so this is also where it learns that all shall end."""
+        self.crew.raise_if_interrupted()
+        return self.count
+
+    def state(self) -> str:
+        """As last reported."""
+        return self.said_state
+
+    def ask_stack(self) -> None:
+        """The answer takes its way to the host and back."""
+        self.follower.tell({"kind": "look", "launch": self.launch})
+
+    def stack(self) -> str:
+        """As last reported."""
+        return self.said_stack
+
+    def kill(self) -> None:
+        """Have it killed by its parent."""
+        if self.exit_code is None and not self.lost:
+            self.follower.tell({"kind": "kill", "launch": self.launch})
+
+    def join(self, seconds: float) -> None:
+        """Wait until its parent has told of its end; a parent that does not is lost."""
+        self.crew.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
+        if self.exit_code is None and self.problem is None:
+            self.follower.lose("does not answer")
+
+
+class Crew:
+    """Context that takes in the followers, and lets them go with the status `code` at its end."""
+
+    def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
+        self._listener, self._key, self._world_size = listener, key, world_size
+        self._changed = threading.Condition()
+        self._followers: dict[int, Follower] = {}
+        self._lines: dict[tuple[int, int], Connection] = {}
+        self._problem: str | None = None
+        self._interrupted = self._closing = False
+        self.code = 1
+
+    def __enter__(self) -> "Crew":
+        self._listener.settimeout(LOOK_EVERY_S)
+        self._threads = [threading.Thread(target=task, daemon=True) for task in (self._take_in, self._read)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        followers = list(self._followers.values())
+        for follower in followers:
+            if not follower.gone:
+                follower.tell({"kind": "bye", "code": self.code})
+        self.wait_until(lambda: all(follower.gone for follower in followers), BYE_WAIT_S)
+        self._closing = True
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+        for line in (*self._lines.values(), *(follower.line for follower in followers)):
+            line.close()
+
+    def gather(self, own: Json, seconds: float) -> list[Json]:
+        """The hellos of all, in order of rank; raises JobError if somebody does not come in time."""
+        wanted = set(range(1, self._world_size))
+        self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._followers), seconds)
+        self.raise_if_interrupted()
+        if self._problem:
+            raise JobError(self._problem)
+        missing = sorted(wanted - set(self._followers))
+        if missing:
+            names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            raise JobError(
+                f"of {self._world_size} ranks {len(missing)} did not come within {seconds:g} s: {names}; the same "
+                "command must run on all of them, with the same COLLBENCH_SECRET if one is set"
+            )
+        return [own, *(self._followers[rank].hello for rank in sorted(wanted))]
+
+    def raise_if_interrupted(self) -> None:
+        """KeyboardInterrupt, if somebody interrupted one of the other processes."""
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def start(self, launch: int, world_size: int, messages: Sequence[Json]) -> list[RemoteRank]:
+        """Have ranks 1 to world_size - 1 started; messages: what each of them is told.
+
+        Raises LostRankError, before anything is started, if one of those who should do it is lost.
+        """
+        self.raise_if_interrupted()
+        members = [self._followers[rank] for rank in range(1, world_size)]
+        _raise_if_lost(members)
+        ranks = [RemoteRank(self, follower, launch) for follower in members]
+        try:
+            for rank, message in zip(ranks, messages, strict=True):
+                rank.follower.current = rank
+                rank.follower.tell({"kind": "start", "launch": launch, **message})
+            for rank in ranks:
+                rank.line = self._line(rank)
+        except BaseException:
+            self._stop(ranks)
+            raise
+        return ranks
+
+    def _stop(self, ranks: Sequence[RemoteRank]) -> None:
+        """End ranks of a launch that is not complete."""
+        for rank in ranks:
+            rank.kill()
+        for rank in ranks:
+            rank.join(KILL_WAIT_S)
+            line = rank.line or self._lines.pop((rank.launch, rank.rank), None)
+            if line is not None:
+                line.close()
+
+    def wait_until(self, condition: Callable[[], object], seconds: float) -> None:
+        """Until something that the threads note makes the condition true, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(condition, seconds)
+
+    def _line(self, rank: RemoteRank) -> Connection:
+        place = (rank.launch, rank.rank)
+        self.wait_until(lambda: place in self._lines or rank.lost or rank.problem or self._interrupted, SEAT_WAIT_S)
+        self.raise_if_interrupted()
+        if rank.problem:
+            raise RankError(rank.problem)
+        if place not in self._lines:
+            rank.follower.lose("does not answer")
+            _raise_if_lost([rank.follower])
+        return self._lines.pop(place)
+
+    # ── the threads ──────────────────────────────────────────────────────────────────────────────
+    def _take_in(self) -> None:
+        while not self._closing:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:  # nobody came for a while
+                continue
+            threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+
+    def _greet(self, caller: socket.socket) -> None:
+        """A caller's first word says what its line is for."""
+        try:
+            line = channel.answer(caller, self._key)
+            message, _ = channel.receive(line)
+        except (AuthenticationError, EOFError, OSError):
+            return
+        with self._changed, contextlib.suppress(KeyError):
+            if message["kind"] == "seat":
+                # Longer than the follower's own line, so that a lost host is known before its rank falls silent.
+                channel.bear_silence(line, SEAT_SILENT_S)
+                self._lines[message["launch"], message["rank"]] = line
+            elif message["kind"] == "hello":
+                self._register(message, line)
+            self._changed.notify_all()
+
+    def _register(self, hello: Json, line: Connection) -> None:
+        rank, other = hello["rank"], self._followers.get(hello["rank"])
+        if other is not None or not 0 < rank < self._world_size:
+            hosts = " and ".join(sorted({hello["hostname"], other.hello["hostname"] if other else "that of rank 0"}))
+            self._problem = f"two processes say that they are rank {rank} of {self._world_size}, on host {hosts}"
+            with contextlib.suppress(OSError):
+                channel.send(line, {"kind": "bye", "code": JobError.exit_code})
+            return
+        self._followers[rank] = Follower(rank, line, hello)
+
+    def _read(self) -> None:
+        while not self._closing:
+            present = {follower.line: follower for follower in [*self._followers.values()] if not follower.gone}
+            if not present:
+                time.sleep(LOOK_EVERY_S)
+                continue
+            for line in wait(list(present), LOOK_EVERY_S):
+                assert isinstance(line, Connection)  # noqa: S101
+                self._hear(present[line])
+
+    def _hear(self, follower: Follower) -> None:
+        try:
+            message, _ = channel.receive(follower.line)
+        except (EOFError, OSError):
+            message = {"kind": "end"}
+        with self._changed:
+            try:
+                self._note(follower, message)
+            except KeyError:  # another version of CollBench
+                follower.lose("speaks another language")
+            self._changed.notify_all()
+
+    def _note(self, follower: Follower, message: Json) -> None:
+        kind, rank = message["kind"], follower.current
+        if kind == "end":
+            follower.lose()
+        elif kind == "interrupted":
+            self._interrupted = True
+        elif rank is not None and message.get("launch") == rank.launch:
+            if kind == "progress":
+                rank.count = message["value"]
+            elif kind == "looked":
+                rank.said_state, rank.said_stack = message["state"], message["stack"]
+            elif kind == "failed":
+                rank.problem = message["text"]
+            elif kind == "ended":
+                rank.log, rank.exit_code = message["log"], message["code"]
+
+
+def _raise_if_lost(followers: Sequence[Follower]) -> None:
+    lost = next((follower for follower in followers if follower.lost), None)
+    if lost is not None:
+        raise LostRankError(lost.rank, str(lost.lost))

@@ -1,0 +1,115 @@
+"""Which rank is to blame, and what is the evidence.
+
+In: what is left of each rank after a launch went wrong (exit status, last words, Python stack, state of the
+process, progress). Out: one `Failure`. When one rank ends, every other one soon fails too, with a closed
+connection: those are victims and are not named. Where the evidence points to nobody, nobody is named.
+"""
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.records import Failure, FailureKind
+
+# What torch says in a rank whose peer is gone or silent; texts differ between versions and backends.
+_VICTIM = re.compile(
+    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|timed? ?out"
+    r"|socket closed|remote process|peer has closed|NCCL communicator was aborted",
+    re.IGNORECASE,
+)
+# A stack that ends inside torch waits for the other ranks.
+_IN_TORCH = re.compile(r"[/\\]torch[/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of one rank. exit_code: None while it lives, negative for a signal.
+
+    said: its last error. finished: it said that it was done. stack: innermost line of its Python stack,
+    None where it did not answer. state: the operating system's word for it. progress: iterations.
+    lost: why its host no longer answers; None while it does. waits_in: source files in which this rank waits for the
+    others, such as that of the barrier: what they call has no Python frame of its own.
+    """
+
+    rank: int
+    exit_code: int | None = None
+    said: str | None = None
+    finished: bool = False
+    stack: str | None = None
+    state: str = "running"
+    progress: int = 0
+    lost: str | None = None
+    waits_in: tuple[str, ...] = ()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its stack shows that it does not wait for the other ranks."""
+        if not self.stack:
+            return False
+        return not _IN_TORCH.search(self.stack) and not any(file in self.stack for file in self.waits_in)
+
+
+def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
+    """Who ended first, as far as can be told: lost, then killed, raised, left early, and then victims."""
+    for one in ranks:
+        if one.lost is not None:
+            return Failure("lost", one.rank, one.lost)
+    for one in ranks:
+        if one.exit_code is not None and one.exit_code < 0:
+            return Failure("killed", one.rank, f"rank {one.rank} was ended by {_signal_name(one.exit_code)}")
+    spoke = [one for one in ranks if one.said is not None]
+    for one in spoke:
+        if not _VICTIM.search(one.said or ""):
+            return Failure("raised", one.rank, f"rank {one.rank} raised {one.said}")
+    left = [one for one in ranks if one.exit_code is not None and not one.finished and one.said is None]
+    if len(ranks) > 1 and len(left) == len(ranks) and len({one.exit_code for one in left}) == 1:
+        # as ranks of MPI do when mpirun is killed
+        text = f"all ranks left with status {left[0].exit_code} before they were done; log.txt says more"
+        return Failure("exited", None, text)
+    if left:
+        text = f"rank {left[0].rank} left with status {left[0].exit_code} before it was done"
+        return Failure("exited", left[0].rank, text)
+    if spoke:
+        return Failure("raised", None, f"every rank lost the others; rank {spoke[0].rank} says {spoke[0].said}")
+    return Failure("exited", None, "the ranks ended without a word")
+
+
+def blame_a_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
+    """Who holds up the others: a stopped process, then one that does not wait, then the one behind."""
+    said = f"no rank has gone on for {timeout_s:g} s"
+    suspects: list[tuple[FailureKind, list[Evidence], str]] = [
+        ("hang", [one for one in ranks if one.state == "stopped"], "is stopped (SIGSTOP or a debugger)"),
+        (
+            "hang",
+            [one for one in ranks if one.is_elsewhere],
+            "is not in the collective",
+        ),
+        ("hang", _behind(ranks), "is an iteration behind the others"),
+    ]
+    for kind, found, what in suspects:
+        if 0 < len(found) < len(ranks):
+            who = found[0]
+            where = f", but {who.stack}" if who.stack and "not in" in what else ""
+            also = "".join(f", so is rank {other.rank}" for other in found[1:])
+            return Failure(kind, who.rank, f"{said}: rank {who.rank} {what}{where}{also}")
+    return Failure("hang", None, f"{said}: all ranks wait for each other, none stands out")
+
+
+def innermost_frame(dump: str) -> str | None:
+    """`in function (file.py:12)` of the first frame in a faulthandler dump; None if there is none."""
+    match = re.search(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', dump)
+    return f"in {match['function']} ({match['file']}:{match['line']})" if match else None
+
+
+def _behind(ranks: Sequence[Evidence]) -> list[Evidence]:
+    least = min(one.progress for one in ranks)
+    return [one for one in ranks if one.progress == least]
+
+
+def _signal_name(exit_code: int) -> str:
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"{name} (out of memory, or killed from outside)" if name == "SIGKILL" else name

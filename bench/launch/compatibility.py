@@ -1,0 +1,150 @@
+"""Do the processes of a job fit together? What each tells of itself, and what rank 0 makes of it.
+
+In: what one process is asked to do, and a hello of each. Out: one `Machine` to plan with, records of the hosts to
+keep, or a JobError that says who does not fit and what to do. Talks to nobody: `crew` and `follower` do.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+
+from bench import __version__
+from bench.errors import BenchError, JobError
+from bench.launch.job import Place
+from bench.machine import environment
+from bench.records import Json, Machine
+
+# Enough to see that two configurations differ.
+SHOWN_DIGITS = 8
+
+
+def hello(place: Place, asked: Callable[[], bytes]) -> Json:
+    """What this process tells rank 0, and rank 0 itself.
+
+    asked: what it was told to do, the configuration above all; where that cannot be read, the hello says so, for
+    rank 0 alone speaks to the user.
+    """
+    problem, fingerprint = None, ""
+    try:
+        fingerprint = hashlib.sha256(asked() + __version__.encode()).hexdigest()
+    except BenchError as error:
+        problem = str(error)
+    visible, host = len(environment.visible_gpus()), environment.host()
+    # One visible GPU is this rank's own (srun --gpus-per-task); of several it takes the one of its local rank.
+    device = 0 if visible == 1 else place.local_rank
+    return {
+        "kind": "hello",
+        "rank": place.rank,
+        "world_size": place.world_size,
+        "hostname": host["hostname"],
+        "pid": os.getpid(),
+        "collbench": __version__,
+        "problem": problem,
+        "fingerprint": fingerprint,
+        "device": device,
+        "gpus": visible,
+        "gpu": environment.gpu_uuid(device),
+        "nccl": environment.nccl_package(),
+        "affinity": environment.affinity(),
+        "machine": dataclasses.asdict(environment.machine()),
+        "host": host,
+        "before": environment.state(),
+    }
+
+
+def check(hellos: Sequence[Json]) -> None:
+    """Raise JobError unless all were asked to do the same. hellos: in order of rank."""
+    first = hellos[0]
+    for one in hellos:
+        if one["problem"]:
+            raise JobError(f"{_who(one)}: {one['problem']}")
+    for one in hellos:
+        if one["collbench"] != first["collbench"]:
+            raise JobError(f"{_who(one)} has CollBench {one['collbench']}, rank 0 has {first['collbench']}")
+        if one["world_size"] != first["world_size"]:
+            raise JobError(f"{_who(one)} counts {one['world_size']} ranks, rank 0 counts {first['world_size']}")
+        if one["fingerprint"] != first["fingerprint"]:
+            theirs, ours = (each["fingerprint"][:SHOWN_DIGITS] for each in (one, first))
+            raise JobError(
+                f"{_who(one)} has another configuration ({theirs}) than rank 0 on host {first['hostname']} ({ours}): "
+                "start all ranks with the same command, and keep the file equal on all hosts"
+            )
+
+
+def check_gpus(hellos: Sequence[Json], share: bool = False) -> None:
+    """Raise JobError if two ranks would use one GPU. share: the user allows it (functional tests)."""
+    owners: dict[str, Json] = {}
+    for one in hellos:
+        if one["gpu"] is None or share:
+            continue
+        other = owners.setdefault(one["gpu"], one)
+        if other is not one:
+            raise JobError(
+                f"ranks {other['rank']} and {one['rank']} on host {one['hostname']} would share GPU {one['gpu']}: "
+                "start one rank a GPU, and see that each is told its local rank or sees a GPU of its own"
+            )
+
+
+def device_of(hello: Json, share: bool = False) -> int:
+    """Number of the CUDA device that this rank uses."""
+    return int(hello["device"]) % max(1, hello["gpus"]) if share else int(hello["device"])
+
+
+# ── what they are together ───────────────────────────────────────────────────────────────────────
+def merged(hellos: Sequence[Json]) -> Machine:
+    """What the job offers, as cautious as its weakest host: it takes part in the largest world size.
+
+    memory_available_bytes: of the host that has least; the ranks of one host share it.
+    """
+    machines = [Machine(**one["machine"]) for one in hellos]
+    missing: dict[str, str] = {}
+    for one, machine in zip(hellos, machines, strict=True):
+        for backend, reason in machine.backends_missing.items():
+            missing.setdefault(backend, f"host {one['hostname']}: {reason}" if one["rank"] else reason)
+    realtime = (machine.realtime_missing for machine in machines)
+    together = hosts(hellos)
+    return Machine(
+        hostname=machines[0].hostname,
+        cores=sum(len(host["cores"]) for host in together),
+        memory_available_bytes=min(machine.memory_available_bytes for machine in machines),
+        last_level_cache_bytes=max(machine.last_level_cache_bytes for machine in machines),
+        gpus=_own_gpus(hellos),
+        backends_missing=missing,
+        realtime_missing=next(filter(None, realtime), None),
+        ranks=len(hellos),
+        ranks_a_host=max(len(host["ranks"]) for host in together),
+    )
+
+
+def _own_gpus(hellos: Sequence[Json]) -> int:
+    """How many of the first ranks have a GPU that no rank before them has."""
+    taken: set[str] = set()
+    for one in hellos:
+        if one["gpu"] is None or one["gpu"] in taken:
+            break
+        taken.add(one["gpu"])
+    return len(taken)
+
+
+def hosts(hellos: Sequence[Json]) -> list[Json]:
+    """A record for each host, in order of its first rank: what `environment.host` says there, and who runs on it.
+
+    cores: those that any of its ranks may run on. before: its state when the job was joined.
+    """
+    found: dict[tuple[str, ...], Json] = {}
+    for one in hellos:
+        record = one["host"]
+        # Virtual machines of one image share a boot id, containers of one host may share a name.
+        place = (record["hostname"], record["boot_id"], str(record["torch"]), one["nccl"], record["commit"])
+        host = found.setdefault(
+            place, {**record, "nccl": one["nccl"], "before": one["before"], "ranks": [], "cores": []}
+        )
+        host["ranks"].append(one["rank"])
+        host["cores"] = sorted({*host["cores"], *one["affinity"]})
+        host["fewest_cores"] = min(host.get("fewest_cores", len(one["affinity"])), len(one["affinity"]))
+    return list(found.values())
+
+
+def _who(hello: Json) -> str:
+    return f"rank {hello['rank']} on host {hello['hostname']}"

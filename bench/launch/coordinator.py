@@ -1,0 +1,157 @@
+"""Rank 0 of a job: gather the others, and start ranks where they are.
+
+In: a `Place` and a way to say what this process was asked to do. Out: a `Lead` with what the job offers and a
+`JobLauncher`, which `sweep` uses in place of a `Launcher`. Everything else (plan, folder, journal, report) is as on
+one machine.
+
+Every launch is a set of fresh processes and a fresh process group here too. The processes that torchrun or srun
+started stay outside of it: each forks its rank anew, so a rank that hangs is killed from outside, and a smaller
+world is the first ranks, not a subgroup of a long-lived group, in which the others would wait and share its fate.
+"""
+
+import contextlib
+import itertools
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import encoding
+from bench.errors import BenchError, JobError
+from bench.launch import compatibility, job
+from bench.launch.agents import Crew, RemoteRank
+from bench.launch.job import Place
+from bench.launch.launcher import Launcher, Post
+from bench.launch.ranks import Ranks
+from bench.machine import network
+from bench.protocol import channel
+from bench.records import Job, Json, Machine
+
+# Launchers start the processes of a job within seconds of each other; a container may be pulled first on some host.
+JOIN_WAIT_S = 120.0
+# What a follower starts, and nothing else: no function is named over the network.
+WORKER = "bench.rank.main:main"
+INTERRUPTED = 130
+
+
+@dataclass(slots=True)
+class Lead:
+    """The job as rank 0 sees it. code: the status that all its processes will leave with."""
+
+    place: Place
+    launcher: "JobLauncher"
+    hellos: list[Json]
+    code: int = 1
+
+    def machine(self, cuda: bool, share_gpus: bool = False) -> Machine:
+        """What the job offers to plan with. cuda: GPUs will be used, so each rank needs its own, or may share."""
+        if cuda:
+            compatibility.check_gpus(self.hellos, share_gpus)
+        self.launcher.devices = [compatibility.device_of(hello, share_gpus) for hello in self.hellos]
+        return compatibility.merged(self.hellos)
+
+    def facts(self) -> Json:
+        """For the record: who started the processes, and on which hosts."""
+        started = {"launcher": self.place.launcher, "ranks": self.place.world_size}
+        return {"job": started, "hosts": compatibility.hosts(self.hellos)}
+
+
+@contextlib.contextmanager
+def leading(place: Place, secret: str, asked: Callable[[], bytes], before_bye: Callable[[], None]) -> Iterator[Lead]:
+    """Context in which the other processes of the job are there. Raises JobError if they do not fit together.
+
+    before_bye: called before the others are told to leave.
+    """
+    deadline = time.monotonic() + JOIN_WAIT_S
+    address = _own_address(place, deadline)
+    listener = _listener(place, address)
+    interface = None if place.one_host else network.interface_of(address)
+    with Crew(listener, job.key(place, secret), place.world_size) as crew, Launcher(interface) as launcher:
+        try:
+            hellos = crew.gather(compatibility.hello(place, asked), JOIN_WAIT_S)
+            compatibility.check(hellos)
+            devices = [compatibility.device_of(hello) for hello in hellos]
+            lead = Lead(place, JobLauncher(launcher, crew, address, devices), hellos)
+            yield lead
+            crew.code = lead.code
+        except BenchError as error:
+            crew.code = error.exit_code
+            raise
+        except KeyboardInterrupt:
+            crew.code = INTERRUPTED
+            raise
+        finally:
+            before_bye()
+
+
+class JobLauncher:
+    """Starts rank 0 of each launch here, and has the followers start the others. devices: GPU of each rank."""
+
+    def __init__(self, launcher: Launcher, crew: Crew, address: str, devices: list[int]) -> None:
+        self._launcher, self._crew, self._address = launcher, crew, address
+        self._launches = itertools.count(1)
+        self.devices = devices
+
+    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+        """Start so many ranks; raises LostRankError at once if the process that should start one is lost."""
+        if target != WORKER or not isinstance(argument, Job):
+            raise ValueError("a job starts workers only")
+        listener = channel.listen(self._address, [0])
+        assert listener is not None  # noqa: S101 - port 0 is any free one
+        with listener:
+            host, port = listener.getsockname()[:2]
+            rendezvous = f"tcp:{host}:{port}"
+            data = encoding.job_to_json(argument)
+            messages = [
+                {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], "job": data}
+                for rank in range(1, world_size)
+            ]
+            others = self._crew.start(next(self._launches), world_size, messages)
+            folder = self._launcher.folder()
+            ranks = Ranks([], lambda: _clean(folder, others, Path(argument.log)))
+            ranks.members = others
+            post = Post(0, world_size, rendezvous, self.devices[0], listener=listener)
+            try:
+                own = self._launcher.fork(post, folder, target, argument)
+            except BaseException:
+                ranks.kill()
+                raise
+        ranks.members = [own, *others]
+        return ranks
+
+
+def _clean(folder: Path, others: list[RemoteRank], log: Path) -> None:
+    """Remove the folder of the own rank, and add to the log what the others printed on their hosts."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for rank in others:
+        if rank.log:
+            with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+                file.write(f"[rank {rank.rank} on host {rank.follower.hello['hostname']}]\n{rank.log.rstrip()}\n")
+
+
+def _own_address(place: Place, deadline: float) -> str:
+    address = network.resolve(place.address, deadline)
+    if address is None:
+        raise JobError(f"nobody knows the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
+    # Debian gives a host's own name to 127.0.1.1, where other hosts do not find it.
+    if network.is_loopback(address) and not place.one_host:
+        return network.own_address_towards(network.ELSEWHERE) or address
+    return address
+
+
+def _listener(place: Place, address: str) -> socket.socket:
+    try:
+        listener = channel.listen(address, place.ports)
+    except OSError:
+        raise JobError(
+            f"rank 0 cannot listen at {place.address} ({address}), which is no address of its host: set MASTER_ADDR "
+            "to one, and let rank 0 run there"
+        ) from None
+    if listener is None:
+        raise JobError(
+            f"ports {place.ports[0]} to {place.ports[-1]} of {address} are all in use: set MASTER_PORT to another one"
+        )
+    return listener

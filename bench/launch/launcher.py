@@ -1,0 +1,213 @@
+"""Start ranks as fresh processes on this machine, and end them, whatever state they are in.
+
+In: a target ("package.module:function") and its argument. Out: `Ranks`, with a two-way line to each. Knows
+nothing of cases or collectives: `supervisor` talks to the ranks.
+
+A fork server loads torch once, in the background, while this process goes on (and never loads it);
+each rank is forked from it in about 10 ms. Ranks on one host meet through a file in a private folder
+(`torch.distributed.FileStore`): a TCPStore would listen on every interface of the machine. In a job (`crew`,
+`follower`), each process of the job forks one rank, `Launcher.fork`.
+"""
+
+import contextlib
+import ctypes
+import multiprocessing as mp
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from bench.errors import RankError
+from bench.launch.ranks import KILL_WAIT_S, Ranks
+from bench.launch.rendezvous import Meeting
+from bench.machine import environment
+from bench.protocol.barrier import gates
+from bench.protocol.rank_context import Seat, enter
+
+PRELOAD = ["bench.rank.preload"]
+
+
+@dataclass(slots=True)
+class LocalRank:
+    """A rank that is a child of this process. stack_file: where it writes its Python stack on SIGUSR1."""
+
+    rank: int
+    process: BaseProcess
+    connection: Connection
+    stack_file: Path
+    counts: Any
+    lost: str | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.exitcode
+
+    def progress(self) -> int:
+        """Its own entry of the numbers that all ranks of the launch share."""
+        return int(self.counts[self.rank])
+
+    def state(self) -> str:
+        """The kernel's word for it."""
+        try:
+            return str(psutil.Process(self.process.pid).status())
+        except psutil.NoSuchProcess:
+            return "gone"
+
+    def ask_stack(self) -> None:
+        """By the signal that it writes its stack on."""
+        if self.process.is_alive() and self.process.pid:
+            psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
+
+    def stack(self) -> str:
+        """What it wrote."""
+        try:
+            return self.stack_file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def kill(self) -> None:
+        """By SIGKILL: a rank in a collective answers nothing else."""
+        if self.process.is_alive():
+            self.process.kill()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        self.process.join(seconds)
+
+
+class Launcher:
+    """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
+
+    interface: over which ranks on other hosts are reached; None where all of them are on this one. preload: modules
+    beside torch that every rank will need; a rank that loads them itself does so while the others do the same.
+    """
+
+    def __init__(self, interface: str | None = None, preload: Sequence[str] = ()) -> None:
+        self._context = mp.get_context("forkserver")
+        self._meeting = Meeting()
+        self._interface = interface
+        self._preload = [*preload, *PRELOAD]
+
+    def __enter__(self) -> "Launcher":
+        environment.prepare_process(self._interface)
+        self._meeting.__enter__()
+        self._context.set_forkserver_preload(self._preload)
+        # Ctrl-C goes to every process of the terminal: this one answers it, the ranks must not.
+        with _interrupts_ignored():
+            forkserver.ensure_running()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        # The server itself stays unreaped: multiprocessing looks for its exit before it starts another.
+        for server in _fork_servers():
+            ranks = server.children(recursive=True)
+            for process in (server, *ranks):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
+        self._meeting.__exit__()
+
+    def start(self, world_size: int, target: str, argument: Any, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
+        """Fork `world_size` ranks, each of which runs `target(seat, argument)`.
+
+        variables: what each rank finds in its environment beside what all inherit.
+        """
+        folder = self._meeting.place()
+        counts = self._context.RawArray(ctypes.c_uint64, world_size)
+        # Kept by `ranks`: the gates' semaphores vanish with the last reference in this process.
+        gate = gates(self._context, world_size)
+        members: list[LocalRank] = []
+        ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=gate)
+        try:
+            for rank in range(world_size):
+                ours, theirs = self._context.Pipe()
+                store, stack = f"file:{folder / 'store'}", folder / f"stack-{rank}"
+                seat = Seat(rank, world_size, theirs, gate[rank], counts, store, stack, self._meeting.folder, rank)
+                seat.variables = variables[rank] if variables else {}
+                members.append(self._fork(seat, target, argument, ours))
+        except (EOFError, OSError) as error:
+            ranks.kill()
+            raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
+        except BaseException:
+            ranks.kill()
+            raise
+        return ranks
+
+    def folder(self) -> Path:
+        """A new folder for what a rank that is to be forked leaves behind."""
+        return self._meeting.place()
+
+    def fork(self, post: "Post", folder: Path, target: str, argument: Any) -> LocalRank:
+        """Fork one rank of a process group whose other ranks are forked by other processes."""
+        counts = self._context.RawArray(ctypes.c_uint64, post.world_size)
+        ours, theirs = (post.line, post.line) if post.line else self._context.Pipe()
+        seat = Seat(
+            post.rank,
+            post.world_size,
+            theirs,
+            None,
+            counts,
+            post.rendezvous,
+            folder / "stack",
+            self._meeting.folder,
+            post.device,
+            post.listener,
+        )
+        try:
+            return self._fork(seat, target, argument, ours)
+        except (EOFError, OSError) as error:
+            raise RankError(f"the rank's process could not be started: {type(error).__name__} {error}") from None
+
+    def _fork(self, seat: Seat, target: str, argument: Any, ours: Connection) -> LocalRank:
+        process = self._context.Process(target=enter, args=(target, seat, argument), name=f"rank {seat.rank}")
+        process.start()
+        seat.connection.close()
+        return LocalRank(seat.rank, process, ours, seat.stack_file, seat.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Who a rank of a job is, and where it meets the others (`Seat` says what each of these is).
+
+    line: its way to the supervisor, if that is another process's child; None for a pipe to this process.
+    """
+
+    rank: int
+    world_size: int
+    rendezvous: str
+    device: int
+    line: Connection | None = None
+    listener: socket.socket | None = None
+
+
+class _interrupts_ignored:  # noqa: N801 - reads as a statement
+    """SIGINT is ignored inside, and by the processes that are started inside."""
+
+    def __enter__(self) -> None:
+        self._old = None
+        if threading.current_thread() is threading.main_thread():
+            self._old = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def __exit__(self, *_: object) -> None:
+        if self._old is not None:
+            signal.signal(signal.SIGINT, self._old)
+
+
+def _fork_servers() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if "multiprocessing.forkserver" in " ".join(child.cmdline()):
+                found.append(child)
+    return found

@@ -1,0 +1,174 @@
+"""Start ranks of Open MPI: mpirun keeps their places, and the fork server forks them as it does all others.
+
+In: how many ranks, what each is to run. Out: `Ranks`, as from `launcher`. MPI knows a process by the variables that
+mpirun gives it, not by who started it. So mpirun starts a few lines in place of each rank (`stand_in`), they hand over
+their variables, and a rank that finds them in its environment is that process of the MPI job. It is there in 0.2 s (a
+fresh process loads torch for seconds), is a child like every other, and so is watched, killed and blamed like them.
+
+Nothing outlives a launch: the stand-ins end when a lock is let go, which the kernel does for a process that is killed,
+too; and mpirun ends with them. What Open MPI shares between ranks lies in a private folder in memory.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.errors import MpirunError
+from bench.launch import mpirun_placeholder
+from bench.launch.launcher import Launcher
+from bench.launch.ranks import KILL_WAIT_S, Ranks
+from bench.launch.rendezvous import Meeting
+from bench.machine import confine, environment, libraries, network
+from bench.records import Job
+
+# More ranks than cores are measured, and said to be; binding would put several ranks on one core.
+OPTIONS = ("--oversubscribe", "--bind-to", "none")
+# Without this Open MPI opens ports that it does not need on one host. Whoever wants to see TCP asks for it, and gets
+# loopback: env: {OMPI_MCA_btl: ["self,sm", "self,tcp"]}.
+SHARED_MEMORY_ONLY = {"OMPI_MCA_btl": "self,sm"}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# A file system in memory, where the system has one.
+MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
+# mpirun and its stand-ins are there in 0.2 s; a cold disk or a busy machine can make minutes of that.
+START_WAIT_S = 60.0
+LOOK_EVERY_S = 0.005
+# mpirun ends 0.3 s after its stand-ins.
+END_WAIT_S = 5.0
+# More of it than this does not belong into one line.
+MOST_SAID = 500
+OUTPUT, LOCK = "mpirun", "lock"
+
+
+@dataclass(slots=True)
+class Places:
+    """A running mpirun that keeps a place for each rank. variables: of each rank, in order, once they are known.
+
+    undo: lets the stand-ins go, waits until mpirun has gone, too, and removes what both left.
+    """
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    undo: contextlib.ExitStack
+    variables: list[dict[str, str]] = field(default_factory=list)
+
+    def wait(self, world_size: int) -> None:
+        """Until all stand-ins are there; raises MpirunError if they do not come."""
+        deadline = time.monotonic() + START_WAIT_S
+        while len(found := [*self.folder.glob("place-*")]) < world_size:
+            if self.process.poll() is not None:
+                raise MpirunError(f"mpirun ended with status {self.process.returncode}: {self._said()}")
+            if time.monotonic() > deadline:
+                raise MpirunError(f"mpirun started nothing within {START_WAIT_S:g} s: {self._said()}")
+            time.sleep(LOOK_EVERY_S)
+        told = [json.loads(place.read_bytes()) for place in found]
+        try:
+            self.variables = sorted(told, key=lambda one: int(one["OMPI_COMM_WORLD_RANK"]))
+        except KeyError:
+            raise MpirunError("mpirun tells its processes no rank: it is not Open MPI's") from None
+
+    def _said(self) -> str:
+        """What mpirun printed, in one line."""
+        text = (self.folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
+        lines = (line.strip() for line in text.splitlines() if line.strip("- "))
+        return " ".join(lines)[:MOST_SAID] or "it says nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class MpiLauncher:
+    """Starts ranks that are processes of an MPI job. launcher: entered already."""
+
+    launcher: Launcher
+
+    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+        """Start `world_size` ranks, each of which runs `target(seat, argument)`; raises MpirunError."""
+        job = argument if isinstance(argument, Job) else None
+        places = _places(world_size, self.launcher.folder(), job)
+        try:
+            places.wait(world_size)
+            remarks = _confined(places.process.pid)
+            ranks = self.launcher.start(world_size, target, argument, places.variables)
+        except BaseException:
+            places.undo.close()
+            raise
+        places.undo.callback(ranks.clean)
+        ranks.clean, ranks.remarks = places.undo.close, remarks
+        return ranks
+
+
+def _places(world_size: int, folder: Path, job: Job | None) -> Places:
+    program = libraries.mpirun()
+    if program is None:
+        raise MpirunError(f"mpirun was not found: {libraries.REMEDY}")
+    with contextlib.ExitStack() as undo:  # undone from the last to the first
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        if job is not None:
+            undo.callback(_keep_output, folder / OUTPUT, Path(job.log))
+        memory = str(undo.enter_context(Meeting(MEMORY)).folder) if MEMORY.is_dir() else ""
+        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stand_ins = [sys.executable, "-I", "-S", mpirun_placeholder.__file__, str(folder), str(folder / LOCK), memory]
+        try:
+            with (folder / OUTPUT).open("wb") as output:
+                process = subprocess.Popen(
+                    [str(program), *OPTIONS, "-n", str(world_size), *stand_ins],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=_environment(folder, memory, job.block.cases[0].settings if job else ""),
+                    start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
+                )
+        except OSError as error:
+            os.close(lock)
+            raise MpirunError(f"{program} cannot be started: {error.strerror}") from None
+        undo.callback(_end, process, lock)
+        return Places(process, folder, undo.pop_all())
+    raise AssertionError("an ExitStack hides no exception")
+
+
+def _environment(folder: Path, memory: str, settings: str) -> dict[str, str]:
+    """What mpirun finds, and with it the ranks: what the user has set goes before our parameters of Open MPI."""
+    defaults = SHARED_MEMORY_ONLY | {"OMPI_MCA_btl_tcp_if_include": network.interface_of(network.LOOPBACK) or ""}
+    if memory:
+        defaults["OMPI_MCA_btl_sm_backing_directory"] = memory
+    wanted = {"TMPDIR": str(folder)} | (AS_ROOT if os.geteuid() == 0 else {})  # mpirun's own files go with the folder
+    return environment.for_mpirun(defaults, wanted, settings)
+
+
+def _end(process: subprocess.Popen[bytes], lock: int) -> None:
+    """Let the stand-ins go, and wait until mpirun has gone, too."""
+    os.close(lock)
+    try:
+        process.wait(END_WAIT_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(KILL_WAIT_S)
+
+
+def _confined(pid: int) -> tuple[str, ...]:
+    loopback = network.interface_of(network.LOOPBACK)
+    still_open = confine.to_interface(pid, loopback) if loopback else []
+    if not still_open:
+        return ()
+    return (
+        f"mpirun listened on {' and '.join(still_open)} for as long as it ran, and this system does not let it be kept "
+        "to loopback (Linux 5.7 does, unless a container forbids pidfd_getfd)",
+    )
+
+
+def _keep_output(output: Path, log: Path) -> None:
+    """Add what mpirun printed to the run's log."""
+    with contextlib.suppress(OSError):
+        text = output.read_bytes()
+        if text:
+            with log.open("ab") as file:
+                file.write(b"[mpirun]\n" + text)

@@ -1,0 +1,189 @@
+"""Watch the ranks of one launch from outside: pass on what they measure, notice how they end.
+
+In: started `Ranks`, on this host or on others. Out: events for the observer, lines for the journal, and a
+`Failure` if the launch did not reach its end. Every wait has a deadline.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+
+from bench.launch.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
+from bench.launch.ranks import Rank, Ranks
+from bench.protocol import channel
+from bench.records import Failure, Json
+
+# How often the ranks' progress is looked at; also the longest that Ctrl-C waits in a system call.
+LOOK_EVERY_S = 0.25
+# After a first rank ends, the others get this long to say why they fail: their words are evidence.
+LAST_WORDS_S = 1.0
+# Loading torch from a cold disk can take a minute before the first sign of life.
+START_ALLOWANCE_S = 90.0
+# A Python stack is written within milliseconds by a process that can still handle signals.
+STACK_WAIT_S = 0.5
+
+
+@dataclass(slots=True)
+class Watch:
+    """What one launch gave. measured: cases that ended. failure: why the launch ended before its time.
+
+    clocks: bounds of each rank's clock against rank 0's, at start and end; None where it is one clock.
+    ready_s: from the request to the moment in which all ranks had joined; None if that never came.
+    remarks: of how the ranks were started (`ranks.Ranks`).
+    """
+
+    measured: int = 0
+    facts: list[Json] = field(default_factory=list)
+    ready_s: float | None = None
+    failure: Failure | None = None
+    clocks: list[list[list[int]]] | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a rank has said so far."""
+
+    ready: bool = False
+    finished: bool = False
+    silent: bool = False  # its pipe is closed: it has said all that it ever will
+    said: str | None = None
+    waits_in: tuple[str, ...] = ()
+
+
+Begun = Callable[[int], None]
+Sampled = Callable[[bytes], None]
+
+
+def watch(
+    ranks: Ranks, requested: float, timeout_s: float, before_go: Callable[[], None], begun: Begun, sampled: Sampled
+) -> Watch:
+    """Until every rank is done or one of them fails. `requested`: monotonic time of the start.
+
+    before_go: called when all ranks have joined, before they are told to measure. begun: takes the number of
+    the case that begins. sampled: takes each line for the journal.
+    """
+    ears = _Ears(ranks, Watch(), begun, sampled)
+    result = ears.result
+    alive_at, last_progress = time.monotonic(), ranks.progress()
+    while not ears.all_finished():
+        if ears.listen():
+            alive_at = time.monotonic()
+        if result.ready_s is None and ears.all_ready():
+            result.ready_s = time.monotonic() - requested
+            before_go()
+            ears.say_go()
+            alive_at = time.monotonic()
+        if ears.one_ended_early():
+            ears.hear_last_words()
+            result.failure = blame_an_end(_evidence(ranks, ears.seen))
+            break
+        progress = ranks.progress()
+        if progress != last_progress:
+            last_progress, alive_at = progress, time.monotonic()
+        allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
+        if time.monotonic() - alive_at > allowed:
+            result.failure = blame_a_hang(_evidence_of_hang(ranks, ears.seen), allowed)
+            break
+    return result
+
+
+class _Ears:
+    """Hears what ranks say, and remembers who said what. Rule: no message is ever dropped."""
+
+    def __init__(self, ranks: Ranks, result: Watch, begun: Begun, sampled: Sampled) -> None:
+        self._members, self.result = ranks.members, result
+        self._begun, self._sampled = begun, sampled
+        self.seen = [_Seen() for _ in ranks.members]
+
+    def all_ready(self) -> bool:
+        return all(one.ready for one in self.seen)
+
+    def all_finished(self) -> bool:
+        return all(one.finished for one in self.seen)
+
+    def one_ended_early(self) -> bool:
+        ended = any(one.said is not None or (one.silent and not one.finished) for one in self.seen)
+        return ended or any(member.lost and not self.seen[member.rank].finished for member in self._members)
+
+    def say_go(self) -> None:
+        for member in self._members:
+            with contextlib.suppress(OSError):  # gone already: its silence is noticed
+                channel.send(member.connection, {"kind": "go"})
+
+    def listen(self) -> bool:
+        """Take in what has arrived, after at most LOOK_EVERY_S; whether there was anything."""
+        # A killed rank's pipe reads as ready with its end; it then counts as silent.
+        listening = {one.connection: one for one in self._members if not self.seen[one.rank].silent}
+        ready = wait(list(listening), LOOK_EVERY_S)
+        return sum(self._take_in(member) for connection, member in listening.items() if connection in ready) > 0
+
+    def hear_last_words(self) -> None:
+        """Listen until all ranks have ended, or for LAST_WORDS_S; what a rank said last lies in its pipe."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while True:
+            all_gone = all(member.exit_code is not None or member.lost for member in self._members)
+            for member in self._members:
+                self._take_in(member)
+            if all_gone or time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
+
+    def _take_in(self, member: Rank) -> int:
+        one, heard = self.seen[member.rank], 0
+        while not one.silent:
+            try:
+                if not member.connection.poll():
+                    break
+                message, line = channel.receive(member.connection)
+            except (EOFError, OSError):
+                one.silent = True
+                break
+            heard += 1
+            self._note(one, message, line)
+        return heard
+
+    def _note(self, one: _Seen, message: Json, line: bytes | None) -> None:
+        match message["kind"]:
+            case "ready":
+                one.ready = True
+                one.waits_in = tuple(message["waits_in"])
+                self.result.facts.append(message["facts"])
+            case "begin":
+                self._begun(message["index"])
+            case "sampled":
+                self.result.measured += 1
+                self._sampled(line or b"")
+            case "error":
+                one.said = message["text"]
+            case "done":
+                one.finished = True
+                self.result.clocks = message.get("clocks") or self.result.clocks
+
+
+def _evidence(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:
+    return [
+        Evidence(
+            rank=member.rank,
+            exit_code=member.exit_code,
+            said=one.said,
+            finished=one.finished,
+            stack=innermost_frame(member.stack()),
+            state=member.state(),
+            progress=member.progress(),
+            lost=member.lost,
+            waits_in=one.waits_in,
+        )
+        for member, one in zip(ranks.members, seen, strict=True)
+    ]
+
+
+def _evidence_of_hang(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:
+    for member in ranks.members:
+        member.ask_stack()
+    deadline = time.monotonic() + STACK_WAIT_S
+    while time.monotonic() < deadline and not all(member.stack() for member in ranks.members):
+        time.sleep(0.02)
+    return _evidence(ranks, seen)

@@ -1,0 +1,151 @@
+"""A whole plan, launch by launch: fresh processes for each block, and again after each failure.
+
+In: a plan, what is already done, and where to report to. Out: lines for the journal, one a case and launch,
+failures included. A failure costs its case only: the rest of the block goes on in new processes. If the
+ranks cannot even join, the block's cases all share that failure. With a budget, the first launch measures every
+case; after it, whatever does not fit is left out, and what remains buys further launches (`budget`).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench import encoding
+from bench.errors import LostRankError, MpirunError
+from bench.launch.budget import Spent, next_launch
+from bench.launch.ranks import Ranks
+from bench.launch.supervisor import Watch, watch
+from bench.plan import remaining
+from bench.records import Block, Case, Failure, Job, Json, Plan, Samples
+
+
+class Starter(Protocol):
+    """Whoever starts ranks: `launcher.Launcher`, or one that puts them somewhere else first."""
+
+    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+        """Start so many ranks, each of which runs `target(seat, argument)`."""
+
+
+class Observer(Protocol):
+    """Who wants to know how it goes."""
+
+    def launching(self, block: Block) -> None:
+        """Ranks are being started."""
+
+    def begun(self, case: Case, launch: int) -> None:
+        """A case is being measured."""
+
+    def ended(self, samples: Samples) -> None:
+        """A case is measured, or has failed."""
+
+    def extended(self, further: int) -> None:
+        """So many more measurements will be made than was said; fewer if negative."""
+
+
+def sweep(
+    plan: Plan,
+    done: Sequence[Samples],
+    launcher: Starter,
+    append: Callable[[bytes], None],
+    log: Path,
+    launched: Callable[[Json], None],
+    observer: Observer,
+    before_go: Callable[[], None] = lambda: None,
+) -> None:
+    """Measure what is in the plan and not among the samples that are `done`.
+
+    append: takes each line of samples.jsonl. launched: takes what the ranks of each launch said of themselves.
+    before_go: called when ranks are ready to measure.
+    """
+
+    spent = Spent()
+    for samples in done:
+        spent.add(samples)
+
+    def keep(samples: Samples, line: bytes) -> None:
+        append(line)
+        spent.add(samples)
+        observer.ended(samples)
+
+    for block in _blocks(plan, {(s.case.key, s.launch) for s in done}, spent, observer):
+        rest = block
+        while rest.cases:
+            outcome = _launch(plan, rest, launcher, log, observer, before_go, keep)
+            launched(_record(rest, outcome))
+            rest = _after(rest, outcome, keep)
+
+
+def _blocks(plan: Plan, done: set[tuple[str, int]], spent: Spent, observer: Observer) -> Iterator[Block]:
+    """What is planned and not done; with a budget, as much of it as the budget allows, and then what it can buy."""
+    planned = remaining(plan, done)
+    if plan.budget_s is None:
+        yield from planned
+        return
+    ends = time.monotonic() + plan.budget_s - spent.total_s
+    for position, block in enumerate(planned):
+        if block.launch > 1 and time.monotonic() >= ends:
+            observer.extended(-sum(len(later.cases) for later in planned[position:]))
+            return
+        yield block
+    while blocks := next_launch(plan, spent, ends - time.monotonic()):
+        observer.extended(sum(len(block.cases) for block in blocks))
+        yield from blocks
+
+
+def _launch(
+    plan: Plan,
+    block: Block,
+    launcher: Starter,
+    log: Path,
+    observer: Observer,
+    before_go: Callable[[], None],
+    keep: Callable[[Samples, bytes], None],
+) -> Watch:
+    observer.launching(block)
+    job = Job(block, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
+    requested = time.monotonic()
+    try:
+        ranks = launcher.start(block.world_size, "bench.rank.main:main", job)
+    except LostRankError as error:  # of a job: what needs this rank cannot be measured any more, what does not can
+        return Watch(failure=Failure("start", error.rank, str(error)))
+    except MpirunError as error:  # what needs mpirun cannot be measured, what does not can
+        return Watch(failure=Failure("start", None, str(error)))
+    try:
+        outcome = watch(
+            ranks,
+            requested,
+            plan.timeout_s,
+            before_go=before_go,
+            begun=lambda index: observer.begun(block.cases[index], block.launch),
+            sampled=lambda line: keep(encoding.samples_from_line(line), line),
+        )
+        return replace(outcome, remarks=ranks.remarks)
+    finally:
+        ranks.kill()
+
+
+def _after(block: Block, outcome: Watch, keep: Callable[[Samples, bytes], None]) -> Block:
+    """Record the failure of a launch, if there was one; what is left of the block."""
+    rest = block.cases[outcome.measured :]
+    if outcome.failure is None or not rest:
+        return replace(block, cases=())
+    hopeless = outcome.ready_s is None
+    for case in rest if hopeless else rest[:1]:
+        failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
+        samples = Samples(case, block.launch, time.time(), failure=failure)
+        keep(samples, encoding.samples_to_line(samples))
+    return replace(block, cases=() if hopeless else rest[1:])
+
+
+def _record(block: Block, outcome: Watch) -> Json:
+    return {
+        "backend": block.backend,
+        "world_size": block.world_size,
+        "launch": block.launch,
+        "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
+        "clocks": outcome.clocks,
+        "remarks": list(outcome.remarks),
+        "ranks": sorted(outcome.facts, key=lambda facts: int(facts["rank"])),
+    }

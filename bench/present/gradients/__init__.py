@@ -1,1 +1,0 @@
-"""Runs of the gradient benchmark as text, tables, pictures and traces. Computes nothing but layout."""

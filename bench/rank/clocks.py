@@ -1,0 +1,53 @@
+"""How far each rank's monotonic clock is ahead of rank 0's, where they are not one clock.
+
+In: a joined group. Out: bounds, not guesses: rank 0 stamps, rank r answers with its own stamp, rank 0 stamps
+again; between the two lies the answer, so the offset lies between answer − second and answer − first stamp.
+The narrowest of several rounds counts (Cristian 1989). On one host nothing is measured: the clock is the same.
+"""
+
+import time
+from typing import NamedTuple
+
+from bench.machine import environment
+from bench.rank.process_group import Group
+
+ROUNDS = 20
+
+
+class Bounds(NamedTuple):
+    """A rank's clock minus rank 0's is between low and high, in ns, at `at_ns` on rank 0's clock."""
+
+    at_ns: int
+    low_ns: int
+    high_ns: int
+
+
+def bounds(group: Group) -> list[Bounds] | None:
+    """One for each rank, on rank 0; None elsewhere, and where all ranks read the same clock."""
+    clocks = group.gather(environment.clock())
+    if len(set(clocks)) == 1:
+        return None
+    found = [Bounds(time.perf_counter_ns(), 0, 0)]
+    for other in range(1, group.world_size):
+        if group.rank == 0:
+            found.append(_ask(group, other))
+        elif group.rank == other:
+            _answer(group)
+    return found if group.rank == 0 else None
+
+
+def _ask(group: Group, other: int) -> Bounds:
+    low, high, at = -(2**62), 2**62, 0
+    for _ in range(ROUNDS):
+        first = time.perf_counter_ns()
+        group.tell(other, 0)
+        answer = group.hear(other)
+        second = time.perf_counter_ns()
+        low, high, at = max(low, answer - second), min(high, answer - first), second
+    return Bounds(at, low, high)
+
+
+def _answer(group: Group) -> None:
+    for _ in range(ROUNDS):
+        group.hear(0)
+        group.tell(0, time.perf_counter_ns())

@@ -1,0 +1,124 @@
+"""Faults planted on purpose: proof that the suite notices what goes wrong, and what it does then.
+
+In: the plan's faults and a workload. Out: a workload and a barrier that misbehave on the chosen rank. With
+no fault for this rank and case, both come back untouched, so that an honest run pays nothing.
+
+    raise  an exception          exit  leave with status 0       kill   SIGKILL to itself
+    stop   SIGSTOP to itself     hang  never enter the call      corrupt  one element of the result is changed
+    late   arrive `delay_s` after the barrier, from `iteration` on    slow  spend it inside the call
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bench.rank.workload import Workload
+from bench.records import Case, Fault
+
+Action = Callable[[], None]
+# The kernel wakes a sleeper up to this much later than asked (60 to 250 µs were seen).
+OVERSLEEP_S = 3e-4
+
+
+def plant(
+    faults: Sequence[Fault], case: Case, launch: int, rank: int, workload: Workload, barrier: Action
+) -> tuple[Workload, Action]:
+    """The workload and the barrier of this rank, with the faults that are meant for it."""
+    for fault in faults:
+        if fault.rank != rank or not _meant_for(fault, case, launch):
+            continue
+        if fault.do == "late":
+            barrier = _Late(fault, barrier)
+        else:
+            workload = _Faulty(fault, workload)
+    return workload, barrier
+
+
+def _meant_for(fault: Fault, case: Case, launch: int) -> bool:
+    wanted = ((fault.world_size, case.world_size), (fault.size_bytes, case.size_bytes), (fault.launch, launch))
+    return all(want is None or want == have for want, have in wanted)
+
+
+class _Late:
+    """A barrier after which this rank idles."""
+
+    def __init__(self, fault: Fault, barrier: Action) -> None:
+        self._fault, self._barrier, self._count = fault, barrier, 0
+
+    def __call__(self) -> None:
+        self._barrier()
+        self._count += 1  # the verifying call has no barrier before it: the first timed one is number 1
+        if self._count >= self._fault.iteration:
+            idle(self._fault.delay_s)
+
+
+class _Faulty:
+    """A workload whose call number `iteration` goes wrong."""
+
+    def __init__(self, fault: Fault, inner: Workload) -> None:
+        self._fault, self._inner, self._count = fault, inner, -1
+
+    def prepare(self) -> Callable[[], object]:
+        call: Any = self._inner.prepare()
+        self._count += 1
+        if self._fault.do == "slow" and self._count >= self._fault.iteration:
+            return lambda: self._slowly(call)
+        if self._fault.do == "slow" or self._count != self._fault.iteration:
+            return call  # type: ignore[no-any-return]
+        if self._fault.do == "corrupt":
+            return lambda: self._corrupted(call)
+        return _ENDINGS[self._fault.do]
+
+    def _corrupted(self, call: Callable[[], Any]) -> None:
+        work = call()
+        if hasattr(work, "wait"):
+            work.wait()
+        self._inner.spoil()
+
+    def _slowly(self, call: Callable[[], object]) -> object:
+        idle(self._fault.delay_s)
+        return call()
+
+    def reserve(self, calls: int) -> None:
+        self._inner.reserve(calls)
+
+    def alone(self) -> Callable[[], object] | None:
+        return self._inner.alone()
+
+    def verify(self) -> str | None:
+        return self._inner.verify()
+
+    def spoil(self) -> bool:
+        return self._inner.spoil()
+
+
+def idle(seconds: float) -> None:
+    """Sleep for a known time: nearly all of it asleep, the end of it on the clock."""
+    ends = time.perf_counter() + seconds
+    time.sleep(max(0.0, seconds - OVERSLEEP_S))
+    while time.perf_counter() < ends:
+        pass
+
+
+def _raise() -> None:
+    raise RuntimeError("planted fault: this rank was told to raise")
+
+
+def _signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+_ENDINGS: dict[str, Callable[[], object]] = {
+    "raise": _raise,
+    "exit": lambda: os._exit(0),
+    "kill": lambda: _signal(signal.SIGKILL),
+    "stop": lambda: _signal(signal.SIGSTOP),
+    "hang": _hang,
+}

@@ -1,0 +1,225 @@
+"""One rank of one launch: join, then measure the block's cases one after the other.
+
+In: a `Seat` (who am I, the way to my parent) and a `Job`. Out, over the pipe, JSON messages:
+
+    ready    every rank, with what it alone can tell of itself; it then waits for the parent's word
+    begin    rank 0: a case begins
+    sampled  rank 0: a case ended, with its line for samples.jsonl
+    error    any rank: an exception, which ends it
+    done     every rank: all cases measured; rank 0: how the clocks differ
+
+Writes no file but the log, which takes what torch and its libraries print.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing as mp
+import resource
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench import encoding
+from bench.footprint import buffer_bytes
+from bench.machine import environment
+from bench.operations import cycle
+from bench.protocol.rank_context import Seat
+from bench.rank import clocks, faults, nccl, timing, workload
+from bench.rank.join import facts, joined
+from bench.rank.process import run_rank, wait_to_begin
+from bench.rank.process_group import Group
+from bench.rank.sampling import Agreed, sample
+from bench.rank.tensors import Arena
+from bench.records import Case, Failure, Job, Json, Samples, Timings, Usage
+from bench.stamps import most_iterations
+
+if TYPE_CHECKING:
+    from bench.records import Integers
+
+NS = 1e-9
+
+
+def main(seat: Seat, job: Job) -> None:
+    """Entry of a rank's process; never returns."""
+    run_rank(seat, job.log, lambda: _work(seat, job))
+
+
+def _work(seat: Seat, job: Job) -> Json:
+    # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
+    kind = job.block.cases[0]
+    if kind.scheduling == "rr":
+        environment.use_realtime()
+    environment.apply(kind.settings)
+    if kind.oversubscribed:
+        environment.apply(nccl.shared_gpu(seat.rank))
+    with joined(seat, job.block.backend, job.timeout_s, kind.sync, kind.ctas) as group:
+        at_start = clocks.bounds(group)
+        _serve(seat, job, group)
+        at_end = clocks.bounds(group)
+    return {"clocks": [at_start, at_end] if at_start and at_end else None}
+
+
+def _serve(seat: Seat, job: Job, group: Group) -> None:
+    wait_to_begin(seat, group, lambda: facts(group, job.block.backend))
+    gc.collect()
+    gc.disable()
+    nbytes = max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases)
+    registered = job.block.cases[0].memory == "registered"
+    with nccl.registered_memory(group.device) if registered else nullcontext():
+        arena = Arena(nbytes, group.device)
+    for index, case in enumerate(job.block.cases):
+        if group.rank == 0:
+            seat.send({"kind": "begin", "index": index})
+        samples = _measure(case, job, group, arena, seat)
+        if group.rank == 0:
+            seat.send({"kind": "sampled"}, encoding.samples_to_line(samples))
+        gc.collect()
+
+
+def _measure(case: Case, job: Job, group: Group, arena: Arena, seat: Seat) -> Samples:
+    before, unix_s = _Meter.read(), time.time()
+    work = workload.build(case, group, arena, job.pool_bytes, job.seed)
+    work, barrier = faults.plant(job.faults, case, job.block.launch, group.rank, work, group.barrier)
+
+    for _ in range(cycle(case)):
+        timing.call_once(work, case)
+    group.synchronize()
+    failure = _verified(work, group, "before timing")
+    if failure is not None:
+        return Samples(case, job.block.launch, unix_s, failure=failure)
+    misses = seat.gate.misses if seat.gate else 0
+
+    def tick() -> None:
+        seat.progress[seat.rank] += 1
+
+    def measure_block(count: int) -> Agreed:
+        return _agree(group, timing.measure(work, count, case, barrier, tick, group.device), case.depth)
+
+    sampled = sample(job.sampling, measure_block, cycle(case), most_iterations(case))
+    failure = _verified(work, group, "after timing")
+    alone = work.alone()
+    costs = {
+        "floor": None if alone is None else timing.floor_ns(alone, group.device),
+        "misses": seat.gate.misses - misses if seat.gate and case.sync == "deadline" else None,
+    }
+    base_ns = int(sampled.timed.start_ns.min())
+    return Samples(
+        case=case,
+        launch=job.block.launch,
+        unix_s=unix_s,
+        base_ns=base_ns,
+        warmup=_relative(sampled.warmup, base_ns) if sampled.warmup else None,
+        timed=_relative(sampled.timed, base_ns),
+        stopped_by=sampled.stopped_by,
+        usage=_usage(before, group, arena, costs),
+        failure=failure,
+    )
+
+
+def _agree(group: Group, own: timing.Own, depth: int) -> Agreed:
+    """Every rank's block, on every rank."""
+    everyone: list[timing.Own] = group.gather(own)
+    hosts = [one.host_ns for one in everyone if one.host_ns is not None]
+    timings = Timings(
+        start_ns=_columns([one.start_ns for one in everyone]),
+        duration_ns=_columns([one.duration_ns for one in everyone]),
+        host_ns=_columns(hosts) if hosts else None,
+        calls=depth,
+    )
+    return Agreed(timings, max(one.elapsed_ns for one in everyone) * NS)
+
+
+def _columns(ranks: list[list[int]]) -> Integers:
+    return np.array(ranks, dtype=np.int64).T
+
+
+def _relative(timings: Timings, base_ns: int) -> Timings:
+    return replace(timings, start_ns=timings.start_ns - base_ns)
+
+
+def _verified(work: workload.Workload, group: Group, when: str) -> Failure | None:
+    """The same verdict on every rank. A rank is named where it is the only one whose data is wrong."""
+    problems = {rank: said for rank, said in enumerate(group.gather(work.verify())) if said is not None}
+    if not problems:
+        return None
+    first, said = next(iter(problems.items()))
+    who = first if len(problems) == 1 else None
+    return Failure(
+        "wrong", who, f"wrong result {when} on {len(problems)} of {group.world_size} ranks: rank {first}: {said}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    """What this rank and its host had used up at one moment."""
+
+    wall_s: float
+    cpu_s: float
+    involuntary: int
+    busy_s: float | None
+    steal_s: float | None
+    throttled: int | None
+
+    @staticmethod
+    def read() -> _Meter:
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        busy, steal = environment.busy_and_steal_s(except_for=mp.parent_process())
+        throttled = environment.throttled_periods()
+        return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
+
+
+def _usage(before: _Meter, group: Group, arena: Arena, costs: dict[str, float | None]) -> Usage:
+    now = _Meter.read()
+    own = {
+        "cpu_s": round(now.cpu_s - before.cpu_s, 4),
+        "involuntary": now.involuntary - before.involuntary,
+        "rss": _peak_rss_bytes(),
+        "stamp": timing.stamp_cost_ns(),
+        "host": environment.boot(),
+        "busy": _difference(now.busy_s, before.busy_s),
+        "steal": _difference(now.steal_s, before.steal_s),
+        "throttled": _difference(now.throttled, before.throttled),
+        **costs,
+    }
+    everyone: list[dict[str, Any]] = group.gather(own)
+    return Usage(
+        wall_s=round(now.wall_s - before.wall_s, 4),
+        cpu_s=[one["cpu_s"] for one in everyone],
+        involuntary_switches=[one["involuntary"] for one in everyone],
+        peak_rss_bytes=[one["rss"] for one in everyone],
+        buffer_bytes=arena.nbytes,
+        timer_cost_ns=[one["stamp"] for one in everyone],
+        machine_busy_s=_over_hosts(everyone, "busy"),
+        steal_s=_over_hosts(everyone, "steal"),
+        throttled=None if (periods := _over_hosts(everyone, "throttled")) is None else int(periods),
+        floor_ns=_known([one["floor"] for one in everyone]),
+        deadline_misses=_known([one["misses"] for one in everyone]),
+    )
+
+
+def _known(values: list[Any]) -> list[Any] | None:
+    return None if None in values else values
+
+
+def _over_hosts(everyone: list[dict[str, Any]], what: str) -> float | None:
+    """The sum over hosts; of each the least that a rank of it saw, which left out the busiest of their parents."""
+    least: dict[str, float] = {}
+    for one in everyone:
+        if one[what] is None:
+            return None
+        least[one["host"]] = min(one[what], least.get(one["host"], one[what]))
+    return round(sum(least.values()), 4)
+
+
+def _difference(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else round(now - before, 4)
+
+
+def _peak_rss_bytes() -> int:
+    # kilobytes on Linux, bytes on macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

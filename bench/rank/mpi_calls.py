@@ -1,0 +1,210 @@
+"""One call of mpi4py a collective: what `calls` is for torch.
+
+In: a `Spot`, the buffers of one call on one rank. Out: a function without arguments that makes the call; one that is
+asynchronous returns its request at once. The buffers are those of every other backend: torch tensors on the CPU, of
+which MPI gets the memory and a type. mpi4py is loaded in the functions: loading it initialises MPI, which only a rank
+may do.
+
+What is only copied counts as words of its size, because MPI has no float16, bfloat16 or float8. Where torch takes a
+list of tensors, the call is the one of MPI that takes counts and places (the v-variants): the same pieces.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from bench.dtypes import DTYPES
+from bench.operations import placement
+from bench.rank.subgroup import Team
+from bench.rank.torch_calls import Call, ObjectCall, Spot
+from bench.records import Case
+
+WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
+NUMBERS = {
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "int64": "INT64_T",
+    "int32": "INT32_T",
+    "int16": "INT16_T",
+    "int8": "INT8_T",
+    "uint8": "UINT8_T",
+    "bool": "UINT8_T",
+    "complex64": "C_FLOAT_COMPLEX",
+    "complex128": "C_DOUBLE_COMPLEX",
+}
+OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
+# A bool is a byte that is 0 or 1, and must stay so.
+OPS_OF_BOOLS = OPS | {"sum": "MAX", "product": "MIN"}
+
+
+def _mpi() -> Any:
+    from mpi4py import MPI
+
+    return MPI
+
+
+def _data(s: Spot, tensor: torch.Tensor, reduced: bool = False, pieces: Sequence[int] | None = None) -> list[Any]:
+    """A buffer as mpi4py takes it: memory, lengths and places of the pieces if they are told, type.
+
+    mpi4py counts the elements, and divides them by the ranks where MPI wants the count of a share.
+    """
+    mpi, dtype = _mpi(), DTYPES[s.case.dtype]
+    memory = mpi.buffer.frombuffer(tensor.view(torch.uint8).numpy())  # keeps the tensor
+    told = [] if pieces is None else [(pieces, [0, *accumulate(pieces)][:-1])]
+    return [memory, *told, getattr(mpi, NUMBERS[dtype.name] if reduced else WORDS[dtype.itemsize])]
+
+
+def _sent(s: Spot, reduced: bool = False) -> Any:
+    """What is sent; in place, MPI is told so."""
+    return _mpi().IN_PLACE if placement(s.case) == "in" else _data(s, s.outgoing, reduced)
+
+
+def _even(s: Spot, tensor: torch.Tensor) -> list[int]:
+    return [tensor.numel() // s.team.size] * s.team.size
+
+
+def _op(case: Case) -> Any:
+    return getattr(_mpi(), (OPS_OF_BOOLS if case.dtype == "bool" else OPS)[case.reduce_op])
+
+
+def _call(s: Spot, name: str, *arguments: Any, **named: Any) -> Call:
+    """The communicator's method of this name, or its asynchronous twin."""
+    method = f"I{name.lower()}" if s.case.call == "async" else name
+    return functools.partial(getattr(s.team.handle, method), *arguments, **named)
+
+
+def _all_reduce(s: Spot) -> Call:
+    return _call(s, "Allreduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case))
+
+
+def _all_gather(s: Spot) -> Call:
+    return _call(s, "Allgather", _sent(s), _data(s, s.incoming))
+
+
+def _all_gather_list(s: Spot) -> Call:
+    return _call(s, "Allgatherv", _sent(s), _data(s, s.incoming, pieces=_even(s, s.incoming)))
+
+
+def _reduce_scatter(s: Spot) -> Call:
+    if placement(s.case) == "in":  # what is sent lies where the result will, and more of it
+        return _call(s, "Reduce_scatter_block", _mpi().IN_PLACE, _data(s, s.outgoing, reduced=True), _op(s.case))
+    into = _data(s, s.incoming, reduced=True)
+    return _call(s, "Reduce_scatter_block", _data(s, s.outgoing, reduced=True), into, _op(s.case))
+
+
+def _reduce_scatter_list(s: Spot) -> Call:
+    outgoing, into = _data(s, s.outgoing, reduced=True), _data(s, s.incoming, reduced=True)
+    return _call(s, "Reduce_scatter", outgoing, into, _even(s, s.outgoing), _op(s.case))
+
+
+def _broadcast(s: Spot) -> Call:
+    return _call(s, "Bcast", _data(s, s.incoming), s.case.root)
+
+
+def _reduce(s: Spot) -> Call:
+    if not s.is_root:
+        return _call(s, "Reduce", _data(s, s.outgoing, reduced=True), None, _op(s.case), s.case.root)
+    return _call(s, "Reduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case), s.case.root)
+
+
+def _gather(s: Spot) -> Call:
+    return _call(s, "Gather", _data(s, s.outgoing), _data(s, s.incoming) if s.is_root else None, s.case.root)
+
+
+def _scatter(s: Spot) -> Call:
+    return _call(s, "Scatter", _data(s, s.outgoing) if s.is_root else None, _data(s, s.incoming), s.case.root)
+
+
+def _all_to_all(s: Spot) -> Call:
+    return _call(s, "Alltoall", _data(s, s.outgoing), _data(s, s.incoming))
+
+
+def _all_to_all_list(s: Spot) -> Call:
+    pieces = _even(s, s.outgoing)
+    return _call(s, "Alltoallv", _data(s, s.outgoing, pieces=pieces), _data(s, s.incoming, pieces=pieces))
+
+
+def _all_to_all_uneven(s: Spot) -> Call:
+    outgoing = _data(s, s.outgoing, pieces=s.exchange.sent)
+    return _call(s, "Alltoallv", outgoing, _data(s, s.incoming, pieces=s.exchange.received))
+
+
+def _send_recv(s: Spot) -> Call:
+    if s.exchange.to is not None:
+        return _call(s, "Send", _data(s, s.outgoing), s.exchange.to)
+    return _call(s, "Recv", _data(s, s.incoming), s.exchange.source)
+
+
+def _both_ways(s: Spot) -> Call:
+    outgoing, incoming = _data(s, s.outgoing), _data(s, s.incoming)
+    return _call(s, "Sendrecv", outgoing, s.exchange.to, recvbuf=incoming, source=s.exchange.source)
+
+
+CALLS: dict[str, Callable[[Spot], Call]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "all_gather_list": _all_gather_list,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_list": _reduce_scatter_list,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_list": _all_to_all_list,
+    "all_to_all_uneven": _all_to_all_uneven,
+    "send_recv": _send_recv,
+    "exchange": _both_ways,
+    "ring": _both_ways,
+    "pairwise": _both_ways,
+}
+
+
+# ── on Python objects, and on nothing ────────────────────────────────────────────────────────────
+def _all_gather_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    def call() -> None:
+        into[:] = team.handle.allgather(own[team.rank])
+
+    return call
+
+
+def _gather_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    def call() -> None:
+        into[:] = team.handle.gather(own[team.rank], case.root) or []
+
+    return call
+
+
+def _broadcast_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    mine = own[case.root] if team.rank == case.root else None
+
+    def call() -> None:
+        into[:] = [team.handle.bcast(mine, case.root)]
+
+    return call
+
+
+def _scatter_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    parts = own if team.rank == case.root else None
+
+    def call() -> None:
+        into[:] = [team.handle.scatter(parts, case.root)]
+
+    return call
+
+
+OBJECT_CALLS: dict[str, ObjectCall] = {
+    "all_gather_object": _all_gather_object,
+    "gather_object": _gather_object,
+    "broadcast_object": _broadcast_object,
+    "scatter_object": _scatter_object,
+}
+
+
+def barrier(team: Team, case: Case) -> Call:
+    """All come together."""
+    call: Call = team.handle.Ibarrier if case.call == "async" else team.handle.Barrier
+    return call

@@ -1,0 +1,109 @@
+"""Operations without tensors: pickled Python objects, and the barrier."""
+
+import dataclasses
+import functools
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from bench.operations import OPERATIONS
+from bench.rank.process_group import Group
+from bench.rank.torch_calls import ALONE_BYTES, MOST_READY, Call, rest
+from bench.records import Case
+
+# Received objects wait for the check that follows the timed calls: as many of the last ones as this holds.
+MOST_KEPT_BYTES = 64 * 2**20
+
+
+class Objects:
+    """An operation on pickled Python objects: byte strings, different on each rank."""
+
+    def __init__(self, case: Case, group: Group, seed: int) -> None:
+        self._case, self._group = case, group
+        self._team = group.team(case)
+        shared = OPERATIONS[case.op].pieces(2) == 2
+        only = None if shared else case.root  # each rank's whole object on every rank would be n times the size
+        self._objects = _objects(seed, self._team.size, case.size_bytes // (self._team.size if shared else 1), only)
+        kept = max(1, min(MOST_READY, MOST_KEPT_BYTES // max(1, case.size_bytes)))
+        self._received: deque[list[Any]] = deque(maxlen=kept)
+        self._turn = 0
+
+    def prepare(self) -> Call:
+        turn, self._turn = self._turn, (self._turn + 1) % self._team.teams
+        if turn != self._team.number:
+            return rest
+        into: list[Any] = []
+        self._received.append(into)
+        make = self._group.calls.on_objects[self._case.op]
+        call: Call = make(self._team, self._case, self._objects, into)
+        return call
+
+    def reserve(self, calls: int) -> None:
+        """Nothing is ever refilled."""
+
+    def verify(self) -> str | None:
+        want = self._wanted()
+        for got in self._received:
+            for position, (one, right) in enumerate(zip(got, want, strict=True)):
+                if one != right:
+                    return f"object {position} is not the one that was sent"
+        self._received.clear()
+        return None
+
+    def spoil(self) -> bool:
+        if not self._received or not self._received[-1]:
+            return False
+        self._received[-1][0] = b"spoilt"
+        return True
+
+    def alone(self) -> Call | None:
+        make = self._group.calls.on_objects[self._case.op]
+        case = dataclasses.replace(self._case, world_size=1, groups="world", root=0)
+        call: Call = make(self._group.alone(), case, [self._objects[self._case.root][:ALONE_BYTES]], [])
+        return call
+
+    def _wanted(self) -> list[bytes]:
+        """What this rank must have received."""
+        match self._case.op:
+            case "all_gather_object":
+                return self._objects
+            case "gather_object":
+                return self._objects if self._team.rank == self._case.root else []
+            case "broadcast_object":
+                return [self._objects[self._case.root]]
+            case _:
+                return [self._objects[self._team.rank]]
+
+
+@functools.lru_cache(maxsize=1)
+def _objects(seed: int, ranks: int, nbytes: int, only: int | None) -> list[bytes]:
+    """One a rank; with `only`, empty ones for all ranks but that one."""
+    dice = np.random.default_rng([seed, nbytes])
+    return [dice.bytes(nbytes) if only in {None, rank} else b"" for rank in range(ranks)]
+
+
+class Barrier:
+    """A barrier. That nobody leaves before all have come cannot be told from its result: nothing is verified."""
+
+    def __init__(self, case: Case, group: Group) -> None:
+        self._team, self._group = group.team(case), group
+        self._call: Call = group.calls.barrier(self._team, case)
+        self._case, self._turn = case, 0
+
+    def prepare(self) -> Call:
+        turn, self._turn = self._turn, (self._turn + 1) % self._team.teams
+        return self._call if turn == self._team.number else rest
+
+    def reserve(self, calls: int) -> None:
+        """There is no buffer."""
+
+    def verify(self) -> str | None:
+        return None
+
+    def spoil(self) -> bool:
+        return False
+
+    def alone(self) -> Call | None:
+        call: Call = self._group.calls.barrier(self._group.alone(), dataclasses.replace(self._case, call="sync"))
+        return call

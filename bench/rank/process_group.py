@@ -1,0 +1,162 @@
+"""Join a process group: the measured one, and a gloo control group beside it.
+
+In: a `Seat` and the name of a backend. Out: a `Group` with the few things that measuring needs of it.
+The control group carries gathered results, so that they share no queue with what is timed.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.backends import BACKENDS
+from bench.machine import environment
+from bench.protocol.rank_context import Seat
+from bench.rank import nccl, torch_calls
+from bench.rank.subgroup import Calls, Team
+from bench.records import Case, Json
+from bench.subgroups import WORLD, layout
+
+# The parent ends a hang after the run's timeout and says whom it blames; the group's own time-out, which
+# can say less, comes later, for ranks whose parent is gone.
+GROUP_TIMEOUT_FACTOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A joined process group.
+
+    device: where the buffers of this rank live. barrier: returns on every rank once all have called it.
+    gather: every rank's value, in order of rank, on every rank. tell, hear: a number to a rank, and from one.
+    team: the ranks that call a case together; every rank must ask for the same cases in the same order.
+    alone: a team of this rank alone, on the same backend, made when it is first asked for.
+    calls: what the library that communicates calls each operation.
+    """
+
+    rank: int
+    world_size: int
+    device: torch.device
+    barrier: Callable[[], None]
+    gather: Callable[[Any], list[Any]]
+    tell: Callable[[int, int], None]
+    hear: Callable[[int], int]
+    team: Callable[[Case], Team]
+    alone: Callable[[], Team]
+    calls: Calls
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0) -> Iterator[Group]:
+    """Meet the other ranks; leave the group at the end of the context if nothing was raised in it.
+
+    ctas: blocks of NCCL's communicators, 0 for its own choice.
+    """
+    device = torch.device("cpu")
+    if BACKENDS[backend].device == "cuda":
+        device = torch.device("cuda", seat.device % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        store=_store(seat, timeout_s),
+        rank=seat.rank,
+        world_size=seat.world_size,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
+        device_id=device if device.type == "cuda" else None,
+        pg_options=nccl.options(ctas),
+    )
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
+    barrier = functools.partial(dist.barrier, group=control) if seat.gate is None else seat.gate.meet
+    if sync == "deadline" and seat.gate is not None:
+        seat.gate.calibrate()
+        barrier = seat.gate.meet_at_deadline
+    yield formed(seat.rank, seat.world_size, backend, device, control, barrier, ctas)
+    # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
+    dist.destroy_process_group()
+
+
+def _store(seat: Seat, timeout_s: float) -> dist.Store:
+    """Where the ranks leave their addresses for each other.
+
+    A TCPStore of torch listens on every interface of its machine, unless it is given a socket that listens already.
+    """
+    kind, _, place = seat.rendezvous.partition(":")
+    if kind == "file":
+        return dist.FileStore(place, seat.world_size)
+    host, _, port = place.rpartition(":")
+    timeout = timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s)
+    options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False}
+    if seat.listener is None:
+        return dist.TCPStore(host, int(port), seat.world_size, False, **options)
+    return dist.TCPStore(host, int(port), seat.world_size, True, master_listen_fd=seat.listener.detach(), **options)
+
+
+def formed(
+    rank: int,
+    world_size: int,
+    backend: str,
+    device: torch.device,
+    control: dist.ProcessGroup | None,
+    barrier: Callable[[], None],
+    ctas: int = 0,
+) -> Group:
+    """What measuring needs of torch's process group, once it is there; control: where results are gathered."""
+
+    def gather(value: Any) -> list[Any]:
+        everyone: list[Any] = [None] * world_size
+        dist.all_gather_object(everyone, value, group=control)
+        return everyone
+
+    def tell(other: int, number: int) -> None:
+        dist.send(torch.tensor([number]), other, group=control)
+
+    def hear(other: int) -> int:
+        number = torch.zeros(1, dtype=torch.int64)
+        dist.recv(number, other, group=control)
+        return int(number)
+
+    @functools.cache
+    def divided(groups: str) -> Team:
+        division = layout(groups, world_size)
+        # Every rank makes every group, in the same order: so torch wants it.
+        handles = [dist.new_group(list(g), backend=backend, pg_options=nccl.options(ctas)) for g in division.groups]
+        number = division.of(rank)
+        members = division.groups[number]
+        turn = (number, len(handles)) if division.one else (0, 1)
+        return Team(members.index(rank), len(members), handles[number], *turn)
+
+    def team(case: Case) -> Team:
+        return Team(rank, world_size, None) if case.groups == WORLD else divided(case.groups)
+
+    @functools.cache
+    def alone() -> Team:
+        # About 1 ms, and no other rank takes part.
+        return Team(0, 1, dist.new_group([rank], backend=backend, use_local_synchronization=True))
+
+    table = Calls(torch_calls.CALLS, torch_calls.OBJECT_CALLS, torch_calls.barrier)
+    return Group(rank, world_size, device, barrier, gather, tell, hear, team, alone, table)
+
+
+def facts(group: Group, backend: str) -> Json:
+    """What only a rank can tell of itself."""
+    cuda = group.device.type == "cuda"
+    return {
+        "rank": group.rank,
+        "hostname": environment.hostname(),
+        "device": str(group.device),
+        "device_name": torch.cuda.get_device_name(group.device) if cuda else "CPU",
+        "torch": torch.__version__,
+        "nccl": nccl.version() if backend == "nccl" else None,
+        "threads": torch.get_num_threads(),
+        "clock": environment.clock(),
+        "variables": environment.variables(),
+    }

@@ -1,0 +1,229 @@
+"""Operations on tensors: buffers that are filled, used, checked and filled anew.
+
+What is sent and what must arrive is told by `collectives`, what it consists of by `patterns`, and how a library
+calls it by `calls` or `mpi_calls`.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from bench import operations
+from bench.dtypes import DTYPES, growth
+from bench.footprint import buffer_bytes, fresh_calls, pool_slots
+from bench.operations import OPERATIONS
+from bench.rank import patterns
+from bench.rank.collectives import BUILDERS, Exchange
+from bench.rank.process_group import Group
+from bench.rank.subgroup import Team
+from bench.rank.torch_calls import ALONE_BYTES, MOST_READY, Call, Spot, rest
+from bench.records import Case
+
+
+class Arena:
+    """One allocation a rank and launch, from which each case takes its pool: no page faults in between."""
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        # Zeroed once, so that its pages exist before anything is timed.
+        self._bytes = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._bytes.numel())
+
+    def take(self, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
+        """The first `nbytes` as a flat tensor; every case starts anew from the beginning."""
+        return self._bytes[:nbytes].view(dtype)
+
+
+class Moves:
+    """An operation on buffers: a pool of them, each used until its data would no longer be exact, then refilled.
+
+    Every buffer has its own place in the sequence of data, and a poisoned incoming part.
+    """
+
+    def __init__(self, case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> None:
+        self._case, self._group, self._seed = case, group, seed
+        self._team = group.team(case)
+        self._turns = turns(case, self._team)
+        self._slots = pool_slots(case, pool_bytes)
+        pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
+        self._pool = pool.view(self._slots, -1)
+        self._fresh = fresh_calls(case) or 2**62
+        grows = operations.placement(case) == "in" and OPERATIONS[case.op].reduces
+        self._growth = growth(case.dtype, case.reduce_op, self._team.size) if grows else 1
+        self._sum = None
+        reduce_op = case.reduce_op if OPERATIONS[case.op].reduces else None
+        self._data = patterns.sequence(seed, case.dtype, reduce_op, self._team.size, group.device)
+        self._tolerance = 0.0
+        if reduce_op is not None:
+            self._sum = patterns.reduced(seed, case.dtype, reduce_op, self._team.size, group.device)
+            self._tolerance = patterns.tolerance(case.dtype, reduce_op, self._team.size)
+        self._mark = _marked_element(self._turns)
+        self._turn = self._calls = 0
+        # Of each buffer: how often it was used since it was filled, and in which turn last (-1: not since the check).
+        # Only of those that were used at all: a pool of small buffers has millions.
+        self._used: list[int] = []
+        self._last: list[int] = []
+        self._stale: list[tuple[int, int]] = []
+        self._latest: tuple[int, Exchange] | None = None  # the last call that was not a rest, and its buffer
+        self._ready: dict[tuple[int, int], Call] = {}
+        self._fill(0, self._slots)
+
+    def prepare(self) -> Call:
+        if self._stale:
+            self._refill_stale()
+        times, slot = divmod(self._calls, self._slots)
+        if times == self._fresh:
+            self._start_anew()
+            slot = 0
+        turn = self._turn
+        self._turn = (turn + 1) % len(self._turns)
+        self._calls += 1
+        exchange = self._turns[turn]
+        if slot == len(self._used):
+            self._used.append(0)
+            self._last.append(-1)
+        if exchange is not None:  # a rest leaves in the buffer what is there
+            self._used[slot] += 1
+            self._last[slot] = turn
+            self._latest = (slot, exchange)
+            if self._mark is not None:  # all of it would warm the caches
+                self._pool[slot, self._mark : self._mark + 1].fill_(patterns.POISON)
+        call = self._ready.get((slot, turn))
+        if call is None:
+            call = self._call_of(slot, turn)
+            if slot < MOST_READY:
+                self._ready[slot, turn] = call
+        return call
+
+    def reserve(self, calls: int) -> None:
+        if self._calls + calls > self._fresh * self._slots:
+            self._start_anew()
+
+    def verify(self) -> str | None:
+        for first, stop in self._runs():
+            if self._last[first] < 0:
+                continue
+            wrong = self._wrong(first, stop, self._last[first], self._used[first])
+            if wrong is not None:
+                return wrong
+            self._stale.append((first, stop))
+        return None
+
+    def spoil(self) -> bool:
+        blocks = [block for block in self._latest[1].blocks if block.length] if self._latest else []
+        if not blocks or not self._latest:
+            return False
+        element = self._pool[self._latest[0], blocks[0].start : blocks[0].start + 1]
+        if self._case.dtype == "bool":
+            element.logical_not_()
+        else:  # of a number the highest bits, which no tolerance forgives
+            element.view(torch.uint8)[-1:].bitwise_xor_(0x40)
+        return True
+
+    def alone(self) -> Call | None:
+        if OPERATIONS[self._case.op].fewest_ranks > 1:
+            return None
+        pieces = OPERATIONS[self._case.op].pieces(1)
+        unit = pieces * DTYPES[self._case.dtype].itemsize
+        size = max(unit, min(self._case.size_bytes, ALONE_BYTES) // unit * unit)
+        case = dataclasses.replace(self._case, size_bytes=size, world_size=1, groups="world", root=0, call="sync")
+        team = self._group.alone()
+        (exchange,) = turns(case, team)
+        assert exchange is not None  # noqa: S101 - nobody rests alone
+        nbytes = operations.buffer_bytes(case)
+        buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._group.device).view(self._pool.dtype)
+        return self._group.calls.on_buffers[case.op](_spot(team, case, exchange, buffer))
+
+    def _call_of(self, slot: int, turn: int) -> Call:
+        exchange = self._turns[turn]
+        if exchange is None:
+            return rest
+        spot = _spot(self._team, self._case, exchange, self._pool[slot])
+        return self._group.calls.on_buffers[self._case.op](spot)
+
+    def _start_anew(self) -> None:
+        self._fill(0, self._slots)
+        self._used.clear()
+        self._last.clear()
+        self._stale.clear()
+        self._calls = 0
+
+    def _refill_stale(self) -> None:
+        """What was checked is filled anew before it is used again, so that the next check sees new results."""
+        for first, stop in self._stale:
+            self._fill(first, stop)
+        self._used.clear()
+        self._last.clear()
+        self._stale.clear()
+        self._calls = 0
+
+    def _fill(self, first: int, stop: int) -> None:
+        """Poison what is received, then write what is sent."""
+        exchange = next((turn for turn in self._turns if turn is not None), None)
+        if exchange is None:
+            return
+        (send, end), (start, until) = exchange.sends, exchange.receives
+        if (send, end) != (start, until):
+            self._pool[first:stop, start:until].fill_(patterns.POISON)
+        begin = patterns.begin_of(self._team.rank)
+        for row, last_row in patterns.stretches(first, stop):
+            for column, last in patterns.stretches(send, end):
+                data = patterns.rows(self._data, begin + column - send, row, last_row - row, last - column)
+                self._pool[row:last_row, column:last].copy_(data)
+
+    def _runs(self) -> Iterator[tuple[int, int]]:
+        """Buffers next to each other that were used alike."""
+        changes = np.flatnonzero(np.diff(self._last).astype(bool) | np.diff(self._used).astype(bool)) + 1
+        borders = [0, *changes.tolist(), len(self._used)]
+        return pairwise(borders) if self._used else iter(())
+
+    def _wrong(self, first: int, stop: int, turn: int, times: int) -> str | None:
+        """What differs in buffers first … stop, which were used so often and last in this turn."""
+        exchange = self._turns[turn]
+        for block in exchange.blocks if exchange is not None else ():
+            source, begin = self._data, block.offset
+            if block.rank is not None:
+                begin += patterns.begin_of(block.rank)
+            else:
+                assert self._sum is not None  # noqa: S101 - only what reduces has such a block
+                source = self._sum if times == 1 or self._growth == 1 else self._sum * self._growth ** (times - 1)
+            for row, last_row in patterns.stretches(first, stop):
+                for column, last in patterns.stretches(0, block.length):
+                    want = patterns.rows(source, begin + column, row, last_row - row, last - column)
+                    got = self._pool[row:last_row, block.start + column : block.start + last]
+                    found = patterns.difference(got, want, self._tolerance)
+                    if found is not None:
+                        at, value, right = found, got[found], want[found]
+                        whose = "" if block.rank is None else f" of rank {block.rank}'s data"
+                        return (
+                            f"element {block.offset + column + at[1]}{whose} in buffer {row + at[0]} is "
+                            f"{value.item()}, expected {right.item()}"
+                        )
+        return None
+
+
+def turns(case: Case, team: Team) -> list[Exchange | None]:
+    """What this rank does in each iteration of a cycle."""
+    length = case.size_bytes // DTYPES[case.dtype].itemsize
+    builder = BUILDERS[case.op]
+    if team.teams > 1:  # one after the other
+        return [builder(team, case, length, 0) if turn == team.number else None for turn in range(team.teams)]
+    return [builder(team, case, length, turn) for turn in range(operations.cycle(case))]
+
+
+def _spot(team: Team, case: Case, exchange: Exchange, buffer: torch.Tensor) -> Spot:
+    return Spot(team, case, exchange, buffer[slice(*exchange.sends)], buffer[slice(*exchange.receives)])
+
+
+def _marked_element(exchanges: list[Exchange | None]) -> int | None:
+    """An element that is received and not sent: poisoned before each call, it shows whether anything arrived."""
+    exchange = next((one for one in exchanges if one is not None), None)
+    if exchange is None:
+        return None
+    (send, end), (start, until) = exchange.sends, exchange.receives
+    return next((at for at in (start, until - 1) if start < until and not send <= at < end), None)

@@ -1,0 +1,173 @@
+"""Time a number of calls on this rank: one stamp before, one after, everything else outside.
+
+In: a workload and a count. Out: an `Own` with integer nanoseconds of this rank. Does not decide how many
+and does not talk of results: `sampling` and `worker` do. Order of one iteration:
+
+    prepare (buffers, refill) → device idle → barrier → stamp → call, or calls [→ waits] [→ device idle] → stamp
+
+Asynchronous calls are all made before the first of them is waited for.
+"""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bench.rank.torch_calls import Call
+from bench.rank.workload import Workload
+from bench.records import Case
+
+Action = Callable[[], None]
+Prepare = Callable[[], Call]
+
+
+@dataclass(slots=True)
+class Own:
+    """What one rank measured in one block of calls; lists of integer nanoseconds.
+
+    start_ns: absolute, on the monotonic clock. host_ns: on GPUs, until the device was idle again.
+    elapsed_ns: the whole block with everything around the calls.
+    """
+
+    start_ns: list[int]
+    duration_ns: list[int]
+    host_ns: list[int] | None
+    elapsed_ns: int
+
+
+def measure(workload: Workload, count: int, case: Case, barrier: Action, tick: Action, device: torch.device) -> Own:
+    """`count` iterations of `depth` calls back to back, each after a barrier; `tick` is called after each one."""
+    began = time.perf_counter_ns()
+    timed = _on_cuda if device.type == "cuda" else _on_cpu
+    starts, durations, hosts = timed(_stretches(workload, case), count, barrier, tick)
+    return Own(starts, durations, hosts, time.perf_counter_ns() - began)
+
+
+def call_once(workload: Workload, case: Case) -> None:
+    """One call, waited for, without a barrier before it."""
+    (_one_awaited(workload) if case.call == "async" else workload.prepare())()
+
+
+def _stretches(workload: Workload, case: Case) -> Prepare:
+    """What makes each iteration's calls ready."""
+    if case.metric == "graph":
+        return functools.partial(_replayed, workload, case.depth, _captured(workload, case.depth))
+    if case.depth > 1:
+        return functools.partial(_several, workload, case.depth, case.call == "async")
+    if case.call == "async":
+        return functools.partial(_one_awaited, workload)
+    return workload.prepare
+
+
+def _one_awaited(workload: Workload) -> Action:
+    call = workload.prepare()
+
+    def call_and_wait() -> None:
+        work = call()
+        if work is not None:  # a rank that rests has nothing to wait for
+            work.wait()
+
+    return call_and_wait
+
+
+def _several(workload: Workload, depth: int, asynchronous: bool) -> Action:
+    workload.reserve(depth)
+    calls = [workload.prepare() for _ in range(depth)]
+
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    def all_awaited() -> None:
+        for work in [call() for call in calls]:
+            if work is not None:
+                work.wait()
+
+    return all_awaited if asynchronous else all_of_them
+
+
+def _captured(workload: Workload, depth: int) -> Action:
+    """A CUDA graph of `depth` calls, one on each buffer of the pool; capturing does not execute them."""
+    workload.reserve(depth)
+    calls = [workload.prepare() for _ in range(depth)]
+    for call in calls:  # executed once, for NCCL connects in the first call of its kind
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    replay: Action = graph.replay
+    return replay
+
+
+def _replayed(workload: Workload, depth: int, replay: Action) -> Action:
+    """The graph once more; preparing its calls counts them, and refills buffers where the data needs it."""
+    workload.reserve(depth)
+    for _ in range(depth):
+        workload.prepare()
+    return replay
+
+
+def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], None]:
+    clock = time.perf_counter_ns
+    starts, durations = [0] * count, [0] * count
+    for i in range(count):
+        call = prepare()
+        barrier()
+        start = clock()
+        call()
+        stop = clock()
+        starts[i], durations[i] = start, stop - start
+        tick()
+    return starts, durations, None
+
+
+def _on_cuda(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], list[int]]:
+    """Event time on the current stream, which the collective runs on or is waited for by, and host time."""
+    clock, idle = time.perf_counter_ns, torch.cuda.synchronize
+    starts, hosts = [0] * count, [0] * count
+    before = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
+    after = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
+    for i in range(count):
+        call = prepare()
+        # Before the barrier, not behind it: what a rank does after the barrier makes it late.
+        idle()
+        barrier()
+        start = clock()
+        before[i].record()
+        call()
+        after[i].record()
+        idle()
+        stop = clock()
+        starts[i], hosts[i] = start, stop - start
+        tick()
+    # elapsed_time is in milliseconds with a resolution of about 0.5 µs
+    durations = [round(a.elapsed_time(b) * 1e6) for a, b in zip(before, after, strict=True)]
+    return starts, durations, hosts
+
+
+def floor_ns(call: Call, device: torch.device, repeats: int = 21) -> float:
+    """Median host time of a call that needs no other rank: what dispatching it costs."""
+    clock, took = time.perf_counter_ns, []
+    for _ in range(repeats):
+        start = clock()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        took.append(clock() - start)
+    return statistics.median(took)
+
+
+def stamp_cost_ns(repeats: int = 201) -> float:
+    """Median distance of two stamps with nothing between them: what a reading of the clock costs."""
+    clock = time.perf_counter_ns
+    distances = []
+    for _ in range(repeats):
+        start = clock()
+        stop = clock()
+        distances.append(stop - start)
+    return statistics.median(distances)

@@ -1,0 +1,64 @@
+"""A case as something that can be called again and again, and checked: its buffers, calls and data.
+
+In: a Case, the Group, the Arena of this rank. Out: a `Workload`. Tensors are moved by `moves`, Python objects by
+`objects`.
+"""
+
+from typing import Protocol
+
+import torch
+
+from bench.footprint import scratch_bytes
+from bench.operations import OPERATIONS
+from bench.rank.collectives import BUILDERS
+from bench.rank.objects import Barrier, Objects
+from bench.rank.process_group import Group
+from bench.rank.tensors import Arena, Moves
+from bench.rank.torch_calls import Call
+from bench.records import Case
+
+
+class Workload(Protocol):
+    """A collective that can be called again and again, and checked."""
+
+    def prepare(self) -> Call:
+        """The next call, ready to be timed; refills buffers where the data needs it. Untimed."""
+
+    def reserve(self, calls: int) -> None:
+        """Make sure that the next so many calls need no refill between them. Untimed."""
+
+    def verify(self) -> str | None:
+        """None if all results since the last check are right, else a sentence on the first wrong one."""
+
+    def spoil(self) -> bool:
+        """Change one element of what was received last, as a fault would; False where nothing was received."""
+
+    def alone(self) -> Call | None:
+        """The same call in a group of this rank alone, which shows what dispatching costs; None if it has none."""
+
+
+def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> Workload:
+    """The workload of a case, filled and ready to be called."""
+    workload: Workload
+    if case.op in BUILDERS:
+        workload = Moves(case, group, arena, pool_bytes, seed)
+    elif OPERATIONS[case.op].sized:
+        workload = Objects(case, group, seed)
+    else:
+        workload = Barrier(case, group)
+    nbytes = scratch_bytes(case, pool_bytes)
+    return Flushed(workload, nbytes, group.device) if nbytes else workload
+
+
+class Flushed:
+    """A workload before each call of which the caches are filled with something else."""
+
+    def __init__(self, inner: Workload, nbytes: int, device: torch.device) -> None:
+        self._inner = inner
+        self._scratch = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        self.reserve, self.verify, self.spoil, self.alone = inner.reserve, inner.verify, inner.spoil, inner.alone
+
+    def prepare(self) -> Call:
+        call = self._inner.prepare()
+        self._scratch.add_(1)
+        return call

@@ -1,0 +1,1 @@
+"""Conclusions as text, tables and pictures. Computes no conclusion."""

@@ -1,0 +1,326 @@
+"""Runs against each other and against a table, for people (Markdown) and for programs (CSV, JSON).
+
+In: `Comparison`, `Trend` and `Check` values. Out: text, the verdict in its first line. Computes nothing but layout
+and counts. JUnit is in `junit`, pictures in `comparison_plots`.
+"""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Protocol
+
+from bench.conclusions import Check, Comparison, Interval, Trend
+from bench.records import Json, case_order
+from bench.report.labels import label
+from bench.report.tables import NOTHING, interval_text, lines, markdown
+from bench.units import format_rate, format_seconds
+
+VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
+CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
+# Longer values of a fact, such as a commit with its branch, would break the table.
+LONGEST_FACT = 60
+
+
+class Judged(Protocol):
+    """Something in two runs: AFTER / BEFORE of its time, and the verdict."""
+
+    @property
+    def before(self) -> Interval:
+        """Seconds."""
+
+    @property
+    def after(self) -> Interval:
+        """Seconds."""
+
+    @property
+    def ratio(self) -> Interval:
+        """With its interval."""
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS."""
+
+    @property
+    def further_launches(self) -> int | None:
+        """That would decide."""
+
+    @property
+    def note(self) -> str:
+        """What else is to be said; mostly nothing."""
+
+
+class JudgedRuns(Protocol):
+    """Two runs laid side by side, whatever they measured."""
+
+    @property
+    def verdict(self) -> str:
+        """On the whole."""
+
+    @property
+    def min_change(self) -> float:
+        """The smallest that matters."""
+
+    @property
+    def changes(self) -> Sequence[Judged]:
+        """Of what both have."""
+
+
+# ── two runs ─────────────────────────────────────────────────────────────────────────────────────
+def headline(result: JudgedRuns) -> str:
+    """Such as `SLOWER: 2 of 18 cases slower; 3 faster, 10 same, 3 inconclusive; smallest change that matters 5 %`."""
+    counts = Counter(change.verdict for change in result.changes)
+    first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
+    rest = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in others if counts[verdict])
+    total = f"{len(result.changes)} case{'' if len(result.changes) == 1 else 's'}"
+    parts = [f"{counts[first]} of {total} {first.lower()}", rest, f"smallest change that matters {_percent(result)}"]
+    return f"{result.verdict}: {'; '.join(filter(None, parts))}"
+
+
+def _percent(result: JudgedRuns) -> str:
+    return f"{result.min_change * 100:g} %"
+
+
+def document(result: Comparison) -> str:
+    """The comparison for people: verdict, table, what differs around it, what has no partner, warnings."""
+    parts = [headline(result), f"## {result.before} → {result.after}", table(result)]
+    parts += differing(result.differences)
+    for where, cases in (
+        ("Failed after, measured before", result.broken),
+        ("Only before", result.only_before),
+        ("Only after", result.only_after),
+    ):
+        if cases:
+            parts.append(f"{where}: {', '.join(label(case) for case in cases)}")
+    if result.warnings:
+        parts.append(f"Warnings:\n\n{lines(result.warnings)}")
+    return "\n\n".join(parts)
+
+
+def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
+    """What differs around the numbers; nothing where nothing does."""
+    rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in differences]
+    return ["What else differs:", markdown(rows, ["", "before", "after"], ["left"] * 3)] if rows else []
+
+
+def table(result: Comparison) -> str:
+    """One row a common case: verdict, times, ratio with its interval, how many launches would decide."""
+    changes = sorted(result.changes, key=lambda change: case_order(change.case))
+    return verdict_table("case", [label(change.case) for change in changes], changes)
+
+
+def verdict_table(what: str, called: Sequence[str], changes: Sequence[Judged]) -> str:
+    """One row a change. what: the header of their names, `called`."""
+    rows = [
+        [
+            name,
+            change.verdict,
+            format_seconds(change.before.value),
+            format_seconds(change.after.value),
+            f"{change.ratio.value:.3f}",
+            interval_text(change.ratio, "{:.3f}".format),
+            further_text(change),
+            change.note,
+        ]
+        for name, change in zip(called, changes, strict=True)
+    ]
+    headers = [what, "verdict", "before", "after", "after / before", "95 % interval", "further launches", "note"]
+    align = ["left", "left", "right", "right", "right", "right", "right", "left"]
+    if not any(change.note for change in changes):
+        rows, headers, align = [row[:-1] for row in rows], headers[:-1], align[:-1]
+    return markdown(rows, headers, align)
+
+
+def further_text(change: Judged) -> str:
+    """How many further launches would decide; a dash where it is decided, or where nobody can tell."""
+    if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
+        return NOTHING
+    return f"about {change.further_launches}" if change.further_launches else "over 200"
+
+
+def to_csv(result: Comparison) -> str:
+    """One row a case."""
+    return csv_text(_rows(result))
+
+
+def to_json(result: Comparison) -> str:
+    """Everything: the verdict on the whole, the cases, what differs, what has no partner, the warnings."""
+    whole = {
+        "before": result.before,
+        "after": result.after,
+        "verdict": result.verdict,
+        "min_change": result.min_change,
+        "cases": _rows(result),
+        "differences": difference_rows(result.differences),
+        **{name: [case.key for case in getattr(result, name)] for name in ("broken", "only_before", "only_after")},
+        "warnings": result.warnings,
+    }
+    return json.dumps(whole, indent=1, ensure_ascii=False)
+
+
+def difference_rows(differences: Sequence[tuple[str, str, str]]) -> list[Json]:
+    """What differs around the numbers, for programs."""
+    return [{"fact": fact, "before": old, "after": new} for fact, old, new in differences]
+
+
+def _rows(result: Comparison) -> list[Json]:
+    return [
+        {
+            "key": change.case.key,
+            "verdict": change.verdict,
+            "before_s": change.before.value,
+            "after_s": change.after.value,
+            **ratio_columns(change.ratio),
+            "further_launches": change.further_launches,
+            "note": change.note,
+        }
+        for change in result.changes
+    ]
+
+
+def ratio_columns(ratio: Interval) -> Json:
+    """A ratio and its interval, empty where none is known."""
+    return {
+        "ratio": ratio.value,
+        "ratio_low": ratio.low if ratio.known else None,
+        "ratio_high": ratio.high if ratio.known else None,
+        "interval": ratio.kind,
+    }
+
+
+# ── many runs ────────────────────────────────────────────────────────────────────────────────────
+def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
+    """For people: how many cases changed their level, the runs with their numbers, a row a case."""
+    changed = sum(bool(trend.steps) for trend in trends)
+    total = f"{len(trends)} case{'' if len(trends) == 1 else 's'}"
+    names = markdown([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], ["right", "left"])
+    rows = [
+        [
+            label(trend.case),
+            str(len(trend.runs)),
+            format_seconds(trend.times_s[0].value),
+            format_seconds(trend.times_s[-1].value),
+            f"{trend.times_s[-1].value / trend.times_s[0].value:.3f}",
+            "; ".join(step_text(trend, step, runs) for step in trend.steps) or "steady",
+        ]
+        for trend in trends
+    ]
+    headers = ["case", "runs", "first", "last", "last / first", "level"]
+    align = ["left", "right", "right", "right", "right", "left"]
+    headline = f"{changed} of {total} changed level over {len(runs)} runs"
+    return "\n\n".join([headline, names, markdown(rows, headers, align)])
+
+
+def step_text(trend: Trend, step: int, runs: Sequence[str]) -> str:
+    """Such as `+31 % from run 6 on`."""
+    return f"{step_ratio(trend, step) - 1:+.0%} from run {runs.index(trend.runs[step]) + 1} on".replace("%", " %")
+
+
+def step_ratio(trend: Trend, step: int) -> float:
+    """Level from this step to the next one over the level before it: geometric means of the runs' times."""
+    edges = [0, *trend.steps, len(trend.times_s)]
+    here = edges.index(step, 1)
+    return _level(trend.times_s[step : edges[here + 1]]) / _level(trend.times_s[edges[here - 1] : step])
+
+
+def _level(times: Sequence[Interval]) -> float:
+    product = 1.0
+    for time in times:
+        product *= time.value ** (1 / len(times))
+    return product
+
+
+def trend_csv(trends: Sequence[Trend]) -> str:
+    """One row a case and run."""
+    return csv_text([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
+
+
+def trend_json(trends: Sequence[Trend], runs: Sequence[str]) -> str:
+    """The runs, oldest first, and the cases with their times and steps."""
+    return json.dumps({"runs": list(runs), "cases": _trend_rows(trends)}, indent=1, ensure_ascii=False)
+
+
+def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
+    return [
+        {
+            "key": trend.case.key,
+            "steps": [{"run": trend.runs[step], "ratio": step_ratio(trend, step)} for step in trend.steps],
+            "times": [
+                {
+                    "run": run, "time_s": time.value, "time_low_s": time.low if time.known else None,
+                    "time_high_s": time.high if time.known else None, "interval": time.kind,
+                    "step": position in trend.steps,
+                }
+                for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
+            ],
+        }
+        for trend in trends
+    ]  # fmt: skip
+
+
+# ── a run against a table ────────────────────────────────────────────────────────────────────────
+def checks_document(checks: Sequence[Check], run: str) -> str:
+    """For people: the verdict, then a row a line of the table of expectations."""
+    counts = Counter(check.verdict for check in checks)
+    verdict = next(verdict for verdict in CHECK_VERDICTS if counts[verdict])
+    found = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in CHECK_VERDICTS if counts[verdict])
+    rows = [
+        [
+            label(check.case),
+            check.verdict,
+            format_rate(check.expected),
+            f"{check.tolerance * 100:g} %",
+            format_rate(check.measured.value) if check.measured else NOTHING,
+            interval_text(check.measured, format_rate) if check.measured else NOTHING,
+            check.note,
+        ]
+        for check in checks
+    ]
+    headers = ["case", "verdict", "expected GB/s", "tolerance", "busbw GB/s", "95 % interval", "note"]
+    align = ["left", "left", "right", "right", "right", "right", "left"]
+    return f"{verdict}: {run}, {len(checks)} expected: {found}\n\n{markdown(rows, headers, align)}"
+
+
+def checks_csv(checks: Sequence[Check]) -> str:
+    """One row a line."""
+    return csv_text(_check_rows(checks))
+
+
+def checks_json(checks: Sequence[Check], run: str) -> str:
+    """All lines."""
+    return json.dumps({"run": run, "checks": _check_rows(checks)}, indent=1, ensure_ascii=False)
+
+
+def _check_rows(checks: Sequence[Check]) -> list[Json]:
+    nothing = {"value": None, "low": None, "high": None, "kind": None}
+    rows = []
+    for check in checks:
+        measured = asdict(check.measured) if check.measured else nothing
+        if check.measured is not None and not check.measured.known:
+            measured |= {"low": None, "high": None}
+        rows.append(
+            {
+                "key": check.case.key,
+                "verdict": check.verdict,
+                "expected_busbw": check.expected,
+                "tolerance": check.tolerance,
+                "busbw": measured["value"],
+                "busbw_low": measured["low"],
+                "busbw_high": measured["high"],
+                "interval": measured["kind"],
+                "note": check.note,
+            }
+        )
+    return rows
+
+
+def csv_text(rows: Sequence[Json]) -> str:
+    """Rows with the same keys as CSV."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,303 @@
+"""report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
+
+In: a `Run`, its summaries and warnings, the plots that exist. Out: text. The page is the same document
+through a Markdown renderer, with the pictures inside, so that one file can be mailed.
+"""
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from bench.conclusions import Analysis, Summary
+from bench.records import Case, Failure, Json, Run
+from bench.report import findings, groups, imported, tables
+from bench.report.labels import dtype_words, label, metric_name, span
+from bench.units import format_bytes, format_rounded_bytes, format_seconds
+
+# Of a large job, the first hosts stand for all; environment.json has each.
+SHOWN_HOSTS = 8
+# File name without suffix → title of what `plots` draws for one run, in the order of the report.
+PICTURES = {
+    "operations": "Time of each operation",
+    "time": "Time against size",
+    "bandwidth": "Bus bandwidth against size",
+    "scaling": "Time against world size",
+    "ranks": "Arrival and duration of each rank",
+    "matrix": "Rate between each two ranks",
+    "modes": "Distribution of the times",
+    "over-time": "Every sample in the order in which it was taken",
+}
+Picture = tuple[str, str]  # (title, file name without suffix)
+# So many tables fill a few screens, and so many sections can still be leafed through; beyond, one table holds all.
+MOST_TABLES, MOST_SECTIONS = 6, 60
+# Operations that a title can name, and notes that somebody will read.
+MOST_NAMED, MOST_NOTES = 4, 200
+COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
+IN_FULL = "Everything about each case is in summary.csv."
+
+
+# Pages of one picture; nobody leafs through more.
+MOST_PAGES = 4
+
+
+def page_name(name: str, number: int) -> str:
+    """File name of a page of a picture, without suffix."""
+    return name if number == 1 else f"{name}-{number}"
+
+
+def pictures_in(folder: Path, titles: Mapping[str, str] = PICTURES, most_pages: int = MOST_PAGES) -> list[Picture]:
+    """The pictures that have been drawn, page by page, in the order of the report.
+
+    titles: file name without suffix → title, of all that may have been drawn.
+    """
+    return [
+        (title if number == 1 else f"{title}, page {number}", page_name(name, number))
+        for name, title in titles.items()
+        for number in range(1, most_pages + 1)
+        if (folder / f"{page_name(name, number)}.png").is_file()
+    ]
+
+
+def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:
+    """The whole report as Markdown; `folder` is the way from the report to the pictures."""
+    summaries, warnings = analysis.summaries, analysis.warnings
+    parts = [
+        f"# {run.manifest.get('name', run.name)}: {_what_in_short(run)}",
+        tables.lines(_head(run, summaries)),
+        "## How far to trust it",
+        tables.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
+        method_line(run, summaries),
+    ]
+    parts += _sections(groups.groups(summaries))
+    parts += findings.sections(analysis)
+    parts += _not_measured(run, summaries)
+    if pictures:
+        parts.append("## Pictures")
+        parts += [f"![{title}]({folder}/{name}.png)" for title, name in pictures]
+    parts.append("How to read this: README.md, section “Reading the report”. How it was obtained: docs/method.md.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
+    """A section for each table; one table for all where there are too many to leaf through."""
+    if len(tables_of) > MOST_SECTIONS:
+        return ["## All cases", COMPACT, tables.compact(tables_of), _all_notes(tables_of), IN_FULL]
+    parts = []
+    for title, members in tables_of:
+        parts += [f"## {title}", tables.lines(groups.notes([s.case for s in members]))]
+        parts += [f"{_time_name(members)} with its 95 % interval:", tables.overview(members)]
+        parts += ["Everything about each case:", tables.details(members)]
+    return parts
+
+
+def _all_notes(tables_of: Sequence[tuple[str, list[Summary]]]) -> str:
+    """What must be known of each operation, once."""
+    found: dict[str, dict[str, bool]] = {}
+    for _, members in tables_of:
+        case = members[0].case
+        for note in groups.notes([case]):
+            found.setdefault(f"{case.op} on {case.backend}", {})[note] = True
+    return tables.lines(
+        [f"**{name}**: {'; '.join(texts)}" for name, texts in found.items()]
+        + groups.rounding([s.case for _, members in tables_of for s in members])
+    )
+
+
+def method_line(run: Run, summaries: Sequence[Summary]) -> str:
+    """One line that says how the numbers came about; it goes with every output."""
+    cases = [s.case for s in summaries]
+    if not cases:
+        return "How measured: nothing was."
+    if run.imported is not None:
+        return imported.method_line(run, summaries)
+    case = cases[0]
+    metrics = " and ".join(dict.fromkeys(map(metric_name, cases)))
+    clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
+    counts = [s.iterations // s.launches for s in summaries if s.launches]
+    n = "–".join(str(count) for count in sorted({min(counts), max(counts)})) if counts else "0"
+    each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
+    launches = "–".join(str(count) for count in sorted({min(each), max(each)}))
+    launches += " launch" if max(each) == 1 else " launches"
+    scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
+    return (
+        f"How measured: {metrics} · {_barrier(run, case)} before each call · {clock} · maximum over ranks, "
+        f"median over {n} iterations, geometric mean over {launches} · "
+        f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · "
+        "what size counts stands with each table, GB = 10⁹ bytes"
+    )
+
+
+def _barrier(run: Run, case: Case) -> str:
+    """Ranks of a job share no memory to meet in (docs/method.md, "The barrier")."""
+    in_job = any("job" in session for session in run.environment)
+    return "barrier over the network" if in_job and case.sync == "barrier" else case.sync
+
+
+def summary_tables(summaries: Sequence[Summary]) -> str:
+    """What the terminal shows: the overview of each group, or one table of all where there are many."""
+    tables_of = groups.groups(summaries)
+    if len(tables_of) > MOST_TABLES:
+        return f"{COMPACT}\n\n{tables.compact(tables_of)}\n\n{_all_notes(tables_of)}"
+    parts = []
+    for title, members in tables_of:
+        parts += [f"### {title}", tables.lines(groups.notes([s.case for s in members]))]
+        parts += ["time [95 % interval]", tables.overview(members)]
+        if any(s.busbw for s in members):
+            parts += ["bus bandwidth, GB/s", tables.bandwidth_overview(members)]
+    return "\n\n".join(parts)
+
+
+def _time_name(members: Sequence[Summary]) -> str:
+    return "Time, as imported," if any(s.imported for s in members) else "Median time"
+
+
+def _what_in_short(run: Run) -> str:
+    operations = sorted({case.op for case in run.plan.cases}) or ["nothing"]
+    named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
+    if run.imported is not None:
+        return f"{named}, imported"
+    return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
+
+
+def _of_the_job(session: Json) -> list[str]:
+    """Who started the processes, and on which hosts; nothing where one process started its ranks itself."""
+    if "job" not in session:
+        return []
+    names = list(dict.fromkeys(str(host.get("hostname")) for host in session["hosts"]))
+    shown = ", ".join(names[:SHOWN_HOSTS]) + (", …" if len(names) > SHOWN_HOSTS else "")
+    hosts = "host" if len(names) == 1 else f"{len(names)} hosts:"
+    return [f"**Started by**: {session['job']['launcher']}, {session['job']['ranks']} ranks on {hosts} {shown}"]
+
+
+def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
+    cases = run.plan.cases
+    session = run.environment[0] if run.environment else {}
+    lines = []
+    if cases:
+        sizes = [case.size_bytes for case in cases if case.size_bytes]
+        worlds = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
+        backends = ", ".join(sorted({case.backend for case in cases}))
+        dtypes = sorted({word for case in cases for word in dtype_words(case)})
+        what = [backends, *dtypes, *([f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"] if sizes else [])]
+        operations = dict.fromkeys(case.op for case in cases)
+        if len(operations) > MOST_NAMED:
+            lines.append(f"**Operations**: {', '.join(operations)}")
+        lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {_launches(run)}")
+    done = sum(1 for s in run.samples if s.failure is None)
+    failed = len(run.samples) - done
+    state = "imported" if run.imported is not None else run.manifest.get("status")
+    took = duration(run.manifest) if run.imported is None else ""
+    lines.append(
+        f"**State**: {state}; {done} of {run.plan.total} measurements good, {failed} failed, "
+        f"{len(run.plan.skips)} cases skipped{took}"
+    )
+    if run.imported is not None:
+        return [*lines, *imported.head(run), f"**Data**: {imported.data(summaries)}"]
+    lines += machine_lines(session)
+    lines.append(f"**Data**: {_verified(summaries)}")
+    timers = [s.timer_s for s in summaries if s.timer_s is not None]
+    if timers:
+        lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
+    return lines
+
+
+def machine_lines(session: Json) -> list[str]:
+    """On which machine, with which software; as much of it as is known."""
+    host: Json = session.get("host", {})
+    cpu = host.get("cpu", {})
+    lines = _of_the_job(session)
+    if host:
+        lines.append(
+            f"**On**: {host.get('hostname')}: {cpu.get('usable_cores')} cores of {cpu.get('model')}, "
+            f"{format_rounded_bytes(host.get('memory_bytes', 0))} of memory, kernel {host.get('kernel')}"
+            + (", in a virtual machine" if cpu.get("hypervisor") == "yes" else "")
+        )
+        for gpu in host.get("gpus", []):
+            lines.append(f"**GPU**: {gpu.get('name')}, driver {gpu.get('driver')}")
+        lines.append(
+            f"**With**: torch {host.get('packages', {}).get('torch')}, Python {host.get('python')}, "
+            f"CollBench {host.get('collbench')} (commit {host.get('commit')})" + _libraries(session)
+        )
+    return lines
+
+
+def _launches(run: Run) -> str:
+    return f"{run.plan.launches} launch{'' if run.plan.launches == 1 else 'es'}"
+
+
+def _verified(summaries: Sequence[Summary]) -> str:
+    wrong = sum(1 for s in summaries for failure in s.failures if failure.kind == "wrong")
+    if wrong:
+        return f"{wrong} measurements gave WRONG results; no number is printed for them"
+    return "every result was verified element by element, before the first and after the last timed call"
+
+
+def _libraries(session: Json) -> str:
+    """The versions of NCCL and MPI that ranks had loaded."""
+    ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
+    found = {"NCCL ": {rank.get("nccl") for rank in ranks}, "": {rank.get("mpi") for rank in ranks}}
+    return "".join(f", {name}{version}" for name, versions in found.items() for version in sorted(versions - {None}))
+
+
+def duration(manifest: Json) -> str:
+    """Such as `; took 62.8 s`; nothing where it is not known."""
+    started, finished = manifest.get("started"), manifest.get("finished")
+    if not started or not finished:
+        return ""
+    return (
+        f"; took {format_seconds((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())}"
+    )
+
+
+def _not_measured(run: Run, summaries: Sequence[Summary]) -> list[str]:
+    parts = []
+    failures: list[tuple[str, int, Failure]] = [
+        (label(s.case), s.launch, s.failure) for s in run.samples if s.failure is not None
+    ]
+    if failures:
+        rows = [
+            [name, str(launch), f.kind, NO_RANK if f.rank is None else str(f.rank), f.text]
+            for name, launch, f in failures
+        ]
+        parts += ["## Failed", tables.markdown(rows, ["case", "launch", "kind", "rank", "what happened"], ["left"] * 5)]
+    if run.plan.skips:
+        rows = [[str(len(cases)), span(cases), reason] for reason, cases in groups.by_reason(run.plan.skips)]
+        parts += ["## Skipped", tables.markdown(rows, ["cases", "which", "why"], ["right", "left", "left"])]
+    noted = [[label(s.case), warning] for s in summaries for warning in s.warnings]
+    if noted:
+        parts += ["## Notes on single cases", tables.markdown(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)]
+    if len(noted) > MOST_NOTES:
+        parts.append(f"And {len(noted) - MOST_NOTES} more: column `warnings` of summary.csv.")
+    return parts
+
+
+NO_RANK = "none"
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 90em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
+table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; }
+table { display: block; overflow-x: auto; }
+th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th { border-bottom: 2px solid #888; }
+tr:hover td { background: #f4f6f8; }
+img { max-width: 100%; border: 1px solid #eee; margin: .5em 0; }
+h2 { margin-top: 2em; border-bottom: 1px solid #ccc; }
+@media print { body { max-width: none; } tr:hover td { background: none; } }
+"""
+
+
+def page(report: str, title: str, pictures: dict[str, Path]) -> str:
+    """The report as one self-contained HTML file. pictures: the address in the report → the file."""
+    from markdown_it import MarkdownIt  # here: only this page needs a renderer
+
+    body = str(MarkdownIt("commonmark", {"html": False}).enable("table").render(report))
+    for address, file in pictures.items():
+        data = base64.b64encode(file.read_bytes()).decode()
+        body = body.replace(f'src="{html.escape(address)}"', f'src="data:image/png;base64,{data}"')
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )

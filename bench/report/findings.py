@@ -1,0 +1,117 @@
+"""What stands out in a run, how its time depends on size, and what a run needs to be more precise, as text.
+
+In: conclusions. Out: Markdown. Computes nothing but layout.
+"""
+
+from collections.abc import Callable, Sequence
+
+from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, Summary
+from bench.report.labels import family, label
+from bench.report.tables import NOTHING, interval_text, lines, markdown
+from bench.units import format_rate, format_rounded_bytes, format_seconds
+
+
+def sections(analysis: Analysis) -> list[str]:
+    """Parts of the report: what stands out, models and bounds; empty where there is nothing to say."""
+    parts = ["## What stands out", diagnosis(analysis.diagnosis)]
+    if analysis.inconsistencies:
+        parts += ["The run contradicts itself:", lines(finding.text for finding in analysis.inconsistencies)]
+    noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
+    if noticed:
+        parts += ["## Outliers", OUTLIERS_EXPLAINED, outliers(noticed)]
+    if analysis.fits:
+        parts += ["## How time depends on size", MODEL_EXPLAINED, models(analysis.fits)]
+    if analysis.bounds:
+        parts += ["No case can exceed these bus bandwidths:", bounds(analysis.bounds)]
+    return parts
+
+
+MODEL_EXPLAINED = (
+    "t = α + size·β, piecewise, least relative squares; r∞ = 1/β and n½ = α/β are those of the largest sizes "
+    "(algorithm bandwidth). With 95 % intervals over launches."
+)
+
+
+OUTLIERS_EXPLAINED = (
+    "Iterations more than 1.5 (far: 3) interquartile ranges above the upper quartile, all of them kept. What was seen "
+    "in the same stretch of time is a likely cause, not a proven one."
+)
+
+
+def outliers(noticed: Sequence[Summary]) -> str:
+    """One row a case, with what was seen beside its outliers."""
+    rows = [
+        [label(s.case), f"{s.outliers} of {s.iterations}", str(s.far_outliers), "; ".join(s.outlier_causes)]
+        for s in noticed
+    ]
+    return markdown(rows, ["case", "outliers", "far", "seen beside them"], ["left", "right", "right", "left"])
+
+
+def diagnosis(found: Diagnosis) -> str:
+    """Findings first, then what could not be told."""
+    named = [f"**{finding.subject}**: {finding.text}" for finding in found.findings]
+    return lines([*named, *found.silent]) or "Nothing was looked for."
+
+
+def models(fits: Sequence[Fit]) -> str:
+    """One row a series of sizes."""
+    rows = [
+        [
+            family(fit.case),
+            str(fit.case.world_size),
+            _with_interval(fit.alpha_s, format_seconds),
+            _with_interval(fit.rate, format_rate),
+            _with_interval(fit.half_size, format_rounded_bytes),
+            format_rounded_bytes(fit.half_size_seen) if fit.half_size_seen else NOTHING,
+            str(len(fit.segments)) if fit.segments else NOTHING,
+            fit.note or f"{fit.worst_residual:.0%}",
+        ]
+        for fit in fits
+    ]
+    headers = ["operation", "ranks", "α", "r∞ GB/s", "n½", "n½ seen", "segments", "worst residual"]
+    return markdown(rows, headers, ["left", *["right"] * 6, "left"])
+
+
+def bounds(found: Sequence[Bound]) -> str:
+    """One row a bound."""
+    rows = [[bound.backend, str(bound.world_size), bound.name, format_rate(bound.busbw)] for bound in found]
+    return markdown(rows, ["backend", "ranks", "bound", "bus bandwidth GB/s"], ["left", "right", "left", "right"])
+
+
+def needs(found: Sequence[Need], precision: float) -> str:
+    """What a run like the pilot would have to be, case by case and in all."""
+    rows = [
+        [
+            label(need.case),
+            str(need.launches) if need.launches else NOTHING,
+            str(need.iterations) if need.iterations else NOTHING,
+            format_seconds(need.seconds) if need.seconds else NOTHING,
+            need.note,
+        ]
+        for need in found
+    ]
+    table = markdown(
+        rows, ["case", "launches", "iterations each", "takes", ""], ["left", "right", "right", "right", "left"]
+    )
+    known = [need for need in found if need.launches and need.seconds]
+    if not known:
+        return table
+    most = max(need.launches or 0 for need in known)
+    total = sum(need.seconds or 0.0 for need in known)
+    settings = f"launches: {most}, sampling: {{iterations: {max(need.iterations or 0 for need in known)}}}"
+    return (
+        f"{table}\n\nFor ±{precision:.0%} over launches: {format_seconds(total)} if each case gets what it needs; "
+        f"with one setting for all ({settings}) {format_seconds(_uniform_s(known, most))}.\n"
+        f"A budget spends where it is needed: budget: {format_seconds(1.3 * total).replace(' ', '')}"
+    )
+
+
+def _uniform_s(known: Sequence[Need], launches: int) -> float:
+    """All cases with as many launches as the one that needs most."""
+    return sum((need.seconds or 0.0) / (need.launches or 1) * launches for need in known)
+
+
+def _with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
+    if interval is None:
+        return NOTHING
+    return f"{text(interval.value)} {interval_text(interval, text)}" if interval.known else text(interval.value)

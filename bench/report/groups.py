@@ -1,0 +1,104 @@
+"""What belongs together: summaries in a table and in a row of it, skips under a reason; and what explains a table.
+
+In: summaries, cases, skips. Out: groups with titles, rows, sentences. Computes no number and lays nothing out.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from bench.backends import BACKENDS
+from bench.conclusions import Summary
+from bench.dtypes import dtype_named
+from bench.operations import OPERATIONS, ranks_together
+from bench.records import Case, Skip
+from bench.report.labels import attributes, size_text
+from bench.units import format_bytes
+
+# Sizes below this are written out in bytes anyway, and nobody wonders about them.
+SMALLEST_ROUND = 1024
+# Different rounded sizes that a sentence names; the tables have them all.
+MOST_NAMED = 3
+
+
+def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
+    """Summaries that belong into one table, with its title; everything but size and ranks is the same in it."""
+    return [(name, list(members)) for name, members in groupby(summaries, key=lambda summary: title(summary.case))]
+
+
+def title(case: Case) -> str:
+    """Such as `all_reduce on gloo (float32, sum, in place, isolated, rotate buffers)`."""
+    words = attributes(case)
+    op, backend = words.pop("op"), words.pop("backend")
+    return f"{op} on {backend} ({', '.join(words.values())})"
+
+
+def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
+    """Cases that differ in size and ranks only, row by row, by ascending size.
+
+    Sizes that were asked for as one and rounded down to shares of another number of ranks each are one row.
+    """
+    rows: list[list[Case]] = []
+    for case in sorted(cases, key=lambda case: (case.size_bytes, case.world_size)):
+        if rows and _one_size([*rows[-1], case]):
+            rows[-1].append(case)
+        else:
+            rows.append([case])
+    return rows
+
+
+def row_name(row: Sequence[Case]) -> str:
+    """The size of a row: `4 KiB`, or `≤ 4 KiB` where some of it were rounded down."""
+    sizes = {case.size_bytes for case in row}
+    return ("≤ " if len(sizes) > 1 else "") + size_text(max(sizes))
+
+
+def _one_size(cases: Sequence[Case]) -> bool:
+    """Whether these can come from one size that was asked for: it is at least the largest, by less than each's unit."""
+    largest = max(case.size_bytes for case in cases)
+    if all(case.size_bytes == largest for case in cases):
+        return True
+    distinct = len({case.world_size for case in cases}) == len(cases)
+    return distinct and all(largest - case.size_bytes < _unit(case) for case in cases)
+
+
+def _unit(case: Case) -> int:
+    """Bytes that a size must be a multiple of."""
+    return OPERATIONS[case.op].pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize
+
+
+def notes(cases: Sequence[Case]) -> list[str]:
+    """What must be known to read a table: what its size counts, how the backend does it, what is not published."""
+    first = cases[0]
+    operation, backend = OPERATIONS[first.op], BACKENDS[first.backend]
+    found = [f"size: {operation.size_means}"] if operation.sized else ["no data is moved, so there is no size"]
+    if first.op in backend.peculiar:
+        found.append(f"{backend.name} here: {backend.peculiar[first.op]}")
+    if first.oversubscribed:
+        found.append("no bandwidth: several ranks share a GPU, and such a number would be taken for the GPU's")
+    return [*found, *rounding(cases)]
+
+
+def rounding(cases: Sequence[Case]) -> list[str]:
+    """A sentence on sizes that are no round numbers because shares must be equal and whole; none if all are round."""
+    odd = {(case.size_bytes, ranks_together(case)) for case in cases if _rounded(case)}
+    if not odd:
+        return []
+    ordered = sorted(odd)
+    named = ", ".join(f"{format_bytes(size)} for {n} ranks" for size, n in ordered[:MOST_NAMED])
+    more = f" and {len(ordered) - MOST_NAMED} more" if len(ordered) > MOST_NAMED else ""
+    return [f"sizes are rounded down to whole equal shares, as in nccl-tests: {named}{more}"]
+
+
+def _rounded(case: Case) -> bool:
+    size = case.size_bytes
+    return (
+        _unit(case) > dtype_named(case.dtype).itemsize and size >= SMALLEST_ROUND and bool(size % 1024 and size % 1000)
+    )
+
+
+def by_reason(skips: Sequence[Skip]) -> list[tuple[str, list[Case]]]:
+    """What is not measured, by backend and reason, in the order of the plan."""
+    found: dict[tuple[str, str], list[Case]] = {}
+    for skip in skips:
+        found.setdefault((skip.reason, skip.case.backend), []).append(skip.case)
+    return [(reason, cases) for (reason, _), cases in found.items()]

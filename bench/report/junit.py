@@ -1,0 +1,100 @@
+"""Verdicts as JUnit XML, which every continuous-integration service shows: a test case a measured case.
+
+In: a `Comparison` or `Check` values. Out: XML text. SLOWER and FAIL are failures, INCONCLUSIVE is skipped in a
+comparison; in a check, which is a gate, it is a failure too. A case that failed to be measured is an error.
+Reads no XML.
+"""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+
+from bench.conclusions import Change, Check, Comparison, Interval
+from bench.records import Case
+from bench.report.comparison import Judged, headline
+from bench.report.tables import interval_text
+from bench.units import format_rate, format_seconds
+
+
+def of_comparison(result: Comparison) -> str:
+    """One suite: every common case, and what was measured before and failed after."""
+    cases = [(_class(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
+    broken = [(_class(case), case.key, "measured before, failed after") for case in result.broken]
+    return of_verdicts(result.before, result.after, cases, broken, [headline(result), *result.warnings])
+
+
+def of_verdicts(
+    before: str,
+    after: str,
+    cases: Iterable[tuple[str, str, str, str]],
+    broken: Iterable[tuple[str, str, str]],
+    said: Sequence[str],
+) -> str:
+    """One suite of two runs. cases: class, name, verdict and sentence of each; broken: class, name and sentence."""
+    suite = ET.Element("testsuite", name=f"{before} → {after}")
+    for where, name, verdict, sentence in cases:
+        case = _case(suite, where, name)
+        if verdict == "SLOWER":
+            _say(case, "failure", sentence)
+        elif verdict == "INCONCLUSIVE":
+            _say(case, "skipped", sentence)
+        else:
+            ET.SubElement(case, "system-out").text = sentence
+    for where, name, sentence in broken:
+        _say(_case(suite, where, name), "error", sentence)
+    ET.SubElement(suite, "system-out").text = "\n".join(said)
+    return _text(suite)
+
+
+def of_checks(checks: Sequence[Check], run: str) -> str:
+    """One suite: a test case a line of the table of expectations."""
+    suite = ET.Element("testsuite", name=run)
+    for check in checks:
+        case = _case(suite, _class(check.case), check.case.key)
+        measured = check.measured
+        seen = (
+            f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
+        )
+        wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
+        text = f"{check.verdict}: busbw {seen}, expected {wanted}" + (f"; {check.note}" if check.note else "")
+        if check.verdict == "PASS":
+            ET.SubElement(case, "system-out").text = text
+        else:
+            _say(case, "error" if check.verdict == "MISSING" else "failure", text)
+    return _text(suite)
+
+
+def _sentence(change: Change) -> str:
+    return change_sentence(change.before, change.after, change, change.note)
+
+
+def change_sentence(before: Interval, after: Interval, change: Judged, note: str) -> str:
+    """Verdict, times, ratio with its interval, and what is to be known of it."""
+    ratio = change.ratio
+    text = (
+        f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}, "
+        f"ratio {ratio.value:.3f} {interval_text(ratio, '{:.3f}'.format)}"
+    )
+    more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
+    return "; ".join(filter(None, [text, more, note]))
+
+
+def _class(case: Case) -> str:
+    return f"{case.op}.{case.backend}"
+
+
+def _case(suite: ET.Element, where: str, name: str) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname=where, name=name)
+
+
+def _say(case: ET.Element, kind: str, text: str) -> None:
+    ET.SubElement(case, kind, message=text)
+
+
+def _text(suite: ET.Element) -> str:
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    for plural, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(plural, str(len(suite.findall(f"testcase/{kind}"))))
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    ET.indent(suites)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"

@@ -1,0 +1,230 @@
+"""Plans, runs and tables of what exists, as text for a terminal. Loads no pandas: these verbs answer at once."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.backends import BACKENDS, lack
+from bench.conclusions import Simulation
+from bench.footprint import buffer_bytes
+from bench.operations import OPERATIONS, Operation
+from bench.plan import estimate_s
+from bench.records import Case, Json, Plan
+from bench.report import groups
+from bench.report.labels import PLACES, dtype_words, extras, span, variety
+from bench.stamps import bounded
+from bench.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+
+# Bus factor at 4 ranks → its formula.
+FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
+
+
+def plan(plan: Plan) -> str:
+    """What a run would do: cases, memory, skips, and how long it takes."""
+    headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
+    s = plan.sampling
+    count = (
+        f"{s.iterations} iterations each"
+        if s.iterations
+        else f"until ±{s.relative_error:.0%}, {format_seconds(s.seconds_per_case)} or {s.max_iterations} iterations"
+    )
+    bound = "about" if s.iterations else "at most about"
+    rows = _rows(plan)
+    lines = [
+        tabulate(rows, headers, tablefmt="simple", disable_numparse=True) if rows else "nothing can be measured here",
+        "",
+        f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements, {count}; seed {plan.seed}",
+        f"takes {bound} {format_seconds(estimate_s(plan))}",
+    ]
+    lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
+    lines += [f"note: {note}" for note in groups.rounding(plan.cases)]
+    if plan.budget_s is not None:
+        lines.append("of that, what these launches leave buys further ones for the cases with the widest intervals")
+    if plan.skips:
+        lines += ["", f"{len(plan.skips)} cases are skipped:"]
+        lines += [
+            f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{span(cases)}"
+            for reason, cases in groups.by_reason(plan.skips)
+        ]
+    if plan.faults:
+        lines += ["", *(f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.faults)]
+    return "\n".join(lines)
+
+
+def _rows(plan: Plan) -> list[list[str]]:
+    """A row for what has the same ranks and sizes: an operation, or several if they differ in nothing else."""
+    kinds: dict[tuple[str, str], dict[str, list[Case]]] = {}
+    for case in plan.cases:
+        words = " ".join([*dtype_words(case), *extras(case)])
+        kinds.setdefault((case.op, case.backend), {}).setdefault(words, []).append(case)
+    rows = []
+    for (op, backend), hows in kinds.items():
+        alike: dict[frozenset[tuple[int, str]], list[list[Case]]] = {}
+        for cases in hows.values():
+            alike.setdefault(_reach(cases), []).append(cases)
+        for reach, several in alike.items():
+            cases = [case for members in several for case in members]
+            sizes = [groups.row_name(row) for row in groups.size_rows(several[0])]
+            memory = max(buffer_bytes(case, plan.pool_bytes) for case in cases)
+            ranks = ", ".join(str(n) for n in sorted({n for n, _ in reach}))
+            ends = " – ".join(dict.fromkeys([sizes[0], sizes[-1]]))
+            data = " · ".join(variety(cases)) or "-"
+            rows.append([op, backend, data, ranks, str(len(sizes)), ends, str(len(cases)), _memory(memory)])
+    return rows
+
+
+def _reach(cases: Sequence[Case]) -> frozenset[tuple[int, str]]:
+    """World sizes and sizes, such that what was rounded by another unit still counts as the same."""
+    rows = groups.size_rows(cases)
+    return frozenset((case.world_size, groups.row_name(row)) for row in rows for case in row)
+
+
+def _memory(size_bytes: int) -> str:
+    return format_rounded_bytes(size_bytes) if size_bytes else "-"
+
+
+def simulation(found: Simulation) -> str:
+    """What a dry run checked: a line for each kind of case, what does not fit, what was left out, what it cost."""
+    rows = [
+        [
+            one.case.op,
+            one.case.backend,
+            " ".join([*dtype_words(one.case), *extras(one.case)]) or "-",
+            one.cases,
+            one.calls,
+            format_rounded_bytes(one.buffer_bytes),
+            format_seconds(one.build_s),
+            "-" if one.call_s is None else format_seconds(one.call_s),
+            f"{len(one.misfits)} misfits" if one.misfits else "fits",
+        ]
+        for one in found.rehearsals
+    ]
+    headers = ["operation", "backend", "data", "sizes", "calls", "buffers a rank", "to build", "a call", ""]
+    calls, cases = (sum(getattr(one, what) for one in found.rehearsals) for what in ("calls", "cases"))
+    wrong = sum(len(one.misfits) for one in found.rehearsals)
+    who = f"rank{'s' if len(found.ranks) > 1 else ''} {', '.join(map(str, found.ranks))}"
+    lines = [
+        tabulate(rows, headers, tablefmt="simple") if rows else "nothing can be measured at this world size",
+        "",
+        f"on paper, as {who} of {found.world_size}: {calls} calls of {cases} cases against the table of operations, "
+        f"{wrong or 'none'} that {'does' if wrong == 1 else 'do'} not fit; nothing was sent and no data were checked",
+        f"took {format_seconds(found.wall_s)} in all and {format_rounded_bytes(found.peak_rss_bytes)}; “a call” is "
+        "what a small one costs in Python and torch, with the fake group's own copies",
+    ]
+    if any(one.call_s is None for one in found.rehearsals):
+        lines.append("“-”: of Python objects the calls are built, of at most 1 MiB, and not made")
+    if found.most_iterations is not None:
+        lines.append(f"at {found.world_size} ranks at most {found.most_iterations} iterations are kept")
+    lines += [f"  {one.case.op}: {text}" for one in found.rehearsals for text in one.misfits]
+    reasons = Counter((skip.case.op, skip.case.backend, skip.reason) for skip in found.skips)
+    if reasons:
+        lines += ["", f"{len(found.skips)} cases are skipped:"]
+        lines += [f"  {op} on {backend}: {count} × {reason}" for (op, backend, reason), count in reasons.items()]
+    return "\n".join(lines)
+
+
+def runs(folders: Iterable[tuple[Path, Json]]) -> str:
+    """One line a run: name, when, status, measurements, headline."""
+    rows = [
+        [path.name, str(manifest.get("started", ""))[:16].replace("T", " "), manifest.get("status"), *_headline(path)]
+        for path, manifest in folders
+    ]
+    return tabulate(rows, ["run", "started (UTC)", "status", "cases", "best bus bandwidth"], tablefmt="simple")
+
+
+def _headline(path: Path) -> tuple[str, str]:
+    """Number of measured cases and the best bandwidth, from the summary that the last report left."""
+    try:
+        with (path / "summary.csv").open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("time_s")]
+    except OSError:
+        return "-", "no report yet"
+    best = max(rows, key=lambda row: float(row.get("busbw") or 0), default=None)
+    if best is None:
+        return "0", "-"
+    ranks, size = best["world_size"], format_bytes(int(best["size_bytes"]))
+    rate = format_rate(float(best.get("busbw") or 0))
+    return str(len(rows)), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks} ranks, {size}"
+
+
+def operations() -> str:
+    """The table of collectives, and what backends lack of them beyond what they lack of all."""
+    rows = [
+        [op.name, op.size_means if op.sized else "-", _factor(op), _placements(op), _takes(op)]
+        for op in OPERATIONS.values()
+    ]
+    table = tabulate(rows, ["operation", "size is", "bus factor", "placements", "takes"], tablefmt="simple")
+    able = list(BACKENDS)
+    lacks = [[op, *(_lacks(op, name) for name in able)] for op in OPERATIONS]
+    lacks = [row for row in lacks if any(text != "" for text in row[1:])]
+    return "\n".join(
+        [
+            table,
+            "",
+            "What a backend lacks of single operations (what it lacks of all: list backends):",
+            "",
+            tabulate(lacks, ["operation", *able], tablefmt="simple"),
+        ]
+    )
+
+
+def _factor(operation: Operation) -> str:
+    """busbw / algbw as a formula; of one that is not in the table, its value at 4 ranks."""
+    if operation.bus_factor is None:
+        return "-"
+    value = operation.bus_factor(4)
+    return FACTORS.get(value, f"{value:g} at n = 4")
+
+
+def _placements(operation: Operation) -> str:
+    return ", ".join(operation.placements) if operation.typed else "-"
+
+
+def _takes(operation: Operation) -> str:
+    """What of a configuration makes further cases of it."""
+    takes = {"reduce op": operation.reduces, "root": operation.rooted, "async": "async" in operation.calls}
+    return ", ".join(name for name, has in takes.items() if has) or "-"
+
+
+def _lacks(op: str, backend: str) -> str:
+    """What of this operation the backend lacks, in words; empty if nothing but what it lacks everywhere."""
+    table, operation = BACKENDS[backend], OPERATIONS[op]
+    if op in table.operations_lacking:
+        return table.operations_lacking[op]
+    found = [f"no {', '.join(sorted(table.lacking_in[op]))}"] if op in table.lacking_in else []
+    for place in operation.placements:
+        usual = operation.placements[0] == place
+        if not usual and lack(Case(op, backend, 2, "float32", 2**20, placement=place)) is not None:
+            found.append(f"not {PLACES[place]}")
+    return "; ".join(found)
+
+
+def backends(missing: dict[str, str]) -> str:
+    """The table of backends, whether they can be used here, and what they lack."""
+    rows = [[b.name, b.device, b.description, missing.get(b.name, "yes")] for b in BACKENDS.values()]
+    table = tabulate(rows, ["backend", "device", "what it is", "usable here"], tablefmt="simple")
+    lacks = [
+        [b.name, _names(b.dtypes_lacking), _names(b.dtypes_not_reduced), _names(b.reduce_ops_lacking),
+         _names(b.operations_lacking)]
+        for b in BACKENDS.values()
+    ]  # fmt: skip
+    headers = ["backend", "dtypes lacking", "copied, not reduced", "reduce ops lacking", "operations lacking"]
+    return f"{table}\n\n{tabulate(lacks, headers, tablefmt='simple')}"
+
+
+def _names(found: Iterable[str]) -> str:
+    return ", ".join(sorted(found)) or "-"
+
+
+def configs(files: Sequence[Path]) -> str:
+    """Configuration files with the first line of their comment."""
+    return tabulate([[str(path), _purpose(path)] for path in files], ["file", "what it is for"], tablefmt="simple")
+
+
+def _purpose(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comments = [line.lstrip("# ") for line in lines if line.startswith("#") and "yaml-language-server" not in line]
+    return comments[0] if comments else ""

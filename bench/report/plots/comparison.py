@@ -1,0 +1,221 @@
+"""Pictures of runs against each other: what changed between two, and how times went over many.
+
+In: a `Comparison` or `Trend` values. Out: PNG and SVG. Verdicts differ by colour *and* by marker, decided ones are
+filled and undecided ones hollow, so that they survive black and white. Every interval is drawn.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from bench.conclusions import Change, Comparison, Trend
+from bench.records import Case, case_order
+from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline, step_ratio
+from bench.report.labels import dtype_words, extras, label, ranks_text, size_text
+from bench.report.plots.plot_style import COLOURS, STYLE, save, tick
+
+C = TypeVar("C", bound=Judged)
+GREY = "#666666"
+# Verdict → colour and marker: the triangles point to where the time went.
+LOOKS = {
+    "SLOWER": (COLOURS[1], ">"),
+    "FASTER": (COLOURS[0], "<"),
+    "SAME": (COLOURS[2], "s"),
+    "INCONCLUSIVE": (GREY, "o"),
+}
+# More rows than this cannot be read on a page; the table has them all.
+MOST_ROWS = 60
+MOST_TRENDS = 12
+# Round ratios that an axis may show; those that fall into the picture and are far enough apart are taken.
+RATIOS = (
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 1,
+    1.03, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2, 3, 5, 10, 20, 50, 100,
+)  # fmt: skip
+# Share of the axis that two labels need between them.
+APART = 0.055
+
+
+def draw_comparison(result: Comparison, folder: Path) -> Path:
+    """The ratio of each common case with its interval. Returns the PNG's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with rc_context(STYLE):
+        save(_comparison(result), folder / "comparison")
+    return folder / "comparison.png"
+
+
+def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Path:
+    """The times of each case over the runs, oldest first. Returns the PNG's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with rc_context(STYLE):
+        save(_trends(trends, runs), folder / "trend")
+    return folder / "trend.png"
+
+
+# ── two runs ─────────────────────────────────────────────────────────────────────────────────────
+def _comparison(result: Comparison) -> Figure:
+    shown = _shown(result.changes)
+    figure = Figure(figsize=(9, 2.2 + 0.28 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    ratio_rows(axes, shown, [label(change.case) for change in shown], result.min_change)
+    ratio_axis(axes)
+    axes.set_xlabel("time after / time before (log scale); bars: 95 % intervals")
+    figure.suptitle(
+        f"Did it change?  {result.before}  →  {result.after}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5
+    )
+    directions(axes)
+    verdict_legend(figure, result, len(result.changes) - len(shown))
+    return figure
+
+
+def _shown(changes: Sequence[Change]) -> list[Change]:
+    """All, or those that stand out; in the order of the tables."""
+    return sorted(standing_out(changes), key=lambda change: case_order(change.case))
+
+
+def standing_out(changes: Sequence[C]) -> list[C]:
+    """So many as can be read: those that changed, and then the largest ratios."""
+    weight: Callable[[C], float] = lambda change: max(change.ratio.value, 1 / change.ratio.value)  # noqa: E731
+    return sorted(changes, key=lambda change: (VERDICTS.index(change.verdict), -weight(change)))[:MOST_ROWS]
+
+
+def ratio_rows(axes: Axes, changes: Sequence[Judged], names: Sequence[str], min_change: float) -> None:
+    """A row a change, the first on top; grey: what is too small to matter."""
+    limit = 1 + min_change
+    axes.axvspan(1 / limit, limit, color="#000000", alpha=0.08, linewidth=0)
+    axes.axvline(1, color="black", linewidth=1)
+    for y, change in enumerate(reversed(changes)):
+        _row(axes, y, change)
+    axes.set_yticks(range(len(changes)), list(reversed(names)), fontsize=8)
+    axes.set_ylim(-0.7, len(changes) - 0.3)
+    axes.grid(visible=False, axis="y")
+
+
+def directions(axes: Axes) -> None:
+    """Above the axes, what lies to which side of 1."""
+    for text, side, shift in (("← faster", "right", -10), ("slower →", "left", 10)):
+        axes.annotate(
+            text, (1, 1), xycoords=axes.get_xaxis_transform(), xytext=(shift, 5), textcoords="offset points", ha=side
+        )
+
+
+def _row(axes: Axes, y: int, change: Judged) -> None:
+    colour, marker = LOOKS[change.verdict]
+    decided = change.verdict != "INCONCLUSIVE"
+    ratio = change.ratio
+    axes.plot(
+        [ratio.low, ratio.high], [y, y], color=colour, linewidth=2 if decided else 1, linestyle="-" if decided else "--"
+    )
+    axes.plot([ratio.value], [y], marker, color=colour, markerfacecolor=colour if decided else "white", markersize=7)
+
+
+def ratio_axis(axes: Axes) -> None:
+    """A logarithmic axis of ratios with round labels that do not touch."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    low, high = min(low, 0.88), max(high, 1.14)
+    axes.set_xlim(low, high)
+    span = math.log(high / low)
+    ticks = [1.0]
+    for ratio in sorted(RATIOS, key=lambda r: abs(math.log(r))):
+        if low <= ratio <= high and all(abs(math.log(ratio / other)) > APART * span for other in ticks):
+            ticks.append(ratio)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int) -> None:
+    """The verdicts that are there, and how many rows are not."""
+    present = {change.verdict for change in result.changes}
+    handles: list[Line2D | Patch] = []
+    for verdict in VERDICTS:
+        colour, marker = LOOKS[verdict]
+        face = "white" if verdict == "INCONCLUSIVE" else colour
+        if verdict in present:
+            handles.append(Line2D([], [], color=colour, marker=marker, markerfacecolor=face, label=verdict.lower()))
+    handles.append(Patch(color="#000000", alpha=0.08, label=f"too small to matter (±{result.min_change * 100:g} %)"))
+    if left_out:
+        handles.append(Line2D([], [], linestyle="", label=f"and {left_out} more: see the table"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
+
+
+# ── many runs ────────────────────────────────────────────────────────────────────────────────────
+def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
+    """Small multiples, those with the largest steps first where not all can be shown."""
+    largest = sorted(trends, key=lambda trend: -_largest_step(trend))[:MOST_TRENDS]
+    shown = sorted(largest, key=lambda trend: case_order(trend.case))
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = Figure(figsize=(3.6 * columns + 0.6, 2.3 * rows + 1.2), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, trend in zip(grid.flat, shown, strict=False):
+        _one_trend(axes, trend, runs)
+    for axes in list(grid.flat)[len(shown) - columns : len(shown)]:
+        axes.set_xlabel("run, oldest first, as in the table", fontsize=8.5)
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.set_visible(False)
+    changed = sum(bool(trend.steps) for trend in trends)
+    figure.suptitle(
+        f"Since when is it so?  {changed} of {len(trends)} cases changed level over {len(runs)} runs",
+        x=0.01, ha="left", fontsize=11,
+    )  # fmt: skip
+    figure.supylabel("time of one operation (median)", fontsize=9)
+    handles = [
+        Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
+        Line2D([], [], color="black", linewidth=2, alpha=0.5, label="level"),
+        Line2D([], [], color=COLOURS[1], linestyle="--", label="from here on another level"),
+    ]
+    if len(trends) > len(shown):
+        handles.append(Line2D([], [], linestyle="", label=f"and {len(trends) - len(shown)} more cases: see the table"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns + 1), fontsize=9)
+    return figure
+
+
+def _largest_step(trend: Trend) -> float:
+    return max((abs(math.log(step_ratio(trend, step))) for step in trend.steps), default=0.0)
+
+
+def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
+    x = [runs.index(name) + 1 for name in trend.runs]
+    values = [time.value for time in trend.times_s]
+    shown = [t if t.known else replace(t, low=math.nan, high=math.nan) for t in trend.times_s]
+    bars = [[t.value - t.low for t in shown], [t.high - t.value for t in shown]]
+    axes.errorbar(x, values, yerr=bars, fmt="o", color=COLOURS[0], markersize=4, capsize=2, linewidth=1)
+    edges = [0, *trend.steps, len(x)]
+    for first, end in pairwise(edges):
+        level = math.exp(sum(map(math.log, values[first:end])) / (end - first))
+        axes.plot([x[first] - 0.4, x[end - 1] + 0.4], [level, level], color="black", linewidth=2, alpha=0.5)
+    for step in trend.steps:
+        place = (x[step - 1] + x[step]) / 2
+        axes.axvline(place, color=COLOURS[1], linestyle="--", linewidth=1.2)
+        text = f"{step_ratio(trend, step) - 1:+.0%}".replace("%", " %")
+        axes.annotate(
+            text,
+            (place, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -10),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    # From nothing, or from where the times are: whichever still shows the intervals and does not magnify noise.
+    axes.set_ylim(0, 1.15 * max(min(max(time.high for time in trend.times_s), 2 * max(values)), max(values)))
+    axes.set_xlim(0.4, len(runs) + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axes.set_title(_two_lines(trend.case), fontsize=8.5)
+
+
+def _two_lines(case: Case) -> str:
+    more = [*dtype_words(case), ranks_text(case.world_size), *extras(case)]
+    return f"{case.op} · {case.backend} · {size_text(case.size_bytes)}\n{' · '.join(more)}"

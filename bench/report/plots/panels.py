@@ -1,0 +1,239 @@
+"""Small multiples: which lines go into which panel, what panels have in common, and the pages that they fill.
+
+In: summaries. Out: `Panel`s with their lines, and figures with a set of axes for each, not yet drawn into. A panel is
+one operation on one backend by one metric; what else differs are its lines, up to MOST_SERIES. What the panels of a
+page have in common stands once, above them; each metric begins a new page.
+"""
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.conclusions import Summary
+from bench.records import Run
+from bench.report.document import MOST_PAGES
+from bench.report.labels import Words, attributes, common_words, in_words, said, telling
+from bench.report.plots.plot_style import COLOURS, MOST_SERIES
+
+# Four by six: more would be smaller than a thumbnail.
+PANELS_A_PAGE = 24
+# Panels → columns, and width and height of one panel in inches. One alone is as large as any other picture.
+GRIDS = ((2, 2, 4.2, 2.6), (3, 3, 3.1, 2.3), (4, 2, 4.2, 2.3), (9, 3, 3.1, 1.8), (PANELS_A_PAGE, 4, 2.45, 1.4))
+# Inches around the panels: tick labels and axis label, the axis label below, one line of a title, one of a legend.
+LEFT, RIGHT, BELOW, TITLE_LINE, LEGEND_LINE = 0.85, 0.15, 0.6, 0.2, 0.22
+# Inches between panels; above each is its title.
+GAP_WIDE, GAP_HIGH = 0.15, 0.42
+# Entries that a legend below all panels has room for; with more, each panel has its own.
+MOST_SHARED = 2 * len(COLOURS)
+# The order in which metrics follow each other; others behind them.
+METRICS = ("isolated", "pipelined", "graph")
+# Characters in a line of a title above all; in one above a panel, for each inch of its width.
+WIDE, NARROW = 112, 13
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Summaries that are joined by a line."""
+
+    name: str
+    members: list[Summary]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """words: what all its lines have in common. title: what of it is to be said."""
+
+    words: Words
+    lines: list[Line]
+    title: str = ""
+
+
+@dataclass(slots=True)
+class Page:
+    """A figure, and its axes with the panel that goes into each. extra: further lines of the legend."""
+
+    figure: Figure
+    places: list[tuple[Axes, Panel]]
+    styles: dict[str, int] | None
+    extra: list[str] = field(default_factory=list)
+
+    def styled(self, panel: Panel) -> list[tuple[int, Line]]:
+        """Lines with their colour and marker: the same for a name everywhere, where there are colours enough."""
+        numbered = enumerate(panel.lines)
+        return [(number if self.styles is None else self.styles[line.name], line) for number, line in numbered]
+
+
+# ── what goes where ──────────────────────────────────────────────────────────────────────────────
+def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[Line]]) -> list[Panel]:
+    """Panels in the order of the tables, metric by metric.
+
+    split: makes the lines of summaries that differ in size and ranks only.
+    """
+    together: dict[tuple[str, ...], dict[tuple[str, ...], list[Summary]]] = {}
+    for summary in sorted(summaries, key=lambda s: metric_order(s.case.metric)):
+        words = attributes(summary.case)
+        base = (words["op"], words["backend"], words["metric"])
+        together.setdefault(base, {}).setdefault(tuple(words.values()), []).append(summary)
+    found = []
+    for families in together.values():
+        for chunk in _chunks([(attributes(members[0].case), split(members)) for members in families.values()]):
+            found.append(_panel(chunk))
+    return found
+
+
+def metric_order(metric: str) -> int:
+    """Its place among the metrics."""
+    return METRICS.index(metric) if metric in METRICS else len(METRICS)
+
+
+def _chunks(families: Iterable[tuple[Words, list[Line]]]) -> list[list[tuple[Words, Line]]]:
+    """Lines with the words of their family, as many together as can be told apart; families stay whole if they can."""
+    chunks: list[list[tuple[Words, Line]]] = []
+    for words, lines in families:
+        for part in (lines[start : start + MOST_SERIES] for start in range(0, len(lines), MOST_SERIES)):
+            if not chunks or len(chunks[-1]) + len(part) > MOST_SERIES:
+                chunks.append([])
+            chunks[-1] += [(words, line) for line in part]
+    return chunks
+
+
+def _panel(chunk: Sequence[tuple[Words, Line]]) -> Panel:
+    common = common_words([words for words, _ in chunk])
+    lines = []
+    for words, line in chunk:
+        own = [word for name, word in words.items() if name not in common]
+        lines.append(Line(", ".join([*own, *filter(None, [line.name])]), line.members))
+    return Panel(common, lines)
+
+
+# ── pages ────────────────────────────────────────────────────────────────────────────────────────
+def pages(question: str, run: Run, found: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
+    """Figures for all panels, with titles; the last one says what is left out, and how many panels did not fit."""
+    must = telling(s.case for panel in found for line in panel.lines for s in line.members)
+    spoken = [replace(panel, words=said(panel.words, _op(panel), must)) for panel in found]
+    parts: list[list[Panel]] = []
+    for _, alike in groupby(spoken, key=lambda panel: panel.words["metric"]):
+        of_one = list(alike)
+        count = math.ceil(len(of_one) / PANELS_A_PAGE)
+        a_page = math.ceil(len(of_one) / count) if count <= MOST_PAGES else PANELS_A_PAGE
+        parts += [of_one[start : start + a_page] for start in range(0, len(of_one), a_page)]
+    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
+    shown = parts[:MOST_PAGES]
+    made = []
+    for number, part in enumerate(shown, start=1):
+        place = f" ({number} of {len(shown)})" if len(shown) > 1 else ""
+        made.append(_page(f"{question}{place}", f"{launches}; {marks}", part))
+    missing = sum(map(len, parts[MOST_PAGES:]))
+    if made:
+        made[-1].extra += [*left_out, *([f"and {missing} more panels: see the tables"] if missing else [])]
+    return made
+
+
+def _op(panel: Panel) -> str:
+    return panel.words["op"]
+
+
+def wrapped(text: str, width: int) -> str:
+    """In lines of at most so many characters."""
+    return "\n".join(textwrap.wrap(text, width, break_long_words=False)) or text
+
+
+def _page(question: str, what: str, part: Sequence[Panel]) -> Page:
+    common = common_words([panel.words for panel in part])
+    head = f"{question}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
+    styles = _styles(part)
+    if len(part) == 1:
+        figure = Figure(figsize=(8.5, 4.8), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(head, fontsize=10.5)
+        return Page(figure, [(axes, part[0])], styles)
+    figure, grid = _grid(len(part), TITLE_LINE * (1 + head.count("\n")) + GAP_HIGH)
+    figure.suptitle(head, x=0.01, y=1 - 0.08 / figure.get_figheight(), ha="left", va="top", fontsize=10.5)
+    columns, width = grid.shape[1], grid[0][0].get_position().width * figure.get_figwidth()
+    for axes, panel in zip(grid.flat, part, strict=False):
+        own = {name: word for name, word in panel.words.items() if name not in common}
+        axes.set_title(wrapped(", ".join(in_words(own)), int(NARROW * width)), fontsize=8.5)
+        axes.tick_params(labelsize=8)
+    for number in range(len(part), grid.size):
+        grid.flat[number].set_visible(False)
+        grid.flat[number - columns].tick_params(labelbottom=True)  # now the lowest of its column
+    return Page(figure, list(zip(grid.flat, part, strict=False)), styles)
+
+
+def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
+    """A number for each name of a line; None where there are too many, or two in one panel would look alike."""
+    names = list(dict.fromkeys(line.name for panel in part for line in panel.lines))
+    styles = {name: number for number, name in enumerate(names)}
+    alike = any(len({styles[line.name] % len(COLOURS) for line in panel.lines}) < len(panel.lines) for panel in part)
+    return None if alike or len(names) > MOST_SHARED else styles
+
+
+def _grid(count: int, above: float) -> tuple[Figure, Any]:
+    """A figure with so many equal sets of axes, and `above` inches for titles. Laid out by hand: that is twice as fast
+    as having it done, and as panels are all alike there is nothing to be found out."""
+    _, columns, width, height = next(grid for grid in GRIDS if count <= grid[0])
+    rows = math.ceil(count / columns)
+    across = LEFT + columns * width + (columns - 1) * GAP_WIDE + RIGHT
+    high = above + rows * height + (rows - 1) * GAP_HIGH + BELOW
+    figure = Figure(figsize=(across, high))
+    place = {"left": LEFT / across, "right": 1 - RIGHT / across, "top": 1 - above / high, "bottom": BELOW / high}
+    figure.subplots_adjust(**place, wspace=GAP_WIDE / width, hspace=GAP_HIGH / height)
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+
+
+def label_axes(page: Page, x: str, y: str) -> None:
+    """What the axes show: beside a single panel, or once for all."""
+    if len(page.places) == 1:
+        axes = page.places[0][0]
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+    else:
+        bottom = page.figure.subplotpars.bottom * page.figure.get_figheight()
+        page.figure.supxlabel(x, fontsize=9, y=(bottom - 0.5) / page.figure.get_figheight())
+        page.figure.supylabel(y, fontsize=9, x=0.01)
+
+
+def legend(page: Page, beside: bool = False) -> None:
+    """One legend for all panels, or one in each where they have little in common. Comes last.
+
+    beside: a single panel has none of its area to spare.
+    """
+    first = page.places[0][0]
+    for text in page.extra:
+        first.plot([], [], " ", label=text)
+    of_each = [dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)) for axes, _ in page.places]
+    entries: dict[str, Any] = {}
+    for of_one in of_each:
+        entries |= {name: handle for name, handle in of_one.items() if name not in entries}
+    if len(page.places) == 1 and beside:
+        page.figure.legend(list(entries.values()), list(entries), loc="outside right upper", fontsize=9)
+    elif len(page.places) == 1:
+        first.legend(list(entries.values()), list(entries), loc="upper left", fontsize=9)
+    elif page.styles is not None:
+        _legend_below(page.figure, entries)
+    else:
+        for (axes, _), of_one in zip(page.places, of_each, strict=True):
+            axes.legend(list(of_one.values()), list(of_one), loc="best", fontsize=6.5)
+
+
+def _legend_below(figure: Figure, entries: dict[str, Any]) -> None:
+    """In as many columns as fit; the figure grows by what it takes."""
+    widest = max(0.6 + 0.075 * len(name) for name in entries)
+    columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
+    more = LEGEND_LINE * math.ceil(len(entries) / columns)
+    before = figure.get_figheight()
+    after = before + more
+    pars = figure.subplotpars
+    figure.set_figheight(after)
+    figure.subplots_adjust(top=1 - (1 - pars.top) * before / after, bottom=(pars.bottom * before + more) / after)
+    for text in figure.texts:  # the titles, and what the axes show
+        text.set_y((text.get_position()[1] * before + more) / after)
+    figure.legend(
+        list(entries.values()), list(entries), loc="lower center", ncols=columns, fontsize=8.5, borderaxespad=0.1
+    )

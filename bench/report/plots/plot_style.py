@@ -1,0 +1,147 @@
+"""What all pictures share: colours, styles, axes with units, intervals.
+
+Series differ by colour *and* marker *and* line, so that they survive black and white; the colours are Okabe and
+Ito's, which colour-blind people tell apart. Drawn with `Figure` and not with pyplot: no global state, no window,
+and it loads faster.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from bench.conclusions import Summary
+from bench.records import Run
+from bench.report.document import page_name
+from bench.units import format_bytes, format_seconds
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
+STYLE: Any = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 12,
+    "figure.dpi": 110,
+    "svg.fonttype": "none",  # text stays text: small files that can be searched
+    "legend.frameon": False,
+}
+# Largest over smallest value on an axis, below which 1, 2 and 5 are too few labels.
+NARROW = 5
+# More lines than this in one picture cannot be told apart.
+MOST_SERIES = 6
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As PNG and as SVG."""
+    figure.savefig(path.with_suffix(".png"))
+    figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
+    figure.savefig(path.with_suffix(".svg"))
+
+
+def save_pages(figures: Sequence[Figure], folder: Path, name: str, most_pages: int) -> None:
+    """The pages of one picture; those that an earlier drawing left behind are removed."""
+    for number, figure in enumerate(figures, start=1):
+        save(figure, folder / page_name(name, number))
+    for number in range(len(figures) + 1, most_pages + 1):
+        for suffix in (".png", ".svg"):
+            (folder / page_name(name, number)).with_suffix(suffix).unlink(missing_ok=True)
+
+
+def framed(question: str, what: str) -> tuple[Figure, Axes]:
+    """A figure with one set of axes and a title that asks a question and says of what."""
+    figure = Figure(figsize=(8.5, 4.8), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(f"{question}\n{what}", fontsize=10.5)
+    return figure, axes
+
+
+def size_axis(axes: Axes, sizes: Sequence[int], most: int) -> None:
+    """Message sizes along x, in powers of two, with at most so many of them written out."""
+    # Those that were rounded down from one size would be written over each other.
+    apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > 1.2 * size]
+    shown = spread(apart, most)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown, [format_bytes(size) for size in shown])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.minorticks_off()
+
+
+def log_time_axis(axes: Axes) -> None:
+    """Logarithmic times along y, with labels also where there is less than a decade."""
+    axes.set_yscale("log")
+    log_ticks(axes.yaxis)
+    time_axis(axes.yaxis)
+
+
+def log_ticks(axis: Any) -> None:
+    """So many labels that a logarithmic axis can be read: decades alone would leave a narrow one with one or none."""
+    low, high = axis.get_view_interval()
+    if high / low < 100:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > NARROW else range(1, 10), numticks=12))
+
+
+def log_rate_axis(axes: Axes) -> None:
+    """Logarithmic bandwidths along y, as plain numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def marks(summaries: Sequence[Summary]) -> str:
+    """What bars are, where there are any."""
+    known = any(s.time_s is not None and s.time_s.known for s in summaries)
+    return "bars: 95 % intervals" if known else "no intervals are known"
+
+
+def time_label(run: Run) -> str:
+    """What a time on an axis is."""
+    return "time of one operation " + ("(median)" if run.imported is None else "(as imported)")
+
+
+def time_axis(axis: Any) -> None:
+    """Times with their unit."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def tick(seconds: float) -> str:
+    """A time on an axis, where numbers are round: `1 ms` and not `1.00 ms`."""
+    number, unit = format_seconds(seconds).split()
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if seconds else "0"
+
+
+def spread(values: list[int], most: int) -> list[int]:
+    """At most so many of the values, evenly from first to last."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def with_intervals(
+    axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
+) -> None:
+    """One line of values with the interval of each."""
+    values = np.array(y)
+    # Without width it is no interval, and no bar is drawn.
+    low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
+    axes.errorbar(
+        x,
+        values,
+        yerr=[np.maximum(values - low, 0), np.maximum(high - values, 0)],
+        label=name,
+        color=COLOURS[style % len(COLOURS)],
+        marker=MARKERS[style % len(MARKERS)],
+        linestyle=LINES[style % len(LINES)],
+        capsize=3,
+        markersize=5,
+        linewidth=1.5,
+    )

@@ -1,0 +1,240 @@
+"""Pictures of ranks and of time: who waits for whom, was it steady, are there two modes, which link is slow.
+
+In: a run and its analysis. Out: figures; none where there is nothing to draw.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from bench.conclusions import Analysis, Finding, Summary
+from bench.intervals import slowest_rank_s
+from bench.operations import cycle
+from bench.records import Run, Samples, Timings
+from bench.report.labels import label
+from bench.report.plots.panels import WIDE, wrapped
+from bench.report.plots.plot_style import COLOURS, MARKERS, framed, log_ticks, time_axis
+from bench.units import format_rate, format_seconds
+
+# More rows of histograms, or numbers in a matrix, than this are too small to read.
+MOST_ROWS, MOST_NUMBERS = 6, 16
+# More boxes than this are a hedge, and take seconds to draw.
+MOST_BOXES = 32
+# Operations that a title can name.
+MOST_NAMED = 4
+
+
+def ranks(run: Run, analysis: Analysis) -> list[Figure]:
+    """Arrival and duration of each rank in the case where arrival mattered most."""
+    several = [s for s in analysis.summaries if s.time_s and s.skew_s is not None and s.case.world_size > 1]
+    # Where groups or pairs take turns, a rank's iterations are not all alike.
+    candidates = [s for s in several if cycle(s.case) == 1] or several
+    if not candidates:
+        return []
+    chosen = max(candidates, key=lambda s: (s.skew_s or 0.0) / (s.time_s.value if s.time_s else 1.0))
+    samples = next(s for s in run.samples if s.case.key == chosen.case.key and s.failure is None)
+    timings = samples.timed
+    if timings is None:
+        return []
+    late = (timings.start_ns - timings.start_ns.min(axis=1, keepdims=True)) / 1e9
+    took = timings.duration_ns / 1e9
+    late_ones = [
+        f for f in analysis.diagnosis.findings if f.kind in {"late rank", "late node"} and chosen.case in f.cases
+    ]
+    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    which = f", of {len(candidates)} cases that in which arrivals matter most" if len(candidates) > 1 else ""
+    text = wrapped(f"{label(chosen.case)}, launch {samples.launch}, {len(took)} iterations{which}", WIDE)
+    figure.suptitle(f"Who waits for whom?\n{text}", x=0.01, ha="left", fontsize=10.5)
+    for axes, data, title in (
+        (left, late, "arrives after the first rank by"),
+        (right, took, "spends in the call (the last to arrive spends least)"),
+    ):
+        many = data.shape[1] > MOST_BOXES
+        if many:
+            _bands(axes, data, late_ones)
+        else:
+            _boxes(axes, data)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("rank (dot: median, bar: 5th to 95th percentile)" if many else "rank")
+        time_axis(axes.yaxis)
+        axes.set_ylim(bottom=0)
+    return [figure]
+
+
+def _boxes(axes: Axes, data: Any) -> None:
+    """Boxes: quartiles and median; whiskers: 5th to 95th percentile; what lies beyond is drawn too."""
+    ranks = data.shape[1]
+    axes.boxplot(
+        [data[:, rank] for rank in range(ranks)],
+        positions=range(ranks),
+        whis=(5, 95),
+        widths=0.6,
+        flierprops={"marker": ".", "markersize": 3, "alpha": 0.4},
+        medianprops={"color": COLOURS[1], "linewidth": 2},
+        boxprops={"color": COLOURS[0]},
+        whiskerprops={"color": COLOURS[0]},
+        capprops={"color": COLOURS[0]},
+    )
+    if ranks > 16:
+        axes.set_xticks(range(0, ranks, max(1, ranks // 8)), [str(r) for r in range(0, ranks, max(1, ranks // 8))])
+
+
+def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
+    """Many ranks side by side: 5th to 95th percentile as a band, the median as a dot; who is late in another colour,
+    with a name."""
+    low, middle, high = np.quantile(data, [0.05, 0.5, 0.95], axis=0)
+    of_late = sorted({rank for finding in late for rank in finding.ranks})
+    others = np.setdiff1d(np.arange(data.shape[1]), of_late)
+    for ranks, style, width in ((others, 0, 1), (np.array(of_late, dtype=int), 1, 2)):
+        colour = COLOURS[style]
+        axes.vlines(ranks, low[ranks], high[ranks], color=colour, alpha=0.35, linewidth=width, rasterized=True)
+        axes.plot(ranks, middle[ranks], MARKERS[style], color=colour, markersize=2 + style, markeredgewidth=0)
+    for finding in late[:MOST_ROWS]:
+        at = int(np.median(finding.ranks))
+        right_half = at > data.shape[1] / 2
+        axes.annotate(
+            finding.subject, (at, middle[at]), xytext=(-8 if right_half else 8, 0), textcoords="offset points",
+            ha="right" if right_half else "left", va="center", fontsize=9, color=COLOURS[1],
+        )  # fmt: skip
+    if len(late) > MOST_ROWS:
+        axes.text(0.98, 0.98, f"and {len(late) - MOST_ROWS} more", transform=axes.transAxes, ha="right", va="top")
+    axes.set_xlim(-1, data.shape[1])
+
+
+def over_time(run: Run, analysis: Analysis) -> list[Figure]:
+    """Every sample in order, as a multiple of its case's median in its launch."""
+    good = [s for s in run.samples if s.failure is None and s.timed is not None]
+    if not good:
+        return []
+    began = min(s.unix_s for s in run.samples)
+    figure, axes = framed("Was it steady?", f"{_what(run, good)}; a dot: one iteration")
+    worlds = sorted({s.case.world_size for s in good})
+    for style, n in enumerate(worlds):
+        parts = [_in_time(s, began) for s in good if s.case.world_size == n]
+        x, y = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        axes.plot(
+            x, y, MARKERS[style % len(MARKERS)], color=COLOURS[style % len(COLOURS)], markersize=2.5, alpha=0.5,
+            markeredgewidth=0, rasterized=True, label=f"{n} rank{'s' if n > 1 else ''}",
+        )  # fmt: skip
+    warm = [_in_time(s, began, warmup=True) for s in good if s.warmup is not None]
+    if warm:  # behind the dots, whose number is what matters
+        x, y = np.concatenate([p[0] for p in warm]), np.concatenate([p[1] for p in warm])
+        look: Any = {"color": "#888888", "markersize": 3, "alpha": 0.4, "rasterized": True, "zorder": 1}
+        axes.plot(x, y, "x", label="warm-up (not used)", **look)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("seconds since the first case began")
+    axes.set_ylabel("time of one iteration / median of its case")
+    legend = figure.legend(loc="outside lower center", ncols=8, fontsize=9)
+    for handle in legend.legend_handles:
+        getattr(handle, "set_markersize", lambda _: None)(6)
+        handle.set_alpha(1) if handle is not None else None
+    return [figure]
+
+
+def _what(run: Run, samples: Sequence[Samples]) -> str:
+    """Of what the dots are; of many operations their number."""
+    cases = [s.case for s in samples]
+    operations = list(dict.fromkeys(case.op for case in cases))
+    named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
+    backends = ", ".join(dict.fromkeys(case.backend for case in cases))
+    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
+    return wrapped(f"{named} on {backends}, {len(set(cases))} cases, {launches}", WIDE)
+
+
+def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any, Any]:
+    timed = samples.timed
+    part: Timings | None = samples.warmup if warmup else timed
+    assert timed is not None and part is not None  # noqa: S101 - the caller selects such
+    first = samples.warmup.start_ns.min() if samples.warmup is not None else timed.start_ns.min()
+    seconds = (part.start_ns.min(axis=1) - first) / 1e9 + samples.unix_s - began
+    return seconds, part.duration_ns.max(axis=1) / np.median(timed.duration_ns.max(axis=1))
+
+
+def modes(run: Run, analysis: Analysis) -> list[Figure]:
+    """The times of the cases that stall most, as shares, around their median; slow modes are marked."""
+    good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
+    stalled = sorted((s for s in good if s.stall), key=lambda s: -(s.stall.share * s.stall.extra_s if s.stall else 0))
+    chosen = stalled[:MOST_ROWS] or good[:: max(1, len(good) // MOST_ROWS)][:MOST_ROWS]
+    if not chosen:
+        return []
+    figure = Figure(figsize=(8.5, 1.6 + 0.95 * len(chosen)), layout="constrained")
+    rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
+    kind = "of those that stall, the ones that stall most" if stalled else "none of which has two"
+    text = f"Is there one usual time, or two?  {len(chosen)} of {len(good)} cases, {kind}"
+    figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
+    ratios = [_around_median(run, s) for s in chosen]
+    low, high = min(r.min() for r in ratios), max(np.quantile(r, 0.995) for r in ratios)
+    bins = np.geomspace(low * 0.95, high * 1.1, 70)
+    for axes, summary, ratio in zip(rows, chosen, ratios, strict=True):
+        axes.hist(ratio, bins=bins, weights=np.full(len(ratio), 100 / len(ratio)), color=COLOURS[0], edgecolor="none")
+        axes.axvline(1, color="black", linewidth=1)
+        text = f"{label(summary.case)}: {len(ratio)} iterations"
+        if summary.stall is not None and summary.time_s is not None:
+            stall = summary.stall
+            axes.axvline((stall.fast_s + stall.extra_s) / summary.time_s.value, color=COLOURS[1], linestyle="--")
+            text += (
+                f"; {stall.share:.0%} take {format_seconds(stall.extra_s)} longer than {format_seconds(stall.fast_s)}"
+            )
+        axes.set_title(wrapped(text, WIDE), fontsize=9)
+        axes.set_ylabel("%", rotation=0, labelpad=10)
+    rows[-1].set_xscale("log")
+    log_ticks(rows[-1].xaxis)
+    rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    rows[-1].xaxis.set_minor_formatter(NullFormatter())
+    rows[-1].set_xlabel("time of one iteration / median of its case; solid: median, dashed: the slow mode")
+    return [figure]
+
+
+def _around_median(run: Run, summary: Summary) -> Any:
+    """Every iteration of a case as a multiple of its median."""
+    assert summary.time_s is not None  # noqa: S101 - the caller selects such
+    parts = [s.timed for s in run.samples if s.case == summary.case and s.failure is None and s.timed is not None]
+    return np.concatenate([slowest_rank_s(timed) for timed in parts]) / summary.time_s.value
+
+
+def matrix(run: Run, analysis: Analysis) -> list[Figure]:
+    """The rate between each two ranks, at the largest size and world size that pairs were measured at."""
+    if not analysis.matrices:
+        return []
+    chosen = max(analysis.matrices, key=lambda m: (m.case.world_size, m.case.size_bytes))
+    rates = chosen.case.size_bytes / chosen.times_s / 1e9
+    n = len(rates)
+    side = min(9.0, 3.2 + 0.45 * n)
+    figure = Figure(figsize=(side + 1.6, side), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(False)
+    drawn = axes.imshow(rates, cmap="cividis", vmin=0, vmax=float(np.nanmax(rates)))
+    figure.colorbar(drawn, ax=axes, shrink=0.85, label="rate in each direction, GB/s")
+    if n <= MOST_NUMBERS:
+        for i, j in zip(*np.where(~np.isnan(rates)), strict=True):
+            dark = rates[i, j] < 0.55 * np.nanmax(rates)
+            axes.text(
+                j,
+                i,
+                format_rate(rates[i, j] * 1e9),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color="white" if dark else "black",
+            )
+    step = max(1, n // 16)
+    axes.set_xticks(range(0, n, step))
+    axes.set_yticks(range(0, n, step))
+    axes.set_xlabel("rank")
+    axes.set_ylabel("rank")
+    slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow node", "slow link"}]
+    found = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
+    axes.set_title(
+        wrapped(f"Which rank or link is slow?  {found}", WIDE // 2)
+        + f"\n{wrapped(f'{label(chosen.case)}, both directions at once', WIDE // 2)}",
+        fontsize=10.5,
+    )
+    return [figure]

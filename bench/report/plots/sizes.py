@@ -1,0 +1,183 @@
+"""Pictures over sizes and world sizes: time, bandwidth with what bounds it, scaling, and what each operation costs.
+
+In: a run and its analysis. Out: figures, one a page; none where there is nothing to draw.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.conclusions import Analysis, Fit, Summary
+from bench.records import Case, Run
+from bench.report.groups import row_name, size_rows
+from bench.report.labels import ranks_text
+from bench.report.plots import panels
+from bench.report.plots.panels import Line, Page, Panel
+from bench.report.plots.plot_style import (
+    COLOURS,
+    log_rate_axis,
+    log_time_axis,
+    marks,
+    size_axis,
+    spread,
+    time_label,
+    with_intervals,
+)
+from bench.units import format_rate
+
+# A bound that is so many times the best bandwidth is named and not drawn.
+FAR_BOUND = 4
+# Sizes of which a picture of scaling shows the time: fewer lines than colours, from the smallest to the largest.
+MOST_SIZES = 4
+# Operations that a legend can name.
+MOST_NAMED = 4
+BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
+
+
+def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
+    """Median time with its interval, one line a world size, and the fitted model behind it."""
+    found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
+    made = panels.pages("How long does it take?", run, found, marks(analysis.summaries), left_out)
+    for page in made:
+        for axes, panel in page.places:
+            for style, line in page.styled(panel):
+                times = [s.time_s for s in line.members if s.time_s]
+                interval = ([t.low for t in times], [t.high for t in times])
+                with_intervals(axes, _sizes(line), [t.value for t in times], interval, style, line.name)
+                _draw_models(axes, analysis.fits, line, style)
+        log_time_axis(page.places[0][0])
+        _finish(page, time_label(run))
+    return [page.figure for page in made]
+
+
+def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
+    """Bus bandwidth with its interval, and what it cannot exceed. Several panels share a logarithmic axis."""
+    found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
+    made = panels.pages("How much of the bus does it use?", run, found, marks(analysis.summaries), left_out)
+    for page in made:
+        best = max(s.busbw or 0.0 for _, panel in page.places for line in panel.lines for s in line.members) / 1e9
+        highest = best
+        for axes, panel in page.places:
+            for style, line in page.styled(panel):
+                _draw_rates(axes, line, style)
+            highest = max(highest, _draw_bounds(axes, analysis, panel, best))
+        if len(page.places) > 1:
+            log_rate_axis(page.places[0][0])
+        else:
+            # One wide interval must not flatten everything else: it is cut where it leaves the picture.
+            axes = page.places[0][0]
+            axes.set_ylim(0, min(axes.get_ylim()[1], 1.6 * highest))
+        _finish(page, "bus bandwidth, GB/s")
+    return [page.figure for page in made]
+
+
+def scaling(run: Run, analysis: Analysis) -> list[Figure]:
+    """Time against world size, at a few sizes."""
+    good = [s for s in analysis.summaries if s.time_s]
+    found = [panel for panel in panels.panels(good, _by_size) if _worlds([panel])]
+    made = panels.pages("What do more ranks cost?", run, found, marks(analysis.summaries))
+    for page in made:
+        for axes, panel in page.places:
+            for style, line in page.styled(panel):
+                times = [s.time_s for s in line.members if s.time_s]
+                interval = ([t.low for t in times], [t.high for t in times])
+                xs = [s.case.world_size for s in line.members]
+                with_intervals(axes, xs, [t.value for t in times], interval, style, line.name)
+        axes = page.places[0][0]
+        log_time_axis(axes)
+        worlds = _worlds([panel for _, panel in page.places])
+        axes.set_xticks(spread(worlds, 8))
+        axes.set_xlim(worlds[0] - 0.3, worlds[-1] + 0.3)
+        axes.minorticks_off()  # nobody counts them, and drawing them takes as long as all the rest
+        panels.label_axes(page, "world size (ranks)", time_label(run))
+        panels.legend(page, beside=True)
+    return [page.figure for page in made]
+
+
+# ── lines ────────────────────────────────────────────────────────────────────────────────────────
+def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
+    """Panels with a line a world size, and a line on what is left out: of several panels those without two sizes."""
+    every = panels.panels([s for s in summaries if s.case.size_bytes], _by_ranks)
+    kept = every if len(every) == 1 else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
+    drawn = {s.case.op for panel in kept for line in panel.lines for s in line.members}
+    missing = list(dict.fromkeys(s.case.op for s in summaries if s.case.op not in drawn))
+    more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+    return kept, [f"without two sizes: {', '.join(missing[:MOST_NAMED])}{more}"] if missing else []
+
+
+def _by_ranks(members: list[Summary]) -> list[Line]:
+    lines: dict[int, list[Summary]] = {}
+    for summary in members:
+        lines.setdefault(summary.case.world_size, []).append(summary)
+    return [Line(ranks_text(n), of_n) for n, of_n in lines.items()]
+
+
+def _by_size(members: list[Summary]) -> list[Line]:
+    """A few sizes, the largest first; those with more than one world size."""
+    of_case = {summary.case: summary for summary in members}
+    rows = [row for row in size_rows(list(of_case)) if len(row) > 1]
+    chosen = [rows[place] for place in spread(list(range(len(rows))), MOST_SIZES)]
+    ordered = [sorted(row, key=lambda case: case.world_size) for row in reversed(chosen)]
+    return [Line(_size_name(row), [of_case[case] for case in row]) for row in ordered]
+
+
+def _size_name(row: list[Case]) -> str:
+    """As it was asked for; what it was rounded down to is in the tables."""
+    return row_name(row).removeprefix("≤ ") if row[0].size_bytes else "no size"
+
+
+def _worlds(found: Sequence[Panel]) -> list[int]:
+    return sorted({s.case.world_size for panel in found for line in panel.lines for s in line.members})
+
+
+def _sizes(line: Line) -> list[int]:
+    return [s.case.size_bytes for s in line.members]
+
+
+def _finish(page: Page, y: str) -> None:
+    every = sorted({size for _, panel in page.places for line in panel.lines for size in _sizes(line)})
+    size_axis(page.places[0][0], every, 10 if len(page.places) == 1 else 5)
+    panels.label_axes(page, "message size (what it counts: see the tables)", y)
+    panels.legend(page)
+
+
+# ── what is drawn ────────────────────────────────────────────────────────────────────────────────
+def _draw_rates(axes: Axes, line: Line, style: int) -> None:
+    busbw = np.array([s.busbw for s in line.members], dtype=float) / 1e9
+    times = [s.time_s for s in line.members if s.time_s]
+    low = [b * t.value / t.high for b, t in zip(busbw, times, strict=True)]
+    high = [b * t.value / t.low for b, t in zip(busbw, times, strict=True)]
+    with_intervals(axes, _sizes(line), busbw.tolist(), (low, high), style, line.name)
+
+
+def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
+    """A broad pale line in the colour of the series that it models."""
+    for fit in (fit for fit in fits if fit.case == line.members[0].case):
+        for segment in fit.segments:
+            sizes = np.geomspace(segment.low, segment.high, 50)
+            times = segment.alpha_s + sizes * segment.beta_s_per_byte
+            colour = COLOURS[style % len(COLOURS)]
+            axes.plot(sizes, times, color=colour, linewidth=4, alpha=0.25, solid_capstyle="butt", zorder=1)
+        if fit.segments:
+            axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="model: α + size·β, piecewise")
+
+
+def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> float:
+    """Lines that no case can exceed; returns the largest bandwidth that must be in the picture, GB/s."""
+    limits: dict[tuple[str, float], list[int]] = {}
+    for bound in analysis.bounds:
+        if bound.backend == panel.words.get("backend"):
+            limits.setdefault((bound.name, round(bound.busbw, -3)), []).append(bound.world_size)
+    for number, ((name, busbw), worlds) in enumerate(limits.items()):
+        rate = busbw / 1e9
+        ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
+        text = f"{name}{ranks}: {format_rate(busbw)}"
+        if rate > FAR_BOUND * best:  # drawing it would flatten everything else
+            axes.plot([], [], " ", label=f"far above: {text}")
+            continue
+        dashes = BOUND_DASHES[number % len(BOUND_DASHES)]
+        axes.axhline(rate, color="black", linewidth=1.2, linestyle=(0, dashes), label=text)
+        best = max(best, rate / 1.5)
+    return best

@@ -1,0 +1,85 @@
+"""How a run goes, while it goes: a bar on a terminal, a line a launch elsewhere.
+
+Implements the observer that `measure.sweep` reports to. Draws only between cases: while ranks measure, this
+process sleeps, for every core is theirs.
+"""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bench.records import Block, Case, Samples
+from bench.report.labels import label
+
+
+class Steps:
+    """Context that shows steps done, what is going on, and the time that is left."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        self._console, self._total = console, total
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting the ranks", total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def say(self, text: str, detail: str) -> None:
+        """A new part begins: shown in the bar, or as a line with the detail."""
+        if self._console.is_terminal:
+            self.show(text)
+        else:
+            self._console.print(f"{text}: {detail}", highlight=False)
+
+    def complain(self, text: str) -> None:
+        """A line of its own that stays."""
+        self._console.print(text, style="red", highlight=False)
+
+    def advance(self) -> None:
+        """One step is done."""
+        self._progress.advance(self._task)
+        self._progress.refresh()
+
+    def show(self, text: str) -> None:
+        """What is going on."""
+        self._progress.update(self._task, description=text)
+        self._progress.refresh()
+
+
+class Bar(Steps):
+    """The bar of a sweep: a step is a case in one launch."""
+
+    def launching(self, block: Block) -> None:
+        """Ranks are being started."""
+        self.say(f"{block.backend}, {block.world_size} ranks, launch {block.launch}", f"{len(block.cases)} cases")
+
+    def begun(self, case: Case, launch: int) -> None:
+        """A case is being measured."""
+        self.show(f"{label(case)}, launch {launch}")
+
+    def ended(self, samples: Samples) -> None:
+        """A case is measured, or has failed."""
+        self._progress.advance(self._task)
+        if samples.failure is not None:
+            self.complain(f"failed: {label(samples.case)}: {samples.failure.text}")
+
+    def extended(self, further: int) -> None:
+        """So many more measurements will be made than was said; fewer if negative."""
+        self._total += further
+        self._progress.update(self._task, total=self._total)

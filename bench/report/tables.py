@@ -1,0 +1,171 @@
+"""Summaries as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
+
+In: `Summary` values. Out: text or a DataFrame. Computes nothing but layout: every number
+is already in the summary.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+
+import pandas as pd
+from tabulate import tabulate
+
+from bench.conclusions import Interval, Summary
+from bench.records import Json
+from bench.report.groups import row_name, size_rows
+from bench.report.labels import attributes, common_words, in_words, ranks_text, size_text
+from bench.units import format_rate, format_seconds
+
+NOTHING = "-"
+
+
+# ── for pandas and programs ──────────────────────────────────────────────────────────────────────
+def frame(summaries: Sequence[Summary]) -> pd.DataFrame:
+    """One typed row a case: seconds, bytes and bytes/s; empty where there is no number."""
+    table = pd.DataFrame([_row(summary) for summary in summaries])
+    return table.convert_dtypes() if len(table) else table
+
+
+def to_csv(summaries: Sequence[Summary]) -> str:
+    """`frame` as CSV text."""
+    return str(frame(summaries).to_csv(index=False))
+
+
+def to_json(summaries: Sequence[Summary]) -> str:
+    """The same rows as a JSON list; null where there is no number."""
+    return json.dumps([_row(summary) for summary in summaries], indent=1, ensure_ascii=False)
+
+
+def _row(summary: Summary) -> Json:
+    time_s = summary.time_s
+    flat = asdict(summary)
+    numbers = (
+        "algbw", "busbw", "mean_s", "p90_s", "p95_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
+        "scatter", "outliers", "far_outliers", "warmup_trimmed", "steady", "timer_s", "floor_s", "asked", "reached",
+        "foreign_cpu", "launches", "iterations", "stopped_by", "imported",
+    )  # fmt: skip
+    return {
+        "key": summary.case.key,
+        **asdict(summary.case),
+        "time_s": time_s.value if time_s else None,
+        "time_low_s": time_s.low if time_s and time_s.known else None,
+        "time_high_s": time_s.high if time_s and time_s.known else None,
+        "interval": time_s.kind if time_s else None,
+        **{name: flat[name] for name in numbers},
+        "stall_share": summary.stall.share if summary.stall else 0.0,
+        "stall_extra_s": summary.stall.extra_s if summary.stall else None,
+        "failures": "; ".join(failure.text for failure in summary.failures),
+        "warnings": "; ".join(summary.warnings),
+    }
+
+
+# ── for people ───────────────────────────────────────────────────────────────────────────────────
+def markdown(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Sequence[str] | None = None) -> str:
+    """A Markdown table; numbers are already text, so nothing is parsed and rounded again."""
+    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align or ["right"] * len(headers))
+
+
+def overview(members: Sequence[Summary]) -> str:
+    """Sizes down, world sizes across: median time with its interval."""
+    return _pivot(
+        members, lambda s: f"{format_seconds(s.time_s.value)} {_interval(s.time_s)}" if s.time_s else "failed"
+    )
+
+
+def bandwidth_overview(members: Sequence[Summary]) -> str:
+    """Sizes down, world sizes across: bus bandwidth in GB/s."""
+    return _pivot(members, lambda s: format_rate(s.busbw) if s.busbw else (NOTHING if s.time_s else "failed"))
+
+
+def _pivot(members: Sequence[Summary], cell: Callable[[Summary], str]) -> str:
+    worlds = sorted({s.case.world_size for s in members})
+    cells = {s.case: cell(s) for s in members}
+    rows = []
+    for row in size_rows(list(cells)):
+        found = {case.world_size: cells[case] for case in row}
+        rows.append([row_name(row), *(found.get(n, NOTHING) for n in worlds)])
+    return markdown(rows, ["size", *map(ranks_text, worlds)])
+
+
+def compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
+    """Many groups in one table, a row for each size of each; what all have in common stands above it."""
+    words = [attributes(members[0].case) for _, members in tables]
+    shared = common_words(words)
+    worlds = sorted({s.case.world_size for _, members in tables for s in members})
+    rows = []
+    for (_, members), own in zip(tables, words, strict=True):
+        how = ", ".join(word for name, word in own.items() if name != "op" and name not in shared)
+        cells = {s.case: _short(s) for s in members}
+        for row in size_rows(list(cells)):
+            found = {case.world_size: cells[case] for case in row}
+            rows.append([own["op"], how, row_name(row), *(found.get(n, NOTHING) for n in worlds)])
+    headers = ["operation", "how", "size", *map(ranks_text, worlds)]
+    return f"All: {', '.join(in_words(shared))}\n\n" + markdown(
+        rows, headers, ["left", "left", *["right"] * (1 + len(worlds))]
+    )
+
+
+def _short(summary: Summary) -> str:
+    """Such as `1.86 ms ±97% (0.281)`."""
+    if summary.time_s is None:
+        return "failed"
+    rate = f" ({format_rate(summary.busbw)})" if summary.busbw else ""
+    width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
+    return f"{format_seconds(summary.time_s.value)}{width}{rate}"
+
+
+def details(members: Sequence[Summary]) -> str:
+    """One row a case with everything that says how far to trust it."""
+    headers = [
+        "ranks", "size", "time", "95 % interval", "±", "algbw GB/s", "busbw GB/s", "slowest / fastest rank", "skew",
+        "pure", "p90", "p99", "outliers", "floor", "iterations", "launches", "stopped by",
+    ]  # fmt: skip
+    host = any(s.host_time_s is not None for s in members)
+    if host:
+        headers.insert(5, "host time")
+    rows = []
+    for s in members:
+        name = [str(s.case.world_size), size_text(s.case.size_bytes)]
+        if s.time_s is None:
+            rows.append([*name, "failed", *[NOTHING] * (len(headers) - 3)])
+            continue
+        row = [
+            *name,
+            format_seconds(s.time_s.value),
+            _interval(s.time_s),
+            f"{s.time_s.relative_half_width:.0%}" if s.time_s.known else NOTHING,
+            format_rate(s.algbw) if s.algbw else NOTHING,
+            format_rate(s.busbw) if s.busbw else NOTHING,
+            f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.fastest_rank_s else NOTHING,
+            *(format_seconds(value) if value else NOTHING for value in (s.skew_s, s.pure_s, s.p90_s, s.p99_s)),
+            _outliers(s),
+            format_seconds(s.floor_s) if s.floor_s else NOTHING,
+            str(s.iterations) if s.iterations else NOTHING,
+            str(s.launches),
+            s.stopped_by,
+        ]
+        if host:
+            row.insert(5, format_seconds(s.host_time_s) if s.host_time_s else NOTHING)
+        rows.append(row)
+    return markdown(rows, headers)
+
+
+def lines(items: Iterable[str]) -> str:
+    """A Markdown list."""
+    return "\n".join(f"- {item}" for item in items)
+
+
+def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
+    """Such as `[1.00 ms – 1.20 ms]`; a dash where no interval is known."""
+    return f"[{text(interval.low)} – {text(interval.high)}]" if interval.known else NOTHING
+
+
+def _interval(interval: Interval) -> str:
+    return interval_text(interval, format_seconds)
+
+
+def _outliers(summary: Summary) -> str:
+    if summary.imported:
+        return NOTHING
+    return f"{summary.outliers} ({summary.far_outliers} far)" if summary.outliers else "0"

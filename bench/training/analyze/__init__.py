@@ -1,0 +1,1 @@
+"""Facts of the training benchmark, and published tables, turned into conclusions."""

@@ -1,0 +1,66 @@
+"""The best bucket plan for a scenario, from what its own run measured of link and gradients.
+
+The link: as emulated, or the all-reduces of the ladder and of strategies' calls alone. The gradients' ready times:
+those of the one step without synchronisation that was recorded in detail, as long as the timed ones are.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bench.errors import BenchError
+from bench.training.all_reduce_cost import Curve
+from bench.training.analyze.rounds import by_launch, facts_of, kept
+from bench.training.conclusions import Advice
+from bench.training.planner import advise
+from bench.training.ready_times import Profile, recorded
+from bench.training.records import REFERENCE, Alone, Rung, Scenario, Shape, Stretch, Timeline, TrainingRun
+
+FLOAT32_BYTES = 4
+
+
+def advised(run: TrainingRun, scenario: Scenario) -> Advice | None:
+    """None where a run tells too little of the link or of the gradients."""
+    curve = curve_of(run, scenario)
+    if curve is None:
+        return None
+    try:
+        shape = shape_of(run, scenario)
+        return None if shape is None else advise(Profile.of_shape(shape), curve)
+    except BenchError:
+        return None
+
+
+def shape_of(run: TrainingRun, scenario: Scenario) -> Shape | None:
+    """The gradients and when they are ready; None without a recorded step. Raises BenchError if it is incomplete."""
+    step = next((one for one in facts_of(run, Timeline, scenario) if one.strategy == REFERENCE), None)
+    if step is None:
+        return None
+    shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, _backward_ended_s)
+    if not timed:
+        return shape
+    # One step is as long as chance will have it, and stamps for each gradient take time.
+    factor = float(np.median(np.concatenate(list(timed.values())))) / max(shape.ready_s)
+    return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
+
+
+def _backward_ended_s(stretch: Stretch, steps: int) -> float:
+    return sum(float(np.mean(stretch.parts_ns[part])) for part in ("forward", "backward")) / steps / 1e9
+
+
+def curve_of(run: TrainingRun, scenario: Scenario) -> Curve | None:
+    """Time of one all-reduce against its bytes, where calls follow each other."""
+    if scenario.link is not None:
+        return Curve.emulated(scenario.link)
+    points: dict[float, list[float]] = {}
+    for rung in facts_of(run, Rung):
+        if (rung.backend, rung.world_size) == (scenario.backend, scenario.world_size):
+            size = rung.parameters * FLOAT32_BYTES / rung.calls
+            points.setdefault(size, []).append(float(np.median(rung.times_s)) / rung.calls)
+    for one in facts_of(run, Alone, scenario):
+        if len(set(one.calls)) == 1:
+            points.setdefault(float(one.calls[0]), []).append(float(np.median(one.times_s)) / len(one.calls))
+    if len(points) < 2:
+        return None
+    sizes = sorted(points)
+    return Curve.through(sizes, [float(np.median(points[size])) for size in sizes])

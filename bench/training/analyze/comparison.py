@@ -1,0 +1,207 @@
+"""Two runs of the gradient benchmark side by side: did a step change, and its exposed communication?
+
+In: two `TrainingRun`. Out: a `TrainingComparison`, with its warnings. Launches are the unit: a verdict comes from the
+median step of each launch by the rule of `verdicts`, for all strategies at once. With fewer than three launches on a
+side the rounds of all launches are pooled, which is within-run and decides nothing without a stated noise floor.
+Rounds that others disturbed are left out as in a run's own report (`rounds.kept`). Prints nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from bench import intervals
+from bench.analyze import verdicts
+from bench.analyze.compare import MIN_CHANGE, counted, said_of
+from bench.analyze.environment_diff import differences
+from bench.conclusions import Interval
+from bench.errors import UnmeasurableError
+from bench.training.analyze.analysis import NOT_YET, analyse
+from bench.training.analyze.rounds import (
+    LAUNCHES_FOR_INTERVAL,
+    Series,
+    differences_of,
+    estimate,
+    kept,
+    medians,
+    steps_of,
+)
+from bench.training.conclusions import (
+    Comparison,
+    ExposedChange,
+    Outcome,
+    StepChange,
+    TrainingAnalysis,
+    TrainingComparison,
+    Unpaired,
+)
+from bench.training.records import Round, Scenario, TrainingRun
+from bench.training.strategies import label, reference_of
+
+FEW_LAUNCHES = f"fewer than {LAUNCHES_FOR_INTERVAL} launches on a side: within-run only"
+NOT_ASKED = "not asked for"
+# Scenario and label of a strategy.
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A strategy in one run: what follows from it there, and its series. exposed: empty for a reference."""
+
+    scenario: Scenario
+    outcome: Outcome
+    noise_s: float
+    steps: Series
+    exposed: Series
+
+
+Pair = tuple[Side, Side]
+
+
+def compare(
+    before: TrainingRun, after: TrainingRun, min_change: float = MIN_CHANGE, noise_floor: float | None = None
+) -> TrainingComparison:
+    """What changed in the strategies that both runs timed. Raises UnmeasurableError where there is none.
+
+    Where all that was timed before failed after, nothing changed and everything is broken.
+    min_change, noise_floor: as for runs of collectives; the latter where a side has fewer than three launches.
+    """
+    old, new = analyse(before), analyse(after)
+    olds, news = _sides(before, old), _sides(after, new)
+    pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].steps and news[key].steps]
+    broken, only_before = _lost(olds, news, after)
+    if not pairs and not broken:
+        raise UnmeasurableError(
+            f"{before.name} and {after.name} have no timed strategy in common: the same model, backend, world size, "
+            "batch, sequence, dtype, optimizer, link and threads are needed"
+        )
+    changes = _changes(pairs, min_change, noise_floor)
+    return TrainingComparison(
+        before=before.name,
+        after=after.name,
+        verdict=verdicts.of_run([change.verdict for change in changes] or [verdicts.INCONCLUSIVE]),
+        min_change=min_change,
+        changes=tuple(changes),
+        differences=differences(before, after),
+        only_before=tuple(only_before),
+        only_after=tuple(one for half in _lost(news, olds, before) for one in half),
+        broken=tuple(broken),
+        warnings=tuple(_warnings(((before, old), (after, new)), changes, broken, min_change)),
+    )
+
+
+# ── which strategy belongs to which ──────────────────────────────────────────────────────────────
+def _sides(run: TrainingRun, analysis: TrainingAnalysis) -> dict[Key, Side]:
+    """All strategies of a run in the order of its plan, also those without a time."""
+    return {
+        (one.scenario.key, outcome.label): _side(one, outcome, rounds)
+        for one in analysis.comparisons
+        for rounds in [kept(run, one.scenario)]
+        for outcome in one.outcomes
+    }
+
+
+def _side(comparison: Comparison, outcome: Outcome, rounds: list[Round]) -> Side:
+    timed = outcome.step is not None
+    reference = label(reference_of(outcome.strategy))
+    return Side(
+        comparison.scenario,
+        outcome,
+        comparison.noise_s,
+        steps_of(rounds, outcome.label) if timed else {},
+        differences_of(rounds, outcome.label, reference) if timed and outcome.label != reference else {},
+    )
+
+
+def _lost(here: dict[Key, Side], there: dict[Key, Side], other: TrainingRun) -> tuple[list[Unpaired], list[Unpaired]]:
+    """What has a time here and none there: what was refused or failed there, and what was not tried."""
+    failed, untried = [], []
+    for key, side in here.items():
+        partner = there.get(key)
+        if not side.steps or (partner is not None and partner.steps):
+            continue
+        refused = partner.outcome.refused if partner is not None else None
+        if refused is not None and refused != NOT_YET:
+            failed.append(Unpaired(side.scenario, side.outcome.label, refused))
+        else:
+            untried.append(Unpaired(side.scenario, side.outcome.label, _why_untried(key, other)))
+    return failed, untried
+
+
+def _why_untried(key: Key, run: TrainingRun) -> str:
+    for one in run.plan.left:
+        if one.scenario.key == key[0] and (one.strategy is None or label(one.strategy) == key[1]):
+            return one.reason
+    planned = {(bout.scenario.key, label(strategy)) for bout in run.plan.bouts for strategy in bout.strategies}
+    return NOT_YET if key in planned else NOT_ASKED
+
+
+# ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
+def _changes(pairs: Sequence[Pair], min_change: float, noise_floor: float | None) -> list[StepChange]:
+    exposed = _exposed(pairs)
+    tested = iter(_tested([pair for pair in pairs if _several(pair)], min_change))
+    changes = [next(tested) if _several(pair) else _pooled(*pair, min_change, noise_floor) for pair in pairs]
+    return [replace(change, exposed=moved) for change, moved in zip(changes, exposed, strict=True)]
+
+
+def _several(pair: Pair) -> bool:
+    return min(len(side.steps) for side in pair) >= LAUNCHES_FOR_INTERVAL
+
+
+def _tested(pairs: Sequence[Pair], min_change: float) -> Iterator[StepChange]:
+    before, after = ([medians(pair[side].steps) for pair in pairs] for side in (0, 1))
+    judged = verdicts.judge(before, after, min_change)
+    for (old, _), a, b, (ratio, verdict, further) in zip(pairs, before, after, judged, strict=True):
+        # geometric means, as of collectives, so that their ratio is the ratio
+        steps = intervals.launch_interval(a), intervals.launch_interval(b)
+        yield StepChange(old.scenario, old.outcome.label, *steps, ratio, verdict, further_launches=further)
+
+
+def _pooled(old: Side, new: Side, min_change: float, noise_floor: float | None) -> StepChange:
+    before, after = estimate(old.steps), estimate(new.steps)
+    verdict, ratio = verdicts.by_noise_floor(before, after, min_change, noise_floor)
+    note = FEW_LAUNCHES + ("" if noise_floor is None else f"; rests on the stated {noise_floor:.0%}")
+    return StepChange(old.scenario, old.outcome.label, before, after, ratio, verdict, note=note)
+
+
+# ── exposed communication ────────────────────────────────────────────────────────────────────────
+def _exposed(pairs: Sequence[Pair]) -> list[ExposedChange | None]:
+    several = [pair for pair in pairs if min(len(side.exposed) for side in pair) >= LAUNCHES_FOR_INTERVAL]
+    before, after = ([medians(pair[side].exposed) for pair in several] for side in (0, 1))
+    found = dict(zip(map(id, several), verdicts.differences(before, after), strict=True))
+    return [_moved(*pair, found.get(id(pair))) for pair in pairs]
+
+
+def _moved(old: Side, new: Side, tested: tuple[Interval, bool] | None) -> ExposedChange | None:
+    """tested: the difference over launches, and whether it is one; None where launches are too few."""
+    if not (old.exposed and new.exposed):
+        return None
+    before, after = estimate(old.exposed), estimate(new.exposed)
+    if tested is None:
+        return ExposedChange(before, after, intervals.difference_of_intervals(before, after), resolved=False)
+    difference, sure = tested
+    beyond = abs(difference.value) > max(old.noise_s, new.noise_s)
+    return ExposedChange(before, after, difference, sure and beyond)
+
+
+# ── what a reader must know before believing it ──────────────────────────────────────────────────
+def _warnings(
+    runs: Iterable[tuple[TrainingRun, TrainingAnalysis]],
+    changes: Sequence[StepChange],
+    broken: Sequence[Unpaired],
+    min_change: float,
+) -> Iterable[str]:
+    for run, analysis in runs:
+        yield from (f"{run.name}: {text}" for text in analysis.warnings)
+        for one in analysis.broken:
+            what = one.strategy or "every strategy"
+            yield f"{run.name}: {one.scenario}: {what} broke in launch {one.launch}: {one.failure.text}"
+    if broken:
+        yield f"{counted(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
+    few = sum(change.note == FEW_LAUNCHES for change in changes)
+    if few:
+        yield (
+            f"{counted(few, 'case')} with fewer than {LAUNCHES_FOR_INTERVAL} launches on a side, whose intervals are "
+            "within-run only: set launches: 5, or state with --noise-floor by how much two measurements of the same "
+            "thing differ"
+        )
+    yield from said_of([change.verdict for change in changes], few, min_change)

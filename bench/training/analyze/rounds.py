@@ -1,0 +1,91 @@
+"""Rounds of a run as series: which of them count, and what each launch made of a strategy.
+
+In: a run's facts. Out: of each launch one value a round, or an interval over launches. Draws no conclusion. A step is
+that of the slowest rank; differences are taken within rounds.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import intervals
+from bench.conclusions import Interval
+from bench.training.records import Round, Scenario, Stretch, TrainingRun
+
+# Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
+LAUNCHES_FOR_INTERVAL = 3
+Floats = NDArray[np.float64]
+# Launch → one value a round.
+Series = dict[int, Floats]
+F = TypeVar("F")
+
+
+def facts_of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
+    """The facts of one kind; of one scenario, if one is named."""
+    found: list[F] = [fact for fact in run.facts if isinstance(fact, what)]
+    return found if scenario is None else [f for f in found if getattr(f, "scenario", None) == scenario.key]
+
+
+def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:
+    """Rounds in which nobody else used the machine; all of them where those would be less than half."""
+    every = facts_of(run, Round, scenario)
+    quiet = [one for one in every if not _loud(one, run.plan.foreign)]
+    return quiet if len(quiet) * 2 >= len(every) else every
+
+
+def disturbed(run: TrainingRun, scenario: Scenario) -> int:
+    """How many rounds others disturbed."""
+    return sum(_loud(one, run.plan.foreign) for one in facts_of(run, Round, scenario))
+
+
+def _loud(one: Round, allowed: float) -> bool:
+    return any(stretch.foreign is not None and stretch.foreign > allowed for stretch in one.stretches)
+
+
+def step_s(stretch: Stretch, steps: int) -> float:
+    """A step of the slowest rank."""
+    return max(stretch.wall_ns) / steps / 1e9
+
+
+def by_launch(
+    rounds: list[Round],
+    name: str,
+    value: Callable[[Stretch, int], float],
+    minus: str | None = None,
+    share: bool = False,
+) -> Series:
+    """Of each launch, one value a round; `minus`: less that of another strategy in the same round, or its share."""
+    found: dict[int, list[float]] = {}
+    for one in rounds:
+        stretches = {stretch.strategy: stretch for stretch in one.stretches}
+        if name not in stretches or (minus is not None and minus not in stretches):
+            continue
+        mine = value(stretches[name], one.steps)
+        other = value(stretches[minus], one.steps) if minus is not None else 0.0
+        found.setdefault(one.launch, []).append((mine - other) / mine if share else mine - other)
+    return {launch: np.array(values) for launch, values in found.items()}
+
+
+def steps_of(rounds: list[Round], name: str) -> Series:
+    """Its times of a step."""
+    return by_launch(rounds, name, step_s)
+
+
+def differences_of(rounds: list[Round], name: str, minus: str) -> Series:
+    """How much longer its steps are than those of another."""
+    return by_launch(rounds, name, step_s, minus)
+
+
+def medians(series: Series) -> Floats:
+    """One a launch."""
+    return np.array([float(np.median(values)) for values in series.values()])
+
+
+def estimate(series: Series) -> Interval:
+    """Mean of the launches' medians; with too few launches, the median of all rounds, and that it is within-run."""
+    if len(series) >= LAUNCHES_FOR_INTERVAL:
+        return intervals.mean_interval(medians(series))
+    return replace(intervals.median_interval(np.concatenate(list(series.values()))), kind="within-run")

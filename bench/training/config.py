@@ -1,0 +1,174 @@
+"""A YAML file that begins with `benchmark: training` → `TrainingConfig`, or one line that says what to change.
+
+Does not look at the machine and does not expand anything: `plan` does.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from bench import yaml_file
+from bench.config import BackendName, Bytes, Seconds, WorldSize
+from bench.errors import ConfigError
+from bench.training.presets import EXAMPLE as SIZES
+from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
+from bench.training.records import Link
+from bench.training.strategies import DDP_FLAGS, DDP_HOOKS, STRATEGIES
+from bench.units import parse_link, parse_share
+from bench.yaml_file import OneOf, Several, Strict, did_you_mean
+
+BENCHMARK = "training"
+EXAMPLE = "benchmark: training"
+_IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def _importable(value: str) -> str:
+    if not _IMPORT.fullmatch(value):
+        raise ValueError("write package.module:name")
+    return value
+
+
+def _preset(value: str, others: str = "") -> str:
+    if find(value) is None:
+        near = did_you_mean(value, tuple(PRESETS))
+        raise ValueError(f"unknown model{near}; allowed: {', '.join(PRESETS)}, sizes such as {SIZES}{others}")
+    return value
+
+
+class ShapeConfig(Strict):
+    """A preset by its sizes only: backward waits until each gradient's time has come, and nothing is computed."""
+
+    shape: Annotated[str, AfterValidator(_preset)]
+    backward: Seconds = 0.06
+
+
+class SizesConfig(Strict):
+    """A transformer by its sizes."""
+
+    d_model: Annotated[int, Field(ge=2)]
+    d_ff: Annotated[int, Field(ge=1)]
+    layers: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)]
+    vocabulary: Annotated[int, Field(ge=2)] = VOCABULARY
+
+
+def _model(value: Any) -> Any:
+    if isinstance(value, dict) and "d_model" in value:
+        sizes = SizesConfig.model_validate(value)
+        return _preset(name_of(Preset(**sizes.model_dump())))
+    if isinstance(value, dict) and set(value) == {"import"}:
+        return _importable(str(value["import"]))
+    if isinstance(value, dict) and "shape" in value:
+        return ShapeConfig.model_validate(value)
+    if isinstance(value, str) and ":" not in value:
+        return _preset(value, ", {import: package.module:function}, {shape: xl-2026, backward: 1.2s}")
+    return value
+
+
+def _strategy(value: Any) -> Any:
+    """`flat`, `{ddp: {cap: 1MiB}}` or `{import: package.module:name}` as one mapping."""
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, dict) and len(value) == 1:
+        name, settings = next(iter(value.items()))
+        if name == "import":
+            return {"name": name, "imported": _importable(str(settings))}
+        if isinstance(settings, dict) and "name" not in settings:
+            return {"name": name, **settings}
+    if isinstance(value, dict) and "name" in value:
+        return value
+    raise ValueError("write a name such as flat, or {ddp: {cap: 1MiB}}")
+
+
+def _several(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def link_of(value: str) -> Link | None:
+    """`real`, or `2ms + 1GB/s`."""
+    return None if value == "real" else Link(*parse_link(value))
+
+
+def _link(value: Any) -> str:
+    link_of(str(value))
+    return str(value)
+
+
+Caps = Annotated[list[Bytes], BeforeValidator(_several), Field(min_length=1)]
+ModelName = Annotated[str | ShapeConfig, BeforeValidator(_model), WithJsonSchema({"type": ["string", "object"]})]
+Share = Annotated[float, BeforeValidator(parse_share), WithJsonSchema({"type": ["string", "number"]})]
+
+
+class StrategyConfig(Strict):
+    """One strategy; `cap` may be a list, which makes several of it."""
+
+    name: Annotated[str, OneOf((*STRATEGIES, "import"), "strategy")]
+    cap: Caps | None = None
+    closes: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = "after"
+    buckets: list[Bytes] | None = None
+    options: list[Annotated[str, OneOf((*DDP_FLAGS, *DDP_HOOKS), "option")]] = Field(default=[])
+    accumulate: Annotated[int, Field(ge=1, le=1024)] = 1
+    imported: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "StrategyConfig":
+        takes = (*STRATEGIES[self.name].takes, "accumulate") if self.name in STRATEGIES else ("imported", "accumulate")
+        given = self.model_fields_set - {"name"}
+        unused = sorted(given - set(takes))
+        if unused:
+            raise ValueError(f"{self.name} does not take {unused[0]}; it takes {', '.join(takes)}")
+        if self.name == "overlap_bucket" and self.cap is None:
+            raise ValueError("overlap_bucket needs a cap, such as {overlap_bucket: {cap: 1MiB}}")
+        if self.name == "plan" and not self.buckets:
+            raise ValueError("plan needs buckets, such as {plan: {buckets: [1MiB, 4MiB]}}")
+        if self.cap and self.buckets:
+            raise ValueError("cap and buckets exclude each other")
+        if len(set(self.options) & set(DDP_HOOKS)) > 1:
+            raise ValueError(f"torch takes one communication hook only: {', '.join(DDP_HOOKS)}")
+        return self
+
+
+class LadderConfig(Strict):
+    """So many parameters, all-reduced in so many calls."""
+
+    parameters: Annotated[int, Field(ge=1)] = 6_000_000
+    calls: Several[Annotated[int, Field(ge=1)]] = Field(default=[1, 6, 60, 600])
+
+
+class TrainingConfig(Strict):
+    """A run of the gradient benchmark: every strategy in every scenario."""
+
+    benchmark: Literal["training"]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")] = "training"
+    models: Several[ModelName]
+    backends: Several[BackendName] = Field(default=["gloo"])
+    links: Several[Annotated[str, AfterValidator(_link)]] = Field(
+        default=["real"], description="real, or an emulated one: 2ms + 1GB/s"
+    )
+    world_sizes: Several[WorldSize] = Field(default=[2])
+    batch: Annotated[int, Field(ge=1, description="examples of each rank in a step")] = 4
+    sequence: Annotated[int, Field(ge=2, description="tokens of an example")] = 64
+    dtype: Annotated[str, OneOf(("float32", "float64", "bfloat16"), "dtype")] = "float32"
+    optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = "sgd"
+    threads: Annotated[int, Field(ge=1, le=1024, description="of each rank's computing")] = 1
+    strategies: Annotated[list[Annotated[StrategyConfig, BeforeValidator(_strategy)]], Field(min_length=1)]
+    launches: Annotated[int, Field(ge=1, le=100)] = 3
+    rounds: Annotated[int, Field(ge=2, le=10_000)] = 10
+    steps: Annotated[int, Field(ge=1, le=10_000, description="of a strategy in one round")] = 4
+    warmup: Annotated[
+        int, Field(ge=3, description="torch rebuilds its buckets after the first backward, and tells two later")
+    ] = 3
+    foreign: Share = 0.06
+    ladder: LadderConfig | None = None
+    timeout: Seconds = 60.0
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+
+
+def parse(raw: bytes, source: str, sets: list[str], default_name: str) -> TrainingConfig:
+    """The configuration, or a ConfigError of one line."""
+    data = {"name": default_name, **yaml_file.mapping(raw, source, EXAMPLE)}
+    if data.get("benchmark") != BENCHMARK:
+        raise ConfigError(f"{source}: benchmark: {yaml_file.short(data.get('benchmark'))}: allowed: {BENCHMARK}")
+    paths = [yaml_file.override(data, text) for text in sets]
+    return yaml_file.validate(TrainingConfig, data, source, paths)

@@ -1,0 +1,40 @@
+"""Records of the gradient benchmark as JSON and back: plan.json, and lines of samples.jsonl (docs/results-format.md).
+
+Touches no file: `store` does. Every line says its kind, which is the name of its record.
+"""
+
+import dataclasses
+import json
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
+
+from bench.records import Json
+from bench.training.records import Fact, TrainingPlan
+
+_PLAN = TypeAdapter(TrainingPlan)
+_KINDS = {one.__name__: TypeAdapter(one) for one in get_args(Fact)}
+
+
+def plan_to_json(plan: TrainingPlan) -> Json:
+    """What plan.json holds."""
+    return dataclasses.asdict(plan)
+
+
+def plan_from_json(data: Json) -> TrainingPlan:
+    """The inverse of `plan_to_json`; raises ValueError on anything else."""
+    return _PLAN.validate_python(data)
+
+
+def fact_to_line(fact: Fact) -> bytes:
+    """One line of samples.jsonl, without its newline."""
+    data = {"kind": type(fact).__name__, **dataclasses.asdict(fact)}
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def fact_from_line(line: bytes) -> Fact:
+    """The inverse of `fact_to_line`; raises ValueError or KeyError on anything else."""
+    data: Json = json.loads(line)
+    found: Any = _KINDS[data.pop("kind")].validate_python(data)
+    fact: Fact = found
+    return fact

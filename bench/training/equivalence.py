@@ -1,0 +1,255 @@
+"""Data-parallel training and one process: which ways to train must give the same model, and which must not.
+
+    CASES, READINGS ─▶ (measure.gradients.equivalence) ─▶ Found ─▶ verdict(found)
+
+A `Case` trains twice from the same beginning on the same examples, on K ranks and in one process, and compares the
+parameters. Controls are cases that must differ: a comparison that cannot tell them apart would prove nothing.
+A `Reading` compares which examples each rank reads. Everything is frozen, and nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Must = Literal["equal", "differ", "shown"]
+
+# The largest difference of equal trainings: rounding, of sums in another order, over some dozens of steps. No
+# difference in what is computed, such as a factor K or an example counted twice, is as small.
+ALLOWED = {"float64": 1e-9, "float32": 1e-5}
+# The smallest difference of a control: far above rounding, and far below what each control's mistake makes.
+NOTICED = 1e-4
+# A trial takes a fraction of a second; ranks that say nothing for longer than this are stuck.
+TIMEOUT_S = 30.0
+# A loss has fallen if its last value is below this share of its first. It is that of all examples, so it has no noise.
+FALLEN = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How one side trains.
+
+    optimizer: a key of `measure.gradients.small_model.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to
+    this power. gradients: of the ranks, "mean" and "sum" over them, or "apart" (no synchronisation). loss: "mean" or
+    "sum" over the examples of a batch. growth: the batch of all ranks together is B · K to this power.
+    accumulate: micro-batches a step, of the ranks only; no_sync: gradients are synchronised after the last of them;
+    divided: each micro-batch's loss is divided by their number.
+    seeds: ranks begin with parameters of their own; broadcast: those of rank 0 replace them.
+    sampler: "interleaved" (torch's DistributedSampler), "shuffled" (the same with set_epoch) or "none" (every rank
+    reads all examples). examples: "even" (K divides their number), "odd" (it does not, and the sampler pads),
+    "padded" (in one process: the odd ones and what the sampler adds), "dropped" (the sampler's drop_last).
+    normalised: the model has BatchNorm.
+    """
+
+    optimizer: str = "sgd"
+    lr_power: int = 0
+    gradients: Literal["mean", "sum", "apart"] = "mean"
+    loss: Literal["mean", "sum"] = "mean"
+    growth: int = 0
+    accumulate: int = 1
+    no_sync: bool = True
+    divided: bool = True
+    seeds: bool = False
+    broadcast: bool = True
+    sampler: Literal["interleaved", "shuffled", "none"] = "interleaved"
+    examples: Literal["even", "odd", "padded", "dropped"] = "even"
+    normalised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The same model trained on K ranks and `alone`, in one process; or ranks compared with each other (None).
+
+    data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. topic: the question that
+    it belongs to; a picture shows those of one topic together.
+    """
+
+    name: str
+    must: Must
+    ranks: Training = Training()
+    alone: Training | None = Training()
+    dtype: str = "float64"
+    data_parallel: bool = False
+    topic: str = ""
+
+    @property
+    def allowed(self) -> float | None:
+        """The largest difference where it must be equal, the smallest where it must differ; None where it is shown."""
+        if self.must == "shown":
+            return None
+        if self.must == "differ":
+            return NOTICED
+        return 0.0 if self.alone is None else ALLOWED[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which of `examples` examples each of `ranks` ranks reads, batch by batch, numbered from 1.
+
+    expected: ranks are apart by `|`, their batches by `, then`.
+    """
+
+    name: str
+    examples: int
+    expected: str
+    drop_last: bool = False
+    ranks: int = 2
+    batch: int = 3
+    must: Must = "equal"
+
+
+Trial = Case | Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a trial gave. difference: largest over parameters of max |a − b| / max |b|, over all ranks.
+
+    loss, alone: of all examples before training and after each step; the mean over ranks, and of one process.
+    examples: seen a step, by each of the two. read: of a reading. missing: why there is nothing.
+    """
+
+    trial: Trial
+    difference: float | None = None
+    loss: tuple[float, ...] = ()
+    alone: tuple[float, ...] = ()
+    examples: tuple[int, int] = (1, 1)
+    read: str = ""
+    missing: str = ""
+    tried: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """All trials of one call. failure: why it ended before its time; None if it did not."""
+
+    world_size: int
+    steps: int
+    found: tuple[Found, ...]
+    failure: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that must hold was tried and does."""
+        return self.failure is None and all(verdict(one)[0] is not False for one in self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofJob:
+    """What every rank is told. log: where it writes what torch prints."""
+
+    trials: tuple[Trial, ...]
+    steps: int
+    log: str
+
+
+def verdict(found: Found) -> tuple[bool | None, str]:
+    """Whether it is as it must be, and in words; None where nothing must hold or nothing was tried."""
+    if found.missing:
+        return (False if found.tried else None), found.missing
+    if isinstance(found.trial, Reading):
+        return (True, "holds") if found.read == found.trial.expected else (False, "BROKEN")
+    return _judged(found.trial, found)
+
+
+def _judged(case: Case, found: Found) -> tuple[bool | None, str]:
+    if found.difference is None or not math.isfinite(found.difference):
+        return False if case.must != "shown" else None, "PROVES NOTHING: the training diverged"
+    if not all(fell(curve) for curve in _that_must_fall(case, found)):
+        return False if case.must != "shown" else None, "PROVES NOTHING: the loss did not fall"
+    if case.must == "shown" or case.allowed is None:
+        return None, "shown, not required"
+    if case.must == "differ":
+        return (True, "differs, as it must") if found.difference > case.allowed else (False, "DOES NOT DIFFER")
+    return (True, "holds") if found.difference <= case.allowed else (False, "BROKEN")
+
+
+def _that_must_fall(case: Case, found: Found) -> list[tuple[float, ...]]:
+    """Where a mistake is made on purpose, only what it is compared with has to learn."""
+    curves = [found.alone] if case.alone is not None else []
+    return curves if case.must == "differ" else [*curves, found.loss]
+
+
+def fell(losses: tuple[float, ...]) -> bool:
+    """Whether training did anything, and was stable: it never got worse than where it began.
+
+    Parameters that stay where they began would be equal too, and an unstable training makes rounding large.
+    """
+    if len(losses) < 2 or not all(map(math.isfinite, losses)):
+        return False
+    return losses[-1] < FALLEN * losses[0] and max(losses) <= losses[0]
+
+
+# ── what is tried ────────────────────────────────────────────────────────────────────────────────
+def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> Case:
+    """The same on both sides."""
+    return Case(name, must, Training(**how), Training(**how), dtype)
+
+
+def _exact(name: str, **how: Any) -> list[Case]:
+    """The same on both sides, in both precisions."""
+    return [_both(name, "equal", dtype, **how) for dtype in ALLOWED]
+
+
+TOPICS: dict[str, list[Case]] = {
+    # Batch B / K a rank, B in one process.
+    "Do K ranks train what one process trains?": [
+        *_exact("SGD: mean of gradients"),
+        *_exact("SGD with momentum", optimizer="momentum"),
+        *_exact("Adam", optimizer="adam"),
+        *_exact("AdamW", optimizer="adamw"),
+        *(Case("DataParallel: one process, all GPUs", "equal", dtype=dtype, data_parallel=True) for dtype in ALLOWED),
+    ],
+    "Do the ranks stay together?": [
+        Case("SGD: ranks against each other", "equal", alone=None),
+        Case("Adam: ranks against each other", "equal", Training("adam"), None, "float32"),
+        Case("gradients not synchronised: ranks against each other", "differ", Training(gradients="apart"), None),
+        _both("ranks seeded differently, DDP broadcasts rank 0's", "equal", seeds=True),
+        Case("the same, ranks against each other", "equal", Training(seeds=True), None),
+        Case(
+            "the same without the broadcast, ranks against each other",
+            "differ", Training(seeds=True, broadcast=False), None,
+        ),
+    ],
+    # A mean of gradients needs nothing, so lr × K is a mistake there.
+    "What must make up for sums?": [
+        Case("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
+        Case("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
+        Case("SGD: mean of gradients, lr × K", "differ", Training(lr_power=1)),
+        Case("SGD: loss summed over examples, lr × K", "equal", Training(loss="sum", lr_power=1), Training(loss="sum")),
+        _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
+        Case("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
+    ],
+    # Fewer steps, and learning rates that make up for it about.
+    "And with a batch K times as large?": [
+        Case("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
+        Case("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
+        Case("Adam: batch B a rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
+    ],
+    "And in micro-batches?": [
+        *_exact("SGD: 2 micro-batches with no_sync, loss / 2", accumulate=2),
+        _both("Adam: 2 micro-batches with no_sync, loss / 2", "equal", optimizer="adam", accumulate=2),
+        _both("SGD: 2 micro-batches, each synchronised, loss / 2", "equal", accumulate=2, no_sync=False),
+        _both("SGD: 2 micro-batches with no_sync, loss not divided", "differ", accumulate=2, divided=False),
+    ],
+    "What does each rank see?": [
+        _both("shuffled, with set_epoch", "equal", sampler="shuffled"),
+        _both("every rank reads the same examples (no sampler)", "differ", sampler="none"),
+        _both("K does not divide N, sampler pads: against N examples", "differ", examples="odd"),
+        Case(
+            "the same against N examples and the padding again",
+            "equal", Training(examples="odd"), Training(examples="padded"),
+        ),
+        _both("K does not divide N, drop_last: against those that are left", "equal", examples="dropped"),
+        # What no averaging of gradients makes equal: each rank normalises by its own share of the batch.
+        _both("a model with BatchNorm", "differ", normalised=True),
+    ],
+}  # fmt: skip
+CASES = tuple(replace(case, topic=topic) for topic, cases in TOPICS.items() for case in cases)
+
+READINGS: tuple[Reading, ...] = (
+    Reading("sampler: N = 8, K = 2, batch 2", 8, "x1 x3 | x2 x4, then x5 x7 | x6 x8", batch=2),
+    Reading("sampler: N = 9, K = 2, batch 3, padded", 9, "x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1"),
+    Reading("sampler: N = 9, K = 2, batch 3, drop_last", 9, "x1 x3 x5 | x2 x4 x6, then x7 | x8", drop_last=True),
+)

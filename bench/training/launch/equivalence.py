@@ -1,0 +1,49 @@
+"""Prove on real ranks that data-parallel training trains the same model as one process.
+
+In: trials, a number of ranks and of steps. Out: a `Proof`: what each trial gave, and why it ended early, if it did.
+This is the parent: it starts ranks and listens; the training is in `equivalence_rank`, in their processes.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from bench.launch.supervisor import watch
+from bench.launch.sweep import Starter
+from bench.records import Json
+from bench.training.equivalence import TIMEOUT_S, Found, Proof, ProofJob, Trial
+
+
+def prove(
+    trials: Sequence[Trial],
+    world_size: int,
+    steps: int,
+    launcher: Starter,
+    log: str = os.devnull,
+    begun: Callable[[int], None] = lambda _: None,
+) -> Proof:
+    """Try all of them in one launch. begun: takes the number of the trial that begins."""
+    lines: list[Json] = []
+    requested = time.monotonic()
+    job = ProofJob(tuple(trials), steps, log)
+    ranks = launcher.start(world_size, "bench.training.rank.equivalence:main", job)
+    try:
+        outcome = watch(
+            ranks,
+            requested,
+            TIMEOUT_S,
+            before_go=lambda: None,
+            begun=begun,
+            sampled=lambda line: lines.append(json.loads(line)),
+        )
+    finally:
+        ranks.kill()
+    found = [_found(trial, line) for trial, line in zip(trials, lines, strict=False)]
+    found += [Found(trial, missing="NOT MEASURED: the ranks ended before") for trial in trials[len(found) :]]
+    return Proof(world_size, steps, tuple(found), outcome.failure.text if outcome.failure else None)
+
+
+def _found(trial: Trial, line: Json) -> Found:
+    lists = {name: tuple(value) for name, value in line.items() if isinstance(value, list)}
+    return Found(trial, **(line | lists))

@@ -1,0 +1,130 @@
+"""Config + Machine + seed → TrainingPlan: every strategy in every scenario, minus what this machine cannot do.
+
+To each scenario it adds the reference without synchronisation, and second copies of the reference and of one strategy:
+two A/A pairs, which show what a difference of nothing looks like here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from bench.backends import BACKENDS
+from bench.dtypes import DTYPES
+from bench.records import Machine
+from bench.training.config import StrategyConfig, TrainingConfig, link_of
+from bench.training.presets import find
+from bench.training.ready_times import by_sizes
+from bench.training.records import REFERENCE, Bout, Ladder, Left, Scenario, Shape, Strategy, TrainingPlan
+from bench.training.strategies import kind, label, obstacle, reference_of
+
+# A first set of ranks, each further one, and building and checking a strategy: measured 2.5, 0.3 and about 0.3 s.
+START_S, STRATEGY_S = 3.0, 0.5
+
+
+def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
+    """What the configuration asks for, and what of it must be left out, with the reason."""
+    asked = [strategy for one in config.strategies for strategy in strategies_of(one)]
+    chosen: list[tuple[Scenario, tuple[Strategy, ...]]] = []
+    left: list[Left] = []
+    for scenario in scenarios(config):
+        reason = unfit(scenario, machine)
+        if reason is not None:
+            left.append(Left(scenario, None, reason))
+            continue
+        fit = []
+        for strategy in asked:
+            why = obstacle(strategy, scenario, machine)
+            if why is None:
+                fit.append(strategy)
+            else:
+                left.append(Left(scenario, strategy, why))
+        if fit:
+            chosen.append((scenario, with_controls(fit)))
+    bouts = tuple(
+        Bout(scenario, launch, strategies, config.rounds)
+        for launch in range(1, config.launches + 1)
+        for scenario, strategies in chosen
+    )
+    ladder = Ladder(config.ladder.parameters, tuple(config.ladder.calls)) if config.ladder else None
+    return TrainingPlan(
+        name=config.name,
+        bouts=bouts,
+        left=tuple(left),
+        launches=config.launches,
+        steps=config.steps,
+        warmup=config.warmup,
+        seed=seed,
+        timeout_s=config.timeout,
+        foreign=config.foreign,
+        ladder=ladder,
+    )
+
+
+def strategies_of(asked: StrategyConfig) -> Iterator[Strategy]:
+    """One strategy, or one for each cap."""
+    base = Strategy(
+        asked.name,
+        closes=asked.closes,
+        buckets=tuple(asked.buckets or ()),
+        options=tuple(asked.options),
+        accumulate=asked.accumulate,
+        imported=asked.imported,
+    )
+    if asked.cap is None:
+        yield base
+    else:
+        yield from (replace(base, cap_bytes=cap) for cap in asked.cap)
+
+
+def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
+    """Every combination of model, backend, link and world size."""
+    for model, backend, link, ranks in product(config.models, config.backends, config.links, config.world_sizes):
+        shape = None if isinstance(model, str) else shape_of(model.shape, model.backward, config.dtype)
+        name = model if isinstance(model, str) else shape_name(model.shape, model.backward)
+        yield Scenario(
+            name, backend, ranks, config.batch, config.sequence, config.dtype, config.optimizer, link_of(link),
+            config.threads, shape,
+        )  # fmt: skip
+
+
+def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
+    """A preset's gradients, ready by their flops."""
+    sizes = find(preset)
+    assert sizes is not None  # noqa: S101 - config and the command line have seen to it
+    return by_sizes(sizes, backward_s, DTYPES[dtype].itemsize)
+
+
+def shape_name(preset: str, backward_s: float) -> str:
+    """How a scenario names it, such as shape:xl-2026@1.2s."""
+    return f"shape:{preset}@{backward_s:g}s"
+
+
+def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
+    """Distinct strategies with their references, and second copies of two of them."""
+    references = [reference_of(strategy) for strategy in asked]
+    every = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
+    twins = [Strategy(REFERENCE, again=1)]
+    communicating = [one for one in asked if one.name != REFERENCE]
+    if communicating:
+        preferred = next((one for one in communicating if one.name == "ddp" and kind(one).exact), communicating[0])
+        twins.append(replace(preferred, again=1))
+    return tuple({label(one): one for one in [*every, *twins]}.values())
+
+
+def estimate_s(plan: TrainingPlan) -> float:
+    """How long the run takes apart from the steps themselves, whose length nobody knows yet."""
+    return START_S * len(plan.bouts) + STRATEGY_S * sum(len(bout.strategies) for bout in plan.bouts)
+
+
+def unfit(scenario: Scenario, machine: Machine) -> str | None:
+    """Why nothing can be measured in this scenario here; None if something can."""
+    if scenario.backend not in {"gloo", "nccl"}:
+        return f"gradients are synchronised by torch here, on gloo or nccl, not on {scenario.backend}"
+    if scenario.shape is not None and scenario.backend != "gloo":
+        return f"a model by its shape is timed on gloo or an emulated link, not on {scenario.backend}"
+    missing = machine.backends_missing.get(scenario.backend)
+    if missing:
+        return missing
+    if BACKENDS[scenario.backend].device == "cuda" and scenario.world_size > machine.gpus:
+        return f"{scenario.world_size} ranks need as many GPUs; here are {machine.gpus}"
+    return None

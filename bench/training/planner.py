@@ -1,0 +1,257 @@
+"""The bucket advisor: which gradients to send together, so that least communication is left over after backward.
+
+In: a `Curve`, how long an all-reduce of so many bytes takes, and a `Profile`, when each gradient is ready. Out: plans,
+the time that each leaves exposed, a bound that no plan beats, and all of it as an `Advice`. A plan is a tuple of
+ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order in which they become ready.
+
+The link is FIFO: a bucket starts when its last gradient is ready and the one before it is through. That computing
+slows down while communicating, and what flattening costs, is not modelled. Measures nothing and formats nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import numpy as np
+
+from bench.training.all_reduce_cost import Curve, Floats
+from bench.training.conclusions import Advice
+from bench.training.ready_times import Profile
+
+Plan = tuple[int, ...]
+
+MIB = 2**20
+# torch's own: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, of nn/parallel/distributed.py.
+TORCH_CAPS = (MIB, 25 * MIB)
+# No clock tells less; two plans that differ by less are the same.
+RESOLUTION_S = 1e-9
+# By how much a link is held to differ from what was measured of it.
+LINK_ERROR = 0.2
+# Caps to try: every one that matters in a transformer of 300 tensors; among thousands of odd sizes, evenly chosen.
+MOST_CAPS = 4096
+# Points of a picture; more cannot be told apart.
+DRAWN_CAPS = 256
+
+
+def bucket_bytes(profile: Profile, plan: Plan) -> tuple[int, ...]:
+    """Bytes of each bucket, in the order in which they are sent."""
+    return tuple(sum(profile.nbytes[start:end]) for start, end in pairwise((0, *plan)))
+
+
+def members(profile: Profile, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Of each bucket, the numbers under which its gradients are registered."""
+    return tuple(profile.order[start:end] for start, end in pairwise((0, *plan)))
+
+
+def schedule(profile: Profile, plan: Plan, curve: Curve) -> list[tuple[float, float]]:
+    """When each bucket starts and when it is through."""
+    flights: list[tuple[float, float]] = []
+    free = -math.inf
+    for end, time in zip(plan, curve(np.array(bucket_bytes(profile, plan), dtype=float)), strict=True):
+        start = max(free, profile.ready_s[end - 1])
+        free = start + float(time)
+        flights.append((start, free))
+    return flights
+
+
+def finish(profile: Profile, plan: Plan, curve: Curve) -> float:
+    """When the last bucket is through."""
+    return schedule(profile, plan, curve)[-1][1]
+
+
+def exposed(profile: Profile, plan: Plan, curve: Curve) -> float:
+    """Communication that is left over when backward has ended: the tail."""
+    return finish(profile, plan, curve) - profile.ready_s[-1]
+
+
+# ── plans ────────────────────────────────────────────────────────────────────────────────────────
+def optimal(profile: Profile, curve: Curve) -> Plan:
+    """The plan that is through first, exactly, by dynamic programming over where the last bucket begins.
+
+    f[j] = min over i < j of max(f[i], ready[j-1]) + time(bytes of i .. j-1). Being through earlier with the first i
+    gradients never delays the rest, so that only the best f[i] counts. Of all plans that reach f[n], one with large
+    buckets: from the end on, each begins as early as its deadline permits. n² times are looked up.
+    """
+    n, sent = len(profile.nbytes), _sent(profile)
+    f = np.full(n + 1, -math.inf)
+    for j in range(1, n + 1):
+        f[j] = np.min(np.maximum(f[:j], profile.ready_s[j - 1]) + curve(sent[j] - sent[:j]))
+    ends, deadline = [n], float(f[n])
+    while True:
+        j = ends[-1]
+        times = curve(sent[j] - sent[:j])
+        i = int(np.argmax(np.maximum(f[:j], profile.ready_s[j - 1]) + times <= deadline + RESOLUTION_S))
+        if i == 0:
+            return tuple(reversed(ends))
+        ends.append(i)
+        deadline -= float(times[i])
+
+
+def realised(profile: Profile, caps: Sequence[int], closes: str = "after") -> Plan:
+    """What torch makes of a list of caps, the last of which holds for all further buckets.
+
+    closes: "after" a cap is reached, as torch does (compute_bucket_assignment_by_size of its reducer.cpp), or
+    "before" it would be exceeded.
+    """
+    ends: list[int] = []
+    filled = 0
+    for number, nbytes in enumerate(profile.nbytes):
+        cap = caps[min(len(ends), len(caps) - 1)]
+        if closes == "before" and filled and filled + nbytes > cap:
+            ends.append(number)
+            filled = 0
+        filled += nbytes
+        if closes == "after" and filled >= cap:
+            ends.append(number + 1)
+            filled = 0
+    return (*ends, len(profile.nbytes)) if filled else tuple(ends)
+
+
+def uniform(profile: Profile, cap: int, closes: str = "after") -> Plan:
+    """Buckets of one cap, as `bucket_cap_mb` makes them once torch has rebuilt its buckets."""
+    return realised(profile, (cap,), closes)
+
+
+def torch_default(profile: Profile) -> Plan:
+    """What DistributedDataParallel does if it is told nothing: 1 MiB, then 25 MiB."""
+    return realised(profile, TORCH_CAPS)
+
+
+def explicit_25(profile: Profile) -> Plan:
+    """What `bucket_cap_mb=25` does, which is not the default: it drops the first bucket of 1 MiB."""
+    return uniform(profile, TORCH_CAPS[1])
+
+
+def textbook_cap(profile: Profile, curve: Curve) -> int:
+    """√(s·w·o), the cap that minimises (s/k)/w + k·o over k buckets, as if ready times did not matter.
+
+    s: all bytes; w: bytes a second of large messages; o: latency of a call.
+    """
+    return max(1, round(math.sqrt(profile.total * curve.latency_s / curve.slope_s)))
+
+
+def useful_caps(profile: Profile, most: int = MOST_CAPS) -> Sequence[int]:
+    """Caps at which a uniform plan changes: sums of neighbouring gradients. Evenly chosen if there are more than most.
+
+    A bucket closes when such a sum reaches the cap, so that any other cap does what the next larger of these does.
+    """
+    sent = _sent(profile).astype(np.int64)
+    sums: set[int] = set()
+    for start in range(len(sent) - 1):
+        sums.update((sent[start + 1 :] - sent[start]).tolist())
+    caps = sorted(sums)
+    if len(caps) <= most:
+        return caps
+    return [caps[i] for i in np.unique(np.linspace(0, len(caps) - 1, most).round().astype(int))]
+
+
+def uniform_exposures(profile: Profile, curve: Curve, caps: Sequence[int]) -> list[float]:
+    """What each cap leaves exposed; the same as `exposed(uniform(cap))`, for all of them at once."""
+    limits = np.array(caps, dtype=float)
+    filled, free = np.zeros(len(limits)), np.full(len(limits), -math.inf)
+    for nbytes, ready in zip(profile.nbytes, profile.ready_s, strict=True):
+        filled += nbytes
+        closed = filled >= limits
+        free[closed] = np.maximum(free[closed], ready) + curve(filled[closed])
+        filled[closed] = 0
+    rest = filled > 0
+    free[rest] = np.maximum(free[rest], profile.ready_s[-1]) + curve(filled[rest])
+    return [float(left) for left in free - profile.ready_s[-1]]
+
+
+def _best(tried: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    least = min(left for _, left in tried)
+    return max(pair for pair in tried if pair[1] <= least + RESOLUTION_S)
+
+
+def _sent(profile: Profile) -> Floats:
+    """Bytes of the first 0, 1, .. n gradients; exact up to 2⁵³."""
+    return np.concatenate([[0.0], np.cumsum(np.array(profile.nbytes, dtype=float))])
+
+
+# ── caps that make torch follow a plan ───────────────────────────────────────────────────────────
+def caps_mib(profile: Profile, plan: Plan) -> tuple[float, ...]:
+    """`bucket_cap_mb_list` in MiB that makes torch follow the plan, each with as few decimals as possible.
+
+    A bucket closes once it has reached its cap: any cap does that its last gradient reaches and the others do not.
+    """
+    ranges = _cap_ranges(profile, plan)
+    return tuple(_shortest_mib(low, high) for low, high in ranges)
+
+
+def cap_mib(profile: Profile, cap: int) -> float:
+    """`bucket_cap_mb` that makes the same plan as the cap in bytes does, with as few decimals as possible."""
+    ranges = _cap_ranges(profile, uniform(profile, cap))
+    # The last bucket may end because there is nothing left, so that it says nothing of how large the cap may be.
+    return _shortest_mib(max(low for low, _ in ranges), min([cap, *(high for _, high in ranges[:-1])]))
+
+
+def _cap_ranges(profile: Profile, plan: Plan) -> list[tuple[int, int]]:
+    """Of each bucket its bytes without the last gradient, and with it."""
+    sizes = bucket_bytes(profile, plan)
+    return [(size - profile.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
+
+
+def _shortest_mib(low: int, high: int) -> float:
+    """MiB of which torch makes, by int(mib * 2**20), more than low bytes and high at most."""
+    # 2^-20 has 20 decimals: with those, high itself is exact.
+    for decimals in range(21):
+        scale = int(10**decimals)
+        mib = high * scale // MIB / scale
+        if low < int(mib * MIB) <= high:
+            return mib
+    return high / MIB
+
+
+# ── how far to trust them ────────────────────────────────────────────────────────────────────────
+def lower_bound(profile: Profile, curve: Curve) -> float:
+    """Seconds that every plan leaves exposed, in whatever order it sends the gradients.
+
+    Let B be the bytes of gradient j and of those that become ready after it. Each is in a bucket that starts at
+    ready[j] or later. These are k ≥ 1 buckets with B bytes at least, and any line α + β·b that lies nowhere above the
+    curve, α, β ≥ 0, gives them k·α + β·B ≥ α + β·B seconds on a link that carries one at a time. So nothing is
+    through before ready[j] + α + β·B, for every j and every such line.
+    """
+    ready, sent = np.array(profile.ready_s), _sent(profile)
+    rest = sent[-1] - sent[:-1]
+    return max(float(np.max(ready + alpha + beta * rest)) for alpha, beta in curve.floors()) - profile.ready_s[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The link has so many times the latency and the rate: what the plan leaves exposed, and what the best would."""
+
+    latency: float
+    rate: float
+    exposed_s: float
+    optimal_s: float
+
+
+def sensitivity(profile: Profile, plan: Plan, curve: Curve, error: float = LINK_ERROR) -> tuple[Deviation, ...]:
+    """The plan on links that are off by `error` in latency, in rate and in both."""
+    factors = [1.0, 1 - error, 1 + error]
+    return tuple(
+        Deviation(latency, rate, exposed(profile, plan, real), exposed(profile, optimal(profile, real), real))
+        for latency, rate in product(factors, factors)
+        for real in [curve.off_by(latency, rate)]
+    )
+
+
+def advise(profile: Profile, curve: Curve) -> Advice:
+    """The best plan, beside the best uniform cap, torch's default and the bound."""
+    caps = useful_caps(profile)
+    tried = list(zip(caps, uniform_exposures(profile, curve, caps), strict=True))
+    plan, best = optimal(profile, curve), _best(tried)
+    drawn = {tried[i] for i in np.linspace(0, len(tried) - 1, DRAWN_CAPS).round().astype(int)} | {best}
+    return Advice(
+        buckets=bucket_bytes(profile, plan),
+        exposed_s=exposed(profile, plan, curve),
+        best_cap=best[0],
+        best_cap_exposed_s=best[1],
+        default_exposed_s=exposed(profile, torch_default(profile), curve),
+        bound_s=lower_bound(profile, curve),
+        caps=tuple(sorted(drawn)),
+    )

@@ -1,0 +1,85 @@
+"""Transformers of known size, as data: the list of their gradients without a model, and without torch.
+
+Sizes are those of the CS336 assignment, with the year in the name, because "xl" means 2.00 B parameters in 2025 and
+3.41 B in 2026; nano to mini are for CPUs. Any other is named by its sizes, such as d512-ff1376-l6-h8-v10000. All have
+RMSNorm before each block, rotary positions, SwiGLU, an untied head and no biases. `measure.gradients.models` builds
+the same from torch, in the same order.
+"""
+
+import re
+from dataclasses import astuple, dataclass
+
+from bench.training.records import Gradient
+
+VOCABULARY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A decoder-only transformer. d_ff: width of the feed-forward layer."""
+
+    d_model: int
+    d_ff: int
+    layers: int
+    heads: int
+    vocabulary: int = VOCABULARY
+
+
+PRESETS = {
+    "nano": Preset(64, 172, 2, 2, 512),
+    "micro": Preset(128, 344, 4, 4, 2000),
+    "tiny": Preset(256, 1024, 6, 4, 1000),
+    "mini": Preset(384, 1024, 8, 6, 8000),
+    "small-2025": Preset(768, 3072, 12, 12),
+    "medium-2025": Preset(1024, 4096, 24, 16),
+    "large-2025": Preset(1280, 5120, 36, 20),
+    "xl-2025": Preset(1600, 6400, 48, 25),
+    "2.7b-2025": Preset(2560, 10240, 32, 32),
+    "small-2026": Preset(768, 3072, 12, 12),
+    "medium-2026": Preset(1024, 4096, 24, 16),
+    "large-2026": Preset(1280, 5120, 36, 20),
+    "xl-2026": Preset(2560, 10240, 32, 32),
+}
+_SIZES = re.compile(r"d(\d+)-ff(\d+)-l(\d+)-h(\d+)-v(\d+)")
+EXAMPLE = "d512-ff1376-l6-h8-v10000"
+
+
+def find(name: str) -> Preset | None:
+    """The preset of this name or of these sizes; None where it is neither. Raises ValueError for impossible sizes."""
+    sizes = _SIZES.fullmatch(name)
+    if sizes is None:
+        return PRESETS.get(name)
+    width, hidden, layers, heads, vocabulary = map(int, sizes.groups())
+    found = Preset(width, hidden, layers, heads, vocabulary)
+    if 0 in astuple(found):
+        raise ValueError(f"{name}: every size must be 1 at least")
+    # Rotary positions turn pairs of elements.
+    if width % (2 * heads):
+        raise ValueError(f"{name}: a width of {width} is not divided into {heads} heads of an even width")
+    return found
+
+
+def name_of(preset: Preset) -> str:
+    """By its sizes, as `find` reads it."""
+    return "d{}-ff{}-l{}-h{}-v{}".format(*astuple(preset))
+
+
+def gradients(preset: Preset, itemsize: int = 4) -> tuple[Gradient, ...]:
+    """Its gradients in the order in which the module registers its parameters; nbytes with `itemsize` an element."""
+    width, hidden = preset.d_model, preset.d_ff
+    layer = {
+        "norm1.weight": width, "attention.q.weight": width * width, "attention.k.weight": width * width,
+        "attention.v.weight": width * width, "attention.out.weight": width * width, "norm2.weight": width,
+        "feed_forward.gate.weight": width * hidden, "feed_forward.up.weight": width * hidden,
+        "feed_forward.down.weight": width * hidden,
+    }  # fmt: skip
+    named = {"embedding.weight": preset.vocabulary * width}
+    for number in range(preset.layers):
+        named |= {f"layers.{number}.{name}": elements for name, elements in layer.items()}
+    named |= {"norm.weight": width, "head.weight": preset.vocabulary * width}
+    return tuple(Gradient(name, elements, elements * itemsize) for name, elements in named.items())
+
+
+def parameters(preset: Preset) -> int:
+    """How many it has."""
+    return sum(gradient.elements for gradient in gradients(preset))

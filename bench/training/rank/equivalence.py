@@ -1,0 +1,111 @@
+"""One rank of a proof of equivalence: train every case as one of K ranks and as one process, and compare.
+
+In: a `Seat` and a `ProofJob`. Out, over the pipe, what `worker` says too: ready, begin, sampled (of rank 0, the numbers
+of one trial), error, done. Judges nothing: `gradients.equivalences` does.
+"""
+
+import json
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from bench.protocol.rank_context import Seat
+from bench.rank.join import joined
+from bench.rank.process import run_rank, wait_to_begin
+from bench.rank.process_group import Group
+from bench.records import Json
+from bench.training.equivalence import TIMEOUT_S, Case, ProofJob, Reading, Training
+from bench.training.rank import small_model
+from bench.training.rank.small_model import Place, Trained, train
+
+# DataParallel divides a batch among as many GPUs.
+GPUS_WANTED = 2
+
+
+def main(seat: Seat, job: ProofJob) -> None:
+    """Entry of a rank's process; never returns."""
+    run_rank(seat, job.log, lambda: _work(seat, job))
+
+
+def _work(seat: Seat, job: ProofJob) -> Json:
+    with joined(seat, "gloo", TIMEOUT_S) as group:
+        _serve(seat, job, group)
+    return {}
+
+
+def _serve(seat: Seat, job: ProofJob, group: Group) -> None:
+    wait_to_begin(seat, group, lambda: {"rank": group.rank})
+    for index, trial in enumerate(job.trials):
+        if group.rank == 0:
+            seat.send({"kind": "begin", "index": index})
+        numbers = _read(trial, group) if isinstance(trial, Reading) else _train(trial, group, job.steps)
+        seat.progress[seat.rank] += 1
+        if group.rank == 0:
+            seat.send({"kind": "sampled"}, json.dumps(numbers).encode())
+
+
+# ── which examples ───────────────────────────────────────────────────────────────────────────────
+def _read(reading: Reading, group: Group) -> Json:
+    own = None
+    if group.rank < reading.ranks:
+        own = small_model.indices(reading.examples, group.rank, reading.ranks, reading.batch, reading.drop_last)
+    steps = zip(*group.gather(own)[: reading.ranks], strict=True)
+    return {"read": ", then ".join(" | ".join(" ".join(f"x{i + 1}" for i in part) for part in step) for step in steps)}
+
+
+# ── which parameters ─────────────────────────────────────────────────────────────────────────────
+def _train(case: Case, group: Group, steps: int) -> Json:
+    if case.data_parallel:
+        return _data_parallel(case, group, steps)
+    ours = train(case.ranks, Place(group.rank, group.world_size, group.world_size), case.dtype, steps)
+    if case.alone is None:
+        return _numbers(_against_rank_0(ours), ours, None, group)
+    one = _one_process(case.alone, group, case.dtype, steps * group.world_size**case.ranks.growth)
+    return _numbers(difference(ours.parameters, one.parameters), ours, one, group)
+
+
+def _one_process(how: Training, group: Group, dtype: str, steps: int, devices: int = 0) -> Trained:
+    """Every rank trains it: that costs nothing but otherwise idle time, and saves sending parameters."""
+    return train(replace(how, accumulate=1), Place(0, 1, group.world_size, devices), dtype, steps)
+
+
+def _data_parallel(case: Case, group: Group, steps: int) -> Json:
+    gpus = torch.cuda.device_count()
+    if gpus < GPUS_WANTED:
+        return {"missing": "not tried: needs two GPUs", "tried": False}
+    if group.rank != 0:
+        return {}
+    several = _one_process(case.ranks, group, case.dtype, steps, gpus)
+    one = _one_process(case.ranks, group, case.dtype, steps, 1)
+    return {
+        "difference": difference(several.parameters, one.parameters),
+        "loss": several.losses,
+        "alone": one.losses,
+        "examples": [several.batch, one.batch],
+    }
+
+
+def _numbers(apart: float, ours: Trained, one: Trained | None, group: Group) -> Json:
+    everyone = group.gather((apart, ours.losses))
+    losses = [sum(step) / len(step) for step in zip(*(losses for _, losses in everyone), strict=True)]
+    return {
+        # max() would lose a NaN, which is a difference too.
+        "difference": float(torch.tensor([found for found, _ in everyone], dtype=torch.float64).max()),
+        "loss": losses,
+        "alone": one.losses if one else [],
+        "examples": [ours.batch, one.batch if one else ours.batch],
+    }
+
+
+def _against_rank_0(ours: Trained) -> float:
+    first = [parameter.clone() for parameter in ours.parameters]
+    for parameter in first:
+        dist.broadcast(parameter, 0)
+    return difference(ours.parameters, first)
+
+
+def difference(ours: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
+    """The largest over tensors of max |a − b| / max |b|: an element near nothing does not make rounding look large."""
+    found = [(a - b).abs().max() / b.abs().max() for a, b in zip(ours, reference, strict=True)]
+    return float(torch.stack(found).double().max())

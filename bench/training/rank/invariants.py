@@ -1,0 +1,212 @@
+"""What must hold of a strategy before it is given a number: I1 to I12 of docs/gradients.md.
+
+In: a strategy in its scenario, on every rank. Out: the same `Checked` on every rank. Every rank calls everything here
+in the same order. Whether a model was trained rightly is seen on a small twin of a preset, in float64 and float32.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from bench.training.presets import find
+from bench.training.rank import runner as runners
+from bench.training.rank.runner import Runner, Seatless
+from bench.training.rank.torch_synchronisers import Ddp
+from bench.training.rank.transport import Real
+from bench.training.records import REFERENCE, Check, Scenario, Strategy
+from bench.training.strategies import DDP_HOOKS, kind, label
+
+# Steps after which parameters are compared, on the same batch: the loss must fall, or nothing was learnt from it.
+STEPS = 4
+ALLOWED = {"float64": 1e-9, "float32": 1e-5}
+TWIN = "nano"
+Gather = Callable[[Any], list[Any]]
+
+
+@dataclass(slots=True)
+class Bench:
+    """What all checks of one launch share. finals: hashes of the twins' parameters, by label."""
+
+    scenario: Scenario
+    place: Seatless
+    gather: Gather
+    seed: int
+    order: list[int]
+    sizes: list[int]
+    references: dict[str, tuple[torch.Tensor, bool]] = field(default_factory=dict)
+    finals: dict[str, tuple[tuple[int, ...] | None, str]] = field(default_factory=dict)
+    twin_order: list[int] = field(default_factory=list)
+
+
+def digest(parameters: Sequence[torch.Tensor]) -> str:
+    """The same for the same bits."""
+    flat = _flat(parameters).contiguous().view(torch.uint8).cpu()
+    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+
+
+def _flat(parameters: Sequence[Any]) -> torch.Tensor:
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in parameters]
+    return torch.cat([p.detach().reshape(-1) for p in whole])
+
+
+def of_start(bench: Bench, runner: Runner) -> Check:
+    """I9: whatever weights each rank drew, all begin with the same."""
+    alike = len(set(bench.gather(digest(runner.parameters)))) == 1
+    return Check("I9", alike, "all ranks begin with the same weights" if alike else "ranks begin with other weights")
+
+
+def of_end(bench: Bench, runner: Runner, steps: int) -> Check:
+    """I1: after some steps on data of their own, ranks have the same bits; without synchronisation (I4) they differ."""
+    alike = len(set(bench.gather(digest(runner.parameters)))) == 1
+    said = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
+    if kind(runner.strategy).synchronises:
+        return Check("I1", alike, said)
+    return Check("I4", not alike, f"{said}, as must be without synchronisation" if not alike else f"{said}: no control")
+
+
+def of_calls(bench: Bench, runner: Runner) -> tuple[list[Check], tuple[int, ...] | None]:
+    """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks."""
+    calls = calls_of(runner)
+    if calls is None:
+        why = "the library does not tell its calls"
+        return [Check(name, None, why) for name in ("I5", "I6", "I7")], None
+    if runner.strategy.name == REFERENCE or "noop" in runner.strategy.options:
+        return [Check(name, None, "nothing is sent") for name in ("I5", "I6", "I7")], calls
+    want, sent = sum(bench.sizes), sum(calls)
+    checks = [Check("I5", sent == want, f"{sent} bytes sent of {want} bytes of gradients")]
+    checks.append(_realised(runner, bench, calls))
+    everyone = bench.gather(calls)
+    same = len(set(everyone)) == 1
+    checks.append(Check("I7", same, "all ranks launch in one order" if same else f"ranks launch {everyone}"))
+    return checks, calls
+
+
+def calls_of(runner: Runner) -> tuple[int, ...] | None:
+    """Bytes of each all-reduce of the last step."""
+    if runner.strategy.name == REFERENCE or "noop" in runner.strategy.options:
+        return ()
+    if isinstance(runner.sync, Ddp):
+        if runner.sync.seen:
+            return tuple(flown.nbytes for flown in runner.wire.flown)
+        return runner.sync.buckets() if not set(runner.strategy.options) & set(DDP_HOOKS) else None
+    return tuple(flown.nbytes for flown in runner.wire.flown) if kind(runner.strategy).own else None
+
+
+def _realised(runner: Runner, bench: Bench, calls: tuple[int, ...]) -> Check:
+    planned = runner.strategy.buckets
+    if planned:
+        return Check("I6", calls == planned, f"buckets of {list(calls)} bytes, planned were {list(planned)}")
+    if runner.buckets is None:
+        return Check("I6", None, "no plan was asked for")
+    want = tuple(sum(bench.sizes[n] for n in bucket) for bucket in runner.buckets)
+    return Check(
+        "I6", calls == want, f"{len(calls)} calls, {len(want)} wanted" if calls != want else f"{len(calls)} calls"
+    )
+
+
+def of_shards(bench: Bench, runner: Runner) -> Check:
+    """I12: the ranks' optimizer states add up to one copy of the parameters."""
+    if not kind(runner.strategy).sharded:
+        return Check("I12", None, "the optimizer is not sharded")
+    own = _largest_state(runner.optimizer)
+    total, want = sum(bench.gather(own)), sum(p.numel() for p in runner.parameters)
+    # Shares of equal length hold a few elements more than the parameters.
+    return Check("I12", want <= total < want + bench.place.world_size, f"states of {total} for {want} parameters")
+
+
+def _largest_state(optimizer: Any) -> int:
+    inner = getattr(optimizer, "optim", optimizer)
+    found = 0
+    for state in inner.state.values():
+        sizes = [(t.to_local() if hasattr(t, "to_local") else t).numel() for t in state.values() if torch.is_tensor(t)]
+        found += max(sizes, default=0)
+    return found
+
+
+def of_training(bench: Bench, strategy: Strategy) -> list[Check]:
+    """I2: the same model as one process with the whole batch, in float64 and float32; it also keeps bits for I3."""
+    entry = kind(strategy)
+    if not entry.exact:
+        return [Check("I2", None, "it does not compute the exact mean")]
+    checks = []
+    for dtype, allowed in ALLOWED.items():
+        twin = _twin(bench.scenario, dtype)
+        trained, losses, calls = _train(bench, strategy, twin)
+        want, fell = _reference(bench, twin, strategy)
+        largest = float((trained - want).abs().max() / want.abs().max())
+        worst = max(bench.gather(largest))
+        said = f"{dtype}: differs from one process by {worst:.1e} of the largest parameter, allowed {allowed:g}"
+        stable = all(bench.gather(fell and losses[-1] < losses[0]))
+        checks.append(Check("I2", worst <= allowed if stable else None, said if stable else f"{dtype}: the loss rose"))
+        if dtype == "float32":
+            bench.finals[label(strategy)] = (calls, digest([trained]))
+    return checks
+
+
+def _twin(scenario: Scenario, dtype: str) -> Scenario:
+    model = TWIN if scenario.shape is not None or find(scenario.model) else scenario.model
+    return replace(scenario, model=model, dtype=dtype, sequence=min(scenario.sequence, 16), link=None, shape=None)
+
+
+def _train(
+    bench: Bench, strategy: Strategy, twin: Scenario
+) -> tuple[torch.Tensor, list[float], tuple[int, ...] | None]:
+    wire = Real(bench.place.world_size)
+    if not bench.twin_order:
+        bench.twin_order = runners.readiness(twin, bench.place, wire, bench.seed)
+    adapted = replace(strategy, name="overlap_param", buckets=()) if strategy.name == "plan" else strategy
+    if strategy.buckets and strategy.name == "ddp":
+        adapted = replace(strategy, buckets=())  # its buckets are those of the model itself
+    runner = runners.build(adapted, twin, bench.place, wire, bench.twin_order, bench.seed)
+    batch = runner.draw(_dice(bench.seed, bench.place.rank), twin.batch)
+    losses = []
+    for _ in range(STEPS):
+        wire.flown.clear()
+        runner.step(batch)
+        losses.append(float(runner.loss))
+    return _flat(runner.parameters), losses, calls_of(runner)
+
+
+def _reference(bench: Bench, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
+    """One process with the batches of all ranks; every rank computes it for itself."""
+    key = f"{twin.dtype}/{strategy.accumulate}"
+    if key not in bench.references:
+        alone = Seatless(0, 1, bench.place.device)
+        runner = runners.build(Strategy(REFERENCE), twin, alone, Real(1), range(0), bench.seed)
+        batches = [runner.draw(_dice(bench.seed, rank), twin.batch) for rank in range(bench.place.world_size)]
+        whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
+        losses = []
+        for _ in range(STEPS):
+            runner.step(whole)
+            losses.append(float(runner.loss))
+        bench.references[key] = (_flat(runner.parameters), losses[-1] < losses[0])
+    return bench.references[key]
+
+
+def _dice(seed: int, rank: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed * 1000 + rank)
+
+
+def of_bits(bench: Bench, strategy: Strategy) -> Check:
+    """I3: exact strategies have the same bits at two ranks; at more, those with the same calls."""
+    mine = bench.finals.get(label(strategy))
+    if mine is None:
+        return Check("I3", None, "it does not compute the exact mean")
+    two = bench.place.world_size == 2
+    peers = {
+        name: final
+        for name, (calls, final) in bench.finals.items()
+        if strategy.accumulate == 1 and "micro-batches" not in name and (two or (calls and calls == mine[0]))
+    }
+    if len(peers) < 2:
+        return Check("I3", None, "no other strategy must have the same bits")
+    # Who is alone is wrong: one synchroniser that rounds must not cost all others their numbers.
+    common = Counter(peers.values()).most_common(1)[0][0]
+    alike = [name for name, final in peers.items() if final == common]
+    if mine[1] == common:
+        return Check("I3", True, f"the same bits as {len(alike) - 1} of {len(peers) - 1} others")
+    return Check("I3", False, f"other bits than {', '.join(alike)}")

@@ -1,0 +1,273 @@
+"""One rank of one launch of the gradient benchmark: join, check every strategy, then measure them in rounds.
+
+In: a Seat and a TrainingJob. Out, over the pipe, the messages of `measure.worker`; a `sampled` line is a fact of
+`gradients.records`, and `begin` tells the number of the strategy that is checked, or how many there are when rounds
+begin.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.machine import environment
+from bench.protocol.rank_context import Seat
+from bench.rank.join import facts, joined
+from bench.rank.process import one_line, run_rank, wait_to_begin
+from bench.rank.process_group import Group
+from bench.records import Json
+from bench.training.encoding import fact_to_line
+from bench.training.rank import general_invariants, invariants, synchronisers, torch_synchronisers, transport
+from bench.training.rank import runner as runners
+from bench.training.rank.invariants import Bench
+from bench.training.rank.runner import Runner, Seatless
+from bench.training.rank.timeline import timeline
+from bench.training.rank.transport import Emulated, Real, Wire
+from bench.training.records import (
+    REFERENCE,
+    Alone,
+    Checked,
+    Fact,
+    Ladder,
+    Round,
+    Rung,
+    Strategy,
+    Stretch,
+    TrainingJob,
+)
+from bench.training.records import Check as OneCheck
+from bench.training.strategies import kind, label
+
+# Repetitions of a strategy's calls alone, and of a rung of the ladder; one more comes before them.
+REPEATS = 5
+# Where a rank waits for the others: on the link, and for gradients.
+WAITS_IN = (transport, synchronisers, torch_synchronisers)
+BATCHES = 4
+
+
+def main(seat: Seat, job: TrainingJob) -> None:
+    """Entry of a rank's process; never returns."""
+    run_rank(seat, job.log, lambda: _work(seat, job))
+
+
+def _work(seat: Seat, job: TrainingJob) -> Json:
+    scenario = job.bout.scenario
+    torch.set_num_threads(scenario.threads)
+    with joined(seat, scenario.backend, job.plan.timeout_s) as group:
+        wait_to_begin(seat, group, lambda: facts(group, scenario.backend), WAITS_IN)
+        _Bout(seat, job, group).measure()
+    return {}
+
+
+class _Bout:
+    """All that one launch does. Every rank goes through the same calls in the same order."""
+
+    def __init__(self, seat: Seat, job: TrainingJob, group: Group) -> None:
+        self.seat, self.job, self.group = seat, job, group
+        self.scenario, self.plan, self.launch = job.bout.scenario, job.plan, job.bout.launch
+        self.place = Seatless(group.rank, group.world_size, group.device)
+        self.wire = self._wire()
+        self.order = runners.readiness(self.scenario, self.place, Real(group.world_size), self.plan.seed)
+        self.batches: list[Any] = []
+
+    def _wire(self) -> Wire:
+        if self.scenario.link is None:
+            return Real(self.group.world_size)
+        file = Path(self.seat.stack_file).parent / "link"
+        if self.group.rank == 0:
+            Emulated(self.scenario.link, 0, self.group.world_size, file)
+        self.group.barrier()
+        return Emulated(self.scenario.link, self.group.rank, self.group.world_size, file)
+
+    def measure(self) -> None:
+        chosen = self._checked()
+        self.seat_says(len(self.job.bout.strategies))
+        for number in range(self.job.first_round, self.job.bout.rounds + 1):
+            self._round(number, chosen)
+        if self.job.detail:
+            for strategy, runner in chosen.items():
+                self._alone(strategy, runner)
+                self._detail(strategy)
+        if self.plan.ladder and self.scenario.link is None:
+            self._ladder(self.plan.ladder)
+
+    def seat_says(self, index: int) -> None:
+        if self.group.rank == 0:
+            self.seat.send({"kind": "begin", "index": index})
+
+    def emit(self, fact: Fact) -> None:
+        if self.group.rank == 0:
+            self.seat.send({"kind": "sampled"}, fact_to_line(fact))
+
+    def tick(self) -> None:
+        self.seat.progress[self.seat.rank] += 1
+
+    # ── checks ───────────────────────────────────────────────────────────────────────────────────
+    def _checked(self) -> dict[Strategy, Runner]:
+        """The strategies that may be timed, each warmed up."""
+        bench = Bench(self.scenario, self.place, self.group.gather, self.plan.seed, self.order, [])
+        warmed: dict[Strategy, Runner] = {}
+        found: dict[Strategy, tuple[list[OneCheck], tuple[int, ...] | None]] = {}
+        for index, strategy in enumerate(self.job.bout.strategies):
+            self.seat_says(index)
+            checks, calls, runner = self._tried(strategy, bench)
+            if runner is not None and not any(check.ok is False for check in checks):
+                warmed[strategy] = runner
+            else:  # what is wrong by itself says nothing of the bits of others
+                bench.finals.pop(label(strategy), None)
+            found[strategy] = (checks, calls)
+        facts: list[Checked] = []
+        for strategy, (checks, calls) in found.items():
+            every = (*checks, invariants.of_bits(bench, strategy))
+            facts.append(Checked(self.scenario.key, self.launch, label(strategy), every, calls))
+            if facts[-1].failed:
+                warmed.pop(strategy, None)
+        if not self.job.checked:
+            for fact in (*facts, Checked(self.scenario.key, self.launch, None, general_invariants.checks())):
+                self.emit(fact)
+        return warmed
+
+    def _tried(self, strategy: Strategy, bench: Bench) -> tuple[list[OneCheck], tuple[int, ...] | None, Runner | None]:
+        """What was found of a strategy; an error of it on any rank is one of its findings."""
+        runner, checks, calls, problem = None, list[OneCheck](), None, None
+        try:
+            runner, checks, calls = self._warm(strategy, bench)
+        except (RuntimeError, ValueError, TypeError, ImportError, AttributeError, NotImplementedError) as error:
+            problem = one_line(error)
+        said = [text for text in self.group.gather(problem) if text]
+        return ([*checks, OneCheck("runs", False, said[0])] if said else checks), calls, runner
+
+    def _warm(self, strategy: Strategy, bench: Bench) -> tuple[Runner, list[OneCheck], tuple[int, ...] | None]:
+        runner = runners.build(strategy, self.scenario, self.place, self.wire, self.order, self.plan.seed)
+        if not bench.sizes:
+            bench.sizes.extend(p.numel() * p.element_size() for p in runner.parameters)
+        if not self.batches:
+            dice = torch.Generator().manual_seed(self.plan.seed + self.launch * 1000 + self.group.rank)
+            self.batches = [runner.draw(dice, self.scenario.batch) for _ in range(BATCHES)]
+        moved = self.scenario.link is None and self.scenario.shape is None
+        checks = [invariants.of_start(bench, runner)] if moved and strategy.name != "fsdp2" else []
+        for step in range(self.plan.warmup):
+            self.wire.flown.clear()
+            runner.step(self.batches[step % BATCHES])
+            self.tick()
+        if moved:
+            checks.append(invariants.of_end(bench, runner, self.plan.warmup))
+        of_calls, calls = invariants.of_calls(bench, runner)
+        checks += of_calls
+        checks.append(invariants.of_shards(bench, runner))
+        checks += invariants.of_training(bench, strategy)
+        self.tick()
+        return runner, checks, calls
+
+    # ── rounds ───────────────────────────────────────────────────────────────────────────────────
+    def _round(self, number: int, chosen: dict[Strategy, Runner]) -> None:
+        order = list(chosen)
+        random.Random(f"{self.plan.seed}/{self.scenario.key}/{self.launch}/{number}").shuffle(order)
+        began = time.time()
+        gc.collect()
+        gc.disable()
+        own = [self._stretch(chosen[strategy]) for strategy in order]
+        gc.enable()
+        everyone: list[list[dict[str, Any]]] = self.group.gather(own)
+        stretches = tuple(self._joined(strategy, [rank[at] for rank in everyone]) for at, strategy in enumerate(order))
+        self.emit(Round(self.scenario.key, self.launch, number, began, self.plan.steps, stretches))
+
+    def _stretch(self, runner: Runner) -> dict[str, Any]:
+        """Some steps of one strategy between two barriers, on this rank."""
+        parts: dict[str, int] = {}
+        tails: list[int] = []
+        self.group.synchronize()
+        before = _cpu()
+        self.group.barrier()
+        began = time.perf_counter_ns()
+        for step in range(self.plan.steps):
+            runner.step(self.batches[step % BATCHES])
+            if runner.watch.on_host:  # on a GPU, asking would wait for the step
+                found = runner.parts()
+                tails.append(found["tail"])
+                _add(parts, found)
+        self.group.synchronize()
+        wall = time.perf_counter_ns() - began
+        if not runner.watch.on_host:
+            last = runner.parts()
+            tails = [last["tail"]] * self.plan.steps
+            _add(parts, {name: time_ns * self.plan.steps for name, time_ns in last.items()})
+        self.group.barrier()
+        runner.wire.flown.clear()
+        self.tick()
+        after = _cpu()
+        busy = None if None in (before[0], after[0]) else after[0] - before[0]  # type: ignore[operator]
+        return {"wall": wall, "parts": parts, "tails": tails, "busy": busy, "cpu": after[1] - before[1]}
+
+    def _joined(self, strategy: Strategy, ranks: list[dict[str, Any]]) -> Stretch:
+        wall = max(rank["wall"] for rank in ranks) / 1e9
+        foreign = None
+        if ranks[0]["busy"] is not None:
+            others = ranks[0]["busy"] - sum(rank["cpu"] for rank in ranks)
+            foreign = round(max(0.0, others) / (wall * (os.cpu_count() or 1)), 4)
+        parts = {name: tuple(rank["parts"][name] for rank in ranks) for name in ranks[0]["parts"]}
+        last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
+        return Stretch(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
+
+    # ── beside the rounds ────────────────────────────────────────────────────────────────────────
+    def _alone(self, strategy: Strategy, runner: Runner) -> None:
+        """The calls of a step without the step."""
+        runner.wire.flown.clear()
+        runner.step(self.batches[0])
+        calls = invariants.calls_of(runner)
+        if not calls or strategy.name == REFERENCE or not (kind(strategy).own or strategy.name == "ddp"):
+            return
+        dtype = getattr(torch, self.scenario.dtype)
+        device = "meta" if self.scenario.shape is not None else self.place.device
+        tensors = [torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=device) for nbytes in calls]
+        times = self._repeated(tensors, one_by_one=strategy.name == "naive")
+        self.emit(Alone(self.scenario.key, self.launch, label(strategy), calls, times))
+
+    def _repeated(self, tensors: list[torch.Tensor], one_by_one: bool = False) -> tuple[float, ...]:
+        times = []
+        for _ in range(1 + REPEATS):
+            self.group.barrier()
+            began = time.perf_counter_ns()
+            if one_by_one:
+                for tensor in tensors:
+                    self.wire.all_reduce(tensor).wait()
+            else:
+                for handle in [self.wire.all_reduce(tensor) for tensor in tensors]:
+                    handle.wait()
+            self.group.synchronize()
+            times.append(time.perf_counter_ns() - began)
+            self.tick()
+        everyone = self.group.gather(times[1:])
+        return tuple(max(rank[at] for rank in everyone) / 1e9 for at in range(REPEATS))
+
+    def _detail(self, strategy: Strategy) -> None:
+        if kind(strategy).own or strategy.name == "ddp":
+            found = timeline(strategy, self.scenario, self.place, self.wire, self.order, self.plan.seed, self.batches,
+                             self.group, self.launch)  # fmt: skip
+            if found is not None:
+                self.emit(found)
+            self.tick()
+
+    def _ladder(self, ladder: Ladder) -> None:
+        for calls in ladder.calls:
+            flat = torch.zeros(ladder.parameters, device=self.place.device)
+            times = self._repeated(list(flat.chunk(calls)))
+            self.emit(Rung(self.scenario.backend, self.group.world_size, self.launch, ladder.parameters, calls, times))
+
+
+def _cpu() -> tuple[float | None, float]:
+    """CPU seconds of the host, and of this process."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return environment.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
+
+
+def _add(sums: dict[str, int], more: dict[str, int]) -> None:
+    for name, value in more.items():
+        sums[name] = sums.get(name, 0) + value

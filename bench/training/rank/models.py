@@ -1,0 +1,142 @@
+"""The models that are trained: presets built from torch, and what a user brings along.
+
+In: a scenario, which names a preset or "package.module:build", or has a shape instead.
+Out: a module whose call gives a loss, and batches for it.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bench.training.presets import Preset, find
+from bench.training.rank.shaped_model import ByShape
+from bench.training.records import Scenario
+
+THETA = 10_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """module(*batch) gives the loss, a mean over examples. batch(generator, examples) makes a batch of tensors."""
+
+    module: nn.Module
+    batch: Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]
+
+
+def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
+    """The model with weights drawn from `seed`."""
+    torch.manual_seed(seed)
+    dtype = getattr(torch, scenario.dtype)
+    if scenario.shape is not None:
+        return Trainable(ByShape(scenario.shape, dtype), lambda generator, examples: (torch.zeros(examples),))
+    preset = find(scenario.model)
+    if preset is not None:
+
+        def tokens(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
+            drawn = torch.randint(preset.vocabulary, (examples, scenario.sequence + 1), generator=generator).to(device)
+            return drawn[:, :-1], drawn[:, 1:]
+
+        return Trainable(Transformer(preset).to(device, dtype), tokens)
+    module, batch = imported(scenario.model)()
+    return Trainable(module.to(device, dtype), _repeated(batch, dtype, device))
+
+
+def imported(name: str) -> Any:
+    """What "package.module:name" names."""
+    place, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(place), attribute)
+
+
+def _repeated(
+    batch: tuple[torch.Tensor, ...], dtype: torch.dtype, device: torch.device
+) -> Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]:
+    """Batches of a user's model: examples of the one batch that it came with, drawn with replacement."""
+
+    def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
+        rows = torch.randint(len(batch[0]), (examples,), generator=generator)
+        chosen = [tensor[rows].to(device) for tensor in batch]
+        return tuple(one.to(dtype) if one.is_floating_point() else one for one in chosen)
+
+    return drawn
+
+
+class Transformer(nn.Module):  # type: ignore[misc]
+    """Decoder-only: RMSNorm, rotary positions, SwiGLU, untied head, no biases. Called with inputs and targets."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(preset.vocabulary, preset.d_model)
+        self.layers = nn.ModuleList(Layer(preset) for _ in range(preset.layers))
+        self.norm = nn.RMSNorm(preset.d_model)
+        self.head = nn.Linear(preset.d_model, preset.vocabulary, bias=False)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(inputs)
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.head(self.norm(x))
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """Attention, then feed-forward, each after a norm and added to its input."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        self.norm1 = nn.RMSNorm(preset.d_model)
+        self.attention = Attention(preset)
+        self.norm2 = nn.RMSNorm(preset.d_model)
+        self.feed_forward = FeedForward(preset)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        out: torch.Tensor = x + self.feed_forward(self.norm2(x))
+        return out
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    """Causal attention with rotary positions (Su et al., 2021)."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        width, self.heads = preset.d_model, preset.heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            one(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for one in (self.q, self.k, self.v)
+        )
+        mixed = functional.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        out: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return out
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Rotary positions: halves of each head turned by position × frequency."""
+    length, half = x.shape[-2], x.shape[-1] // 2
+    rates = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angles = torch.arange(length, device=x.device, dtype=torch.float32)[:, None] * rates
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half : 2 * half]
+    return torch.cat([a * cos - b * sin, a * sin + b * cos, x[..., 2 * half :]], dim=-1)
+
+
+class FeedForward(nn.Module):  # type: ignore[misc]
+    """SwiGLU (Shazeer, 2020)."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        self.gate = nn.Linear(preset.d_model, preset.d_ff, bias=False)
+        self.up = nn.Linear(preset.d_model, preset.d_ff, bias=False)
+        self.down = nn.Linear(preset.d_ff, preset.d_model, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return out

@@ -1,0 +1,77 @@
+"""One step of a strategy in detail: when each gradient was ready, when each call was launched and done.
+
+It is not one of the timed steps: a stamp for each gradient costs something.
+"""
+
+import time
+from collections.abc import Sequence
+
+from bench.rank.process_group import Group
+from bench.training.rank import runner as runners
+from bench.training.rank.runner import Batch, Runner, Seatless
+from bench.training.rank.transport import Wire
+from bench.training.records import REFERENCE, Flight, Gradient, RankLine, Scenario, Strategy, Timeline
+from bench.training.strategies import label
+
+# torch rebuilds its buckets after the first backward; the third step is like all that follow.
+STEPS = 3
+
+
+def timeline(
+    strategy: Strategy,
+    scenario: Scenario,
+    place: Seatless,
+    wire: Wire,
+    order: Sequence[int],
+    seed: int,
+    batches: Sequence[Batch],
+    group: Group,
+    launch: int,
+) -> Timeline | None:
+    """The same on every rank; None on GPUs, whose streams this does not see."""
+    if place.device.type != "cpu":
+        return None
+    runner = runners.build(strategy, scenario, place, wire, order, seed, traced=True)
+    began = 0
+    for number in range(STEPS):
+        wire.flown.clear()
+        wire.stamped = number == STEPS - 1
+        group.barrier()
+        began = time.perf_counter_ns()
+        runner.step(batches[number % len(batches)])
+    wire.stamped = False
+    group.barrier()
+    ranks: list[RankLine] = group.gather(_line(runner, place.rank, began))
+    gradients = scenario.shape.gradients if scenario.shape is not None else _gradients(runner)
+    first = min(line.begin_s for line in ranks)
+    moved = tuple(
+        RankLine(
+            line.rank, line.begin_s - first, line.forward_s, line.backward_s, line.usable_s, line.end_s, line.ready_s,
+            line.flights,
+        )
+        for line in ranks
+    )  # fmt: skip
+    return Timeline(scenario.key, launch, label(strategy), gradients, moved)
+
+
+def _gradients(runner: Runner) -> tuple[Gradient, ...]:
+    named = [(name.removeprefix("module."), p) for name, p in runner.sync.module.named_parameters() if p.requires_grad]
+    return tuple(Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in named)
+
+
+def _line(runner: Runner, rank: int, began: int) -> RankLine:
+    begin, forward, backward, usable, end = runner.marks
+
+    def since(instant: int) -> float:
+        return float(instant - begin) / 1e9
+
+    ready = tuple(since(runner.ready.get(number, backward)) for number in range(len(runner.parameters)))
+    flights = []
+    for at, flown in enumerate(runner.wire.flown if runner.strategy.name != REFERENCE else ()):
+        numbers = tuple(runner.buckets[at]) if runner.buckets else ()
+        launched = since(flown.launched_ns)
+        complete = max((ready[number] for number in numbers), default=launched)
+        flights.append(Flight(flown.nbytes, complete, launched, since(flown.done_ns or usable), numbers))
+    return RankLine(
+        rank, begin / 1e9, since(forward), since(backward), since(usable), since(end), ready, tuple(flights)
+    )

@@ -1,0 +1,198 @@
+"""What all-reduces of gradients go over: the process group, or an emulated FIFO link that costs no CPU.
+
+Out: a `Handle` for each call, to be waited for. Both write down the bytes of each call, and where asked, when it was
+launched and done.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from bench.training.all_reduce_cost import Curve
+from bench.training.records import Link
+
+# Calls in flight at once; a step of the largest model has a few hundred.
+SLOTS = 1 << 16
+POLL_S = 50e-6
+
+
+class Handle(Protocol):
+    """A call under way."""
+
+    def wait(self) -> None:
+        """Until the sum is in the tensor."""
+
+    def is_completed(self) -> bool:
+        """Whether it is there already."""
+
+
+@dataclass(slots=True)
+class Flown:
+    """One call as it was seen; times of `perf_counter_ns`, done 0 where it is not known."""
+
+    nbytes: int
+    launched_ns: int
+    done_ns: int = 0
+
+
+class Wire(Protocol):
+    """What carries the sums. flown: calls since `clear`; with `stamped`, with their times."""
+
+    world_size: int
+    stamped: bool
+    flown: list[Flown]
+
+    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+        """Begin to sum over ranks, in place."""
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """The same as a torch future of the mean, as communication hooks of DistributedDataParallel want it."""
+
+
+@dataclass(slots=True)
+class Real:
+    """torch's process group. blank: what it carries for tensors without memory."""
+
+    world_size: int
+    stamped: bool = False
+    flown: list[Flown] = field(default_factory=list)
+    blank: torch.Tensor | None = None
+
+    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+        flown = self._note(tensor)
+        work = dist.all_reduce(self._carried(tensor) if tensor.is_meta else tensor, async_op=True)
+        return _Stamped(work, flown) if self.stamped else work
+
+    def _carried(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a link carries for a tensor without memory: as many zeros, the same for all calls in flight."""
+        if self.blank is None or self.blank.numel() < tensor.numel():
+            self.blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
+        return self.blank[: tensor.numel()]
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        flown = self._note(tensor)
+
+        def mean(done: Any) -> torch.Tensor:
+            flown.done_ns = time.perf_counter_ns()
+            out: torch.Tensor = done.value()[0].div_(self.world_size)
+            return out
+
+        return dist.all_reduce(tensor, async_op=True).get_future().then(mean)
+
+    def _note(self, tensor: torch.Tensor) -> Flown:
+        flown = Flown(tensor.numel() * tensor.element_size(), time.perf_counter_ns())
+        self.flown.append(flown)
+        return flown
+
+
+class _Stamped:
+    """A call whose completion is noted when it happens, not when somebody waits for it."""
+
+    def __init__(self, work: Any, flown: Flown) -> None:
+        def note(_: Any) -> None:
+            flown.done_ns = time.perf_counter_ns()
+
+        self._flown = flown
+        self._future = work.get_future().then(note)
+        self._work = work
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._future.wait()
+
+    def is_completed(self) -> bool:
+        done: bool = self._work.is_completed()
+        return done
+
+
+class Emulated:
+    """A link that carries one all-reduce after the other, each once all ranks have launched it.
+
+    Ranks share a file of instants; nothing is moved, so that it costs no CPU but sleeping.
+    """
+
+    def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
+        self.world_size, self.stamped = world_size, False
+        self.flown: list[Flown] = []
+        self._curve, self._rank = Curve.emulated(link), rank
+        mode: Any = "r+" if file.exists() else "w+"
+        self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))
+        self._count = self._settled = 0
+        self._free_ns = 0
+        self._bytes: list[int] = []
+        self._flights: list[Flown] = []
+        self._timer: queue.SimpleQueue[tuple[int, Callable[[], None]]] | None = None
+
+    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+        return _Awaited(self, self._launch(tensor))
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        future = torch.futures.Future()
+        index = self._launch(tensor)
+        if self._timer is None:
+            self._timer = queue.SimpleQueue()
+            threading.Thread(target=self._serve, daemon=True).start()
+        self._timer.put((index, lambda: future.set_result(tensor)))
+        return future
+
+    def _launch(self, tensor: torch.Tensor) -> int:
+        index, now = self._count, time.perf_counter_ns()
+        flown = Flown(tensor.numel() * tensor.element_size(), now)
+        self.flown.append(flown)
+        self._flights.append(flown)
+        self._bytes.append(flown.nbytes)
+        self._launched[self._rank, index % SLOTS] = (now, index + 1)
+        self._count += 1
+        return index
+
+    def wait(self, index: int) -> None:
+        """Until call number `index` is complete, and all before it."""
+        while not self._settle(index):
+            time.sleep(POLL_S)
+        left = (self._flights[index].done_ns - time.perf_counter_ns()) / 1e9
+        if left > 0:
+            time.sleep(left)
+
+    def is_completed(self, index: int) -> bool:
+        """Whether call number `index` is complete."""
+        return self._settle(index) and self._flights[index].done_ns <= time.perf_counter_ns()
+
+    def _settle(self, index: int) -> bool:
+        """Work out when each call up to this one is complete; False as long as a rank has not launched it."""
+        while self._settled <= index:
+            slot = self._launched[:, self._settled % SLOTS]
+            if (slot[:, 1] != self._settled + 1).any():
+                return False
+            began = max(self._free_ns, int(slot[:, 0].max()))
+            taken = float(self._curve(np.array(float(self._bytes[self._settled]))))
+            self._free_ns = began + int(taken * 1e9)
+            self._flights[self._settled].done_ns = self._free_ns
+            self._settled += 1
+        return True
+
+    def _serve(self) -> None:
+        assert self._timer is not None  # noqa: S101 - made before the thread
+        while True:
+            index, finish = self._timer.get()
+            self.wait(index)
+            finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    link: Emulated
+    index: int
+
+    def wait(self) -> None:
+        self.link.wait(self.index)
+
+    def is_completed(self) -> bool:
+        return self.link.is_completed(self.index)

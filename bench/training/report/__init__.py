@@ -1,0 +1,1 @@
+"""Conclusions of the training benchmark as text, tables, pictures and traces."""

@@ -1,0 +1,162 @@
+"""report.md of the gradient benchmark, and what the terminal shows of it.
+
+In: a run, what follows from it, the pictures that exist. Out: Markdown. As one HTML file: `present.report.page`.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.report import document
+from bench.report.document import Picture, duration, machine_lines
+from bench.report.tables import lines
+from bench.training.conclusions import Comparison, TrainingAnalysis
+from bench.training.records import TrainingPlan, TrainingRun
+from bench.training.report import sections, tables
+from bench.training.report.labels import NOTHING, cell, scenario_text, seconds
+
+# File name without suffix → title, in the order of the report.
+PICTURES = {
+    "gradient-steps": "Step time: computing and exposed communication",
+    "gradient-timeline": "One step of each strategy: when communication overlaps with computing",
+    "gradient-buckets": "Exposed communication against bucket size",
+    "gradient-ladder": "The same parameters in more and more calls",
+}
+# Pages of one picture, of which each has one scenario or a dozen strategies; nobody leafs through more.
+MOST_PAGES = 12
+DEFINITION = (
+    "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
+    "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
+    "zero. It is not the time that a timer sees spent in waiting, which misses what was waited for elsewhere: in "
+    "hooks, in copies, in a device synchronise, or in slower computing."
+)
+COLUMNS = (
+    "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
+    "**hidden**: 1 − comm_time / calls alone, below 0 where the calls cost more than alone",
+    "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
+    "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
+    f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
+    "**interference**: growth of computing while communicating; **residual**: what these do not explain; **closes**: "
+    "whether the residual is as small as it must be",
+    "**place**: strategies that cannot be told apart share the place of the first of them (=)",
+)
+
+
+def pictures_in(folder: Path) -> list[Picture]:
+    """The pictures that have been drawn, page by page, in the order of the report."""
+    return document.pictures_in(folder, PICTURES, MOST_PAGES)
+
+
+def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Picture], address: str) -> str:
+    """The whole report; `address` is the way from it to the pictures."""
+    manifest: dict[str, Any] = run.manifest
+    when = str(manifest.get("started", ""))[:16].replace("T", " ")
+    parts = [
+        f"# {manifest.get('name', run.plan.name)}: gradient synchronisation" + (f", {when} UTC" if when else ""),
+        lines(_head(run, analysis)),
+        "## How far to trust it",
+        lines(_trust(run, analysis)) or "Nothing was found that speaks against these numbers.",
+        "## What was measured",
+        DEFINITION,
+        lines(COLUMNS),
+        method_line(run.plan),
+    ]
+    for comparison in analysis.comparisons:
+        parts += _scenario(comparison)
+    parts += ["## What must hold", sections.invariants(analysis)]
+    ends = {
+        "## The same parameters in more and more calls": sections.ladder(analysis),
+        "## Left out": sections.left_out(analysis),
+        "## Broken off": sections.broken(analysis),
+    }
+    parts += [text for title, body in ends.items() if body for text in (title, body)]
+    if pictures:
+        parts += ["## Pictures", *(f"![{title}]({address}/{name}.png)" for title, name in pictures)]
+    parts.append("Terms and formulas: docs/gradients.md.")
+    return "\n\n".join(parts) + "\n"
+
+
+def summary_tables(analysis: TrainingAnalysis) -> str:
+    """What the terminal shows: the customary table of each scenario, the order in words, and what is violated."""
+    parts = []
+    for comparison in analysis.comparisons:
+        parts += [f"### {scenario_text(comparison.scenario)}", _reference(comparison)]
+        parts += [tables.overview(comparison, brief=True), sections.ranking(comparison), tables.refused(comparison)]
+    violated = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
+    gone = [f"broken off: {b.strategy or 'launch'} {b.launch}: {cell(b.failure.text)}" for b in analysis.broken]
+    parts.append(lines([*violated, *gone, *map(cell, analysis.warnings)]))
+    return "\n\n".join(part for part in parts if part) or "Nothing was measured."
+
+
+def method_line(plan: TrainingPlan) -> str:
+    """One line that says how the numbers came about."""
+    return (
+        f"How measured: {plan.steps} steps of a strategy between two barriers, slowest rank · all strategies in every "
+        f"round, each round in another random order, seed {plan.seed} · {plan.warmup} steps of each beforehand · "
+        f"{_count(plan.launches, 'launch', 'launches')} of fresh processes · rounds in which others used more than "
+        f"{plan.foreign:.0%} of the machine's CPU time are left out · ± is the standard deviation over rounds"
+    )
+
+
+def _head(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
+    manifest: dict[str, Any] = run.manifest
+    session: dict[str, Any] = run.environment[0] if run.environment else {}
+    timed = sum(o.step is not None for c in analysis.comparisons for o in c.outcomes)
+    every = sum(len(c.outcomes) for c in analysis.comparisons)
+    what = _count(len(analysis.comparisons), "scenario", "scenarios")
+    return [
+        f"**What**: {what}; {timed} of {every} strategies timed, {len(analysis.left)} left out",
+        f"**State**: {manifest.get('status')}{duration(manifest)}",
+        *machine_lines(session),
+    ]
+
+
+def _trust(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
+    found = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
+    for comparison in analysis.comparisons:
+        if comparison.dropped:
+            found.append(
+                f"{comparison.scenario.key}: {comparison.dropped} of {comparison.rounds} rounds left out because "
+                "others used the machine"
+            )
+        open_ = [o.label for o in comparison.outcomes if o.closes is False]
+        if open_:
+            found.append(f"{comparison.scenario.key}: the split of {', '.join(open_)} does not add up to comm_time")
+    if analysis.broken:
+        found.append(f"broken off before their end, launches or strategies of one: {len(analysis.broken)}, see below")
+    # A warning of the analysis may have found its way through the run as well.
+    return list(dict.fromkeys([*found, *map(cell, (*run.warnings, *analysis.warnings))]))
+
+
+def _violated(analysis: TrainingAnalysis) -> list[tuple[str, Any]]:
+    return [(who, check) for who, check in sections.checks(analysis) if check.ok is False]
+
+
+def _scenario(comparison: Comparison) -> list[str]:
+    under = {
+        "### Order": sections.ranking(comparison),
+        "### Where exposed communication goes": tables.split(comparison),
+        "### What two copies of the same strategy differ by": sections.twins(comparison),
+        "### Best buckets": sections.advice(comparison),
+    }
+    parts = [f"## {scenario_text(comparison.scenario)}", _reference(comparison), tables.overview(comparison)]
+    parts.append(tables.refused(comparison))
+    parts += [text for title, body in under.items() if body for text in (title, body)]
+    return [part for part in parts if part]
+
+
+def _reference(comparison: Comparison) -> str:
+    """What the strategies are compared with, and what can be told apart."""
+    compute = comparison.compute
+    without = f"{seconds(compute.value)} a step" if compute else "not known"
+    used = comparison.rounds - comparison.dropped
+    if comparison.twins and math.isfinite(comparison.noise_s):
+        limit = f"a difference below {seconds(comparison.noise_s)} a step is not resolved"
+    else:
+        limit = "which differences are resolved is not known, for want of a strategy that was measured twice"
+    return f"Computing without synchronisation: {without} · {used} of {comparison.rounds} rounds used · {limit}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

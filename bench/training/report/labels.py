@@ -1,0 +1,125 @@
+"""Scenarios, strategies and their numbers in few words.
+
+In: what `gradients.records` and `gradients.conclusions` hold. Out: text. Where there is no number there is a dash,
+never a zero and never `nan`.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+from bench.conclusions import Interval
+from bench.report.labels import ranks_text
+from bench.training.conclusions import Comparison, Outcome
+from bench.training.records import REFERENCE, Scenario
+from bench.units import format_rate, format_seconds
+
+NOTHING = "-"
+UNRESOLVED = "not resolved"
+# A plan's label lists its buckets; of more than this, a column shows the first two and their number.
+MOST_BUCKETS = 4
+_BUCKETS = re.compile(r"\[([^\]]*)\]")
+
+
+def scenario_text(scenario: Scenario) -> str:
+    """Such as `micro · gloo · 2 ranks · batch 16 (8 a rank) · sequence 64 · float32 · sgd`."""
+    words = [scenario.model, scenario.backend, ranks_text(scenario.world_size)]
+    words += [f"batch {global_batch(scenario)} ({scenario.batch} a rank)", f"sequence {scenario.sequence}"]
+    words += [scenario.dtype, scenario.optimizer]
+    if scenario.link is not None:
+        link = scenario.link
+        words.append(f"emulated link of {seconds(link.latency_s)} and {format_rate(link.bytes_per_s)} GB/s")
+    if scenario.threads != 1:
+        words.append(f"{scenario.threads} threads a rank")
+    return " · ".join(words)
+
+
+def global_batch(scenario: Scenario) -> int:
+    """Examples of one step, over all ranks."""
+    return scenario.batch * scenario.world_size
+
+
+def short(label: str) -> str:
+    """A strategy's label with a long list of buckets cut down; the whole list is in the CSV."""
+    found = _BUCKETS.search(label)
+    sizes = found[1].split(", ") if found else []
+    if found is None or len(sizes) <= MOST_BUCKETS:
+        return label
+    return f"{label[: found.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{label[found.end() :]}"
+
+
+def names(labels: Sequence[str]) -> dict[str, str]:
+    """Label → short label; two that would read the same get a number."""
+    found: dict[str, str] = {}
+    for label in dict.fromkeys(labels):
+        base = text = short(label)
+        number = 1
+        while text in found.values():
+            number += 1
+            text = f"{base} #{number}"
+        found[label] = text
+    return found
+
+
+def ordered(comparison: Comparison) -> list[Outcome]:
+    """The reference first, then by place; what has a time and no place follows, and the refused are the last."""
+
+    def key(outcome: Outcome) -> tuple[int, float, float]:
+        group = 3 if outcome.step is None else 0 if is_reference(outcome) else 1 if outcome.place else 2
+        return group, outcome.place or 0, outcome.step.value if outcome.step else 0
+
+    return sorted(comparison.outcomes, key=key)
+
+
+def is_reference(outcome: Outcome) -> bool:
+    """Whether it is the step without synchronisation; a second copy of it is compared like any other."""
+    strategy = outcome.strategy
+    return strategy.name == REFERENCE and strategy.imported is None and not strategy.again
+
+
+def place_text(outcome: Outcome, comparison: Comparison) -> str:
+    """Such as `1`, `3 =` where others share the place, `3 =, not resolved`."""
+    if is_reference(outcome):
+        return "reference"
+    alike = sum(other.place == outcome.place for other in comparison.outcomes)
+    place = NOTHING if outcome.place is None else f"{outcome.place} =" if alike > 1 else str(outcome.place)
+    return place if outcome.resolved else f"{place}, {UNRESOLVED}"
+
+
+def seconds(value: float | None) -> str:
+    """`1.61 ms`; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return format_seconds(value) if value else "0 s"
+
+
+def percent(value: float | None) -> str:
+    """`12.3` of 0.123: the unit is in the header."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
+
+
+def spread(value: float | None, std: float | None, text: Callable[[float | None], str]) -> str:
+    """`1.61 ms ± 40 µs`."""
+    if value is None:
+        return NOTHING
+    return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
+
+
+def bounds(interval: Interval | None) -> str:
+    """`[1.00 ms – 1.20 ms]`; a dash where no interval is known."""
+    found = ends(interval)
+    return NOTHING if found is None else f"[{seconds(found[0])} – {seconds(found[1])}]"
+
+
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Both ends of an interval; None where it is not known, or so wide that it says nothing."""
+    if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
+        return None
+    return interval.low, interval.high
+
+
+def cell(text: str) -> str:
+    """Words of a failure or of a user on one line of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,38 @@
+"""A plan of the gradient benchmark, and its models, for a terminal."""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from tabulate import tabulate
+
+from bench.training.plan import estimate_s
+from bench.training.presets import EXAMPLE, PRESETS, gradients, parameters
+from bench.training.records import TrainingPlan
+from bench.training.strategies import kind, label
+from bench.units import format_seconds
+
+
+def listing(plan: TrainingPlan, notes: Sequence[str]) -> str:
+    """Scenarios, strategies, what is left out, about how long it takes, and notes on the settings."""
+    first = {bout.scenario.key: bout for bout in plan.bouts}
+    text = []
+    for bout in first.values():
+        rows = [(label(strategy), kind(strategy).about) for strategy in bout.strategies]
+        text += [f"{bout.scenario.key}: {len(rows)} strategies", "", tabulate(rows, ["strategy", "what it does"]), ""]
+    text += [
+        f"left out: {label(one.strategy) if one.strategy else one.scenario.key}: {one.reason}" for one in plan.left
+    ]
+    rounds = next(iter(first.values())).rounds if first else 0
+    text.append(
+        f"{plan.launches} launches of {rounds} rounds, each strategy {plan.steps} steps a round in random order; "
+        f"starting and checking take about {format_seconds(estimate_s(plan))}, the steps come on top"
+    )
+    return "\n".join([*text, *(f"note: {note}" for note in notes)])
+
+
+def models() -> str:
+    """The presets, with their sizes."""
+    rows = [(name, f"{parameters(one):,}", len(gradients(one)), *astuple(one)) for name, one in PRESETS.items()]
+    headers = ["model", "parameters", "gradients", "d_model", "d_ff", "layers", "heads", "vocabulary"]
+    table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 7))
+    return f"{table}\n\nAny other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"

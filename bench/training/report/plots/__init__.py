@@ -1,0 +1,1 @@
+"""Pictures of the training benchmark. Every module here imports matplotlib."""

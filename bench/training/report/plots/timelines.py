@@ -1,0 +1,138 @@
+"""The picture of overlap: one step of each strategy, what each rank computes and which calls are under way meanwhile.
+
+In: a comparison with timelines. Out: figures, of two ranks a dozen strategies each; none where nothing was recorded.
+All strategies share one time axis, so that a longer step is a longer picture. Waiting is a diagnostic and not exposed
+communication: what is waited for in hooks, or costs computing time, it does not show.
+"""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from bench.report.plots.panels import WIDE, wrapped
+from bench.report.plots.plot_style import COLOURS, time_axis
+from bench.report.plots.plot_style import spread as evenly
+from bench.training.conclusions import Comparison
+from bench.training.records import RankLine, Timeline
+from bench.training.report.labels import is_reference, names, ordered, scenario_text, seconds
+from bench.training.report.lanes import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
+
+# Calls without an outline are told apart by two shades, in turns.
+FLIGHT, DARKER = COLOURS[4], "#B37700"
+PARTS = {FORWARD: COLOURS[5], BACKWARD: COLOURS[0], WAITING: COLOURS[1], UPDATE: COLOURS[2]}
+# Ranks of one page and ranks of one strategy: more make a page that no screen shows.
+MOST_ROWS, MOST_RANKS = 24, 4
+# Height of a compute lane and of a communication lane, and the gaps, in units of the y axis; a rank takes 1.
+COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
+# Ticks where gradients become ready, and outlines of calls, hide what they mark when there are more.
+MOST_TICKS, MOST_OUTLINES, MOST_OUTLINED_LANES = 400, 150, 6
+
+
+def timelines(comparison: Comparison) -> list[Figure]:
+    """Pages of strategies by place, each as the first launch that recorded it."""
+    first: dict[str, Timeline] = {}
+    for timeline in (found for found in comparison.timelines if found.ranks):
+        first.setdefault(timeline.strategy, timeline)
+    order = [outcome.label for outcome in ordered(comparison) if outcome.label in first]
+    order += [label for label in first if label not in order]
+    called = names([*(o.label for o in comparison.outcomes), *first])
+    silent = {o.label for o in comparison.outcomes if o.calls is None and not is_reference(o)}
+    titles = {label: f"{called[label]}: {_in_words(first[label], label in silent)}" for label in first}
+    ranks = max((min(len(timeline.ranks), MOST_RANKS) for timeline in first.values()), default=1)
+    many = MOST_ROWS // max(1, ranks)
+    pages = [order[k : k + many] for k in range(0, len(order), many)]
+    last = max((line.begin_s + line.end_s for t in first.values() for line in t.ranks), default=0.0)
+    return [
+        _page(scenario_text(comparison.scenario), [(titles[label], first[label]) for label in page], last)
+        for page in pages
+    ]
+
+
+def _page(what: str, chosen: Sequence[tuple[str, Timeline]], last: float) -> Figure:
+    ranks = [min(len(timeline.ranks), MOST_RANKS) for _, timeline in chosen]
+    heights = [0.24 + 0.42 * count for count in ranks]
+    figure = Figure(figsize=(10, 1.7 + sum(heights)), layout="constrained")
+    rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    figure.suptitle(
+        f"When does communication overlap with computing?  One step of each strategy\n{wrapped(what, WIDE)}",
+        x=0.01, ha="left", fontsize=10.5,
+    )  # fmt: skip
+    for axes, (title, timeline) in zip(rows, chosen, strict=True):
+        _draw(axes, title, timeline)
+    rows[-1].set_xlim(0, 1.01 * last)
+    time_axis(rows[-1].xaxis)
+    rows[-1].set_xlabel(
+        "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)",
+        fontsize=9,
+    )
+    handles = [Patch(color=colour, label=_meaning(name)) for name, colour in PARTS.items()]
+    handles += [Patch(facecolor=FLIGHT, edgecolor="black", linewidth=0.6, label="a call, from launch to completion")]
+    handles += [Patch(facecolor="none", hatch="|||", edgecolor="black", linewidth=0, label="a gradient becomes ready")]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
+    return figure
+
+
+def _meaning(name: str) -> str:
+    return "waiting for gradients" if name == WAITING else name
+
+
+def _in_words(timeline: Timeline, silent: bool) -> str:
+    """Such as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: where there are no calls, they were not seen."""
+    tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
+    calls = max(len(line.flights) for line in timeline.ranks)
+    words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
+    words += [f"waits {seconds(tail)}"] if tail > 0 else []
+    words.append(
+        "its calls cannot be seen" if silent and not calls else "1 call" if calls == 1 else f"{calls or 'no'} calls"
+    )
+    if len(timeline.ranks) > MOST_RANKS:
+        words.append(f"{MOST_RANKS} of {len(timeline.ranks)} ranks shown")
+    return ", ".join(words)
+
+
+def _draw(axes: Axes, title: str, timeline: Timeline) -> None:
+    """One strategy: rank under rank, what it computes above what it communicates."""
+    places = evenly(list(range(len(timeline.ranks))), MOST_RANKS)
+    for row, place in enumerate(places):
+        line = timeline.ranks[place]
+        _compute_lane(axes, line, row)
+        _communication_lane(axes, line, row + COMPUTE + BETWEEN)
+    axes.set_title(title, fontsize=9, pad=2)
+    axes.set_yticks(
+        [row + 0.42 for row in range(len(places))], [f"rank {timeline.ranks[place].rank}" for place in places]
+    )
+    axes.set_ylim(len(places) - 0.06, -0.08)
+    axes.tick_params(labelsize=8, length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_axisbelow(True)
+
+
+def _compute_lane(axes: Axes, line: RankLine, y: float) -> None:
+    for bar in computing(line):
+        width = bar.end_s - bar.begin_s
+        axes.add_patch(Rectangle((line.begin_s + bar.begin_s, y), width, COMPUTE, color=PARTS[bar.name], linewidth=0))
+    if len(line.ready_s) <= MOST_TICKS:
+        ticks = [((line.begin_s + t, y), (line.begin_s + t, y + 0.45 * COMPUTE)) for t in line.ready_s]
+        axes.add_collection(LineCollection(ticks, colors="black", linewidths=min(0.7, 40 / max(1, len(ticks)))))
+
+
+def _communication_lane(axes: Axes, line: RankLine, y: float) -> None:
+    """Calls that are under way at once share the height of the lane."""
+    found = lanes(line.flights)
+    height = COMMUNICATION / max(1, len(found))
+    bars = [
+        Rectangle((line.begin_s + flight.launched_s, y + number * height), flight.done_s - flight.launched_s, height)
+        for number, lane in enumerate(found)
+        for flight in lane
+    ]
+    outlined = len(bars) <= MOST_OUTLINES and len(found) <= MOST_OUTLINED_LANES
+    shades = [
+        FLIGHT if outlined or (number + place) % 2 else DARKER
+        for number, lane in enumerate(found)
+        for place in range(len(lane))
+    ]
+    look = {"edgecolor": "black", "linewidth": 0.5} if outlined else {"linewidth": 0}
+    axes.add_collection(PatchCollection(bars, facecolor=shades, **look))

@@ -1,0 +1,216 @@
+"""Parts of the report that are not the customary table: ranking, pairs, advice, invariants, ladder, what is missing.
+
+In: a comparison or an analysis. Out: Markdown; an empty text where there is nothing to say.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from bench.conclusions import Interval
+from bench.report.tables import lines, markdown
+from bench.training.conclusions import Advice, Comparison, Outcome, TrainingAnalysis
+from bench.training.records import Check, Left, Strategy
+from bench.training.report.labels import NOTHING, bounds, cell, is_reference, names, ordered, seconds, short
+from bench.training.strategies import label
+from bench.units import format_bytes, format_rounded_bytes
+
+# What each invariant says, in the order of docs/gradients.md.
+INVARIANTS = {
+    "I1": "ranks hold the same bits after some steps",
+    "I2": "training equals that of one process with the whole batch",
+    "I3": "exact strategies with the same calls give the same bits",
+    "I4": "negative control: without synchronisation ranks differ",
+    "I5": "bytes sent are the gradients' bytes, once",
+    "I6": "the bucket plan is the one that was carried out",
+    "I7": "all ranks launch their calls in the same order",
+    "I8": "the parts of exposed communication add up to it",
+    "I9": "ranks start from the same parameters",
+    "I10": "mean and sum of gradients need the learning rate that theory says",
+    "I11": "the sampler gives each rank its share of the data",
+    "I12": "shares of the optimizer's state add up to one copy",
+}
+# Reasons and offenders that one cell can hold.
+MOST_NAMED = 4
+PREDICTION = (
+    "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
+    "it is a lower bound."
+)
+NO_STRATEGY = "the run itself"
+
+
+# ── of one scenario ──────────────────────────────────────────────────────────────────────────────
+def ranking(comparison: Comparison) -> str:
+    """The order in words: a line for each place, who cannot be told apart, and whose communication is not resolved."""
+    timed = [o for o in ordered(comparison) if o.step is not None and not is_reference(o)]
+    called = names([o.label for o in comparison.outcomes])
+    places: dict[int, list[Outcome]] = {}
+    for outcome in timed:
+        if outcome.place is not None:
+            places.setdefault(outcome.place, []).append(outcome)
+    found = [_place(place, members, called) for place, members in places.items()]
+    unresolved = [called[o.label] for o in timed if not o.resolved]
+    if unresolved:
+        found.append(
+            f"**not resolved**: what {', '.join(unresolved)} expose{'s' if len(unresolved) == 1 else ''} lies inside "
+            f"what two copies of the same strategy differ by (± {seconds(comparison.noise_s)})"
+        )
+    return lines(found)
+
+
+def _place(place: int, members: Sequence[Outcome], called: dict[str, str]) -> str:
+    steps = [o.step.value for o in members if o.step]
+    if len(members) == 1:
+        return f"**{place}.** {called[members[0].label]}: {seconds(steps[0])} a step"
+    which = ", ".join(called[o.label] for o in members)
+    return f"**{place}.** {which}: {seconds(min(steps))} to {seconds(max(steps))} a step, cannot be told apart"
+
+
+def twins(comparison: Comparison) -> str:
+    """The A/A pairs: what two copies of one strategy differ by."""
+    rows = [
+        [short(pair.label), seconds(pair.difference.value), bounds(pair.difference), _holds_zero(pair.difference)]
+        for pair in comparison.twins
+    ]
+    headers = ["strategy, twice", "second − first, a step", "its 95 % interval", "holds 0"]
+    return markdown(rows, headers, ["left", "right", "right", "left"]) if rows else ""
+
+
+def _holds_zero(difference: Interval) -> str:
+    if not difference.known:
+        return NOTHING
+    # Of intervals of 95 %, one in twenty misses the truth.
+    return "yes" if difference.low <= 0 <= difference.high else "NO (by chance, 1 pair in 20 does not)"
+
+
+def advice(comparison: Comparison) -> str:
+    """The best plan beside the best cap, torch's default and the bound; predicted, and measured where it was."""
+    found = comparison.advice
+    if found is None:
+        return ""
+    measured = _measured(comparison, found)
+    lines_of = [
+        ("best plan", f"{len(found.buckets)} buckets", found.exposed_s),
+        ("best uniform cap", format_bytes(found.best_cap), found.best_cap_exposed_s),
+        ("torch's default", NOTHING, found.default_exposed_s),
+        ("bound: no plan beats it", NOTHING, found.bound_s),
+    ]
+    rows = [
+        [name, which, seconds(value), _of_default(found, value), measured.get(name, NOTHING)]
+        for name, which, value in lines_of
+    ]
+    headers = ["buckets", "which", "predicted comm_time a step", "of torch's default, %", "measured comm_time a step"]
+    table = markdown(rows, headers, ["left", "left", "right", "right", "right"])
+    plan = ", ".join(map(format_rounded_bytes, found.buckets))
+    return f"{table}\n\n{PREDICTION} Best plan, in the order in which buckets are sent: {plan}."
+
+
+def _measured(comparison: Comparison, found: Advice) -> dict[str, str]:
+    """What was measured of those that the advice names."""
+    wanted = {
+        "best plan": Strategy("plan", buckets=found.buckets),
+        "best uniform cap": Strategy("overlap_bucket", cap_bytes=found.best_cap),
+        "torch's default": Strategy("ddp"),
+    }
+    times = {o.strategy: f"{seconds(o.exposed.value)} {bounds(o.exposed)}" for o in comparison.outcomes if o.exposed}
+    return {name: times[strategy] for name, strategy in wanted.items() if strategy in times}
+
+
+def _of_default(found: Advice, value: float) -> str:
+    return f"{100 * value / found.default_exposed_s:.0f}" if found.default_exposed_s > 0 else NOTHING
+
+
+# ── of the run ───────────────────────────────────────────────────────────────────────────────────
+def invariants(analysis: TrainingAnalysis) -> str:
+    """A row an invariant: of how many strategies it holds, of which it is violated, where it does not apply and why."""
+    found = checks(analysis)
+    known = [*INVARIANTS, *dict.fromkeys(c.invariant for _, c in found if c.invariant not in INVARIANTS)]
+    rows = []
+    for name in known:
+        mine = [(who, check) for who, check in found if check.invariant == name]
+        of = {ok: list(dict.fromkeys(who for who, c in mine if c.ok is ok)) for ok in (True, False, None)}
+        # Checked in several launches, it holds where it is violated in none of them.
+        held = [who for who in of[True] if who not in of[False]]
+        without = [c for who, c in mine if c.ok is None and who not in of[True] and who not in of[False]]
+        rows.append(
+            [
+                name, INVARIANTS.get(name, NOTHING), str(len(held)) if mine else "not checked",
+                _listed(f"{who}: {c.text}" for who, c in mine if c.ok is False), _because(without),
+            ]
+        )  # fmt: skip
+    headers = ["invariant", "what must hold", "holds of", "VIOLATED by", "does not apply"]
+    return markdown(rows, headers, ["left", "left", "right", "left", "left"])
+
+
+def checks(analysis: TrainingAnalysis) -> list[tuple[str, Check]]:
+    """Every check with whom it is of: a strategy, in words that name the scenario where there are several."""
+    several = len(analysis.comparisons) > 1
+    found = [(NO_STRATEGY, check) for check in analysis.checks]
+    for comparison in analysis.comparisons:
+        where = f" ({comparison.scenario.key})" if several else ""
+        called = names([o.label for o in comparison.outcomes])
+        found += [(called[o.label] + where, check) for o in comparison.outcomes for check in o.checks]
+    return found
+
+
+def _because(without: Sequence[Check]) -> str:
+    count: dict[str, int] = {}
+    for check in without:
+        count[check.text] = count.get(check.text, 0) + 1
+    return _listed(f"{number} × {text}" for text, number in count.items())
+
+
+def _listed(items: Iterable[str]) -> str:
+    found = list(dict.fromkeys(map(cell, items)))
+    more = [f"and {len(found) - MOST_NAMED} more"] if len(found) > MOST_NAMED else []
+    return "; ".join(found[:MOST_NAMED] + more) or NOTHING
+
+
+def ladder(analysis: TrainingAnalysis) -> str:
+    """The call-size ladder: medians over repetitions and launches, and how often the fastest rung."""
+    pooled: dict[tuple[str, int, int], dict[int, list[float]]] = {}
+    for rung in analysis.rungs:
+        rows = pooled.setdefault((rung.backend, rung.world_size, rung.parameters), {})
+        rows.setdefault(rung.calls, []).extend(rung.times_s)
+    text = []
+    for (backend, world, parameters), rows in pooled.items():
+        times = {calls: median(values) for calls, values in sorted(rows.items()) if values}
+        best = min(times.values(), default=0.0)
+        for calls, time in times.items():
+            ratio = f"{time / best:.1f}" if best else NOTHING
+            text.append(
+                [
+                    backend, str(world), f"{parameters:,}", str(calls), f"{parameters / calls:,.0f}", seconds(time),
+                    ratio,
+                ]
+            )  # fmt: skip
+    headers = ["backend", "ranks", "parameters", "calls", "parameters a call", "median time", "times the fastest"]
+    return markdown(text, headers, ["left", *["right"] * 6]) if text else ""
+
+
+def left_out(analysis: TrainingAnalysis) -> str:
+    """What was asked for and not measured: a row a reason."""
+    reasons: dict[tuple[str, str], list[Left]] = {}
+    for left in analysis.left:
+        who = short(label(left.strategy)) if left.strategy else "all strategies"
+        reasons.setdefault((who, left.reason), []).append(left)
+    rows = [
+        [who, _listed(left.scenario.key for left in members), cell(reason)]
+        for (who, reason), members in reasons.items()
+    ]
+    return markdown(rows, ["strategy", "scenario", "why"], ["left"] * 3) if rows else ""
+
+
+def broken(analysis: TrainingAnalysis) -> str:
+    """Launches and strategies that did not reach their end."""
+    rows = [
+        [
+            b.scenario, str(b.launch), NOTHING if b.strategy is None else short(b.strategy), b.failure.kind,
+            NOTHING if b.failure.rank is None else str(b.failure.rank), cell(b.failure.text),
+        ]
+        for b in analysis.broken
+    ]  # fmt: skip
+    return (
+        markdown(rows, ["scenario", "launch", "strategy", "kind", "rank", "what happened"], ["left"] * 6)
+        if rows
+        else ""
+    )

@@ -1,0 +1,199 @@
+"""Outcomes as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
+
+In: a comparison or an analysis. Out: text. Columns have the field's customary names; comm_time is exposed
+communication, which other tools mean to measure by that name. Computes nothing but layout.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import pandas as pd
+
+from bench.conclusions import Interval
+from bench.records import Json
+from bench.report.tables import lines, markdown
+from bench.training.conclusions import Comparison, Outcome, Split, TrainingAnalysis
+from bench.training.records import Check, Scenario, TrainingPlan
+from bench.training.report.labels import (
+    NOTHING,
+    bounds,
+    cell,
+    global_batch,
+    names,
+    ordered,
+    percent,
+    place_text,
+    seconds,
+    spread,
+)
+
+
+# ── for people ───────────────────────────────────────────────────────────────────────────────────
+def overview(comparison: Comparison, brief: bool = False) -> str:
+    """One row a strategy that was timed, by place: average ± standard deviation over rounds.
+
+    brief: without the columns that are the same in all rows, for a terminal and under a title that has them.
+    """
+    scenario, called = comparison.scenario, _names(comparison)
+    shared = [scenario.model, scenario.backend, str(scenario.world_size), str(global_batch(scenario))]
+    shared = [] if brief else shared
+    rows = [
+        [
+            *shared,
+            called[outcome.label],
+            place_text(outcome, comparison),
+            spread(_value(outcome.step), outcome.step_std, seconds),
+            spread(_value(outcome.exposed), outcome.exposed_std, seconds),
+            bounds(outcome.exposed),
+            spread(outcome.share, outcome.share_std, percent),
+            percent(outcome.hidden),
+        ]
+        for outcome in ordered(comparison)
+        if outcome.step is not None
+    ]
+    headers = [] if brief else ["model", "backend", "world_size", "global_batch_size"]
+    headers += ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval"]
+    headers += ["comm_frac ± std, %", "hidden, %"]
+    align = [*([] if brief else ["left", "left", "right", "right"]), "left", "left", *["right"] * 5]
+    return markdown(rows, headers, align) if rows else "No strategy was timed."
+
+
+def split(comparison: Comparison) -> str:
+    """Where exposed communication goes, a row a strategy of which it is known; empty where it is of none."""
+    called, rows = _names(comparison), []
+    for outcome in ordered(comparison):
+        parts = outcome.split
+        if parts is None:
+            continue
+        times = (parts.tail_s, parts.late_s, parts.pack_s, parts.interference_s, parts.residual_s, outcome.alone_s)
+        closes = {True: "yes", False: "NO", None: NOTHING}[outcome.closes]
+        calls = NOTHING if outcome.calls is None else str(len(outcome.calls))
+        exposed = seconds(_value(outcome.exposed))
+        rows.append([called[outcome.label], calls, exposed, *map(seconds, times), closes])
+    headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "residual"]
+    return markdown(rows, [*headers, "calls alone", "closes"], ["left", *["right"] * 8, "left"]) if rows else ""
+
+
+def refused(comparison: Comparison) -> str:
+    """Those without times, with the reason; empty where there are none."""
+    called = _names(comparison)
+    found = [f"**{called[o.label]}** got no times: {cell(o.refused)}" for o in ordered(comparison) if o.refused]
+    return lines(found)
+
+
+def _names(comparison: Comparison) -> dict[str, str]:
+    return names([outcome.label for outcome in comparison.outcomes])
+
+
+def _value(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.value
+
+
+# ── for pandas and programs ──────────────────────────────────────────────────────────────────────
+def frame(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> pd.DataFrame:
+    """One typed row a strategy and scenario: seconds, bytes and shares; empty where there is no number."""
+    table = pd.DataFrame(_rows(analysis, plan))
+    return table.convert_dtypes() if len(table) else table
+
+
+def to_csv(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str:
+    """`frame` as CSV text; with the plan, how many steps were made is known too."""
+    return str(frame(analysis, plan).to_csv(index=False))
+
+
+def to_json(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str:
+    """The same rows and all else that follows from the run; null where there is no number."""
+    data = {
+        "strategies": _rows(analysis, plan),
+        "scenarios": [_scenario_json(comparison) for comparison in analysis.comparisons],
+        "checks": _checks(analysis),
+        "ladder": [asdict(rung) for rung in analysis.rungs],
+        "left": [{**asdict(left), "scenario": left.scenario.key} for left in analysis.left],
+        "broken": [asdict(broken) for broken in analysis.broken],
+        "warnings": list(analysis.warnings),
+    }
+    return json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def _rows(analysis: TrainingAnalysis, plan: TrainingPlan | None) -> list[Json]:
+    return [
+        _row(comparison.scenario, outcome, plan)
+        for comparison in analysis.comparisons
+        for outcome in ordered(comparison)
+    ]
+
+
+def _row(scenario: Scenario, outcome: Outcome, plan: TrainingPlan | None) -> Json:
+    link, parts = scenario.link, outcome.split
+    return {
+        "model": scenario.model,
+        "backend": scenario.backend,
+        "world_size": scenario.world_size,
+        "global_batch_size": global_batch(scenario),
+        "warmup_steps": plan.warmup if plan else None,
+        "benchmark_steps": plan.steps * outcome.rounds if plan else None,
+        "strategy": outcome.label,
+        **_columns("step_time", outcome.step, outcome.step_std),
+        **_columns("comm_time", outcome.exposed, outcome.exposed_std),
+        "comm_frac_avg": outcome.share,
+        "comm_frac_std": outcome.share_std,
+        "hidden": outcome.hidden,
+        **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
+        "calls_alone_s": outcome.alone_s,
+        "calls": len(outcome.calls) if outcome.calls is not None else None,
+        "place": outcome.place,
+        "resolved": outcome.resolved if outcome.step else None,
+        "closes": outcome.closes,
+        "rounds": outcome.rounds,
+        "refused": outcome.refused,
+        "sequence": scenario.sequence,
+        "dtype": scenario.dtype,
+        "optimizer": scenario.optimizer,
+        "threads": scenario.threads,
+        "link_latency_s": link.latency_s if link else None,
+        "link_bytes_per_s": link.bytes_per_s if link else None,
+        "bucket_bytes": outcome.strategy.cap_bytes,
+        "accumulate": outcome.strategy.accumulate,
+        "scenario": scenario.key,
+    }
+
+
+def _columns(name: str, interval: Interval | None, std: float | None) -> Json:
+    known = interval is not None and interval.known
+    return {
+        f"{name}_avg": interval.value if interval else None,
+        f"{name}_std": std,
+        f"{name}_low": interval.low if interval and known else None,
+        f"{name}_high": interval.high if interval and known else None,
+    }
+
+
+def _scenario_json(comparison: Comparison) -> Json:
+    return {
+        "scenario": comparison.scenario.key,
+        "compute": asdict(comparison.compute) if comparison.compute else None,
+        "noise_s": comparison.noise_s,
+        "rounds": comparison.rounds,
+        "dropped": comparison.dropped,
+        "twins": [asdict(twins) for twins in comparison.twins],
+        "advice": asdict(comparison.advice) if comparison.advice else None,
+    }
+
+
+def _checks(analysis: TrainingAnalysis) -> list[Json]:
+    """Every check, with the scenario and strategy that it is of."""
+    found: list[tuple[str | None, str | None, Sequence[Check]]] = [(None, None, analysis.checks)]
+    found += [(c.scenario.key, o.label, o.checks) for c in analysis.comparisons for o in c.outcomes]
+    return [{"scenario": s, "strategy": o, **asdict(check)} for s, o, checks in found for check in checks]
+
+
+def _finite(data: Any) -> Any:
+    """The same without numbers that JSON cannot hold."""
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,57 @@
+"""What was predicted of bucket plans beside what was measured, as Markdown.
+
+In: `Verified` plans. Out: text. Judges nothing itself.
+"""
+
+from collections.abc import Sequence
+
+from tabulate import tabulate
+
+from bench.training.conclusions import Comparison
+from bench.training.report.labels import NOTHING, scenario_text
+from bench.training.verification import OFF_S, OFF_SHARE, Verified
+from bench.units import format_seconds
+
+HOLDS = {True: "yes", False: "NO", None: "not measured"}
+
+
+def document(verified: Sequence[Verified], comparison: Comparison) -> str:
+    """A heading, the table, and what it says in a sentence."""
+    rows = [_row(one) for one in verified]
+    headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
+    table = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=("left", *["right"] * 5))
+    said = [
+        f"Measured on {scenario_text(comparison.scenario)}: {comparison.rounds} rounds. A prediction holds if the "
+        f"tail, of the rank that comes last in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most.",
+        _order(verified),
+    ]
+    refused = [f"- {one.name}: {one.outcome.refused}" for one in verified if one.outcome and one.outcome.refused]
+    return "\n\n".join(["## Predicted and measured", table, *said, *(["\n".join(refused)] if refused else [])])
+
+
+def _row(one: Verified) -> list[str]:
+    outcome = one.outcome
+    if outcome is None or one.tail_s is None or outcome.exposed is None:
+        return [one.name, format_seconds(one.predicted_s), NOTHING, HOLDS[None], NOTHING, NOTHING]
+    exposed = outcome.exposed
+    return [
+        one.name,
+        format_seconds(one.predicted_s),
+        format_seconds(one.tail_s),
+        HOLDS[one.holds],
+        format_seconds(exposed.value),
+        f"[{format_seconds(exposed.low)} – {format_seconds(exposed.high)}]",
+    ]
+
+
+def _order(verified: Sequence[Verified]) -> str:
+    """Whether the plan that was to be the best was."""
+    there = [(one.outcome.exposed, one) for one in verified if one.outcome and one.outcome.exposed]
+    if len(there) < 2:
+        return "Too little could be measured to tell which is the best."
+    (least, first), (next_, second) = sorted(there, key=lambda pair: pair[0].value)[:2]
+    said = f"{first.name} exposed least"
+    if least.high >= next_.low:
+        return f"{said}; that it is better than {second.name} is not resolved."
+    best = min(one.predicted_s for _, one in there)
+    return f"{said}, {'as' if first.predicted_s <= best else 'against what was'} predicted."

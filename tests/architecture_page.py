@@ -1,0 +1,82 @@
+"""Writes docs/architecture.md: the flow of data, and every module with the first sentence of its docstring.
+
+`make docs` runs it; a test holds the page against the code.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+BENCH = ROOT / "bench"
+
+FLOW = """# Architecture
+
+```text
+    configs/x.yaml              other tools' output
+          │ config                      │ importers
+          ▼                             ▼
+        Config ── plan ─▶ Plan ── store ─▶ results/<run>/
+                            │
+               launch       │  parent processes: no torch, never inside a timing
+          (fork server; torchrun, srun, mpirun, Ray, Kubernetes)
+                            ▼
+                rank × world_size: torch, buffers, barriers, stamps
+                            │  one line a case and launch, appended and synced
+                            ▼
+        results/<run>/samples.jsonl       the facts; never rewritten
+    ────────────────────────┼──────────── what is above never imports what is below
+                            ▼
+         Run ── analyze ─▶ Summary, Fit, Finding, Comparison (conclusions)
+                            ▼
+               report: tables, documents, plots ─▶ terminal, results/<run>/, plots/<run>/
+```
+
+A folder says in which process its lines run:
+
+| folder | runs in | may import |
+|---|---|---|
+| `bench/*.py` | any process | only itself |
+| `machine/`, `protocol/` | parents and ranks; no torch | what stands above |
+| `launch/` | parent processes; no torch | what stands above, never `rank/` |
+| `rank/` | rank processes; loads torch | what stands above but `launch/` |
+| `analyze/`, `importers/`, `report/` | the parent process, after measuring | `bench/*.py` |
+| `training/` | the training benchmark, with folders of the same names | their namesakes; only `cli/` imports it |
+| `cli/` | the parent process; the only place that prints | everything but `rank/` (a dry run is the exception) |
+
+Facts (`records.py`) and conclusions (`conclusions.py`) are different types, and facts are kept: everything below the
+line can be deleted and made again from `samples.jsonl`. Read `records.py` first.
+
+What an addition touches is in [CONTRIBUTING.md](../CONTRIBUTING.md). `tests/test_architecture.py` keeps all this.
+
+## The modules
+
+`make docs` makes this list from the first sentence of each module's docstring.
+"""
+
+
+def first_sentence(path: Path) -> str:
+    """Of the module's docstring, on one line and without its full stop."""
+    head = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    for end in (". ", "? "):
+        head = head.split(end)[0] + (end.strip() if end in head and end == "? " else "")
+    return head.rstrip(".")
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [FLOW]
+    folders = sorted({path.parent for path in BENCH.rglob("*.py")}, key=lambda folder: folder.parts)
+    for folder in folders:
+        name = folder.relative_to(ROOT).as_posix()
+        lines.append(f"### {name}/\n\n{first_sentence(folder / '__init__.py')}.\n")
+        modules = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+        lines += [f"- `{path.name}`: {first_sentence(path)}" for path in modules]
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.exit(0)
