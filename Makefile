@@ -23,7 +23,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
 	@$(PIP) -r requirements.txt
-	@$(COMPILE) 'import bench.cli, bench.config, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison, rich.progress'
+	@$(COMPILE) 'import bench.cli.run, bench.cli.compare, bench.config, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison'
 	@touch $@
 
 .venv/.installed-mpi: requirements-mpi.txt .venv/.installed
@@ -105,7 +105,7 @@ prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faul
 prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
 	@PYTHONPATH=.:tests $(PY) -m proof --quick
 
-prove-ddp: .venv/.installed-dev  ## Are the gradient benchmark's numbers right? Writes docs/gradients-accuracy.md
+prove-ddp: .venv/.installed-dev  ## Are the training benchmark's numbers right? Writes docs/gradients-accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof gradients
 
 bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets

@@ -154,6 +154,7 @@ class FaultConfig(Strict):
 class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
+    benchmark: Literal["collectives"] = Field(default="collectives", description="or training, which has other keys")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
         description="goes into the names of the results and plots folders; default: the file's name"
     )

@@ -20,12 +20,14 @@ from bench.records import (
     Job,
     Json,
     Plan,
+    Run,
     Samples,
     Sampling,
     Skip,
     Timings,
     Usage,
 )
+from bench.store import FIRST_BENCHMARK, Codec
 
 if TYPE_CHECKING:
     from bench.records import Integers
@@ -175,3 +177,6 @@ def _array(ranks: list[list[int]]) -> Integers:
     if array.ndim != 2:
         raise ValueError("expected one list of times a rank")
     return array.T
+
+
+CODEC = Codec(FIRST_BENCHMARK, plan_to_json, plan_from_json, samples_from_line, Run)

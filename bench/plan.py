@@ -5,14 +5,14 @@ each launch, so that a drift of the machine does not fall on the same sizes each
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from bench.backends import BACKENDS
 from bench.cases import combinations, flaw, obstacle
 from bench.config import Config
 from bench.footprint import buffer_bytes
-from bench.records import Block, Case, Fault, Machine, Plan, Sampling, Skip
+from bench.records import Block, Case, Demands, Fault, Machine, Plan, Samples, Sampling, Skip
 from bench.stamps import most_iterations
 
 # L2 of the largest GPUs (126 MB on a B200): a driver does not tell it without CUDA.
@@ -66,6 +66,29 @@ def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Cas
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
         link_bytes_per_s=config.link,
     )
+
+
+def why_nothing(plan: Plan) -> str | None:
+    """Why nothing of the plan can be measured here; None if something can."""
+    if plan.total:
+        return None
+    reasons = list(dict.fromkeys(skip.reason for skip in plan.skips))
+    return reasons[0] + (f" (and {len(reasons) - 1} other reasons: see plan)" if len(reasons) > 1 else "")
+
+
+def demands(asked: Config | Plan) -> Demands:
+    """What a configuration or a plan asks of a job."""
+    if isinstance(asked, Plan):
+        backends, shared = {case.backend for case in asked.cases}, any(case.oversubscribed for case in asked.cases)
+        worlds = [case.world_size for case in asked.cases]
+    else:
+        backends, shared, worlds = set(asked.backends), asked.oversubscribe_gpu, asked.world_sizes
+    return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared, max(worlds))
+
+
+def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
+    """How many of `plan.total` measurements are made; None where nothing is left to do."""
+    return None if len(samples) >= plan.total and plan.budget_s is None else len(samples)
 
 
 def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Block]:

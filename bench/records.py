@@ -48,6 +48,15 @@ class Machine:
     ranks_a_host: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a configuration or a plan asks of a job: GPUs, one a rank unless they may be shared, and so many ranks."""
+
+    gpus: bool
+    shared_gpus: bool
+    ranks: int
+
+
 # Fields of a case that its key names only where they differ from the default.
 CASE_EXTRAS = (
     "reduce_op", "buffers", "metric", "sync", "scheduling", "depth",
@@ -307,6 +316,11 @@ class Run:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def facts(self) -> list[Samples]:
+        """The samples, under the name that the runs of all benchmarks share."""
+        return self.samples
 
     @property
     def imported(self) -> Json | None:

@@ -1,12 +1,14 @@
-"""The results folder: its only reader and writer. The format is described in docs/results-format.md.
+"""The results folder: its only reader and writer. docs/results-format.md describes the format.
 
-In: a Plan, facts as they are measured, finished documents. Out: a `Run`, or a list of folders.
-`samples.jsonl` is appended and fsynced line by line and never rewritten; all else is written whole or
-not at all (a temporary file, then a rename). One process at a time holds a run's journal.
+In: a plan, facts as they are measured, finished documents. Out: a run, or a list of folders. Knows no benchmark: a
+`Codec` turns plans and facts of one into JSON and back. `samples.jsonl` is appended and synced line by line and never
+rewritten; every other file is written whole or not at all (a temporary file, then a rename). One process at a time
+holds the journal of a run.
 """
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import functools
@@ -16,15 +18,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from bench import encoding
 from bench.errors import StoreError
-from bench.records import Json, Plan, Run
-from bench.training.records import TrainingPlan, TrainingRun
+from bench.records import Json
 
 # Raised when a reader of the old number would misread or refuse what is written. History: 1 first version;
 # 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
@@ -38,34 +39,56 @@ MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
     "environment.json",
     "samples.jsonl",
 )
-LOG = "log.txt"
+LOG, SUMMARY = "log.txt", "summary.csv"
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
+# The benchmark of runs from before manifests named it.
+FIRST_BENCHMARK = "collectives"
+
 T = TypeVar("T")
-P = TypeVar("P")
+P = TypeVar("P", bound="Named")
+F = TypeVar("F")
+R = TypeVar("R")
+
+
+class Named(Protocol):
+    """A plan: all that the store needs to know of it is its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[P, F, R]):
+    """How one benchmark writes its plans and reads its plans and facts.
+
+    benchmark: its name in manifests. fact_from_line: of a line of samples.jsonl. The two readers raise ValueError,
+    KeyError or TypeError on anything else. run: makes a run of path, manifest, plan, environment, facts, warnings.
+    """
+
+    benchmark: str
+    plan_to_json: Callable[[P], Json]
+    plan_from_json: Callable[[Json], P]
+    fact_from_line: Callable[[bytes], F]
+    run: Callable[[Path, Json, P, list[Json], list[F], tuple[str, ...]], R]
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
-def create(root: Path, plan: Plan | TrainingPlan, config: bytes, facts: Json) -> Path:
+def create(root: Path, codec: Codec[P, Any, Any], plan: P, config: bytes, facts: Json) -> Path:
     """Make `root/<utc>-<name>/` with everything but samples in it. Never touches an existing folder.
 
-    facts: what the manifest holds beside schema, times and status (command line, version, commit).
+    facts: what the manifest holds beside schema, benchmark, times and status (command line, version, commit).
     """
-    if isinstance(plan, Plan):
-        written = encoding.plan_to_json(plan)
-    else:
-        from bench.training import encoding as of_training
-
-        written, facts = of_training.plan_to_json(plan), {"benchmark": "training", **facts}
     now = datetime.now(UTC)
     path = _new_folder(root, f"{now:%Y%m%dT%H%M%SZ}-{plan.name}")
     (path / LOG).touch()
     write(path / CONFIG, config)
-    write(path / PLAN, _json_text(written))
+    write(path / PLAN, _json_text(codec.plan_to_json(plan)))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
-    manifest = {"schema": SCHEMA, "name": plan.name, **facts, "started": now.isoformat(timespec="seconds")}
-    write(path / MANIFEST, _json_text({**manifest, "finished": None, "status": "running"}))
+    manifest = {"schema": SCHEMA, "name": plan.name, "benchmark": codec.benchmark, **facts}
+    started = now.isoformat(timespec="seconds")
+    write(path / MANIFEST, _json_text({**manifest, "started": started, "finished": None, "status": "running"}))
     return path
 
 
@@ -171,31 +194,19 @@ def is_being_written(path: Path) -> bool:
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
-def read(path: Path) -> Run:
+def read(path: Path, codec: Codec[P, F, R]) -> R:
     """A run folder, whatever state it is in. Raises StoreError with one line that says what is wrong."""
     manifest = read_manifest(path)
-    if is_training(manifest):
-        raise StoreError(
-            f"{path}: a run of the gradient benchmark, which this verb does not read (report and compare do)"
-        )
-    return Run(path, manifest, *_contents(path, encoding.plan_from_json, encoding.samples_from_line))
-
-
-def is_training(manifest: Json) -> bool:
-    """Whether a manifest is that of a run of the gradient benchmark."""
-    return manifest.get("benchmark") == "training"
-
-
-def read_training(path: Path) -> TrainingRun:
-    """The folder of a run of the gradient benchmark, whatever state it is in. Raises StoreError as `read` does."""
-    from bench.training import encoding as of_training  # here: `list` does not need pydantic
-
-    manifest = read_manifest(path)
-    return TrainingRun(path, manifest, *_contents(path, of_training.plan_from_json, of_training.fact_from_line))
+    if manifest["benchmark"] != codec.benchmark:
+        raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']}, not of {codec.benchmark}")
+    plan = _read_json(path / PLAN, dict)
+    facts, warnings = _read_lines(path / SAMPLES, codec.fact_from_line)
+    understood = _understood(path / PLAN, lambda: codec.plan_from_json(plan))
+    return codec.run(path, manifest, understood, _read_json(path / ENVIRONMENT, list), facts, warnings)
 
 
 def read_manifest(path: Path) -> Json:
-    """The manifest, with `status` corrected where the process that ran is gone."""
+    """The manifest; `benchmark` is always in it, and `status` is corrected where the process that ran is gone."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such folder")
     if not (path / MANIFEST).is_file():
@@ -208,9 +219,19 @@ def read_manifest(path: Path) -> Json:
         raise StoreError(
             f"{path}: written with schema {schema}, but this version reads up to {SCHEMA}: update CollBench"
         )
+    manifest = {"benchmark": FIRST_BENCHMARK, **manifest}
     if manifest.get("status") == "running" and not is_being_written(path):
-        return {**manifest, "status": "interrupted"}
-    return dict(manifest)
+        manifest["status"] = "interrupted"
+    return manifest
+
+
+def read_summary(path: Path) -> list[dict[str, str]]:
+    """The rows of the summary that the last report left; none where there is no report yet."""
+    try:
+        with (path / SUMMARY).open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except OSError:
+        return []
 
 
 def newest(root: Path) -> Path:
@@ -238,15 +259,6 @@ def find(root: Path, run: str | None) -> Path:
     if not matches:
         raise StoreError(f"{run}: no such run, neither as a folder nor below {root} (see: list)")
     return matches[-1]
-
-
-def _contents(
-    path: Path, plan_of: Callable[[Json], P], fact_of: Callable[[bytes], T]
-) -> tuple[P, list[Json], list[T], tuple[str, ...]]:
-    """Plan, environment, facts and warnings of a run's folder."""
-    plan = _read_json(path / PLAN, dict)
-    facts, warnings = _read_lines(path / SAMPLES, fact_of)
-    return _understood(path / PLAN, lambda: plan_of(plan)), _read_json(path / ENVIRONMENT, list), facts, warnings
 
 
 def _read_lines(path: Path, understand: Callable[[bytes], T]) -> tuple[list[T], tuple[str, ...]]:

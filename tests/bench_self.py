@@ -17,6 +17,7 @@ from tabulate import tabulate
 import scale as large
 from bench import encoding, store
 from bench.analyze.diagnose import diagnose
+from bench.encoding import CODEC
 from bench.operations import OPERATIONS
 from bench.records import Block, Case, Plan
 from conftest import ROOT, SAMPLING, samples
@@ -53,7 +54,7 @@ def python(code: str, *options: str) -> tuple[float, str]:
 
 def share_of_the_sweep(folder: Path) -> list[Row]:
     wall = call(folder, "run", str(ROOT / "configs/gloo.yaml"))
-    run = store.read(store.newest(folder / "results"))
+    run = store.read(store.newest(folder / "results"), CODEC)
     spent = sum(
         timings.duration_ns.max(axis=1).sum() / 1e9
         for s in run.samples
@@ -113,7 +114,7 @@ def hundred_cases(folder: Path) -> list[Row]:
         Block("gloo", n, launch, tuple(c for c in cases if c.world_size == n)) for launch in (1, 2, 3) for n in (2, 4)
     )
     plan = Plan("hundred", blocks, (), 3, 1, SAMPLING, 60.0, 0)
-    path = store.create(folder / "results", plan, b"", {})
+    path = store.create(folder / "results", CODEC, plan, b"", {})
     rng = np.random.default_rng(1)
     with store.Journal(path) as journal:
         for block in blocks:
@@ -143,7 +144,9 @@ def scale(folder: Path) -> list[Row]:
     blocks = tuple(Block("gloo", 8, launch, cases) for launch in range(1, 6))
     paths = []
     for seed in (1, 2):
-        path = store.create(folder / "results", Plan(f"large{seed}", blocks, (), 5, 1, SAMPLING, 60.0, 0), b"", {})
+        path = store.create(
+            folder / "results", CODEC, Plan(f"large{seed}", blocks, (), 5, 1, SAMPLING, 60.0, 0), b"", {}
+        )
         rng = np.random.default_rng(seed)
         with store.Journal(path) as journal:
             for block in blocks:
@@ -170,7 +173,9 @@ def many_ranks(folder: Path) -> list[Row]:
     plots = call(folder, "plots", node.name)
     total = min(reports) + min(diagnoses)
     text = f"{total:.2f} s (report {min(reports):.2f}, diagnose {min(diagnoses):.2f}, the least of 3)"
-    named = [[finding.subject for finding in diagnose(store.read(path)).findings] for path in (node, quiet, pairs)]
+    named = [
+        [finding.subject for finding in diagnose(store.read(path, CODEC)).findings] for path in (node, quiet, pairs)
+    ]
     found = "; ".join(", ".join(subjects) or "nobody" for subjects in named)
     return [
         ("report and diagnose: 200 cases × 256 ranks × 50 iterations × 2 launches", "< 10 s", text, total < 10),
@@ -198,7 +203,7 @@ def sixty_four_ranks(folder: Path) -> list[Row]:
     (folder / "many.yaml").write_text(THREE_SIZES.replace("[2]", "[64]").replace("[4KiB, 1MiB, 64MiB]", "[1KiB]"))
     sets = ["sampling={warmup: 1, warmup_seconds: 0, iterations: 8}", "buffers=hot"]
     took = call(folder, "run", "many.yaml", *(word for one in sets for word in ("--set", one)))
-    run = store.read(store.newest(folder / "results"))
+    run = store.read(store.newest(folder / "results"), CODEC)
     ready = run.environment[0]["launches"][0]["ready_s"]
     good = [s for s in run.samples if s.failure is None]
     text = f"{took:.0f} s, joined after {ready:.1f} s, {len(good)} of {len(run.samples)} measured"

@@ -27,6 +27,7 @@ import pytest
 
 import run_bench
 from bench import store
+from bench.encoding import CODEC
 from bench.launch.launcher import Launcher
 from bench.launch.launcher import _fork_servers as fork_servers
 from bench.machine import confine
@@ -76,7 +77,7 @@ class CommandLine:
 
     def only_run(self) -> Run:
         (path,) = self.runs()
-        return store.read(path)
+        return store.read(path, CODEC)
 
     def processes(self) -> list[psutil.Process]:
         """Everything that still runs from this folder: parents, fork servers, ranks."""

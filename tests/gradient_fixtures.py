@@ -1,4 +1,4 @@
-"""Runs of the gradient benchmark made of invented numbers: a model, a FIFO link, and what strategies do on it.
+"""Runs of the training benchmark made of invented numbers: a model, a FIFO link, and what strategies do on it.
 
 `comparison` works a step out on paper for each strategy, so that its timeline, its times and its split agree.
 """

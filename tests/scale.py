@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from bench import store
+from bench.encoding import CODEC
 from bench.machine import environment
 from bench.operations import rounds
 from bench.records import Block, Case, Json, Plan
@@ -72,7 +73,7 @@ def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dic
     """A run folder of `made` timings, by case key and launch; its ranks say on which host they are."""
     ranks = cases[0].world_size
     blocks = tuple(Block("gloo", ranks, launch, tuple(cases)) for launch in range(1, launches + 1))
-    path = store.create(root, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
+    path = store.create(root, CODEC, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
     facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(ranks)]
     session = {"host": {}, "before": environment.state(), "after": environment.state()}
     session["launches"] = [

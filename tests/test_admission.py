@@ -8,7 +8,7 @@ import pytest
 
 from bench import encoding
 from bench.analyze import warnings
-from bench.analyze.environment_diff import differences
+from bench.analyze.environment_diff import differences, facts_of
 from bench.errors import ConfigError, JobError
 from bench.launch import compatibility
 from bench.launch.job import Place
@@ -104,7 +104,7 @@ def test_hosts_that_differ_are_kept_and_named(hellos):
     hosts[1] |= {"cores": [0], "before": {"load": [4.0]}}
     found = "\n".join(warnings.warnings_of(run, []))
     assert "host b: more ranks than the 1 cores" in found and "host b: the machine was not idle" in found
-    assert ("launcher", "not available", "srun") in differences(invented_run([]), run)
+    assert ("launcher", "not available", "srun") in differences(facts_of(invented_run([])), facts_of(run))
 
 
 def test_a_rank_that_is_bound_to_one_core_is_told(hellos):

@@ -17,6 +17,7 @@ from bench.errors import ConfigError
 from bench.records import Case
 from bench.training import encoding, link_model, planner
 from bench.training.all_reduce_cost import Curve
+from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.ready_times import Profile, recorded
 from bench.training.records import REFERENCE, Strategy
 from bench.training.report import advice
@@ -104,10 +105,10 @@ EMULATED = replace(gradient_fixtures.SCENARIO, link=gradient_fixtures.LINK)
 
 
 def kept(folder, *facts):
-    """A run of the gradient benchmark on disk, with these facts."""
+    """A run of the training benchmark on disk, with these facts."""
     plan = gradient_fixtures.run().plan
     plan = replace(plan, bouts=(replace(plan.bouts[0], scenario=EMULATED),))
-    path = store.create(folder / "results", plan, b"", {"status": "complete"})
+    path = store.create(folder / "results", TRAINING_CODEC, plan, b"", {"status": "complete"})
     (path / "samples.jsonl").write_bytes(b"".join(encoding.fact_to_line(fact) + b"\n" for fact in facts))
     return path.name
 

@@ -35,8 +35,6 @@ MAY_IMPORT = {
 }  # fmt: skip
 # The one module of torch that a parent process loads: the verb `plan --simulate` is a single process.
 DRY_RUN = "bench.rank.dry_run"
-# Until the benchmarks have one record: what knows both of them.
-STILL = {"store.py", "environment_diff.py"}
 FILES = sorted(BENCH.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
@@ -70,8 +68,6 @@ def folder_of(module: str) -> str:
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_imports_keep_the_law(path):
     own = folder_of(module_of(path))
-    if own != "cli" and path.name in STILL:
-        return
     for name in imports(path):
         if name.startswith("bench.") and folder_of(name) != own and not (own == "cli" and name.startswith(DRY_RUN)):
             if (own, name) == ("cli", "bench.rank"):

@@ -1,6 +1,7 @@
 """A budget measures everything once, and then buys launches for the cases with the widest intervals."""
 
 import dataclasses
+import shutil
 
 import numpy as np
 
@@ -69,6 +70,9 @@ timeout: 10s
 
 
 def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
+    # What a first run loads would take a part of the budget.
+    warm("run", warm.config(BUDGETED, "first.yaml"), "--no-plots", "--set", "sizes=[4KiB]", "--set", "budget=1s")
+    shutil.rmtree(warm.folder / "results")
     done = warm("run", warm.config(BUDGETED), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = warm.only_run()

@@ -22,7 +22,7 @@ def case(op="all_reduce", dtype="float32", reduce_op="sum", n=2, backend="gloo")
 
 def page(ran=(), skips=(), failed=()) -> str:
     made = [*map(good, ran), *(Samples(one, 1, 0.0, failure=Failure(*why)) for one, why in failed)]
-    text = coverage.document(invented_run(made, [Skip(*skip) for skip in skips]))
+    text = coverage.document(invented_run(made, [Skip(*skip) for skip in skips]), None)
     return re.sub(r":-+", ":--", re.sub(r" *\| *", "|", text))
 
 

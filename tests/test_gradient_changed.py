@@ -1,4 +1,4 @@
-"""Two invented runs of the gradient benchmark: what was planted is found, what is the same is not called changed."""
+"""Two invented runs of the training benchmark: what was planted is found, what is the same is not called changed."""
 
 import csv
 import io
@@ -18,7 +18,9 @@ from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.errors import UnmeasurableError
 from bench.records import Failure
 from bench.training import encoding
-from bench.training.analyze.comparison import FEW_LAUNCHES, compare
+from bench.training.analyze.comparison import FEW_LAUNCHES
+from bench.training.analyze.comparison import compare_runs as compare
+from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.plan import with_controls
 from bench.training.records import (
     PARTS,
@@ -237,7 +239,7 @@ def test_the_numbers_arrive_in_every_format(result):
 
 
 def test_the_picture_is_drawn(result, tmp_path):
-    path = plots.draw_changed(result, tmp_path / "a-vs-b")
+    path = plots.draw_comparison(result, tmp_path / "a-vs-b")
     assert path.stat().st_size > 10_000
     drawn = path.with_suffix(".svg").read_text()
     for word in ("flat again", "nano · gloo", "95 % intervals", "slower", "too small to matter"):
@@ -247,7 +249,7 @@ def test_the_picture_is_drawn(result, tmp_path):
 # ── on the command line ──────────────────────────────────────────────────────────────────────────
 def kept(folder: Path, run: TrainingRun, name: str) -> str:
     """A run as a results folder below `results`."""
-    path = store.create(folder / "results", replace(run.plan, name=name), b"benchmark: training\n", {})
+    path = store.create(folder / "results", TRAINING_CODEC, replace(run.plan, name=name), b"benchmark: training\n", {})
     with store.Journal(path) as journal:
         for fact in run.facts:
             journal.append(encoding.fact_to_line(fact))
@@ -272,7 +274,7 @@ def test_runs_are_compared_on_the_command_line(warm):
     shutil.copytree(ROOT / "docs/example/before", warm.folder / "collectives")
     table = warm.config("expect: []\n", "table.yaml")
     for arguments, words in (
-        ((old, "collectives"), f"{old} is a run of the gradient benchmark and collectives one of collectives"),
+        ((old, "collectives"), f"{old} is of the training benchmark and collectives is of the collectives benchmark"),
         ((old, same, slow), "comparing more than two runs is for runs of collectives"),
         ((old, "--against", table), "--against is for runs of collectives"),
         ((old, same, "--across", "backend"), "--across is for runs of collectives"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.training.analyze.analysis import analyse
+from bench.training.analyze.analysis import analyze
 from bench.training.plan import with_controls
 from bench.training.records import (
     PARTS,
@@ -48,7 +48,7 @@ def run_of(extra_s, launches=4, rounds=12, noise_s=1e-3, foreign=lambda number: 
 
 
 def outcomes(run):
-    (comparison,) = analyse(run).comparisons
+    (comparison,) = analyze(run).comparisons
     return comparison, {one.label: one for one in comparison.outcomes}
 
 
@@ -79,13 +79,13 @@ def test_rounds_that_others_disturbed_are_left_out_and_counted():
     run = run_of({"flat": 0.005}, foreign=lambda number: 0.5 if number % 4 == 0 else 0.01)
     comparison, found = outcomes(run)
     assert (comparison.dropped, found["flat"].rounds) == (12, 36)
-    assert any("12 of 48 rounds left out" in text for text in analyse(run).warnings)
+    assert any("12 of 48 rounds left out" in text for text in analyze(run).warnings)
 
 
 def test_where_most_were_disturbed_all_are_kept_and_that_is_said():
     run = run_of({"flat": 0.005}, foreign=lambda number: 0.5)
     comparison, _ = outcomes(run)
-    assert comparison.dropped == 0 and any("all were kept" in text for text in analyse(run).warnings)
+    assert comparison.dropped == 0 and any("all were kept" in text for text in analyze(run).warnings)
 
 
 def test_two_launches_claim_nothing_of_how_launches_differ():

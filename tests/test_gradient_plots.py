@@ -1,4 +1,4 @@
-"""Pictures of the gradient benchmark show what was concluded, with units, and bear many strategies, ranks and calls."""
+"""Pictures of the training benchmark show what was concluded, with units, and bear many strategies, ranks and calls."""
 
 import io
 import math
@@ -32,7 +32,7 @@ def svg(figure) -> str:
 def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
     few = replace(comparison, timelines=comparison.timelines[:3])
     (tmp_path / "gradient-steps-2.png").write_bytes(b"left behind")
-    drawn = catalogue.draw(invented.analysis((few,)), tmp_path)
+    drawn = catalogue.draw(None, invented.analysis((few,)), tmp_path)
     assert [name for _, name in drawn] == list(catalogue.PICTURES)
     words = {
         "gradient-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
@@ -109,9 +109,9 @@ def test_without_advice_only_what_was_measured_is_drawn(comparison):
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
-    assert catalogue.draw(TrainingAnalysis((), (), (), (), ()), tmp_path) == []
+    assert catalogue.draw(None, TrainingAnalysis((), (), (), (), ()), tmp_path) == []
     none = replace(comparison, outcomes=(), timelines=(), advice=None)
-    assert catalogue.draw(TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
+    assert catalogue.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
     alone = replace(comparison, outcomes=(invented.outcome(Strategy("none")),), timelines=(), advice=None)
     assert len(steps.steps(alone)) == 1 and sizes.buckets(alone) == []
 

@@ -10,8 +10,9 @@ from bench import store
 from bench.records import Machine
 from bench.training import planner, verification
 from bench.training.all_reduce_cost import Curve
-from bench.training.analyze.analysis import analyse
+from bench.training.analyze.analysis import analyze
 from bench.training.conclusions import Outcome, Split
+from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.plan import shape_of
 from bench.training.ready_times import Profile
 from bench.training.records import REFERENCE, Link, Scenario, Strategy, Timeline
@@ -35,11 +36,11 @@ def test_it_is_trained_like_a_model(warm):
     buckets = planner.bucket_bytes(profile, planner.uniform(profile, 2**18))
     done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, buckets)))), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = store.read_training(warm.runs()[0])
+    run = store.read(warm.runs()[0], TRAINING_CODEC)
     assert {left.strategy.name for left in run.plan.left} == {"ddp"}
     assert all("a shape has no parameters" in left.reason for left in run.plan.left)
-    assert len(analyse(run).comparisons) == 2
-    for comparison in analyse(run).comparisons:
+    assert len(analyze(run).comparisons) == 2
+    for comparison in analyze(run).comparisons:
         outcomes = {one.label: one for one in comparison.outcomes}
         assert all(one.step is not None for one in outcomes.values())
         assert outcomes["none"].step.low > max(NANO.ready_s)

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.cli.launching import launch_file_for
+from bench.cli.launch_file import launch_file_for
 from bench.machine import libraries
 from bench.report.launch_files import Launcher
 from conftest import ROOT, TINY, CommandLine

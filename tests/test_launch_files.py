@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bench import config as configuration
-from bench.cli.launching import launch_file_for, wanted
+from bench.cli.launch_file import launch_file_for, wanted
 from bench.errors import BenchError
 from bench.report.launch_files import Launcher, Wanted, launch_file
 from conftest import ROOT, TINY

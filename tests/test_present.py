@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib import rc_context
 
-from bench.analyze.analyze_run import conclude
+from bench.analyze.analyze_run import analyze_run
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
 from bench.conclusions import Check, Interval, Trend
@@ -59,7 +59,7 @@ def picture(name, run, analysis) -> str:
 
 
 def written(run, pictures=()):
-    return document.build(run, conclude(run), list(pictures), "../../plots/r")
+    return document.build(run, analyze_run(run), list(pictures), "../../plots/r")
 
 
 def test_a_report_says_what_how_far_and_what_is_missing(run):
@@ -111,7 +111,7 @@ def test_the_csv_is_typed(run):
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
-    drawn = catalogue.draw(run, conclude(run), tmp_path)
+    drawn = catalogue.draw(run, analyze_run(run), tmp_path)
     assert [name for _, name in drawn] == [name for name in document.PICTURES if name not in {"matrix", "operations"}]
     words = {
         "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
@@ -143,7 +143,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
             exchange[row, list(pair)] *= 2 if 3 in pair else 1
     run = invented_run([*made, samples(pairs, 1, exchange)], launches=3)
     run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, link_bytes_per_s=5e9))
-    analysis = conclude(run)
+    analysis = analyze_run(run)
     text = document.build(run, analysis, [], "")
     for part in (
         "## What stands out",
@@ -169,7 +169,7 @@ def test_a_second_mode_is_drawn_with_its_share():
     rng = np.random.default_rng(4)
     stalled = 1e6 * rng.lognormal(0, 0.05, (200, 1)) * np.where(rng.random((200, 1)) < 0.2, 5, 1)
     run = invented_run([samples(CASES[0], 1, np.repeat(stalled, 2, axis=1))])
-    analysis = conclude(run)
+    analysis = analyze_run(run)
     assert any(
         warning.startswith("stalls: in 1 of 1 cases") and "scheduling: rr" in warning for warning in analysis.warnings
     )
@@ -185,7 +185,7 @@ def test_a_tick_shows_its_value(seconds):
 
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
-    assert catalogue.draw(dead, conclude(dead), tmp_path) == []
+    assert catalogue.draw(dead, analyze_run(dead), tmp_path) == []
     assert "| failed |" in written(dead).replace("  ", "")
     assert "## Failed" in written(dead)
     empty = invented_run([])
@@ -258,7 +258,7 @@ def test_listings_name_what_exists(run):
     text = re.sub(" +", " ", listings.backends({"nccl": "no GPU here"}))
     assert "no GPU here" in text
     assert "\nnccl int16 float8_e4m3fn, float8_e5m2 band, bor, bxor -" in text
-    text = listings.plan(run.plan)
+    text = listings.plan(run.plan, None)
     assert "6 × 1.03 GiB" in text and "takes at most about" in text
 
 
@@ -267,7 +267,7 @@ def test_a_plan_of_many_variants_has_a_row_an_operation():
     ops = "operations=[all_reduce, all_gather, barrier, broadcast_object]"
     text = b"backends: [gloo]\nworld_sizes: [2]\noperations: [barrier]\nsizes: [4KiB, 1MiB]\n"
     plan = expand(parse(text, "c", [*sets, ops]), Machine("h", 2, 2**34, 2**25, 0, {}), 1)
-    lines = [re.sub(" +", " ", line).strip() for line in listings.plan(plan).splitlines()]
+    lines = [re.sub(" +", " ", line).strip() for line in listings.plan(plan, None).splitlines()]
     both = "isolated, pipelined (20 back to back)"
     assert lines[2].startswith(f"all_gather gloo float32, int8 · {both} 2, 3 2 ≤ 4 KiB – ≤ 1 MiB 16 ")
     assert lines[3].startswith(f"all_reduce gloo float32, int8 · max, sum · {both} 2, 3 2 4 KiB – 1 MiB 32 ")
@@ -278,7 +278,7 @@ def test_a_plan_of_many_variants_has_a_row_an_operation():
 
 def test_reasons_stand_once_with_what_they_skip():
     skips = [Skip(Case("reduce", "gloo", n, "int16", 4096), "gloo has no int16") for n in (2, 4)]
-    text = listings.plan(run_of(skips=skips).plan)
+    text = listings.plan(run_of(skips=skips).plan, None)
     assert "gloo has no int16: 2 × reduce · gloo · int16 · 2, 4 ranks · 4 KiB" in text
     assert "| 2 | reduce · gloo · int16 · 2, 4 ranks · 4 KiB | gloo has no int16 |" in re.sub(
         " +", " ", written(run_of(skips=skips))

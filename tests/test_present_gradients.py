@@ -1,4 +1,4 @@
-"""A run of the gradient benchmark as tables and report: numbers arrive unchanged, and what is not known is said.
+"""A run of the training benchmark as tables and report: numbers arrive unchanged, and what is not known is said.
 
 Invented runs; the pictures have tests of their own.
 """

@@ -9,16 +9,17 @@ import pytest
 import scale
 from bench import store
 from bench.analyze import hosts
-from bench.analyze.analyze_run import conclude
+from bench.analyze.analyze_run import analyze_run
 from bench.analyze.diagnose import diagnose
 from bench.analyze.ranks import LARGEST_SHARE
+from bench.encoding import CODEC
 from bench.report.plots import ranks_and_time
 
 RANKS = 64
 
 
 def named(path) -> list[str]:
-    return sorted(finding.subject for finding in diagnose(store.read(path)).findings)
+    return sorted(finding.subject for finding in diagnose(store.read(path, CODEC)).findings)
 
 
 def small(root, late=(), **more):
@@ -37,7 +38,7 @@ def hosts_changed(path, rename) -> None:
 @pytest.mark.parametrize("nodes", [[0], [5], [2, 6]])
 def test_late_nodes_are_named_with_their_ranks_and_delay(tmp_path, nodes):
     late = [rank for node in nodes for rank in scale.ranks_of(node)]
-    found = diagnose(store.read(small(tmp_path, late, delay_s=1e-3))).findings
+    found = diagnose(store.read(small(tmp_path, late, delay_s=1e-3), CODEC)).findings
     assert sorted(f.subject for f in found) == [f"node node{node}" for node in nodes]
     for finding, node in zip(sorted(found, key=lambda f: f.ranks), nodes, strict=True):
         assert (finding.kind, finding.ranks) == ("late node", tuple(scale.ranks_of(node)))
@@ -58,7 +59,7 @@ def test_without_a_fault_nobody_is_named(tmp_path):
 def test_late_is_who_differs_from_most_others(tmp_path):
     most = range(int(LARGEST_SHARE * RANKS) + scale.RANKS_A_NODE)
     assert named(small(tmp_path, most)) == []
-    assert "a quarter of the ranks" in diagnose(store.read(small(tmp_path, most))).silent[0]
+    assert "a quarter of the ranks" in diagnose(store.read(small(tmp_path, most), CODEC)).silent[0]
 
 
 @pytest.mark.parametrize(
@@ -117,15 +118,15 @@ def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
 
 
 def test_hosts_come_with_their_ranks(tmp_path):
-    found = hosts.hosts(store.read(small(tmp_path, cases=1, launches=1)))
+    found = hosts.hosts(store.read(small(tmp_path, cases=1, launches=1), CODEC))
     assert found["gloo", RANKS]["node7"] == tuple(range(56, 64))
     assert hosts.in_words((8, 9, 10)) == "ranks 8–10"
     assert (hosts.in_words((3,)), hosts.in_words((1, 4))) == ("rank 3", "ranks 1, 4")
 
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
-    run = store.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1))
-    (figure,) = ranks_and_time.ranks(run, conclude(run))
+    run = store.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1), CODEC)
+    (figure,) = ranks_and_time.ranks(run, analyze_run(run))
     words = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"node node5", "rank 3"} <= words
     assert len(figure.axes[0].collections) == 2  # bands, not a box for each rank

@@ -3,10 +3,9 @@
 import dataclasses
 
 import pytest
-from typer.testing import CliRunner
 
 from bench import plan as planning
-from bench.cli import app
+from bench.cli import call
 from bench.config import parse
 from bench.machine import environment
 from bench.operations import OPERATIONS, partner, rounds
@@ -139,16 +138,14 @@ def test_whom_a_rank_meets_is_that_of_the_schedule(n):
         assert [partner(rank, turn, n) for rank in range(n)] == [met.get(rank) for rank in range(n)]
 
 
-def test_the_verb_says_what_it_checked_and_its_exit_code_tells(monkeypatch):
+def test_the_verb_says_what_it_checked_and_its_exit_code_tells(monkeypatch, capsys):
     command = ["plan", str(ROOT / "configs/gloo.yaml"), "--simulate", "1024", "--set", "sizes=[1KiB, 64MiB]"]
-    good = CliRunner().invoke(app, command)
-    assert good.exit_code == 0, good.output
-    assert "as ranks 0, 512, 1023 of 1024: 6 calls of 2 cases" in good.output
-    assert "at 1024 ranks at most 256 iterations are kept" in good.output
+    assert call(command) == 0
+    good = capsys.readouterr().out
+    assert "as ranks 0, 512, 1023 of 1024: 6 calls of 2 cases" in good
+    assert "at 1024 ranks at most 256 iterations are kept" in good
     monkeypatch.setitem(torch_calls.CALLS, "all_reduce", torch_calls.CALLS["broadcast"])
-    bad = CliRunner().invoke(app, [*command, "--rank", "3"])
-    assert bad.exit_code == 1
-    assert "1024 B as rank 3: torch is called with broadcast_" in bad.output
-    assert CliRunner().invoke(app, [*command, "--rank", "1024"]).exit_code == 2
-    none = CliRunner().invoke(app, ["plan", str(ROOT / "configs/pairs.yaml"), "--simulate", "1"])
-    assert none.exit_code == 3
+    assert call([*command, "--rank", "3"]) == 1
+    assert "1024 B as rank 3: torch is called with broadcast_" in capsys.readouterr().out
+    assert call([*command, "--rank", "1024"]) == 2
+    assert call(["plan", str(ROOT / "configs/pairs.yaml"), "--simulate", "1"]) == 3

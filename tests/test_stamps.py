@@ -40,7 +40,7 @@ def test_the_plan_says_so_where_it_matters():
     machine = Machine("h", 2, 2**50, 32 * 2**20, 0, {})
 
     def listed(*sets: str) -> str:
-        return listings.plan(planning.expand(parse(CONFIG, "c", sets), machine, 1))
+        return listings.plan(planning.expand(parse(CONFIG, "c", sets), machine, 1), machine)
 
     assert "iterations are kept" not in listed()
     assert "at 1024 ranks at most 256 iterations are kept" in listed("world_sizes=[2, 1024]")

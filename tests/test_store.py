@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import encoding, store
+from bench.encoding import CODEC
 from bench.errors import StoreError
 from bench.records import Block, Case, Failure, Fault, Plan, Samples, Skip, Timings
 from conftest import SAMPLING, samples
@@ -26,7 +27,7 @@ def line(launch: int = 1) -> bytes:
 
 @pytest.fixture
 def run(tmp_path):
-    return store.create(tmp_path, PLAN, b"name: t\n", {"argv": ["run"]})
+    return store.create(tmp_path, CODEC, PLAN, b"name: t\n", {"argv": ["run"]})
 
 
 def write_lines(run, *lines: bytes) -> None:
@@ -37,7 +38,7 @@ def write_lines(run, *lines: bytes) -> None:
 
 def test_a_run_is_read_as_it_was_written(run):
     write_lines(run, line(1), line(2))
-    read = store.read(run)
+    read = store.read(run, CODEC)
     assert read.plan == PLAN
     assert [s.launch for s in read.samples] == [1, 2]
     assert read.samples[0].timed.duration_ns.tolist() == [[10, 12], [11, 13], [12, 14]]
@@ -67,10 +68,10 @@ def test_a_torn_last_line_counts_as_not_measured(run):
     write_lines(run, line(1))
     with (run / "samples.jsonl").open("ab") as file:
         file.write(line(2)[:40])
-    read = store.read(run)
+    read = store.read(run, CODEC)
     assert len(read.samples) == 1 and "torn" in read.warnings[0]
     write_lines(run, line(2))  # a resume drops the torn line and goes on
-    assert [s.launch for s in store.read(run).samples] == [1, 2]
+    assert [s.launch for s in store.read(run, CODEC).samples] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_a_torn_last_line_counts_as_not_measured(run):
 def test_a_damaged_line_in_the_middle_is_refused_with_its_number(run, damage):
     (run / "samples.jsonl").write_bytes(line(1) + b"\n" + damage + b"\n" + line(2) + b"\n")
     with pytest.raises(StoreError, match=r"samples\.jsonl: line 2: damaged"):
-        store.read(run)
+        store.read(run, CODEC)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "environment.json", "samples.jsonl", "manifest.json"])
@@ -89,23 +90,23 @@ def test_missing_and_damaged_files_are_named(run, name):
     text = (run / name).read_bytes()
     (run / name).unlink()
     with pytest.raises(StoreError, match=name):
-        store.read(run)
+        store.read(run, CODEC)
     (run / name).write_bytes(text[:-5] + b"{{{\n")
     with pytest.raises(StoreError, match=name):
-        store.read(run)
+        store.read(run, CODEC)
 
 
 def test_a_newer_schema_is_refused_with_both_numbers(run):
     store.update_manifest(run, schema=store.SCHEMA + 3)
     with pytest.raises(StoreError, match=f"schema {store.SCHEMA + 3}.* up to {store.SCHEMA}"):
-        store.read(run)
+        store.read(run, CODEC)
 
 
 def test_what_is_no_run_is_said_to_be_none(tmp_path):
     with pytest.raises(StoreError, match="not a run folder"):
-        store.read(tmp_path)
+        store.read(tmp_path, CODEC)
     with pytest.raises(StoreError, match="no such folder"):
-        store.read(tmp_path / "nothing")
+        store.read(tmp_path / "nothing", CODEC)
     with pytest.raises(StoreError, match="no runs here yet"):
         store.find(tmp_path, None)
     with pytest.raises(StoreError, match="no such run"):
@@ -113,7 +114,7 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path):
 
 
 def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
-    made = {store.create(tmp_path, PLAN, b"", {}) for _ in range(3)}
+    made = {store.create(tmp_path, CODEC, PLAN, b"", {}) for _ in range(3)}
     assert len(made) == 3
     assert set(store.runs(tmp_path)) == made
     assert store.find(tmp_path, "t") == max(made)
@@ -128,17 +129,17 @@ def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
 
 
 def test_a_full_disk_tears_nothing(small_disk):
-    run = store.create(small_disk, PLAN, b"", {})
+    run = store.create(small_disk, CODEC, PLAN, b"", {})
     (small_disk / "filler").write_bytes(b"x" * (small_disk_free(small_disk) - 8192))
     with store.Journal(run) as journal:
         with pytest.raises(StoreError, match=r"the disk is full; what was measured is kept.*--resume"):
             for _ in range(100):
                 journal.append(line(1))
-        kept = len(store.read(run).samples)
+        kept = len(store.read(run, CODEC).samples)
         assert 0 < kept < 100
         (small_disk / "filler").unlink()
         journal.append(line(2))
-    read = store.read(run)
+    read = store.read(run, CODEC)
     assert len(read.samples) == kept + 1 and not read.warnings
     with pytest.raises(StoreError, match="the disk is full"):
         store.write(run / "report.md", b"x" * 100_000)
@@ -152,7 +153,7 @@ def small_disk_free(place) -> int:
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="not a directory"):
-        store.create(tmp_path / "file" / "results", PLAN, b"", {})
+        store.create(tmp_path / "file" / "results", CODEC, PLAN, b"", {})
 
 
 def test_only_whole_files_replace_old_ones(run):

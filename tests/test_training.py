@@ -1,11 +1,12 @@
-"""The gradient benchmark on real gloo ranks: who trains rightly gets a time, who does not is refused one."""
+"""The training benchmark on real gloo ranks: who trains rightly gets a time, who does not is refused one."""
 
 import json
 
 import pytest
 
 from bench import store
-from bench.training.analyze.analysis import analyse
+from bench.training.analyze.analysis import analyze
+from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.presets import Preset, parameters
 from bench.training.records import Alone, Checked, Round, Timeline
 from conftest import CommandLine
@@ -27,7 +28,7 @@ strategies: [STRATEGIES]
 def measured(warm, strategies, more=""):
     done = warm("run", warm.config(BASE.replace("STRATEGIES", strategies) + more), "--no-plots")
     (path,) = warm.runs()
-    return done, store.read_training(path)
+    return done, store.read(path, TRAINING_CODEC)
 
 
 def failures(run):
@@ -46,7 +47,7 @@ zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {import: "broken_syncs:Ri
 def test_every_strategy_is_checked_and_measured(warm):
     done, run = measured(warm, ALL)
     assert done.returncode == 0 and failures(run) == {}
-    outcomes = {one.label: one for one in analyse(run).comparisons[0].outcomes}
+    outcomes = {one.label: one for one in analyze(run).comparisons[0].outcomes}
     assert all(one.step is not None for one in outcomes.values())
     checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, Checked)}
     assert {"I1", "I2", "I3", "I5", "I6", "I7", "I9"} <= checked["overlap_bucket 64 KiB"]
@@ -100,7 +101,7 @@ def test_what_is_right_is_not_refused_beside_what_is_wrong(refused):
 def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
     done, run = measured(warm, "flat, overlap_param, ddp", "links: [10ms + 1GB/s]\n")
     assert done.returncode == 0
-    outcomes = {one.label: one for one in analyse(run).comparisons[0].outcomes}
+    outcomes = {one.label: one for one in analyze(run).comparisons[0].outcomes}
     assert 0.0106 < outcomes["flat"].alone_s < 21 * 0.01 < outcomes["overlap_param"].alone_s
     assert outcomes["flat"].split.tail_s > 0.009
     checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, Checked)}
@@ -114,7 +115,7 @@ def test_missing_rounds_are_made_by_resume(warm):
     assert len(kept) == len(lines) - 1
     (run.path / store.SAMPLES).write_bytes(b"".join(kept))
     assert warm("run", "--resume", str(run.path), "--no-plots").returncode == 0
-    again = store.read_training(run.path)
+    again = store.read(run.path, TRAINING_CODEC)
     assert sorted(fact.round for fact in again.facts if isinstance(fact, Round)) == [1, 2]
 
 
@@ -124,8 +125,8 @@ def test_a_users_model_is_measured_like_a_preset(warm):
     text = BASE.replace("STRATEGIES", strategies).replace("[nano]", '[{import: "users_model:build"}]')
     done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = store.read_training(warm.runs()[0])
-    outcomes = {one.label: one for one in analyse(run).comparisons[0].outcomes}
+    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    outcomes = {one.label: one for one in analyze(run).comparisons[0].outcomes}
     assert all(one.step is not None for one in outcomes.values())
     matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
     assert sorted(outcomes["naive"].calls) == [bias, bias, matrix]
@@ -137,7 +138,7 @@ def test_sizes_are_a_model(warm):
     sizes = "{d_model: 32, d_ff: 64, layers: 1, heads: 2, vocabulary: 50}"
     text = BASE.replace("STRATEGIES", "flat").replace("[nano]", f"[{sizes}]")
     assert warm("run", warm.config(text), "--no-plots").returncode == 0
-    outcomes = analyse(store.read_training(warm.runs()[0])).comparisons[0].outcomes
+    outcomes = analyze(store.read(warm.runs()[0], TRAINING_CODEC)).comparisons[0].outcomes
     flat = next(one for one in outcomes if one.label == "flat")
     assert flat.calls == (4 * parameters(Preset(32, 64, 1, 2, 50)),)
 
@@ -178,5 +179,5 @@ def test_a_training_run_is_listed_and_not_diagnosed(refused):
     warm, _, run = refused
     assert run.name in warm("list").stdout
     answer = warm("diagnose")
-    assert answer.returncode == 2 and "gradient benchmark" in answer.stderr
+    assert answer.returncode == 2 and "training benchmark" in answer.stderr
     assert "comm_time_avg" in warm("report", "--format", "csv").stdout

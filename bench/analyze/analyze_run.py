@@ -11,7 +11,7 @@ from bench.conclusions import Analysis
 from bench.records import Run
 
 
-def conclude(run: Run) -> Analysis:
+def analyze_run(run: Run) -> Analysis:
     """Summaries, how far to trust them, who is to blame, models and bounds."""
     summaries = summarize(run)
     diagnosis = diagnose(run)

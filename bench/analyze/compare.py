@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bench.analyze import verdicts
-from bench.analyze.environment_diff import differences
+from bench.analyze.environment_diff import differences, facts_of
+from bench.analyze.stats import headlines
 from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.conclusions import Change, Comparison, Summary
 from bench.errors import ConfigError, UnmeasurableError
@@ -58,12 +59,19 @@ def compare(
         verdict=verdicts.of_run([change.verdict for change in changes]),
         min_change=min_change,
         changes=tuple(changes),
-        differences=differences(before, after),
+        differences=differences(facts_of(before), facts_of(after)),
         only_before=tuple(s.case for key, s in olds.items() if s.time_s and key not in news),
         only_after=tuple(s.case for key, s in news.items() if s.time_s and (key not in olds or not olds[key].time_s)),
         broken=broken,
         warnings=tuple(_warnings(before, after, changes, broken, min_change)),
     )
+
+
+def compare_runs(
+    before: Run, after: Run, min_change: float = MIN_CHANGE, noise_floor: float | None = None, across: str | None = None
+) -> Comparison:
+    """`compare` of two runs that are not summarised yet."""
+    return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across)
 
 
 # ── which case belongs to which ──────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """What differs around the numbers of two runs: machine, software, settings.
 
-In: two runs. Out: (fact, before, after) for each fact that is not the same. Judges nothing: whether a newer NCCL
-explains a change is for the reader to say.
+In: the facts of two runs, name by name. Out: (fact, before, after) for each that is not the same. Judges nothing: the
+reader has to say whether a newer NCCL explains a change.
 """
 
 import dataclasses
@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench.records import Json, Plan, Run
-from bench.training.records import TrainingPlan, TrainingRun
+from bench.records import NOT_AVAILABLE, Json, Plan, Run
 
-NOT_AVAILABLE = "not available"
+Facts = dict[str, str]
+
 # Facts of a host that a difference in numbers may come from, by their place in environment.json.
 FACTS = (
     "hostname",
@@ -30,53 +30,51 @@ FACTS = (
 )
 
 
-def differences(before: Run | TrainingRun, after: Run | TrainingRun) -> tuple[tuple[str, str, str], ...]:
-    """(fact, value before, value after) for what differs around the numbers; variables one by one."""
-    old, new = _facts(before), _facts(after)
-    rows = [(name, old.get(name, "-"), new.get(name, "-")) for name in dict.fromkeys([*old, *new])]
+def differences(before: Facts, after: Facts) -> tuple[tuple[str, str, str], ...]:
+    """(fact, value before, value after) of the facts that differ; "-" where a run does not have one."""
+    rows = [(name, before.get(name, "-"), after.get(name, "-")) for name in dict.fromkeys([*before, *after])]
     return tuple(row for row in rows if row[1] != row[2])
 
 
-def _facts(run: Run | TrainingRun) -> dict[str, str]:
-    if isinstance(run, TrainingRun):
-        threads = {"threads a rank": _all(_of_ranks(run.environment, lambda rank: rank.get("threads")))}
-        return {**_of_a_measurement(run.environment), **threads, **_settings_of_training(run.plan)}
+def facts_of(run: Run) -> Facts:
+    """The facts of a run of collectives, measured here or imported."""
     if run.imported is not None:
         return _of_an_import(run, run.imported)
     origin = {"measured by": "CollBench", "aggregation": "maximum over ranks, median over iterations"}
-    return {**origin, **_of_a_measurement(run.environment), **_settings(run.plan)}
+    return {**origin, **of_sessions(run.environment), **_settings(run.plan)}
 
 
-def _of_an_import(run: Run, imported: Json) -> dict[str, str]:
+def _of_an_import(run: Run, imported: Json) -> Facts:
     """The same facts, as far as another tool's output tells them."""
     told = [session.get("imported", {}) for session in run.environment]
     return {
-        "measured by": _all(imported.get("tool", [])),
-        "aggregation": _all(imported.get("statistic", [])),
-        "hostname": _all(host for facts in told for host in facts.get("hosts", [])),
-        "devices": _all(facts.get("devices") for facts in told),
-        "nccl": _all(facts.get("nccl") for facts in told),
+        "measured by": distinct(imported.get("tool", [])),
+        "aggregation": distinct(imported.get("statistic", [])),
+        "hostname": distinct(host for facts in told for host in facts.get("hosts", [])),
+        "devices": distinct(facts.get("devices") for facts in told),
+        "nccl": distinct(facts.get("nccl") for facts in told),
         **{name: str(value) for facts in told for name, value in facts.get("variables", {}).items()},
         "launches": str(run.plan.launches),
     }
 
 
-def _of_a_measurement(sessions: list[Json]) -> dict[str, str]:
+def of_sessions(sessions: list[Json]) -> Facts:
+    """Machine, software and environment variables of a measured run; variables one by one."""
     hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
-    facts = {name: _all(_dig(host, name) for host in hosts) for name in FACTS}
-    facts["launcher"] = _all(session.get("job", {}).get("launcher", "none") for session in sessions)
-    facts["gpus"] = _all(_gpus(host, "name") for host in hosts)
-    facts["gpu driver"] = _all(_gpus(host, "driver", count=False) for host in hosts)
-    facts["infiniband"] = _all(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
-    facts["devices"] = _all(_of_ranks(sessions, lambda rank: rank.get("device_name")))
-    facts["nccl"] = _all(_of_ranks(sessions, lambda rank: rank.get("nccl")))
-    facts["mpi"] = _all(_of_ranks(sessions, lambda rank: rank.get("mpi")))
+    facts = {name: distinct(_dig(host, name) for host in hosts) for name in FACTS}
+    facts["launcher"] = distinct(session.get("job", {}).get("launcher", "none") for session in sessions)
+    facts["gpus"] = distinct(_gpus(host, "name") for host in hosts)
+    facts["gpu driver"] = distinct(_gpus(host, "driver", count=False) for host in hosts)
+    facts["infiniband"] = distinct(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
+    facts["devices"] = distinct(of_ranks(sessions, lambda rank: rank.get("device_name")))
+    facts["nccl"] = distinct(of_ranks(sessions, lambda rank: rank.get("nccl")))
+    facts["mpi"] = distinct(of_ranks(sessions, lambda rank: rank.get("mpi")))
     for name in sorted({name for host in hosts for name in host.get("variables", {})}):
-        facts[name] = _all(host.get("variables", {}).get(name, "-") for host in hosts)
+        facts[name] = distinct(host.get("variables", {}).get(name, "-") for host in hosts)
     return facts
 
 
-def _settings(plan: Plan) -> dict[str, str]:
+def _settings(plan: Plan) -> Facts:
     asked = {f"sampling.{f.name}": str(getattr(plan.sampling, f.name)) for f in dataclasses.fields(plan.sampling)}
     return {
         **asked,
@@ -86,24 +84,15 @@ def _settings(plan: Plan) -> dict[str, str]:
     }
 
 
-def _settings_of_training(plan: TrainingPlan) -> dict[str, str]:
-    return {
-        "launches": str(plan.launches),
-        "rounds": _all(bout.rounds for bout in plan.bouts),
-        "steps": str(plan.steps),
-        "warmup": str(plan.warmup),
-        "foreign": f"{plan.foreign:g}",
-    }
-
-
-def _of_ranks(sessions: list[Json], fact: Callable[[Json], Any]) -> Iterable[Any]:
+def of_ranks(sessions: list[Json], fact: Callable[[Json], Any]) -> Iterable[Any]:
+    """What each rank of each launch told."""
     launches = (launch for session in sessions for launch in session.get("launches", []))
     return [fact(rank) for launch in launches for rank in launch.get("ranks", [])]
 
 
 def _gpus(host: Json, fact: str, count: bool = True) -> str:
     values = [gpu.get(fact) for gpu in host.get("gpus", [])]
-    return _counted(values) if count else _all(values)
+    return _counted(values) if count else distinct(values)
 
 
 def _counted(values: Iterable[Any]) -> str:
@@ -111,8 +100,8 @@ def _counted(values: Iterable[Any]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())) or "none"
 
 
-def _all(values: Iterable[Any]) -> str:
-    """The distinct values over sessions or ranks; one, as a rule."""
+def distinct(values: Iterable[Any]) -> str:
+    """The distinct values over sessions or ranks, joined by slashes; usually one."""
     known = sorted({str(value) for value in values if value is not None})
     return " / ".join(known) or NOT_AVAILABLE
 

@@ -1,19 +1,20 @@
-"""The command line itself: how a verb is registered, how its errors become one line and an exit code.
+"""The command line: the table of verbs, and how an error becomes one line and an exit code.
 
     0 good    1 measured, but something failed, was wrong or got slower    2 usage, configuration or file error
     3 nothing could be measured or compared here    130 interrupted
 
-Verbs are short: they read, call one or two modules and print. Modules that take long to load are loaded
-where they are needed, so that `--help`, `plan` and `list` answer at once.
+A verb's module is loaded only when that verb is called, so `--help` and the verbs that load little answer at once.
+Verbs are short: they read, call one or two modules and print.
 """
 
 import functools
+import importlib
 import os
 import sys
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -23,22 +24,93 @@ from bench.errors import BenchError
 RESULTS, PLOTS, CONFIGS = Path("results"), Path("plots"), Path("configs")
 INTERRUPTED = 130
 HELP = {"help_option_names": ["--help", "-h"]}
-
-app = typer.Typer(
-    name="collbench",
-    help="Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them.",
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings=HELP,
-    pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing to measure here, 130 interrupted.",
+DESCRIPTION = "Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them."
+EXIT_CODES = (
+    "Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing to measure here, 130 interrupted."
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
+Sets = Annotated[
+    list[str], typer.Option("--set", help="Override one setting, such as sampling.iterations=20.", metavar="KEY=VALUE")
+]
+RunName = Annotated[
+    str | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
+]
 
 
-def verb(function: F) -> F:
-    """Register a verb; its errors become one line and an exit code."""
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """function: "module:function" within `bench.cli`. panel: the heading it stands under in --help."""
+
+    function: str
+    panel: str
+    help: str
+
+    def load(self) -> Callable[..., int | None]:
+        """The function, whose module is imported now."""
+        module, _, name = self.function.partition(":")
+        found: Callable[..., int | None] = getattr(importlib.import_module(f"bench.cli.{module}"), name)
+        return found
+
+
+VERBS = {
+    "run": Verb("run:run", "Measure", "Measure a configuration; ends with a table, a report and plots."),
+    "report": Verb("report:report", "Look", "Rebuild a run's report from its samples, and print its tables."),
+    "plots": Verb("plots:plots", "Look", "Draw a run's plots; with several runs, compare each with the first."),
+    "compare": Verb("compare:compare", "Look", "Did it change? Two runs, several runs, or one against a table."),
+    "diagnose": Verb("diagnose:diagnose", "Look", "Print which rank, node or link is slow, or that none can be named."),
+    "list": Verb("list_:list_", "Look", "List runs, operations, backends, configurations or models."),
+    "plan": Verb("plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing."),
+    "doctor": Verb("doctor:doctor", "Prepare", "Say what this machine can measure, and what stands in the way."),
+    "import": Verb("import_:import_", "Prepare", "Make a run of what nccl-tests, OSU or PARAM measured."),
+    "schema": Verb("schema:schema", "Prepare", "Print the JSON Schema of a configuration."),
+    "advise": Verb("advise:advise", "Training", "Which gradients to all-reduce together on a given link."),
+    "equivalence": Verb("equivalence:equivalence", "Training", "Do K ranks train the same model as one process?"),
+    "audit": Verb("audit:audit", "Training", "Say which published communication times cannot be right."),
+}
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Do what the arguments say, as the command line does, and return the exit code."""
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    try:
+        _app(named)(list(arguments), obj=list(arguments))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1 if end.code else 0
+    return 0
+
+
+def _app(named: str | None) -> typer.Typer:
+    """All verbs; of those that are not called, only name and help."""
+    app = typer.Typer(
+        name="collbench",
+        help=DESCRIPTION,
+        no_args_is_help=True,
+        add_completion=False,
+        context_settings=HELP,
+        pretty_exceptions_enable=False,
+        epilog=EXIT_CODES,
+    )
+    app.callback(invoke_without_command=True)(_version)
+    for name, verb in VERBS.items():
+        function = verb.load() if name == named else _not_called
+        text = "\n\n".join(filter(None, [verb.help, function.__doc__]))
+        register = app.command(name, help=text, rich_help_panel=verb.panel, context_settings=HELP)
+        register(_guarded(function))
+    return app
+
+
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    if version:
+        typer.echo(f"collbench {__version__}")
+        raise typer.Exit
+
+
+def _not_called() -> None:
+    """"""
+
+
+def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
+    """The verb, whose errors become one line and an exit code."""
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> None:
@@ -54,30 +126,4 @@ def verb(function: F) -> F:
             code = 0
         raise typer.Exit(code)
 
-    app.command(name=function.__name__.rstrip("_"), context_settings=HELP)(guarded)
-    return function
-
-
-class Format(StrEnum):
-    """Formats of a report on stdout."""
-
-    MARKDOWN = "markdown"
-    CSV = "csv"
-    JSON = "json"
-    NCCL_TESTS = "nccl-tests"
-    COVERAGE = "coverage"
-
-
-Sets = Annotated[
-    list[str], typer.Option("--set", help="Override one setting, such as sampling.iterations=20.", metavar="KEY=VALUE")
-]
-RunName = Annotated[
-    str | None, typer.Argument(help="A run: its folder or name; the newest if left out.", metavar="RUN")
-]
-
-
-@app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
-    if version:
-        typer.echo(f"collbench {__version__}")
-        raise typer.Exit
+    return guarded

@@ -28,7 +28,7 @@ from bench.launch.launcher import Launcher, Post
 from bench.launch.ranks import Ranks
 from bench.machine import network
 from bench.protocol import channel
-from bench.records import Job, Json, Machine
+from bench.records import Demands, Job, Json, Machine
 
 # Launchers start the processes of a job within seconds of each other; a container may be pulled first on some host.
 JOIN_WAIT_S = 120.0
@@ -46,11 +46,12 @@ class Lead:
     hellos: list[Json]
     code: int = 1
 
-    def machine(self, cuda: bool, share_gpus: bool = False) -> Machine:
-        """What the job offers to plan with. cuda: GPUs will be used, so each rank needs its own, or may share."""
-        if cuda:
-            compatibility.check_gpus(self.hellos, share_gpus)
-        self.launcher.devices = [compatibility.device_of(hello, share_gpus) for hello in self.hellos]
+    def machine(self, demands: Demands | None = None) -> Machine:
+        """What the job offers to plan with. Raises JobError where ranks would share a GPU that they must not share."""
+        shared = demands is not None and demands.shared_gpus
+        if demands is not None and demands.gpus:
+            compatibility.check_gpus(self.hellos, shared)
+        self.launcher.devices = [compatibility.device_of(hello, shared) for hello in self.hellos]
         return compatibility.merged(self.hellos)
 
     def facts(self) -> Json:

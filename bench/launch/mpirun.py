@@ -20,12 +20,14 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+from bench.backends import BACKENDS
 from bench.errors import MpirunError
 from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher
-from bench.launch.ranks import KILL_WAIT_S, Ranks
+from bench.launch.ranks import KILL_WAIT_S, Ranks, Starter
 from bench.launch.rendezvous import Meeting
 from bench.machine import confine, environment, libraries, network
 from bench.records import Job
@@ -172,3 +174,24 @@ def _keep_output(output: Path, log: Path) -> None:
         if text:
             with log.open("ab") as file:
                 file.write(b"[mpirun]\n" + text)
+
+
+class ByBackend:
+    """Context in which ranks of any backend can be started: those of MPI through mpirun, all others directly."""
+
+    def __init__(self) -> None:
+        self._launcher = Launcher()
+        self._starters: dict[str, Starter] = {}
+
+    def __enter__(self) -> "ByBackend":
+        entered = self._launcher.__enter__()
+        self._starters = {"torch": entered, "mpi4py": MpiLauncher(entered)}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._launcher.__exit__(kind, error, tb)
+
+    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+        """Start so many ranks, each of which runs `target(seat, argument)`; the argument is a `Job`."""
+        assert isinstance(argument, Job)  # noqa: S101 - nothing else tells of a backend
+        return self._starters[BACKENDS[argument.block.backend].library].start(world_size, target, argument)

@@ -75,3 +75,10 @@ class Ranks:
             member.join(KILL_WAIT_S)
             member.connection.close()
         self.clean()
+
+
+class Starter(Protocol):
+    """Starts ranks: `launcher.Launcher`, or one that prepares a place for them first."""
+
+    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+        """Start so many ranks, each of which runs `target(context, argument)`."""

@@ -10,26 +10,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from bench import encoding
 from bench.errors import LostRankError, MpirunError
 from bench.launch.budget import Spent, next_launch
-from bench.launch.ranks import Ranks
+from bench.launch.ranks import Starter
 from bench.launch.supervisor import Watch, watch
 from bench.plan import remaining
 from bench.records import Block, Case, Failure, Job, Json, Plan, Samples
 
 
-class Starter(Protocol):
-    """Whoever starts ranks: `launcher.Launcher`, or one that puts them somewhere else first."""
-
-    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start so many ranks, each of which runs `target(seat, argument)`."""
-
-
 class Observer(Protocol):
-    """Who wants to know how it goes."""
+    """Receives progress events."""
 
     def launching(self, block: Block) -> None:
         """Ranks are being started."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench.backends import BACKENDS
+from bench.conclusions import Analysis
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.operations import OPERATIONS
 from bench.records import Case, Json, Run
@@ -33,7 +34,7 @@ Cell = dict[str, Outcome]  # by reduce op; "" where nothing is reduced
 Table = dict[tuple[str, str], Cell]  # by operation and dtype
 
 
-def document(run: Run) -> str:
+def document(run: Run, _: Analysis) -> str:
     """The whole page."""
     tables = _outcomes(run)
     parts = ["# What runs", _from(run), EXPLAINED]

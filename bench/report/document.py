@@ -6,6 +6,7 @@ through a Markdown renderer, with the pictures inside, so that one file can be m
 
 import base64
 import html
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -103,6 +104,48 @@ def _all_notes(tables_of: Sequence[tuple[str, list[Summary]]]) -> str:
         [f"**{name}**: {'; '.join(texts)}" for name, texts in found.items()]
         + groups.rounding([s.case for _, members in tables_of for s in members])
     )
+
+
+def markdown_of(run: Run, analysis: Analysis) -> str:
+    """The report without pictures."""
+    return build(run, analysis, [], "")
+
+
+def csv_of(run: Run, analysis: Analysis) -> str:
+    """One row a case, for pandas."""
+    return tables.to_csv(analysis.summaries)
+
+
+def json_of(run: Run, analysis: Analysis) -> str:
+    """The same rows, for programs."""
+    return tables.to_json(analysis.summaries)
+
+
+def tables_of(run: Run, analysis: Analysis) -> str:
+    """The tables that the verb `report` prints."""
+    return summary_tables(analysis.summaries)
+
+
+def terminal(run: Run, analysis: Analysis) -> str:
+    """What a run ends with: its tables, how they were measured, and what speaks against them."""
+    findings_of = (*analysis.diagnosis.findings, *analysis.inconsistencies)
+    notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in findings_of))]
+    return "\n".join([summary_tables(analysis.summaries), "", method_line(run, analysis.summaries), *notes])
+
+
+def problems(run: Run, analysis: Analysis) -> list[str]:
+    """A sentence on measurements that failed; none if all went well."""
+    failed = sum(1 for samples in run.samples if samples.failure is not None)
+    return [f"{failed} of {len(run.samples)} measurements failed; the report says why"] if failed else []
+
+
+def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: Path) -> dict[str, str]:
+    """The files of a report, by name. folder: where its pictures are."""
+    address = os.path.relpath(folder, run.path)
+    text = build(run, analysis, pictures, address)
+    files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
+    csv = tables.to_csv(analysis.summaries)
+    return {"summary.csv": csv, "report.md": text, "report.html": page(text, run.name, files)}
 
 
 def method_line(run: Run, summaries: Sequence[Summary]) -> str:

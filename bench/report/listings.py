@@ -1,8 +1,7 @@
 """Plans, runs and tables of what exists, as text for a terminal. Loads no pandas: these verbs answer at once."""
 
-import csv
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tabulate import tabulate
@@ -12,7 +11,7 @@ from bench.conclusions import Simulation
 from bench.footprint import buffer_bytes
 from bench.operations import OPERATIONS, Operation
 from bench.plan import estimate_s
-from bench.records import Case, Json, Plan
+from bench.records import Case, Json, Machine, Plan
 from bench.report import groups
 from bench.report.labels import PLACES, dtype_words, extras, span, variety
 from bench.stamps import bounded
@@ -22,7 +21,7 @@ from bench.units import format_bytes, format_rate, format_rounded_bytes, format_
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 
 
-def plan(plan: Plan) -> str:
+def plan(plan: Plan, _: Machine) -> str:
     """What a run would do: cases, memory, skips, and how long it takes."""
     headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
     s = plan.sampling
@@ -126,28 +125,24 @@ def simulation(found: Simulation) -> str:
     return "\n".join(lines)
 
 
-def runs(folders: Iterable[tuple[Path, Json]]) -> str:
-    """One line a run: name, when, status, measurements, headline."""
+def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
+    """One line a run. found: its name, its manifest, and from its summary the number of cases and the best result."""
     rows = [
-        [path.name, str(manifest.get("started", ""))[:16].replace("T", " "), manifest.get("status"), *_headline(path)]
-        for path, manifest in folders
+        [name, str(manifest.get("started", ""))[:16].replace("T", " "), manifest.get("status"), *best]
+        for name, manifest, best in found
     ]
-    return tabulate(rows, ["run", "started (UTC)", "status", "cases", "best bus bandwidth"], tablefmt="simple")
+    return tabulate(rows, ["run", "started (UTC)", "status", "cases", "best result"], tablefmt="simple")
 
 
-def _headline(path: Path) -> tuple[str, str]:
-    """Number of measured cases and the best bandwidth, from the summary that the last report left."""
-    try:
-        with (path / "summary.csv").open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("time_s")]
-    except OSError:
-        return "-", "no report yet"
-    best = max(rows, key=lambda row: float(row.get("busbw") or 0), default=None)
+def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
+    """The number of measured cases in a summary, and the one with the best bus bandwidth."""
+    measured = [row for row in rows if row.get("time_s")]
+    best = max(measured, key=lambda row: float(row.get("busbw") or 0), default=None)
     if best is None:
         return "0", "-"
     ranks, size = best["world_size"], format_bytes(int(best["size_bytes"]))
     rate = format_rate(float(best.get("busbw") or 0))
-    return str(len(rows)), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks} ranks, {size}"
+    return str(len(measured)), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks} ranks, {size}"
 
 
 def operations() -> str:

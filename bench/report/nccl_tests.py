@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from bench import __version__
-from bench.conclusions import Summary
+from bench.conclusions import Analysis, Summary
 from bench.dtypes import dtype_named
 from bench.nccl_tests_names import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
 from bench.nccl_tests_names import dtype_named as name_of_dtype
@@ -28,10 +28,10 @@ OF_A_ROW = ("dtype", "reduce_op", "root", "size_bytes")
 SAID = ("buffers", "sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed")
 
 
-def document(run: Run, summaries: Sequence[Summary]) -> str:
+def document(run: Run, analysis: Analysis) -> str:
     """All tables, one below the other, as nccl-tests leaves them in a log."""
     tables: dict[tuple[object, ...], list[Summary]] = {}
-    for summary in summaries:
+    for summary in analysis.summaries:
         case = summary.case
         others = (getattr(case, name) for name in SAID)
         tables.setdefault((case.op, case.backend, case.world_size, case.metric, case.depth, *others), []).append(

@@ -14,7 +14,7 @@ from bench.records import Block, Case, Samples
 from bench.report.labels import label
 
 
-class Steps:
+class StepProgress:
     """Context that shows steps done, what is going on, and the time that is left."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
@@ -62,7 +62,7 @@ class Steps:
         self._progress.refresh()
 
 
-class Bar(Steps):
+class CaseProgress(StepProgress):
     """The bar of a sweep: a step is a case in one launch."""
 
     def launching(self, block: Block) -> None:

@@ -1,4 +1,4 @@
-"""What follows from a run of the gradient benchmark: made by `analyze.gradients`, shown by `present.gradients`.
+"""What follows from a run of the training benchmark: made by `analyze.gradients`, shown by `present.gradients`.
 
     TrainingRun ─▶ Outcome(one a strategy) ─▶ Comparison(one a scenario) ─▶ TrainingAnalysis
     two of them ─▶ StepChange(one a strategy) ─▶ TrainingComparison
@@ -162,7 +162,7 @@ class Unpaired:
 
 @dataclass(frozen=True, slots=True)
 class TrainingComparison:
-    """Two runs of the gradient benchmark laid side by side, as a `conclusions.Comparison` is.
+    """Two runs of the training benchmark laid side by side, as a `conclusions.Comparison` is.
 
     broken: measured before, and refused or failed after.
     """

@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 
 from bench import yaml_file
 from bench.config import BackendName, Bytes, Seconds, WorldSize
-from bench.errors import ConfigError
 from bench.training.presets import EXAMPLE as SIZES
 from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.training.records import Link
@@ -18,7 +17,6 @@ from bench.training.strategies import DDP_FLAGS, DDP_HOOKS, STRATEGIES
 from bench.units import parse_link, parse_share
 from bench.yaml_file import OneOf, Several, Strict, did_you_mean
 
-BENCHMARK = "training"
 EXAMPLE = "benchmark: training"
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -137,7 +135,7 @@ class LadderConfig(Strict):
 
 
 class TrainingConfig(Strict):
-    """A run of the gradient benchmark: every strategy in every scenario."""
+    """A run of the training benchmark: every strategy in every scenario."""
 
     benchmark: Literal["training"]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")] = "training"
@@ -168,7 +166,5 @@ class TrainingConfig(Strict):
 def parse(raw: bytes, source: str, sets: list[str], default_name: str) -> TrainingConfig:
     """The configuration, or a ConfigError of one line."""
     data = {"name": default_name, **yaml_file.mapping(raw, source, EXAMPLE)}
-    if data.get("benchmark") != BENCHMARK:
-        raise ConfigError(f"{source}: benchmark: {yaml_file.short(data.get('benchmark'))}: allowed: {BENCHMARK}")
     paths = [yaml_file.override(data, text) for text in sets]
     return yaml_file.validate(TrainingConfig, data, source, paths)

@@ -1,4 +1,4 @@
-"""Records of the gradient benchmark as JSON and back: plan.json, and lines of samples.jsonl (docs/results-format.md).
+"""Records of the training benchmark as JSON and back: plan.json, and lines of samples.jsonl (docs/results-format.md).
 
 Touches no file: `store` does. Every line says its kind, which is the name of its record.
 """
@@ -10,7 +10,8 @@ from typing import Any, get_args
 from pydantic import TypeAdapter
 
 from bench.records import Json
-from bench.training.records import Fact, TrainingPlan
+from bench.store import Codec
+from bench.training.records import Fact, TrainingPlan, TrainingRun
 
 _PLAN = TypeAdapter(TrainingPlan)
 _KINDS = {one.__name__: TypeAdapter(one) for one in get_args(Fact)}
@@ -38,3 +39,6 @@ def fact_from_line(line: bytes) -> Fact:
     found: Any = _KINDS[data.pop("kind")].validate_python(data)
     fact: Fact = found
     return fact
+
+
+CODEC = Codec("training", plan_to_json, plan_from_json, fact_from_line, TrainingRun)

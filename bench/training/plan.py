@@ -4,17 +4,17 @@ To each scenario it adds the reference without synchronisation, and second copie
 two A/A pairs, which show what a difference of nothing looks like here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES
-from bench.records import Machine
+from bench.records import Demands, Machine
 from bench.training.config import StrategyConfig, TrainingConfig, link_of
 from bench.training.presets import find
 from bench.training.ready_times import by_sizes
-from bench.training.records import REFERENCE, Bout, Ladder, Left, Scenario, Shape, Strategy, TrainingPlan
+from bench.training.records import REFERENCE, Bout, Fact, Ladder, Left, Round, Scenario, Shape, Strategy, TrainingPlan
 from bench.training.strategies import kind, label, obstacle, reference_of
 
 # A first set of ranks, each further one, and building and checking a strategy: measured 2.5, 0.3 and about 0.3 s.
@@ -109,6 +109,27 @@ def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
         preferred = next((one for one in communicating if one.name == "ddp" and kind(one).exact), communicating[0])
         twins.append(replace(preferred, again=1))
     return tuple({label(one): one for one in [*every, *twins]}.values())
+
+
+def why_nothing(plan: TrainingPlan) -> str | None:
+    """Why nothing of the plan can be measured here; None if something can."""
+    return None if plan.total else "; ".join(dict.fromkeys(one.reason for one in plan.left))
+
+
+def demands(asked: TrainingConfig | TrainingPlan) -> Demands:
+    """What a configuration or a plan asks of a job."""
+    if isinstance(asked, TrainingPlan):
+        scenarios_of = [bout.scenario for bout in asked.bouts]
+        backends, worlds = [one.backend for one in scenarios_of], [one.world_size for one in scenarios_of]
+    else:
+        backends, worlds = list(asked.backends), list(asked.world_sizes)
+    return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared_gpus=False, ranks=max(worlds))
+
+
+def done(plan: TrainingPlan, facts: Sequence[Fact]) -> int | None:
+    """How many of `plan.total` rounds are made; None where nothing is left to do."""
+    rounds = sum(isinstance(fact, Round) for fact in facts)
+    return rounds if rounds < plan.total else None
 
 
 def estimate_s(plan: TrainingPlan) -> float:

@@ -1,4 +1,4 @@
-"""The data of the gradient benchmark, in the order in which it flows. Read this module first.
+"""The data of the training benchmark, in the order in which it flows. Read this module first.
 
     Machine + configuration ─▶ TrainingPlan(Scenario, Strategy) ─▶ Checked, Round, Alone, Timeline, Rung, Broken
 
@@ -131,7 +131,7 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """All that a run of the gradient benchmark will do.
+    """All that a run of the training benchmark will do.
 
     steps: of a strategy in one round, between two barriers. warmup: steps of each strategy before the first round.
     foreign: share of the machine's CPU time used by others above which a round is left out.
@@ -311,7 +311,7 @@ Fact = Checked | Round | Alone | Timeline | Rung | Broken
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A results folder of the gradient benchmark, read."""
+    """A results folder of the training benchmark, read."""
 
     path: Path
     manifest: Json

@@ -66,7 +66,7 @@ class Book:
 BOOKS = {
     "collectives": Book(COLLECTIVES, "make prove", "How accurate CollBench is", ROOT / "docs/accuracy"),
     "gradients": Book(
-        GRADIENTS, "make prove-ddp", "How accurate the gradient benchmark is", ROOT / "docs/gradients-accuracy"
+        GRADIENTS, "make prove-ddp", "How accurate the training benchmark is", ROOT / "docs/gradients-accuracy"
     ),
 }
 ABOUT = (

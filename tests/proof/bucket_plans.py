@@ -13,7 +13,7 @@ from bench.training import link_model as known_links
 from bench.training import planner, verification
 from bench.training.all_reduce_cost import Curve
 from bench.training.analyze.advice import shape_of as shape_of_run
-from bench.training.analyze.analysis import analyse
+from bench.training.analyze.analysis import analyze
 from bench.training.plan import shape_of
 from bench.training.presets import PRESETS
 from bench.training.ready_times import Profile
@@ -208,7 +208,7 @@ def _pairs(
     run: TrainingRun, asked: dict[str, tuple[Strategy, planner.Plan]], profile: Profile, curve: Curve
 ) -> dict[str, tuple[float, float]]:
     """(predicted, measured) tails, of the rank that came last in a step."""
-    (comparison,) = analyse(run).comparisons
+    (comparison,) = analyze(run).comparisons
     found = verification.verified(asked, profile, curve, comparison.outcomes)
     return {one.name: (one.predicted_s, one.tail_s) for one in found}
 

@@ -15,7 +15,7 @@ from bench.conclusions import Interval
 from bench.footprint import buffer_bytes
 from bench.intervals import effective_size
 from bench.launch.mpirun import MpiLauncher
-from bench.launch.sweep import Starter
+from bench.launch.ranks import Starter
 from bench.machine import environment, libraries
 from bench.protocol import channel
 from bench.protocol.rank_context import Seat

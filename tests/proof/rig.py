@@ -1,7 +1,7 @@
 """Runs of the suite for the proof: the real plan, sweep, store and analysis, in a folder that is thrown away.
 
 In: the text of a configuration and whoever starts the ranks. Out: a `Run` as `store.read` gives it, or a `TrainingRun`
-of the gradient benchmark.
+of the training benchmark.
 """
 
 import os
@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from bench import config, plan, store
+from bench.encoding import CODEC
 from bench.launch.launcher import Launcher
-from bench.launch.sweep import Starter, sweep
+from bench.launch.ranks import Starter
+from bench.launch.sweep import sweep
 from bench.machine import environment
 from bench.records import Run
 from bench.training import config as training
 from bench.training import plan as training_plan
-from bench.training.launch.sweep import PRELOAD, campaign
+from bench.training.encoding import CODEC as TRAINING_CODEC
+from bench.training.launch.sweep import PRELOAD
+from bench.training.launch.sweep import sweep as train_sweep
 from bench.training.records import Broken, Checked, TrainingPlan, TrainingRun
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -38,19 +42,19 @@ class Rig:
         seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
         planned = plan.expand(settings, environment.machine(), seed)
         assert not planned.skips, planned.skips[0].reason
-        path = store.create(self.folder, planned, text.encode(), {})
+        path = store.create(self.folder, CODEC, planned, text.encode(), {})
         launches: list[Any] = []
         with store.Journal(path) as journal:
             sweep(planned, [], starter or self.launcher, journal.append, path / store.LOG, launches.append, _Nobody())
         store.write_environment(path, [{"launches": launches}])
         store.update_manifest(path, status="complete")
-        run = store.read(path)
+        run = store.read(path, CODEC)
         failures = [s.failure for s in run.samples if s.failure is not None]
         assert not failures, failures[0]
         return run
 
     def train(self, text: str, starter: Starter | None = None) -> TrainingRun:
-        """The same with the gradient benchmark; nothing of it may fail."""
+        """The same with the training benchmark; nothing of it may fail."""
         settings = training.parse(text.encode(), "proof", [], "proof")
         seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
         planned = training_plan.expand(settings, environment.machine(), seed)
@@ -59,10 +63,12 @@ class Rig:
 
     def trained(self, planned: TrainingPlan, starter: Starter | None = None) -> TrainingRun:
         """The same of a plan."""
-        path = store.create(self.folder, planned, b"", {})
+        path = store.create(self.folder, TRAINING_CODEC, planned, b"", {})
         with store.Journal(path) as journal:
-            campaign(planned, [], starter or self.launcher, journal.append, path / store.LOG, lambda _: None, _Nobody())
-        run = store.read_training(path)
+            train_sweep(
+                planned, [], starter or self.launcher, journal.append, path / store.LOG, lambda _: None, _Nobody()
+            )
+        run = store.read(path, TRAINING_CODEC)
         broken = [one.failure for one in run.facts if isinstance(one, Broken)]
         assert not broken, broken[0]
         failed = [check for one in run.facts if isinstance(one, Checked) for check in one.failed]

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from bench import intervals
-from bench.training.analyze.analysis import analyse
+from bench.training.analyze.analysis import analyze
 from bench.training.rank import models
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import Seatless
@@ -64,7 +64,7 @@ def _silent(run: TrainingRun, name: str, length: int) -> tuple[list[bool], list[
     """Of each run of so many launches: whether the twins' interval has 0 in it, and half its width."""
     inside, widths = [], []
     for first in range(1, run.plan.launches - length + 2, length):
-        (comparison,) = analyse(of_launches(run, range(first, first + length))).comparisons
+        (comparison,) = analyze(of_launches(run, range(first, first + length))).comparisons
         (twins,) = [one for one in comparison.twins if one.label == name.removesuffix(" again")]
         inside.append(twins.difference.low <= 0 <= twins.difference.high)
         widths.append((twins.difference.high - twins.difference.low) / 2)
@@ -74,7 +74,7 @@ def _silent(run: TrainingRun, name: str, length: int) -> tuple[list[bool], list[
 def planted_wait(rig: Rig, effort: Effort) -> list[Outcome]:
     """Two synchronisers that a user brings along, one of which waits for nothing after its call."""
     run = rig.train(SHORT.format(launches=max(3, effort.splits), rounds=10, strategies=PLANTED))
-    (comparison,) = analyse(run).comparisons
+    (comparison,) = analyze(run).comparisons
     exposed = {one.label.split(":")[1]: one.exposed for one in comparison.outcomes if ":" in one.label}
     late, right = exposed["Late"], exposed["OneCall"]
     found = late.value - right.value

@@ -45,7 +45,7 @@ UNEXPLAINED = 0.05
 Floats = NDArray[np.float64]
 
 
-def analyse(run: TrainingRun) -> TrainingAnalysis:
+def analyze(run: TrainingRun) -> TrainingAnalysis:
     """All that follows from a run."""
     scenarios = {bout.scenario.key: bout for bout in run.plan.bouts}
     comparisons = tuple(

@@ -1,4 +1,4 @@
-"""Two runs of the gradient benchmark side by side: did a step change, and its exposed communication?
+"""Two runs of the training benchmark side by side: did a step change, and its exposed communication?
 
 In: two `TrainingRun`. Out: a `TrainingComparison`, with its warnings. Launches are the unit: a verdict comes from the
 median step of each launch by the rule of `verdicts`, for all strategies at once. With fewer than three launches on a
@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from bench import intervals
 from bench.analyze import verdicts
 from bench.analyze.compare import MIN_CHANGE, counted, said_of
-from bench.analyze.environment_diff import differences
+from bench.analyze.environment_diff import Facts, differences, distinct, of_ranks, of_sessions
 from bench.conclusions import Interval
 from bench.errors import UnmeasurableError
-from bench.training.analyze.analysis import NOT_YET, analyse
+from bench.training.analyze.analysis import NOT_YET, analyze
 from bench.training.analyze.rounds import (
     LAUNCHES_FOR_INTERVAL,
     Series,
@@ -57,15 +57,20 @@ class Side:
 Pair = tuple[Side, Side]
 
 
-def compare(
-    before: TrainingRun, after: TrainingRun, min_change: float = MIN_CHANGE, noise_floor: float | None = None
+def compare_runs(
+    before: TrainingRun,
+    after: TrainingRun,
+    min_change: float = MIN_CHANGE,
+    noise_floor: float | None = None,
+    across: None = None,
 ) -> TrainingComparison:
     """What changed in the strategies that both runs timed. Raises UnmeasurableError where there is none.
 
     Where all that was timed before failed after, nothing changed and everything is broken.
-    min_change, noise_floor: as for runs of collectives; the latter where a side has fewer than three launches.
+    min_change, noise_floor: as for runs of collectives; the latter where a side has fewer than three launches. across:
+    for runs of collectives only.
     """
-    old, new = analyse(before), analyse(after)
+    old, new = analyze(before), analyze(after)
     olds, news = _sides(before, old), _sides(after, new)
     pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].steps and news[key].steps]
     broken, only_before = _lost(olds, news, after)
@@ -81,12 +86,26 @@ def compare(
         verdict=verdicts.of_run([change.verdict for change in changes] or [verdicts.INCONCLUSIVE]),
         min_change=min_change,
         changes=tuple(changes),
-        differences=differences(before, after),
+        differences=differences(_facts_of(before), _facts_of(after)),
         only_before=tuple(only_before),
         only_after=tuple(one for half in _lost(news, olds, before) for one in half),
         broken=tuple(broken),
         warnings=tuple(_warnings(((before, old), (after, new)), changes, broken, min_change)),
     )
+
+
+def _facts_of(run: TrainingRun) -> Facts:
+    """Machine, software and settings of a run."""
+    plan = run.plan
+    return {
+        **of_sessions(run.environment),
+        "threads a rank": distinct(of_ranks(run.environment, lambda rank: rank.get("threads"))),
+        "launches": str(plan.launches),
+        "rounds": distinct(bout.rounds for bout in plan.bouts),
+        "steps": str(plan.steps),
+        "warmup": str(plan.warmup),
+        "foreign": f"{plan.foreign:g}",
+    }
 
 
 # ── which strategy belongs to which ──────────────────────────────────────────────────────────────

@@ -9,8 +9,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
-from bench.launch.sweep import Starter
 from bench.records import Json
 from bench.training.equivalence import TIMEOUT_S, Found, Proof, ProofJob, Trial
 

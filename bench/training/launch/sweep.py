@@ -1,4 +1,4 @@
-"""A whole plan of the gradient benchmark, launch by launch.
+"""A whole plan of the training benchmark, launch by launch.
 
 In: a plan, the facts that are there already, whoever starts ranks. Out: lines for the journal. A strategy on which a
 launch broke while it was checked is left out of the next try of that launch; a launch that breaks in its rounds keeps
@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from bench.launch.launcher import Launcher
+from bench.launch.ranks import Starter
 from bench.launch.supervisor import Watch, watch
-from bench.launch.sweep import Starter
 from bench.records import Json
 from bench.training.encoding import fact_from_line, fact_to_line
 from bench.training.records import Alone, Bout, Broken, Checked, Fact, Round, Timeline, TrainingJob, TrainingPlan
@@ -23,8 +24,13 @@ from bench.training.strategies import label
 PRELOAD = ("torch._dynamo",)
 
 
-class Spectator(Protocol):
-    """Who wants to know how it goes."""
+def launcher() -> Launcher:
+    """Starts ranks that train; to be entered."""
+    return Launcher(preload=PRELOAD)
+
+
+class TrainingObserver(Protocol):
+    """Receives progress events."""
 
     def launching(self, bout: Bout) -> None:
         """Ranks are being started."""
@@ -39,21 +45,21 @@ class Spectator(Protocol):
         """Something was measured, or failed."""
 
 
-def campaign(
+def sweep(
     plan: TrainingPlan,
     done: Sequence[Fact],
     launcher: Starter,
     append: Callable[[bytes], None],
     log: Path,
     launched: Callable[[Json], None],
-    spectator: Spectator,
+    observer: TrainingObserver,
     before_go: Callable[[], None] = lambda: None,
 ) -> None:
     """Make the rounds that are in the plan and not among the facts that are `done`."""
 
     def keep(line: bytes) -> None:
         append(line)
-        spectator.told(fact_from_line(line))
+        observer.told(fact_from_line(line))
 
     detailed = {fact.scenario for fact in done if isinstance(fact, Timeline | Alone)}
     for bout in plan.bouts:
@@ -62,7 +68,7 @@ def campaign(
         rest = bout
         while made < rest.rounds:
             job = TrainingJob(rest, plan, str(log.resolve()), made + 1, checked, rest.scenario.key not in detailed)
-            outcome, last = _launch(job, launcher, spectator, keep, before_go)
+            outcome, last = _launch(job, launcher, observer, keep, before_go)
             launched(_record(rest, outcome))
             if outcome.failure is None:
                 detailed.add(rest.scenario.key)
@@ -82,20 +88,20 @@ def _of(fact: Round | Checked, bout: Bout) -> bool:
 def _launch(
     job: TrainingJob,
     launcher: Starter,
-    spectator: Spectator,
+    observer: TrainingObserver,
     keep: Callable[[bytes], None],
     before_go: Callable[[], None],
 ) -> tuple[Watch, int | None]:
     """How it ended, and the number of the strategy that was checked last."""
-    spectator.launching(job.bout)
+    observer.launching(job.bout)
     seen: list[int] = []
 
     def begun(index: int) -> None:
         seen.append(index)
         if index < len(job.bout.strategies):
-            spectator.checking(label(job.bout.strategies[index]))
+            observer.checking(label(job.bout.strategies[index]))
         else:
-            spectator.rounds_begin()
+            observer.rounds_begin()
 
     requested = time.monotonic()
     ranks = launcher.start(job.bout.scenario.world_size, "bench.training.rank.main:main", job)

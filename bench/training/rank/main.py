@@ -1,4 +1,4 @@
-"""One rank of one launch of the gradient benchmark: join, check every strategy, then measure them in rounds.
+"""One rank of one launch of the training benchmark: join, check every strategy, then measure them in rounds.
 
 In: a Seat and a TrainingJob. Out, over the pipe, the messages of `measure.worker`; a `sampled` line is a fact of
 `gradients.records`, and `begin` tells the number of the strategy that is checked, or how many there are when rounds

@@ -1,4 +1,4 @@
-"""Two runs of the gradient benchmark against each other, for people (Markdown), programs (CSV, JSON) and CI (JUnit).
+"""Two runs of the training benchmark against each other, for people (Markdown), programs (CSV, JSON) and CI (JUnit).
 
 In: a `TrainingComparison`. Out: text, the verdict in its first line, as of runs of collectives. Computes nothing but
 layout. The picture is in `changed_plots`.

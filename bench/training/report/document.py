@@ -1,9 +1,11 @@
-"""report.md of the gradient benchmark, and what the terminal shows of it.
+"""report.md of the training benchmark, and what the terminal shows of it.
 
 In: a run, what follows from it, the pictures that exist. Out: Markdown. As one HTML file: `present.report.page`.
 """
 
+import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from bench.report.document import Picture, duration, machine_lines
 from bench.report.tables import lines
 from bench.training.conclusions import Comparison, TrainingAnalysis
 from bench.training.records import TrainingPlan, TrainingRun
-from bench.training.report import sections, tables
+from bench.training.report import sections, tables, trace
 from bench.training.report.labels import NOTHING, cell, scenario_text, seconds
 
 # File name without suffix → title, in the order of the report.
@@ -23,6 +25,7 @@ PICTURES = {
     "gradient-buckets": "Exposed communication against bucket size",
     "gradient-ladder": "The same parameters in more and more calls",
 }
+TRACE = "trace.json"
 # Pages of one picture, of which each has one scenario or a dozen strategies; nobody leafs through more.
 MOST_PAGES = 12
 DEFINITION = (
@@ -75,6 +78,55 @@ def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Pictu
         parts += ["## Pictures", *(f"![{title}]({address}/{name}.png)" for title, name in pictures)]
     parts.append("Terms and formulas: docs/gradients.md.")
     return "\n\n".join(parts) + "\n"
+
+
+def markdown_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
+    """The report without pictures."""
+    return build(run, analysis, [], "")
+
+
+def csv_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
+    """One row a strategy and scenario, for pandas."""
+    return tables.to_csv(analysis, run.plan)
+
+
+def json_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
+    """The same rows and everything else that follows from the run, for programs."""
+    return tables.to_json(analysis, run.plan)
+
+
+def tables_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
+    """The tables that the verb `report` prints."""
+    return summary_tables(analysis)
+
+
+def terminal(run: TrainingRun, analysis: TrainingAnalysis) -> str:
+    """What a run ends with: its tables and what speaks against them."""
+    return summary_tables(analysis)
+
+
+def problems(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
+    """A sentence on each strategy that got no number, each invariant that is violated, each launch that broke off."""
+    found = [f"{o.label}: {o.refused}" for c in analysis.comparisons for o in c.outcomes if o.refused]
+    found += [f"{check.invariant}: {check.text}" for check in analysis.checks if check.ok is False]
+    found += [one.failure.text for one in analysis.broken]
+    return [f"failed: {text}" for text in dict.fromkeys(found)]
+
+
+def documents(
+    run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Picture], folder: Path
+) -> dict[str, str]:
+    """The files of a report, by name. folder: where its pictures are."""
+    address = os.path.relpath(folder, run.path)
+    text = build(run, analysis, pictures, address)
+    files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
+    timelines = [one for comparison in analysis.comparisons for one in comparison.timelines]
+    return {
+        "summary.csv": csv_of(run, analysis),
+        "report.md": text,
+        "report.html": document.page(text, run.name, files),
+        TRACE: json.dumps(trace.trace(timelines)),
+    }
 
 
 def summary_tables(analysis: TrainingAnalysis) -> str:

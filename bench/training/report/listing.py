@@ -1,10 +1,12 @@
-"""A plan of the gradient benchmark, and its models, for a terminal."""
+"""A plan of the training benchmark, and its models, for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 
 from tabulate import tabulate
 
+from bench.records import Machine
+from bench.training.notes import notes
 from bench.training.plan import estimate_s
 from bench.training.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.training.records import TrainingPlan
@@ -12,7 +14,7 @@ from bench.training.strategies import kind, label
 from bench.units import format_seconds
 
 
-def listing(plan: TrainingPlan, notes: Sequence[str]) -> str:
+def plan(plan: TrainingPlan, machine: Machine) -> str:
     """Scenarios, strategies, what is left out, about how long it takes, and notes on the settings."""
     first = {bout.scenario.key: bout for bout in plan.bouts}
     text = []
@@ -27,7 +29,17 @@ def listing(plan: TrainingPlan, notes: Sequence[str]) -> str:
         f"{plan.launches} launches of {rounds} rounds, each strategy {plan.steps} steps a round in random order; "
         f"starting and checking take about {format_seconds(estimate_s(plan))}, the steps come on top"
     )
-    return "\n".join([*text, *(f"note: {note}" for note in notes)])
+    return "\n".join([*text, *(f"note: {note}" for note in notes(plan, machine.cores))])
+
+
+def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
+    """The number of timed strategies in a summary, and the one with the shortest step."""
+    timed = [row for row in rows if row.get("step_time_avg")]
+    best = min(timed, key=lambda row: float(row["step_time_avg"]), default=None)
+    if best is None:
+        return "0", "-"
+    step = format_seconds(float(best["step_time_avg"]))
+    return str(len(timed)), f"{step} a step: {best['strategy']}, {best['model']}, {best['world_size']} ranks"
 
 
 def models() -> str:

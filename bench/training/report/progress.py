@@ -1,10 +1,10 @@
-"""How a run of the gradient benchmark goes: a bar of rounds on a terminal, a line a launch elsewhere."""
+"""How a run of the training benchmark goes: a bar of rounds on a terminal, a line a launch elsewhere."""
 
-from bench.report.progress import Steps
+from bench.report.progress import StepProgress
 from bench.training.records import Bout, Broken, Checked, Fact, Round
 
 
-class Rounds(Steps):
+class RoundProgress(StepProgress):
     """Context that shows rounds done, what is being checked, and the time that is left."""
 
     def launching(self, bout: Bout) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of a run of the gradient benchmark: PNG for slides, SVG for print.
+"""Pictures of a run of the training benchmark: PNG for slides, SVG for print.
 
 In: what follows from the run. Out: files, and their titles for the report. Each picture answers one question, which
 is its title; every interval is drawn. The drawing itself is in `step_plots`, `timeline_plots` and `size_plots`.
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from bench.report.document import Picture
 from bench.report.plots.plot_style import STYLE, save_pages
 from bench.training.conclusions import Comparison, TrainingAnalysis
+from bench.training.records import TrainingRun
 from bench.training.report.document import MOST_PAGES, PICTURES, pictures_in
 from bench.training.report.plots import sizes, steps, timelines
 
@@ -29,7 +30,7 @@ DRAWINGS: dict[str, Callable[[TrainingAnalysis], list[Figure]]] = {
 }
 
 
-def draw(analysis: TrainingAnalysis, folder: Path) -> list[Picture]:
+def draw(run: TrainingRun, analysis: TrainingAnalysis, folder: Path) -> list[Picture]:
     """Draw what the run has data for; pages that an earlier drawing left behind are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):

@@ -1,4 +1,4 @@
-"""The picture of two runs of the gradient benchmark: did a step change?
+"""The picture of two runs of the training benchmark: did a step change?
 
 In: a `TrainingComparison`. Out: PNG and SVG. A panel a scenario, a row a strategy: ratio of the times of a step with
 its interval, in the looks of the comparison of collectives.
@@ -23,8 +23,10 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 ROW, PANEL, REST = 0.28, 0.55, 1.7
 
 
-def draw_changed(result: TrainingComparison, folder: Path) -> Path:
-    """Draw it. Returns the PNG's path."""
+def draw_comparison(result: TrainingComparison, folder: Path) -> Path | None:
+    """Draw it. Returns the PNG's path; None where no strategy was timed in both runs."""
+    if not result.changes:
+        return None
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
         save(_figure(result), folder / "comparison")

@@ -1,23 +1,45 @@
-"""The verb that says which gradients to send together: `advise`."""
+"""The verb `advise`: which gradients to all-reduce together, on a given link."""
 
+import difflib
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from bench import store, units
-from bench.cli.app import RESULTS, verb
-from bench.cli.verifying import verified
-from bench.errors import ConfigError
-
-if TYPE_CHECKING:
-    from bench.training.link_model import Known
-    from bench.training.records import Scenario, Shape
+from bench import __version__, store, units
+from bench.analyze import stats
+from bench.cli import benchmarks
+from bench.cli.app import RESULTS
+from bench.cli.benchmarks import TRAINING
+from bench.cli.measuring import measure
+from bench.cli.run_files import write_report
+from bench.encoding import CODEC
+from bench.errors import ConfigError, UnmeasurableError
+from bench.machine import environment
+from bench.training import link_model, verification
+from bench.training.all_reduce_cost import Curve
+from bench.training.analyze.advice import curve_of
+from bench.training.analyze.advice import shape_of as recorded_shape
+from bench.training.conclusions import Advice
+from bench.training.encoding import CODEC as TRAINING_CODEC
+from bench.training.link_model import Known, costs_cpu
+from bench.training.plan import shape_name, shape_of
+from bench.training.planner import advise as planned
+from bench.training.presets import EXAMPLE, PRESETS, find
+from bench.training.ready_times import Profile
+from bench.training.records import Scenario, Shape
+from bench.training.report import advice
+from bench.training.report import verification as pages
+from bench.yaml_file import dump
 
 BACKWARD = "60ms"
 # On an emulated link more ranks would only be more processes.
 RANKS = 2
+# Name of the run that --verify makes.
+NAME = "advise"
 
 
 class GradientType(StrEnum):
@@ -29,14 +51,14 @@ class GradientType(StrEnum):
     FLOAT64 = "float64"
 
 
-@verb
 def advise(
+    context: typer.Context,
     model: Annotated[str | None, typer.Option(help="A model by its shape, such as tiny or xl-2026.")] = None,
     backward: Annotated[
         str | None, typer.Option(help=f"With --model: how long backward takes. [default: {BACKWARD}]", metavar="TIME")
     ] = None,
     recorded: Annotated[
-        str | None, typer.Option("--from", help="A run of the gradient benchmark, for its ready times.", metavar="RUN")
+        str | None, typer.Option("--from", help="A run of the training benchmark, for its ready times.", metavar="RUN")
     ] = None,
     scenario: Annotated[
         str | None, typer.Option(help="With --from: of several, the one with this in its name.", metavar="TEXT")
@@ -50,17 +72,11 @@ def advise(
     dtype: Annotated[GradientType, typer.Option(help="Of the gradients.")] = GradientType.FLOAT32,
     verify: Annotated[bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.")] = False,
 ) -> None:
-    """Which gradients to all-reduce together so that least communication is left over after backward.
-
-    The exact best plan for a model and a link, beside torch's default and the best uniform cap, with code to paste.
+    """The exact best plan for a model and a link, beside torch's default and the best uniform cap, with code to paste.
 
     --verify measures them: of a run (--from) the model itself, of --model its gradients with a backward that waits; on
     a real link where the curve is this machine's, and else on an emulated one that takes what the curve says.
     """
-    from bench.training.planner import advise as planned
-    from bench.training.ready_times import Profile
-    from bench.training.report import advice
-
     if (model is None) == (recorded is None):
         raise ConfigError("advise: name a model (--model tiny) or a run that has its ready times (--from RUN)")
     if link is not None and curve is not None:
@@ -86,25 +102,19 @@ def advise(
     names = [gradient.name for gradient in chosen.shape.gradients]
     typer.echo(advice.document(profile, known, best, model or str(recorded), names))
     if verify:
-        typer.echo("\n" + verified(chosen.scenario, profile, known.curve, best))
+        typer.echo("\n" + _verified(chosen.scenario, profile, known.curve, best, context.obj))
 
 
 @dataclass(frozen=True)
 class Chosen:
     """What is to be advised on. scenario: in which a plan can be measured."""
 
-    shape: "Shape"
-    scenario: "Scenario"
+    shape: Shape
+    scenario: Scenario
 
 
 def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
     """A preset's gradients, and when they are ready by their flops."""
-    import difflib
-
-    from bench.training.plan import shape_name, shape_of
-    from bench.training.presets import EXAMPLE, PRESETS, find
-    from bench.training.records import Scenario
-
     try:
         known = find(model)
     except ValueError as error:
@@ -121,14 +131,15 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
     return Chosen(shape, Scenario(shape_name(model, seconds), "gloo", RANKS, 1, 2, dtype, shape=shape))
 
 
-def _from_run(name: str, wanted: str | None) -> "tuple[Chosen, Known | None]":
+def _from_run(name: str, wanted: str | None) -> tuple[Chosen, Known | None]:
     """Of a recorded step: its gradients, and the link if the run tells enough of it."""
-    from bench.training.analyze.advice import curve_of, shape_of
-    from bench.training.link_model import Known, costs_cpu
-
-    run = store.read_training(store.find(RESULTS, name))
+    path = store.find(RESULTS, name)
+    kind = benchmarks.of_run(path)
+    if kind is not TRAINING:
+        raise ConfigError(f"--from {name}: a run of the {kind.name} benchmark has no ready times; name one of training")
+    run = store.read(path, TRAINING_CODEC)
     scenarios = {bout.scenario.key: bout.scenario for bout in run.plan.bouts}
-    steps = {key: shape for key, scenario in scenarios.items() if (shape := shape_of(run, scenario)) is not None}
+    steps = {key: shape for key, scenario in scenarios.items() if (shape := recorded_shape(run, scenario)) is not None}
     found = [key for key in steps if wanted is None or wanted in key]
     if len(found) != 1:
         there = "; ".join(sorted(steps)) or "no recorded step without synchronisation"
@@ -141,21 +152,39 @@ def _from_run(name: str, wanted: str | None) -> "tuple[Chosen, Known | None]":
     return Chosen(steps[key], scenario), known
 
 
-def _on(scenario: "Scenario", known: "Known") -> "Scenario":
+def _on(scenario: Scenario, known: Known) -> Scenario:
     """The same on another link: the real one that was measured here, or an emulated one that takes as long."""
     if known.ranks is not None:
         return replace(scenario, backend="gloo", world_size=known.ranks, link=None)
     return replace(scenario, link=known.curve.as_link())
 
 
-def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> "Known":
+def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> Known:
     """What the user says of the link."""
-    from bench.training import link_model
-
     if stated is not None:
         return link_model.stated(stated)
-    from bench.analyze import stats
-
-    result = store.read(store.find(RESULTS, str(run)))
+    path = store.find(RESULTS, str(run))
+    benchmarks.collectives_only([path], "--curve")
+    result = store.read(path, CODEC)
     known = link_model.measured(stats.headlines(result), result.name, dtype, backend, world_size)
     return known if result.imported is None else replace(known, ranks=None)
+
+
+def _verified(scenario: Scenario, profile: Profile, curve: Curve, advised: Advice, argv: Sequence[str]) -> str:
+    """Measure the plans in the scenario, keep the run, and say what came of the predictions."""
+    unsupported = environment.platform_obstacle()
+    if unsupported:
+        raise UnmeasurableError(unsupported)
+    asked = verification.candidates(profile, advised, scenario.shape is not None)
+    strategies = [strategy for strategy, _ in asked.values()]
+    plan = verification.planned(scenario, strategies, NAME, secrets.randbelow(2**32), environment.machine())
+    written = dump({"advise": " ".join(argv[1:])}).encode()
+    facts = {"argv": list(argv), "overrides": [], "collbench": __version__}
+    path = store.create(RESULTS, TRAINING_CODEC, plan, written, facts)
+    measure(TRAINING, path, plots=False)
+    result = TRAINING.read(path)
+    analysis = TRAINING.analyze(result)
+    files = write_report(TRAINING, result, analysis, plots=False)
+    (comparison,) = analysis.comparisons
+    found = verification.verified(asked, profile, curve, comparison.outcomes)
+    return "\n\n".join([pages.document(found, comparison), *map(str, files)])

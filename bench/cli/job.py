@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.launch.coordinator import Lead
 
 
-def together(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -> int:
+def in_job(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -> int:
     """The exit code of `task`, which gets the job that it is to use; None where this process stands alone.
 
     asked: the configuration and whatever else must be the same in all processes, as bytes.

@@ -59,6 +59,9 @@ class Given:
         return bool(self.asked) or self.save is not None
 
 
+NO_FLAGS = Given(Asked({}))
+
+
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """The verb with all flags as options; it gets those that were given as one value, `given`."""
 
@@ -117,7 +120,7 @@ def source(verb: str, config: Path | None, given: Given, lead: "Lead | None" = N
         raise BenchError(f"{verb}: --save keeps what flags say, and there are none")
     from bench.machine import environment
 
-    machine = environment.machine() if lead is None else lead.machine(cuda=False)
+    machine = environment.machine() if lead is None else lead.machine()
     text = translate(given.asked, machine.backends_missing, machine.ranks or 1)
     if given.save is not None:
         _keep(given.save, text)

@@ -1,8 +1,7 @@
 """What a run leaves behind besides its samples: how it ended, and what was around it."""
 
 import contextlib
-import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,9 +49,3 @@ def _marked(path: Path) -> Iterator[None]:
             mark("failed")
         raise
     mark("complete")
-
-
-def load_all(names: Sequence[str]) -> None:
-    """Load modules that the end of a run needs, while it goes on."""
-    for name in names:
-        importlib.import_module(name)

@@ -1,21 +1,26 @@
-"""The verb that takes over other tools' output: `import`."""
+"""The verb `import`: a run made of what another tool measured."""
 
 import re
-import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bench import __version__, encoding, store
-from bench.cli.app import RESULTS, verb
-from bench.cli.reading import write_report
+from bench.analyze.analyze_run import analyze_run
+from bench.cli.app import RESULTS
+from bench.cli.benchmarks import COLLECTIVES
+from bench.cli.run_files import write_report
 from bench.errors import ConfigError, StoreError
-
-if TYPE_CHECKING:
-    from bench.importers.assembly import Imported
+from bench.importers import assembly, sources
+from bench.importers.assembly import Imported
+from bench.importers.formats import FORMATS
+from bench.importers.found import Options
+from bench.operations import OPERATIONS
+from bench.report import document
+from bench.report import imported as imports
 
 # Lines written at once: each time costs a wait for the disk, and a log may hold many thousands.
 LINES_AT_ONCE = 1000
@@ -23,17 +28,14 @@ LINES_AT_ONCE = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Foreign(StrEnum):
-    """Formats that can be imported."""
-
-    NCCL_TESTS = "nccl-tests"
-    OSU = "osu"
-    PARAM = "param"
+ImportFormat = StrEnum("ImportFormat", {name.upper().replace("-", "_"): name for name in FORMATS})  # type: ignore[misc]
 
 
-@verb
 def import_(
-    format: Annotated[Foreign, typer.Argument(help="Whose output it is.", metavar="FORMAT")],  # noqa: A002
+    context: typer.Context,
+    format: Annotated[  # noqa: A002
+        ImportFormat, typer.Argument(help=f"Whose output it is: {', '.join(FORMATS)}.", metavar="FORMAT")
+    ],
     files: Annotated[list[Path], typer.Argument(help="Text or JSON; several are further launches.", metavar="FILE...")],
     name: Annotated[str | None, typer.Option(help="Name of the run; the first file's name if left out.")] = None,
     world_size: Annotated[
@@ -43,28 +45,22 @@ def import_(
         str | None, typer.Option(help="The collective, for files that do not say it.", metavar="NAME")
     ] = None,
 ) -> int:
-    """Make a run of what another tool measured: nccl-tests (text, JSON), osu (OSU Micro-Benchmarks), param (PARAM).
+    """nccl-tests: text of any version of nccl-tests and rccl-tests, or JSON. osu: OSU Micro-Benchmarks. param: PARAM.
 
     Nothing is written unless all files could be read. Exit code 1 if the tool found results to be wrong.
     """
-    from bench.importers import assembly, sources
-    from bench.importers.formats import FORMATS
-    from bench.importers.found import Options
-
     options = Options(world_size, _known(operation))
     title = _name(name, files[0])
     readings = []
     for file in files:
         source = sources.read(file)
-        readings.append((source, FORMATS[format](source, options)))
-    imported = assembly.assemble(format, title, readings)
-    path = _written(imported, assembly.explanation(imported))
+        readings.append((source, FORMATS[format.value](source, options)))
+    imported = assembly.assemble(format.value, title, readings)
+    path = _written(imported, assembly.explanation(imported), context.obj)
     return _shown(path, imported)
 
 
 def _known(operation: str | None) -> str | None:
-    from bench.operations import OPERATIONS
-
     if operation is not None and operation not in OPERATIONS:
         raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
     return operation
@@ -78,11 +74,11 @@ def _name(name: str | None, file: Path) -> str:
     return name
 
 
-def _written(imported: "Imported", explanation: bytes) -> Path:
+def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     """The run's folder; nothing is left of it if it cannot be written whole."""
-    arguments = [argument.encode(errors="replace").decode() for argument in sys.argv[1:]]
+    arguments = [argument.encode(errors="replace").decode() for argument in given]
     facts = {"argv": arguments, "collbench": __version__, "imported": imported.facts}
-    path = store.create(RESULTS, imported.plan, explanation, facts)
+    path = store.create(RESULTS, encoding.CODEC, imported.plan, explanation, facts)
     try:
         store.write_environment(path, [imported.session])
         with store.Journal(path) as journal:
@@ -98,19 +94,15 @@ def _written(imported: "Imported", explanation: bytes) -> Path:
     return path
 
 
-def _shown(path: Path, imported: "Imported") -> int:
+def _shown(path: Path, imported: Imported) -> int:
     """What was imported, what was not and why, the table, the files; the exit code."""
-    from bench.analyze.analyze_run import conclude
-    from bench.report import document
-    from bench.report import imported as imports
-
-    result = store.read(path)
-    analysis = conclude(result)
+    result = store.read(path, encoding.CODEC)
+    analysis = analyze_run(result)
     cases = len({samples.case for samples in imported.samples})
     typer.echo(imports.in_short(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
     for note in analysis.warnings:
         typer.echo(f"note: {note}")
-    written = write_report(result, analysis, plots=False)
+    written = write_report(COLLECTIVES, result, analysis, plots=False)
     typer.echo(f"\n{document.summary_tables(analysis.summaries)}\n")
     typer.echo("\n".join([str(path), *map(str, written)]))
     failed = sum(1 for samples in imported.samples if samples.failure is not None)

@@ -1,31 +1,25 @@
-"""`audit`: which communication times of a published table cannot be right?"""
+"""The verb `audit`: which communication times of a published table cannot be right?"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bench.cli.app import verb
 from bench.errors import ConfigError, UnmeasurableError
+from bench.importers import sources
+from bench.training import published
+from bench.training.analyze import audit as examination
+from bench.training.report import audit as words
+from bench.units import parse_share
 
 
-@verb
 def audit(
-    file: Annotated[Path, typer.Argument(help="CSV of step times (docs/gradients-audit.md).", metavar="FILE.csv")],
+    file: Annotated[Path, typer.Argument(help="CSV of step times (docs/training-audit.md).", metavar="FILE.csv")],
     tolerance: Annotated[
         str | None, typer.Option(help="How far rows may disagree on T_compute; 1% if left out.", metavar="SHARE")
     ] = None,
 ) -> int:
-    """Say which published communication times cannot be right, and by how much.
-
-    Exit code 1 if something cannot be right, 3 if no group of rows allows a conclusion.
-    """
-    from bench.importers import sources
-    from bench.training import published
-    from bench.training.analyze import audit as examination
-    from bench.training.report import audit as words
-    from bench.units import parse_share
-
+    """Exit code 1 if something cannot be right, 3 if no group of rows allows a conclusion."""
     try:
         allowed = examination.TOLERANCE if tolerance is None else parse_share(tolerance)
     except ValueError as error:

@@ -1,0 +1,200 @@
+"""The two benchmarks, and all that differs between them for the verbs: one record each.
+
+A verb asks for the record of a configuration or of a run, and calls what stands in it. Functions are named by text and
+loaded when they are first called, so that a verb loads only what it needs.
+"""
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bench import store, yaml_file
+from bench.errors import ConfigError, StoreError
+
+MARKDOWN, CSV, JSON, JUNIT, NCCL_TESTS, COVERAGE = "markdown", "csv", "json", "junit", "nccl-tests", "coverage"
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """Something in another module, "module:name" within `bench`, that is loaded when it is first used."""
+
+    target: str
+
+    @cached_property
+    def value(self) -> Any:
+        """What the text names."""
+        module, _, name = self.target.partition(":")
+        return getattr(importlib.import_module(f"bench.{module}"), name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.value(*arguments, **named)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What the verbs need of one benchmark. Types below are those of either benchmark, such as Run or TrainingRun.
+
+    Configure. model: the pydantic model of the configuration. parse(raw, source, sets, default_name) → config.
+    expand(config, machine, seed) → plan. why_nothing(plan) → why nothing of it can be measured here, else None.
+    demands(config or plan) → `records.Demands`. describe(plan, machine) → what `plan` prints.
+
+    Measure. codec: for the store. launcher() → context that starts ranks. sweep(plan, facts, launcher, append, log,
+    launched, observer, before_go): measures what is missing. observer(console, total, done) → context that shows
+    progress. done(plan, facts) → steps that are made, of plan.total; None where nothing is left to do. meanwhile:
+    modules that the end of a run needs, loaded while torch is; with_plots: those that only pictures need.
+
+    Conclude. analyze(run) → analysis. terminal(run, analysis) → what a run ends with. tables(run, analysis) → what
+    `report` prints. problems(run, analysis) → what failed; each makes the exit code 1. headline(rows of summary.csv) →
+    (cases, best result) for `list`. documents(run, analysis, pictures, address) → text by file name.
+    draw(run, analysis, folder) and pictures_in(folder) → pictures. formats: format → function(run, analysis) → text.
+
+    Compare. compare(before, after, min_change, noise_floor, across) → comparison with `verdict` and `broken`.
+    comparison_formats: format → function(comparison) → text. draw_comparison(comparison, folder) → its picture's
+    path, None where there is nothing to draw.
+    """
+
+    name: str
+    model: Deferred
+    parse: Deferred
+    expand: Deferred
+    why_nothing: Deferred
+    demands: Deferred
+    describe: Deferred
+    codec: Deferred
+    launcher: Deferred
+    sweep: Deferred
+    observer: Deferred
+    done: Deferred
+    meanwhile: tuple[str, ...]
+    with_plots: tuple[str, ...]
+    analyze: Deferred
+    terminal: Deferred
+    tables: Deferred
+    problems: Deferred
+    headline: Deferred
+    documents: Deferred
+    draw: Deferred
+    pictures_in: Deferred
+    formats: Mapping[str, Deferred]
+    compare: Deferred
+    comparison_formats: Mapping[str, Deferred]
+    draw_comparison: Deferred
+
+    def read(self, path: Path) -> Any:
+        """The run in a folder; raises StoreError."""
+        return store.read(path, self.codec.value)
+
+
+COLLECTIVES = Benchmark(
+    name="collectives",
+    model=Deferred("config:Config"),
+    parse=Deferred("config:parse"),
+    expand=Deferred("plan:expand"),
+    why_nothing=Deferred("plan:why_nothing"),
+    demands=Deferred("plan:demands"),
+    describe=Deferred("report.listings:plan"),
+    codec=Deferred("encoding:CODEC"),
+    launcher=Deferred("launch.mpirun:ByBackend"),
+    sweep=Deferred("launch.sweep:sweep"),
+    observer=Deferred("report.progress:CaseProgress"),
+    done=Deferred("plan:done"),
+    meanwhile=("bench.analyze.analyze_run", "bench.report.document"),
+    with_plots=("bench.report.plots.catalogue",),
+    analyze=Deferred("analyze.analyze_run:analyze_run"),
+    terminal=Deferred("report.document:terminal"),
+    tables=Deferred("report.document:tables_of"),
+    problems=Deferred("report.document:problems"),
+    headline=Deferred("report.listings:headline"),
+    documents=Deferred("report.document:documents"),
+    draw=Deferred("report.plots.catalogue:draw"),
+    pictures_in=Deferred("report.document:pictures_in"),
+    formats={
+        MARKDOWN: Deferred("report.document:markdown_of"),
+        CSV: Deferred("report.document:csv_of"),
+        JSON: Deferred("report.document:json_of"),
+        NCCL_TESTS: Deferred("report.nccl_tests:document"),
+        COVERAGE: Deferred("report.coverage:document"),
+    },
+    compare=Deferred("analyze.compare:compare_runs"),
+    comparison_formats={
+        MARKDOWN: Deferred("report.comparison:document"),
+        CSV: Deferred("report.comparison:to_csv"),
+        JSON: Deferred("report.comparison:to_json"),
+        JUNIT: Deferred("report.junit:of_comparison"),
+    },
+    draw_comparison=Deferred("report.plots.comparison:draw_comparison"),
+)
+
+TRAINING = Benchmark(
+    name="training",
+    model=Deferred("training.config:TrainingConfig"),
+    parse=Deferred("training.config:parse"),
+    expand=Deferred("training.plan:expand"),
+    why_nothing=Deferred("training.plan:why_nothing"),
+    demands=Deferred("training.plan:demands"),
+    describe=Deferred("training.report.listing:plan"),
+    codec=Deferred("training.encoding:CODEC"),
+    launcher=Deferred("training.launch.sweep:launcher"),
+    sweep=Deferred("training.launch.sweep:sweep"),
+    observer=Deferred("training.report.progress:RoundProgress"),
+    done=Deferred("training.plan:done"),
+    meanwhile=("bench.training.analyze.analysis", "bench.training.report.plots.catalogue"),
+    with_plots=(),
+    analyze=Deferred("training.analyze.analysis:analyze"),
+    terminal=Deferred("training.report.document:terminal"),
+    tables=Deferred("training.report.document:tables_of"),
+    problems=Deferred("training.report.document:problems"),
+    headline=Deferred("training.report.listing:headline"),
+    documents=Deferred("training.report.document:documents"),
+    draw=Deferred("training.report.plots.catalogue:draw"),
+    pictures_in=Deferred("training.report.document:pictures_in"),
+    formats={
+        MARKDOWN: Deferred("training.report.document:markdown_of"),
+        CSV: Deferred("training.report.document:csv_of"),
+        JSON: Deferred("training.report.document:json_of"),
+    },
+    compare=Deferred("training.analyze.comparison:compare_runs"),
+    comparison_formats={
+        MARKDOWN: Deferred("training.report.comparison:document"),
+        CSV: Deferred("training.report.comparison:to_csv"),
+        JSON: Deferred("training.report.comparison:to_json"),
+        JUNIT: Deferred("training.report.comparison:to_junit"),
+    },
+    draw_comparison=Deferred("training.report.plots.comparison:draw_comparison"),
+)
+
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (COLLECTIVES, TRAINING)}
+
+
+def of_config(raw: bytes, source: str, sets: Sequence[str] = ()) -> Benchmark:
+    """The benchmark that a configuration asks for by its key `benchmark`; collectives if it has none."""
+    data = yaml_file.mapping(raw, source, "backends: [gloo]")
+    for text in sets:
+        yaml_file.override(data, text)
+    name = data.get("benchmark", COLLECTIVES.name)
+    if name not in BENCHMARKS:
+        near = difflib.get_close_matches(str(name), BENCHMARKS, 1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        allowed = ", ".join(BENCHMARKS)
+        raise ConfigError(f"{source}: benchmark: unknown benchmark {yaml_file.short(name)}{hint}; allowed: {allowed}")
+    return BENCHMARKS[name]
+
+
+def of_run(path: Path) -> Benchmark:
+    """The benchmark that a run is of; raises StoreError, also for one that this version does not know."""
+    manifest = store.read_manifest(path)
+    if manifest["benchmark"] not in BENCHMARKS:
+        raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']!r}: update CollBench")
+    return BENCHMARKS[manifest["benchmark"]]
+
+
+def collectives_only(paths: Sequence[Path], what: str) -> None:
+    """Raise ConfigError if one of these runs is of another benchmark. what: that is asked for."""
+    for path in paths:
+        found = of_run(path)
+        if found is not COLLECTIVES:
+            raise ConfigError(f"{what} is for runs of collectives; {path.name} is of the {found.name} benchmark")

@@ -1,0 +1,174 @@
+"""The verb `compare`: two runs, a run across an axis, a trend over many runs, or a run against a table."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import store, units
+from bench.cli import benchmarks
+from bench.cli.app import PLOTS, RESULTS
+from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, compare_runs, print_as, show
+from bench.conclusions import Summary
+from bench.encoding import CODEC
+from bench.errors import ConfigError, UnmeasurableError
+from bench.records import Run
+
+SLOWER_OR_FAILED = 1
+DEFAULT_MIN_CHANGE = f"{MIN_CHANGE:.0%}"
+
+
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Two runs, or more, or one with --against or --across.", metavar="BEFORE AFTER"),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="A table of expected bandwidths (YAML) to hold one run against.", metavar="FILE")
+    ] = None,
+    min_change: Annotated[
+        str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
+    ] = DEFAULT_MIN_CHANGE,
+    noise_floor: Annotated[
+        str | None,
+        typer.Option(
+            help="Where launches are too few: by how much two measurements of one thing differ at most, as you know.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    across: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare across this: backend, world_size, ...; or backend=gloo,nccl, within one run too.",
+            metavar="AXIS",
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002
+        ComparisonFormat | None, typer.Option(help="Only this, to stdout; no picture.")
+    ] = None,
+) -> int:
+    """Two runs: a verdict on each case. More: since when. One --against a table: does it reach it?
+
+    Two runs of the training benchmark: did the step of each strategy, and its exposed communication?
+
+    One run --across backend=gloo,mpi: which of the two is faster (the newest run if none is named).
+
+    Exit code 1 if a case is slower, failed after it had been measured before, or misses its table; within one run a
+    slower case is no fault. 3 if nothing is comparable.
+    """
+    runs = runs or []
+    smallest = _share("--min-change", min_change)
+    floor = _share("--noise-floor", noise_floor) if noise_floor is not None else None
+    pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
+    if against is not None:
+        pairwise += ["--min-change"] * (min_change != DEFAULT_MIN_CHANGE)
+        _refuse(pairwise, "compares two runs, not one with a table")
+        if len(runs) != 1:
+            raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
+        return _check(runs[0], against, format)
+    if len(runs) < 2 and across is not None:
+        return _within(runs[0] if runs else None, format, smallest, floor, across)
+    if not runs:
+        raise ConfigError("compare what? Name BEFORE and AFTER, or one run with --across backend=gloo,mpi")
+    if len(runs) == 1:
+        raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER, or a table: --against FILE")
+    if len(runs) == 2:
+        benchmark, result, folder = compare_runs(runs[0], runs[1], smallest, floor, across)
+        show(benchmark, result, folder, format)
+        return SLOWER_OR_FAILED if result.verdict == "SLOWER" or result.broken else 0
+    _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
+    return _trend(runs, format, smallest)
+
+
+def _share(option: str, text: str) -> float:
+    try:
+        return units.parse_share(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _refuse(options: list[str], why: str) -> None:
+    if options:
+        raise ConfigError(f"{options[0]} {why}")
+
+
+def _within(
+    name: str | None,
+    format: ComparisonFormat | None,  # noqa: A002
+    min_change: float,
+    noise_floor: float | None,
+    across: str,
+) -> int:
+    """Two sides of one run, such as two backends. Neither came first, so that a slower one is no fault."""
+    field, _, values = across.partition("=")
+    sides = values.split(",")
+    run = _read(name, "--across")
+    if len(sides) != 2:
+        raise ConfigError(f"--across {across}: within one run, say which two: --across {field}=ONE,OTHER")
+    result = benchmarks.COLLECTIVES.compare(run, run, min_change, noise_floor, across)
+    result = replace(result, before=f"{run.name}: {sides[0]}", after=f"{run.name}: {sides[1]}")
+    show(benchmarks.COLLECTIVES, result, PLOTS / f"{run.name}-{'-vs-'.join(sides)}", format)
+    return SLOWER_OR_FAILED if result.broken else 0
+
+
+def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
+    from bench.analyze import trend
+    from bench.report import comparison
+
+    if format is ComparisonFormat.JUNIT:
+        raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
+    measured = trend.in_order([_summarized(name, "comparing more than two runs") for name in runs])
+    names = [run.name for run, _ in measured]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a run was named twice: {', '.join(sorted({n for n in names if names.count(n) > 1}))}")
+    trends = trend.trend(measured, min_change)
+    if not trends:
+        raise UnmeasurableError(f"no case was measured in {trend.FEWEST_RUNS} of these {len(runs)} runs")
+    writers = {
+        benchmarks.MARKDOWN: lambda: comparison.trend_document(trends, names),
+        benchmarks.CSV: lambda: comparison.trend_csv(trends),
+        benchmarks.JSON: lambda: comparison.trend_json(trends, names),
+    }
+    print_as(format, writers)
+    if format is None:
+        from bench.report.plots import comparison as pictures  # here: loads matplotlib
+
+        typer.echo(f"\n{pictures.draw_trend(trends, names, PLOTS / f'{names[0]}-to-{names[-1]}')}")
+    return 0
+
+
+def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # noqa: A002
+    from bench import expected
+    from bench.analyze import expect, stats
+    from bench.report import comparison, junit
+
+    run = _read(name, "--against")
+    expectations = expected.load(table)
+    summaries = stats.headlines(run)
+    checks = expect.check(expectations, summaries)
+    if all(check.measured is None for check in checks):
+        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects")
+    writers = {
+        benchmarks.MARKDOWN: lambda: comparison.checks_document(checks, run.name),
+        benchmarks.CSV: lambda: comparison.checks_csv(checks),
+        benchmarks.JSON: lambda: comparison.checks_json(checks, run.name),
+        benchmarks.JUNIT: lambda: junit.of_checks(checks, run.name),
+    }
+    print_as(format, writers)
+    # A gate that was not passed must not be green: INCONCLUSIVE and MISSING count like FAIL.
+    return 0 if all(check.verdict == expect.PASS for check in checks) else SLOWER_OR_FAILED
+
+
+def _read(name: str | None, what: str) -> Run:
+    """A run of collectives; what: that asks for one."""
+    path = store.find(RESULTS, name)
+    benchmarks.collectives_only([path], what)
+    return store.read(path, CODEC)
+
+
+def _summarized(name: str | None, what: str) -> tuple[Run, list[Summary]]:
+    from bench.analyze import stats
+
+    run = _read(name, what)
+    return run, stats.headlines(run)

@@ -1,0 +1,61 @@
+"""Lays two runs of one benchmark side by side and shows the comparison, for the verbs `compare` and `plots`."""
+
+import functools
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from bench import store
+from bench.cli import benchmarks
+from bench.cli.app import PLOTS, RESULTS
+from bench.cli.benchmarks import Benchmark
+from bench.errors import ConfigError
+
+MIN_CHANGE = 0.05
+
+
+class ComparisonFormat(StrEnum):
+    """Formats of a comparison on stdout."""
+
+    MARKDOWN = benchmarks.MARKDOWN
+    CSV = benchmarks.CSV
+    JSON = benchmarks.JSON
+    JUNIT = benchmarks.JUNIT
+
+
+def compare_runs(
+    before: str,
+    after: str,
+    min_change: float = MIN_CHANGE,
+    noise_floor: float | None = None,
+    across: str | None = None,
+) -> tuple[Benchmark, Any, Path]:
+    """The benchmark of the two runs, their comparison, and the folder for its picture."""
+    paths = [store.find(RESULTS, name) for name in (before, after)]
+    if across is not None:
+        benchmarks.collectives_only(paths, "--across")
+    kinds = [benchmarks.of_run(path) for path in paths]
+    if kinds[0] is not kinds[1]:
+        named = [f"{path.name} is of the {kind.name} benchmark" for path, kind in zip(paths, kinds, strict=True)]
+        raise ConfigError(f"{' and '.join(named)}: name two runs of one benchmark")
+    old, new = (kinds[0].read(path) for path in paths)
+    result = kinds[0].compare(old, new, min_change, noise_floor, across)
+    return kinds[0], result, PLOTS / f"{old.name}-vs-{new.name}"
+
+
+def show(benchmark: Benchmark, result: Any, folder: Path, format: ComparisonFormat | None) -> None:  # noqa: A002
+    """Print a comparison; without a format also draw it."""
+    writers = benchmark.comparison_formats
+    print_as(format, {name: functools.partial(writer, result) for name, writer in writers.items()})
+    if format is None:
+        picture = benchmark.draw_comparison(result, folder)
+        if picture is not None:
+            typer.echo(f"\n{picture}")
+
+
+def print_as(format: ComparisonFormat | None, writers: Mapping[str, Callable[[], str]]) -> None:  # noqa: A002
+    """Print what the writer of the format gives; Markdown if none is asked for."""
+    typer.echo(writers[(format or ComparisonFormat.MARKDOWN).value]().rstrip("\n"))

@@ -1,0 +1,39 @@
+"""The verb `diagnose`: which rank, node or link is slow, or that none can be named."""
+
+import dataclasses
+import json
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from bench import store
+from bench.analyze.diagnose import diagnose as examine
+from bench.cli.app import RESULTS, RunName
+from bench.cli.benchmarks import collectives_only
+from bench.encoding import CODEC
+from bench.report import findings
+
+
+class DiagnosisFormat(StrEnum):
+    """Formats of a diagnosis."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def diagnose(
+    run: RunName = None,
+    format: Annotated[  # noqa: A002
+        DiagnosisFormat, typer.Option(help="text, or json for programs.")
+    ] = DiagnosisFormat.TEXT,
+) -> None:
+    """A rank is late if it arrives last too often to be chance; links need the operation pairwise."""
+    path = store.find(RESULTS, run)
+    collectives_only([path], "diagnose")
+    result = store.read(path, CODEC)
+    diagnosis = examine(result)
+    if format is DiagnosisFormat.JSON:
+        typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
+    else:
+        typer.echo(f"{result.name}\n\n{findings.diagnosis(diagnosis)}")

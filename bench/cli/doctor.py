@@ -1,0 +1,27 @@
+"""The verb `doctor`: what this machine can measure."""
+
+import typer
+
+from bench.errors import UnmeasurableError
+from bench.launch import doctor as examination
+from bench.launch.doctor import Finding
+from bench.machine import environment
+
+SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}
+
+
+def doctor() -> int:
+    """It ends with a trial: two ranks join and sum a tensor. Exit code 3 if gloo cannot be used."""
+    machine = environment.machine()
+    for finding in examination.examine(machine):
+        _print(finding)
+    if "gloo" in machine.backends_missing:
+        return UnmeasurableError.exit_code
+    trial = examination.trial()
+    _print(trial)
+    return 0 if trial.level == "ok" else 1
+
+
+def _print(finding: Finding) -> None:
+    remedy = f"  → {finding.remedy}" if finding.remedy else ""
+    typer.echo(f"{SIGNS[finding.level]}  {finding.subject:<14} {finding.text}{remedy}")

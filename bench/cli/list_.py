@@ -1,0 +1,49 @@
+"""The verb `list`: runs, operations, backends, configurations or models."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from bench import store
+from bench.cli import benchmarks
+from bench.cli.app import CONFIGS, RESULTS
+from bench.report import listings
+
+
+class Listing(StrEnum):
+    """What `list` can list."""
+
+    RUNS = "runs"
+    OPERATIONS = "operations"
+    BACKENDS = "backends"
+    CONFIGS = "configs"
+    MODELS = "models"
+
+
+def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
+    """Models are those of the training benchmark."""
+    match what:
+        case Listing.RUNS:
+            typer.echo(_runs())
+        case Listing.OPERATIONS:
+            typer.echo(listings.operations())
+        case Listing.BACKENDS:
+            from bench.machine import environment
+
+            typer.echo(listings.backends(environment.machine().backends_missing))
+        case Listing.MODELS:
+            from bench.training.report import listing
+
+            typer.echo(listing.models())
+        case Listing.CONFIGS:
+            typer.echo(listings.configs(sorted(CONFIGS.glob("*.yaml"))))
+
+
+def _runs() -> str:
+    rows = []
+    for path in store.runs(RESULTS):
+        manifest, summary = store.read_manifest(path), store.read_summary(path)
+        best = benchmarks.of_run(path).headline(summary) if summary else ("-", "no report yet")
+        rows.append((path.name, manifest, best))
+    return listings.runs(rows) if rows else f"no runs in {RESULTS} yet; make one: run configs/gloo.yaml"

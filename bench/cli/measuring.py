@@ -1,0 +1,42 @@
+"""Measures what the plan of a run has and its folder has not, for the verbs that measure."""
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from bench import store
+from bench.cli.benchmarks import Benchmark
+from bench.cli.session import kept_session
+
+if TYPE_CHECKING:
+    from bench.launch.coordinator import Lead
+
+
+def measure(benchmark: Benchmark, path: Path, plots: bool, lead: "Lead | None" = None) -> None:
+    """Measure what is missing in a run, with a progress bar."""
+    with store.Journal(path) as journal:
+        before = benchmark.read(path)
+        done = benchmark.done(before.plan, before.facts)
+        if done is None:
+            return
+        launcher = benchmark.launcher() if lead is None else contextlib.nullcontext(lead.launcher)
+        session = kept_session(path, before.environment, lead.facts() if lead else {})
+        observer = benchmark.observer(Console(stderr=True), before.plan.total, done)
+        with session as launches, launcher as entered, observer as observing:
+            modules = (*benchmark.meanwhile, *(benchmark.with_plots if plots else ()))
+            loading = threading.Thread(target=_load, args=(modules,), daemon=True)
+            loading.start()
+            log = path / store.LOG
+            benchmark.sweep(
+                before.plan, before.facts, entered, journal.append, log, launches.append, observing, loading.join
+            )
+
+
+def _load(modules: Sequence[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)

@@ -1,0 +1,131 @@
+"""The verb `plan`: what a run would do, without starting anything."""
+
+import secrets
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import config as configuration
+from bench import plan as planning
+from bench import store
+from bench.cli import benchmarks
+from bench.cli.app import RESULTS, Sets
+from bench.cli.launch_file import launch_file_for
+from bench.cli.nccl_tests_options import NO_FLAGS, Given, Source, source, with_flags
+from bench.errors import BenchError, ConfigError, UnmeasurableError
+from bench.machine import environment
+from bench.report.launch_files import Launcher
+from bench.units import parse_share
+
+
+@with_flags
+def plan(
+    config: Annotated[
+        Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
+    ] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    pilot: Annotated[
+        str | None, typer.Option("--from", help="A run: say what one like it needs to be precise.", metavar="RUN")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
+    ] = "5%",
+    launcher: Annotated[
+        Launcher | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="With --launcher: how many hosts.", metavar="N")] = 2,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(help="With --launcher; left out: as many as the largest world size needs.")
+    ] = None,
+    simulate: Annotated[
+        int | None, typer.Option(help="Make every call once on paper, in a world of so many ranks.", metavar="RANKS")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="With --simulate: be this rank; else the first, a middle and the last one.")
+    ] = None,
+    given: Given = NO_FLAGS,
+) -> int:
+    """With --from RUN: how many launches and iterations a run like that one needs."""
+    if (config is None and not given) == (pilot is None):
+        raise BenchError(
+            "plan: give a configuration (plan configs/gloo.yaml), or nccl-tests' flags (plan -b 8 -e 128M -f 2 -g 2), "
+            "or --from RUN, not both"
+        )
+    if pilot is not None:
+        return _needs(pilot, precision)
+    if launcher is not None:
+        if config is None:
+            raise BenchError("plan --launcher: the file names a configuration; keep the flags in one with --save first")
+        typer.echo(launch_file_for(config, sets, launcher, nodes, ranks_per_node), nl=False)
+        return 0
+    asked = source("plan", config, given)
+    typer.echo(asked.shown, nl=bool(asked.shown))
+    if simulate is not None:
+        return _simulate(asked, sets, simulate, rank)
+    return _describe(asked, sets)
+
+
+def _describe(asked: Source, sets: list[str]) -> int:
+    """Print what a run would do here."""
+    benchmark = benchmarks.of_config(asked.raw, asked.name, sets)
+    settings = benchmark.parse(asked.raw, asked.name, sets, asked.default_name)
+    unsupported = environment.platform_obstacle()
+    if unsupported:
+        raise UnmeasurableError(unsupported)
+    machine = environment.machine()
+    planned = benchmark.expand(settings, machine, _seed(settings.seed))
+    typer.echo(benchmark.describe(planned, machine))
+    reason = benchmark.why_nothing(planned)
+    if reason is not None:
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
+    return 0
+
+
+def _seed(chosen: int | None) -> int:
+    return chosen if chosen is not None else secrets.randbelow(2**32)
+
+
+def _simulate(asked: Source, sets: list[str], world_size: int, rank: int | None) -> int:
+    """A dry run as some ranks of a world that does not exist; 1 if a call does not fit the table of operations."""
+    began = time.perf_counter()
+    # Here, because it loads torch, which the rest of this verb does without.
+    from bench.rank import dry_run
+    from bench.report import listings
+
+    if benchmarks.of_config(asked.raw, asked.name, sets) is not benchmarks.COLLECTIVES:
+        raise ConfigError(f"--simulate is for configurations of collectives; {asked.name} is of another benchmark")
+    if not 1 <= world_size <= configuration.MOST_RANKS:
+        raise BenchError(f"--simulate {world_size}: a world has 1 to {configuration.MOST_RANKS} ranks")
+    if rank is not None and not 0 <= rank < world_size:
+        raise BenchError(f"--rank {rank}: a world of {world_size} has ranks 0 to {world_size - 1}")
+    settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
+    planned = planning.on_paper(settings, environment.machine(), world_size, settings.seed or 0)
+    ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
+    result = dry_run.rehearse(planned, world_size, ranks)
+    typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
+    if not result.rehearsals:
+        reason = planning.why_nothing(planned)
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured at {world_size} ranks: {reason}")
+    return 1 if any(one.misfits for one in result.rehearsals) else 0
+
+
+def _needs(name: str, precision: str) -> int:
+    """Print how many launches and iterations a run like this one needs."""
+    # Here, because it loads pandas and scipy, which the rest of this verb does without.
+    from bench.analyze.pilot import needs
+    from bench.analyze.stats import summarize
+    from bench.encoding import CODEC
+    from bench.report import findings
+
+    try:
+        wanted = parse_share(precision)
+    except ValueError as error:
+        raise BenchError(f"--precision: {error}") from None
+    path = store.find(RESULTS, name)
+    benchmarks.collectives_only([path], "plan --from")
+    run = store.read(path, CODEC)
+    typer.echo(findings.needs(needs(run, summarize(run), wanted), wanted))
+    return 0

@@ -1,0 +1,24 @@
+"""The verb `plots`: the pictures of a run, or of several runs against the first."""
+
+from typing import Annotated
+
+import typer
+
+from bench import store
+from bench.cli import benchmarks
+from bench.cli.app import RESULTS
+from bench.cli.comparison import compare_runs, show
+from bench.cli.run_files import write_report
+
+
+def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
+    """PNG and SVG files, below plots/ in a folder of the run's name."""
+    if runs and len(runs) > 1:
+        for other in runs[1:]:
+            show(*compare_runs(runs[0], other), format=None)
+        return
+    path = store.find(RESULTS, runs[0] if runs else None)
+    benchmark = benchmarks.of_run(path)
+    result = benchmark.read(path)
+    written = write_report(benchmark, result, benchmark.analyze(result), plots=True)
+    typer.echo("\n".join(map(str, written)))

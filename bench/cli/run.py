@@ -1,0 +1,100 @@
+"""The verb `run`: measure a configuration, or what is missing in a run."""
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench import __version__, store
+from bench.cli import benchmarks
+from bench.cli.app import RESULTS, Sets
+from bench.cli.benchmarks import Benchmark
+from bench.cli.job import in_job
+from bench.cli.measuring import measure
+from bench.cli.nccl_tests_options import NO_FLAGS, Given, Source, fingerprint, source, with_flags
+from bench.cli.run_files import write_report
+from bench.errors import BenchError, UnmeasurableError
+from bench.machine import environment
+
+if TYPE_CHECKING:
+    from bench.launch.coordinator import Lead
+
+
+@with_flags
+def run(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
+    ] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
+    plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
+    given: Given = NO_FLAGS,
+) -> int:
+    """Under torchrun, srun or mpirun all ranks measure together. Flags of nccl-tests can stand in place of a CONFIG."""
+    if (config is None and not given) == (resume is None):
+        raise BenchError(
+            "run: give a configuration (run configs/gloo.yaml), or nccl-tests' flags (run -b 8 -e 128M -f 2 -g 2), "
+            "or --resume RUN, not both"
+        )
+    if resume is not None:
+        if sets:
+            raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
+        name = resume
+        return in_job(lambda lead: _resume(name, plots, lead), lambda: f"resume {name}".encode())
+    return in_job(
+        lambda lead: _start(source("run", config, given, lead), sets, plots, lead, context.obj),
+        lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]),
+    )
+
+
+def _start(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: Sequence[str]) -> int:
+    """Plan a new run and measure it."""
+    typer.echo(asked.shown, nl=bool(asked.shown))
+    benchmark = benchmarks.of_config(asked.raw, asked.name, sets)
+    settings = benchmark.parse(asked.raw, asked.name, sets, asked.default_name)
+    unsupported = environment.platform_obstacle()
+    if unsupported:
+        raise UnmeasurableError(unsupported)
+    seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+    machine = environment.machine() if lead is None else lead.machine(benchmark.demands(settings))
+    plan = benchmark.expand(settings, machine, seed)
+    reason = benchmark.why_nothing(plan)
+    if reason is not None:
+        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
+    facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
+    path = store.create(RESULTS, benchmark.codec.value, plan, asked.raw, facts)
+    return _measure(benchmark, path, plots, lead)
+
+
+def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
+    path = store.find(RESULTS, name)
+    benchmark = benchmarks.of_run(path)
+    if lead is not None:
+        demands = benchmark.demands(benchmark.read(path).plan)
+        machine = lead.machine(demands)
+        if demands.ranks > (machine.ranks or 0):
+            raise BenchError(
+                f"{path}: has world sizes up to {demands.ranks}, and this job has {machine.ranks} ranks only"
+            )
+    return _measure(benchmark, path, plots, lead)
+
+
+def _measure(benchmark: Benchmark, path: Path, plots: bool, lead: "Lead | None") -> int:
+    """Measure what the run's plan has and its folder has not; then conclude."""
+    measure(benchmark, path, plots, lead)
+    return conclude(benchmark, path, plots)
+
+
+def conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:
+    """Tables, notes, report and plots of a run that has ended; the exit code."""
+    run: Any = benchmark.read(path)
+    analysis = benchmark.analyze(run)
+    typer.echo(benchmark.terminal(run, analysis))
+    typer.echo("\n" + "\n".join(map(str, write_report(benchmark, run, analysis, plots))))
+    problems = benchmark.problems(run, analysis)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    return 1 if problems else 0

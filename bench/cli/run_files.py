@@ -1,0 +1,18 @@
+"""Writes the report of a run: documents into the run's folder, pictures below plots/."""
+
+from pathlib import Path
+from typing import Any
+
+from bench import store
+from bench.cli.app import PLOTS
+from bench.cli.benchmarks import Benchmark
+
+
+def write_report(benchmark: Benchmark, run: Any, analysis: Any, plots: bool) -> list[Path]:
+    """Write the documents, with pictures if `plots` or if there are some already. Returns the paths of all files."""
+    folder = PLOTS / run.path.resolve().name
+    pictures = benchmark.draw(run, analysis, folder) if plots else benchmark.pictures_in(folder)
+    written = benchmark.documents(run, analysis, pictures, folder)
+    for name, content in written.items():
+        store.write(run.path / name, content)
+    return [*(run.path / name for name in written), *([folder] if pictures else [])]

@@ -1,0 +1,52 @@
+"""The two records of benchmarks: what they name exists, and a configuration asks for one of them by its key."""
+
+from dataclasses import fields
+
+import pytest
+
+from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, of_config
+from bench.errors import ConfigError
+
+
+def deferred(benchmark) -> dict[str, Deferred]:
+    """All that is named by text, by where it stands."""
+    values = {field.name: getattr(benchmark, field.name) for field in fields(benchmark)}
+    found = {name: value for name, value in values.items() if isinstance(value, Deferred)}
+    for table in ("formats", "comparison_formats"):
+        found |= {f"{table} {name}": value for name, value in values[table].items()}
+    return found
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=BENCHMARKS)
+def test_everything_that_a_record_names_exists(benchmark):
+    named = deferred(benchmark)
+    assert len(named) > 20
+    for value in named.values():
+        assert value.value is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "wanted"),
+    [
+        (b"backends: [gloo]\n", (), COLLECTIVES),
+        (b"benchmark: training\n", (), TRAINING),
+        (b"{benchmark: training, models: [nano]}\n", (), TRAINING),
+        (b'"benchmark": training\n', (), TRAINING),
+        (b"models: [nano]\n", ("benchmark=training",), TRAINING),
+        (b"benchmark: collectives\n", (), COLLECTIVES),
+        (b"name: |\n  x\n\n  benchmark: training\n", (), COLLECTIVES),
+    ],
+)
+def test_a_configuration_asks_for_its_benchmark_by_its_key(text, sets, wanted):
+    assert of_config(text, "x.yaml", sets) is wanted
+
+
+def test_an_unknown_benchmark_is_one_line():
+    with pytest.raises(ConfigError, match=r"x.yaml: benchmark: unknown benchmark trainign, did you mean 'training'"):
+        of_config(b"benchmark: trainign\n", "x.yaml")
+
+
+def test_a_training_benchmark_that_is_asked_for_on_the_command_line_is_planned(warm):
+    (warm.folder / "c.yaml").write_text("{models: [nano], strategies: [flat]}\n")
+    done = warm("plan", "c.yaml", "--set", "benchmark=training")
+    assert done.returncode == 0 and "flat" in done.stdout, done.stderr
