@@ -105,7 +105,7 @@ prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faul
 prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
 	@PYTHONPATH=.:tests $(PY) -m proof --quick
 
-prove-ddp: .venv/.installed-dev  ## Are the training benchmark's numbers right? Writes docs/gradients-accuracy.md
+prove-ddp: .venv/.installed-dev  ## Are the training benchmark's numbers right? Writes docs/training-accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof gradients
 
 bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets

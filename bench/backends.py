@@ -32,11 +32,11 @@ class Backend:
     latency_s: float
     bytes_per_s: float
     library: str = "torch"
-    dtypes_lacking: frozenset[str] = frozenset()
-    dtypes_not_reduced: frozenset[str] = frozenset()
-    lacking_in: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    reduce_ops_lacking: frozenset[str] = frozenset()
-    operations_lacking: Mapping[str, str] = field(default_factory=dict)
+    unsupported_dtypes: frozenset[str] = frozenset()
+    unsupported_reduce_dtypes: frozenset[str] = frozenset()
+    unsupported_dtypes_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unsupported_reduce_ops: frozenset[str] = frozenset()
+    unsupported_operations: Mapping[str, str] = field(default_factory=dict)
     peculiar: Mapping[str, str] = field(default_factory=dict)
     polls: bool = False
     most_elements: int | None = None
@@ -61,9 +61,9 @@ BACKENDS = {
             "TCP between CPU processes; works everywhere",
             1e-3,
             0.9e9,
-            dtypes_lacking=_FLOAT8 | {"int16"},
-            lacking_in={"gather": _COMPLEX},
-            reduce_ops_lacking=frozenset({"premul_sum"}),
+            unsupported_dtypes=_FLOAT8 | {"int16"},
+            unsupported_dtypes_of={"gather": _COMPLEX},
+            unsupported_reduce_ops=frozenset({"premul_sum"}),
             peculiar={
                 "all_reduce": _WHOLE_RING,
                 "reduce_scatter": _SLICE,
@@ -81,9 +81,9 @@ BACKENDS = {
             "NVIDIA GPUs, one a rank",
             5e-5,
             10e9,
-            dtypes_lacking=frozenset({"int16"}),
-            dtypes_not_reduced=_FLOAT8,
-            reduce_ops_lacking=_BITWISE,
+            unsupported_dtypes=frozenset({"int16"}),
+            unsupported_reduce_dtypes=_FLOAT8,
+            unsupported_reduce_ops=_BITWISE,
             peculiar={
                 "gather": "made of sends and receives",
                 "scatter": "made of sends and receives",
@@ -98,15 +98,15 @@ BACKENDS = {
             2e-5,
             2e9,
             library="mpi4py",
-            dtypes_not_reduced=_FLOAT8 | {"float16", "bfloat16"},
-            reduce_ops_lacking=frozenset({"avg", "premul_sum"}),
-            operations_lacking={"all_reduce_coalesced": "MPI has no call that reduces several buffers together"},
+            unsupported_reduce_dtypes=_FLOAT8 | {"float16", "bfloat16"},
+            unsupported_reduce_ops=frozenset({"avg", "premul_sum"}),
+            unsupported_operations={"all_reduce_coalesced": "MPI has no call that reduces several buffers together"},
             peculiar={
                 "all_gather_list": "MPI_Allgatherv into one buffer",
                 "reduce_scatter": "in place, each rank's share is left at the beginning of its buffer",
                 "reduce_scatter_list": "MPI_Reduce_scatter from one buffer",
                 "all_to_all_list": "MPI_Alltoallv between two buffers",
-                **dict.fromkeys(("exchange", "ring", "pairwise"), "MPI_Sendrecv"),
+                **dict.fromkeys(("sendrecv_pair", "sendrecv_ring", "pairwise"), "MPI_Sendrecv"),
                 **dict.fromkeys(_OBJECTS, "a pickled object: its size is sent ahead"),
             },
             polls=True,
@@ -116,20 +116,20 @@ BACKENDS = {
 }
 
 
-def lack(case: Case) -> str | None:
+def unsupported_by_backend(case: Case) -> str | None:
     """What of a case its backend does not have; None if it has everything."""
     backend, operation = BACKENDS[case.backend], OPERATIONS[case.op]
     if backend.device != "cuda" and (case.ctas or case.memory != "plain" or case.metric == "graph"):
         return "CTAs, registered memory and graphs are NCCL's, on GPUs"
-    if case.op in backend.operations_lacking:
-        return backend.operations_lacking[case.op]
-    if case.dtype in backend.dtypes_lacking:
+    if case.op in backend.unsupported_operations:
+        return backend.unsupported_operations[case.op]
+    if case.dtype in backend.unsupported_dtypes:
         return f"{case.backend} has no {case.dtype}"
-    if case.dtype in backend.lacking_in.get(case.op, ()):
+    if case.dtype in backend.unsupported_dtypes_of.get(case.op, ()):
         return f"{case.backend} has no {case.op} of {case.dtype}"
-    if operation.reduces and case.dtype in backend.dtypes_not_reduced:
+    if operation.reduces and case.dtype in backend.unsupported_reduce_dtypes:
         return f"{case.backend} copies {case.dtype} and does not reduce it"
-    if operation.reduces and case.reduce_op in backend.reduce_ops_lacking:
+    if operation.reduces and case.reduce_op in backend.unsupported_reduce_ops:
         return f"{case.backend} has no {case.reduce_op}"
     if placement(case) not in operation.placements:
         return (

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bench import operations, subgroups
-from bench.backends import BACKENDS, lack
+from bench.backends import BACKENDS, unsupported_by_backend
 from bench.config import Config
-from bench.dtypes import dtype_named, reduction_obstacle
+from bench.dtypes import dtype_named, unsupported_reduction
 from bench.footprint import buffer_bytes, scratch_bytes
 from bench.operations import OPERATIONS, ranks_together
 from bench.records import Case, Machine
@@ -82,17 +82,17 @@ def _whole_pieces(case: Case) -> Case:
     return replace(case, size_bytes=case.size_bytes // unit * unit or case.size_bytes)
 
 
-def obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
+def unsupported(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     """Why this machine cannot measure the case; None if it can."""
     return (
-        _obstacle_of_the_job(case, machine)
-        or _obstacle_of_the_machine(case, machine)
-        or flaw(case)
-        or (_memory_obstacle(case, machine, pool_bytes) if BACKENDS[case.backend].device == "cpu" else None)
+        _unsupported_by_job(case, machine)
+        or _unsupported_by_machine(case, machine)
+        or unsupported_anywhere(case)
+        or (_unsupported_by_memory(case, machine, pool_bytes) if BACKENDS[case.backend].device == "cpu" else None)
     )
 
 
-def _obstacle_of_the_job(case: Case, machine: Machine) -> str | None:
+def _unsupported_by_job(case: Case, machine: Machine) -> str | None:
     """Why the ranks that a launcher started cannot measure the case."""
     if machine.ranks is not None and case.world_size > machine.ranks:
         return f"the job has {machine.ranks} ranks"
@@ -103,12 +103,12 @@ def _obstacle_of_the_job(case: Case, machine: Machine) -> str | None:
     return None
 
 
-def flaw(case: Case) -> str | None:
+def unsupported_anywhere(case: Case) -> str | None:
     """Why no machine can measure the case: its ranks, its backend or its data forbid it; None if they do not."""
-    return _obstacle_of_the_ranks(case) or lack(case) or _obstacle_of_the_data(case)
+    return _unsupported_by_ranks(case) or unsupported_by_backend(case) or _unsupported_by_data(case)
 
 
-def _obstacle_of_the_machine(case: Case, machine: Machine) -> str | None:
+def _unsupported_by_machine(case: Case, machine: Machine) -> str | None:
     if case.backend in machine.backends_missing:
         return machine.backends_missing[case.backend]
     if case.scheduling == "rr" and machine.realtime_missing is not None:
@@ -121,11 +121,11 @@ def _obstacle_of_the_machine(case: Case, machine: Machine) -> str | None:
     return None
 
 
-def _obstacle_of_the_ranks(case: Case) -> str | None:
-    undivided = subgroups.obstacle(case.groups, case.world_size)
+def _unsupported_by_ranks(case: Case) -> str | None:
+    undivided = subgroups.unsupported(case.groups, case.world_size)
     if undivided is not None:
         return undivided
-    one_by_one = subgroups.layout(case.groups, case.world_size).one
+    one_by_one = subgroups.divide(case.groups, case.world_size).serial
     if OPERATIONS[case.op].paired and case.groups != subgroups.WORLD:
         return f"{case.op} goes through all ranks of the world"
     if one_by_one and case.depth > 1:
@@ -139,16 +139,16 @@ def _obstacle_of_the_ranks(case: Case) -> str | None:
     return None
 
 
-def _obstacle_of_the_data(case: Case) -> str | None:
+def _unsupported_by_data(case: Case) -> str | None:
     operation, dtype, together = OPERATIONS[case.op], dtype_named(case.dtype), ranks_together(case)
     if case.size_bytes % (operation.pieces(together) * dtype.itemsize):
         pieces = operation.pieces(together)
         of = f"{pieces} pieces of {case.dtype}" if pieces > 1 else f"{case.dtype} elements"
         return f"{case.size_bytes} B is not a whole number of {of} of {dtype.itemsize} B"
-    return reduction_obstacle(case.dtype, case.reduce_op, together) if operation.reduces else None
+    return unsupported_reduction(case.dtype, case.reduce_op, together) if operation.reduces else None
 
 
-def _memory_obstacle(case: Case, machine: Machine, pool_bytes: int) -> str | None:
+def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int) -> str | None:
     a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
     usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
     together = min(case.world_size, machine.ranks_a_host or case.world_size)

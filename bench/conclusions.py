@@ -175,7 +175,7 @@ class Check:
 
 # ── a run on paper ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRunCases:
     """The cases of one kind in a dry run: `case` is the first of them, the others differ in size.
 
     calls: that were checked, on all simulated ranks. buffer_bytes: that a rank would hold, at most.
@@ -189,11 +189,11 @@ class Rehearsal:
     buffer_bytes: int
     build_s: float
     call_s: float | None
-    misfits: tuple[str, ...]
+    mismatches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Simulation:
+class DryRunResult:
     """A plan rehearsed as some ranks of a world that does not exist. peak_rss_bytes: of the process that did it.
 
     most_iterations: that are kept of a case and launch in such a world, where that is less than was asked for.
@@ -201,7 +201,7 @@ class Simulation:
 
     world_size: int
     ranks: tuple[int, ...]
-    rehearsals: tuple[Rehearsal, ...]
+    kinds: tuple[DryRunCases, ...]
     skips: tuple[Skip, ...]
     wall_s: float
     peak_rss_bytes: int

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from bench import subgroups, yaml_file
+from bench import earlier_names, subgroups, yaml_file
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.operations import OPERATIONS
@@ -179,7 +179,7 @@ class Config(Strict):
     ] = Field(default=[0], description="roots of rooted operations; all: each rank in turn is a case of its own")
     groups: Several[Division] = Field(
         default=["world"],
-        description="world, or groups within it: contiguous:K, strided:K; :one behind it for one at a time",
+        description="world, or groups within it: contiguous:K, strided:K; :serial behind it for one at a time",
     )
     launches: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=3, description="fresh processes and process groups for everything, so many times"
@@ -248,4 +248,5 @@ def parse(raw: bytes, source: str, overrides: Sequence[str] = (), default_name: 
     data = yaml_file.mapping(raw, source, "backends: [gloo]")
     set_paths = [yaml_file.override(data, text) for text in overrides]
     data.setdefault("name", default_name)
+    data, _ = earlier_names.configuration(data)
     return yaml_file.validate(Config, data, source, set_paths)

@@ -79,7 +79,7 @@ def dtype_named(name: str) -> Dtype:
     return BYTES if name == BYTES.name else DTYPES[name]
 
 
-def reduction_obstacle(dtype: str, reduce_op: str, ranks: int) -> str | None:
+def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> str | None:
     """Why elements of a dtype cannot be reduced so over so many ranks; None if they can."""
     if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
         return f"{reduce_op} is not defined for {dtype}"

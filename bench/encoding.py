@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from bench import earlier_names
 from bench.records import (
     Aggregate,
-    Block,
     Case,
     Failure,
     Fault,
     Job,
     Json,
+    Launch,
     Plan,
     Run,
     Samples,
@@ -37,14 +38,14 @@ def plan_to_json(plan: Plan) -> Json:
     """What plan.json holds; cases are written once and referred to by number."""
     cases = plan.cases
     index = {case.key: number for number, case in enumerate(cases)}
-    blocks = [
+    order = [
         {
-            "backend": block.backend,
-            "world_size": block.world_size,
-            "launch": block.launch,
-            "cases": [index[case.key] for case in block.cases],
+            "backend": launch.backend,
+            "world_size": launch.world_size,
+            "launch": launch.number,
+            "cases": [index[case.key] for case in launch.cases],
         }
-        for block in plan.blocks
+        for launch in plan.order
     ]
     flat = dataclasses.asdict(plan)
     return {
@@ -64,20 +65,20 @@ def plan_to_json(plan: Plan) -> Json:
         },
         "cases": [dataclasses.asdict(case) for case in cases],
         "skips": flat["skips"],
-        "order": blocks,
+        "order": order,
     }
 
 
 def plan_from_json(data: Json) -> Plan:
     """The inverse of `plan_to_json`; raises ValueError, KeyError or TypeError on anything else."""
-    cases = [Case(**case) for case in data["cases"]]
+    cases = [_case(case) for case in data["cases"]]
     return Plan(
         name=data["name"],
-        blocks=tuple(
-            Block(b["backend"], b["world_size"], b["launch"], tuple(cases[i] for i in b["cases"]))
+        order=tuple(
+            Launch(b["backend"], b["world_size"], b["launch"], tuple(cases[i] for i in b["cases"]))
             for b in data["order"]
         ),
-        skips=tuple(Skip(Case(**skip["case"]), skip["reason"]) for skip in data["skips"]),
+        skips=tuple(Skip(_case(skip["case"]), skip["reason"]) for skip in data["skips"]),
         launches=data["launches"],
         seed=data["seed"],
         sampling=Sampling(**data["sampling"]),
@@ -89,6 +90,10 @@ def plan_from_json(data: Json) -> Plan:
     )
 
 
+def _case(data: Json) -> Case:
+    return Case(**earlier_names.case(data))
+
+
 def job_to_json(job: Job) -> Json:
     """What a rank is told, for one that another host starts."""
     return dataclasses.asdict(job)
@@ -96,10 +101,10 @@ def job_to_json(job: Job) -> Json:
 
 def job_from_json(data: Json) -> Job:
     """The inverse of `job_to_json`; raises ValueError, KeyError or TypeError on anything else."""
-    block = data["block"]
+    launch = data["launch"]
     return Job(
-        block=Block(
-            block["backend"], block["world_size"], block["launch"], tuple(Case(**case) for case in block["cases"])
+        launch=Launch(
+            launch["backend"], launch["world_size"], launch["number"], tuple(Case(**case) for case in launch["cases"])
         ),
         sampling=Sampling(**data["sampling"]),
         seed=data["seed"],
@@ -133,7 +138,7 @@ def samples_from_line(line: bytes) -> Samples:
     # orjson: reading 70 MB of samples takes 0.6 s instead of 2.2 s
     data: Json = orjson.loads(line)
     samples = Samples(
-        case=Case(**data["case"]),
+        case=_case(data["case"]),
         launch=data["launch"],
         unix_s=data["unix_s"],
         base_ns=data["base_ns"],
@@ -179,4 +184,4 @@ def _array(ranks: list[list[int]]) -> Integers:
     return array.T
 
 
-CODEC = Codec(FIRST_BENCHMARK, plan_to_json, plan_from_json, samples_from_line, Run)
+CODEC = Codec(FIRST_BENCHMARK, plan_to_json, plan_from_json, samples_from_line, earlier_names.notes_on_cases, Run)

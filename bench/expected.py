@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from bench import yaml_file
+from bench import earlier_names, yaml_file
 from bench.config import BackendName, BufferPolicy, Bytes, DtypeName, Metric, OperationName, Rate, ReduceOpName, Sync
 from bench.units import parse_share
 from bench.yaml_file import Strict
@@ -69,4 +69,7 @@ def load(path: Path) -> Expectations:
 
 def parse(raw: bytes, source: str) -> Expectations:
     """Validate the bytes of a file; `source` names it in messages. Raises ConfigError."""
-    return yaml_file.validate(Expectations, yaml_file.mapping(raw, source, "expect: [...]"), source)
+    data = yaml_file.mapping(raw, source, "expect: [...]")
+    if isinstance(data.get("expect"), list):
+        data["expect"] = [earlier_names.expectation(line) for line in data["expect"]]
+    return yaml_file.validate(Expectations, data, source)

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from bench import nccl_tests_names, yaml_file
-from bench.backends import BACKENDS, lack
+from bench.backends import BACKENDS, unsupported_by_backend
 from bench.errors import ConfigError
 from bench.nccl_tests_names import DTYPES, DTYPES_LACKING, OPERATIONS_LACKING, REDUCE_OPS
 from bench.operations import OPERATIONS
@@ -88,7 +88,7 @@ FLAGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NcclTestsFlags:
     """What stood on the command line: flags by letter; an operation by our name or by nccl-tests' (`perf`)."""
 
     flags: Mapping[str, str]
@@ -100,7 +100,7 @@ class Asked:
         return bool(self.flags or self.operation or self.perf or self.backend)
 
 
-def translate(asked: Asked, missing: Mapping[str, str], processes: int = 1) -> str:
+def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int = 1) -> str:
     """The YAML. missing: backend → why it cannot be used here. processes: that a launcher has started."""
     flags, remarks = asked.flags, []
     op = _operation(asked)
@@ -138,7 +138,7 @@ def translate(asked: Asked, missing: Mapping[str, str], processes: int = 1) -> s
 
 
 # ── one flag, or a few that belong together ──────────────────────────────────────────────────────
-def _operation(asked: Asked) -> str:
+def _operation(asked: NcclTestsFlags) -> str:
     if asked.perf is None:
         name = asked.operation or "all_reduce"
         if name not in OPERATIONS:
@@ -232,7 +232,7 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
     """Both, as nccl-tests does, or what the operation knows on this backend."""
     asked = ["in", "out"] if "O" not in flags else ["out" if _number(flags, "O", 1, fewest=0) else "in"]
     usual = Case(op, backend, 2, "float32", 2**20)
-    whys = {place: lack(replace(usual, placement=place)) for place in asked}
+    whys = {place: unsupported_by_backend(replace(usual, placement=place)) for place in asked}
     able = [place for place in asked if whys[place] is None or place == OPERATIONS[op].placements[0]]
     for place in asked:
         if place not in able:

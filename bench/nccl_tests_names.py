@@ -14,7 +14,7 @@ OPERATIONS = {
     "gather": "gather",
     "scatter": "scatter",
     "alltoall": "all_to_all",
-    "sendrecv": "ring",
+    "sendrecv": "sendrecv_ring",
 }
 OPERATIONS_LACKING = {"hypercube": "rounds of exchanges along the axes of a cube", "alltoallv": "uneven shares"}
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from bench.dtypes import BYTES
 from bench.records import Case
-from bench.subgroups import group_size, layout
+from bench.subgroups import divide, group_size
 
 # Pieces of a coalesced all-reduce: as many as a small training step has gradients in a bucket.
 COALESCED_PIECES = 8
@@ -160,7 +160,7 @@ OPERATIONS = {
         ),
         # Of one call with both directions there is no other kind: it is made of isend and irecv already.
         Operation(
-            "exchange",
+            "sendrecv_pair",
             "bytes that each rank sends to its partner, and receives, at the same time (0 with 1, 2 with 3, …)",
             _whole,
             _twice,
@@ -168,7 +168,7 @@ OPERATIONS = {
             fewest_ranks=2,
         ),
         Operation(
-            "ring",
+            "sendrecv_ring",
             "bytes that each rank sends to the next and receives from the one before (nccl-tests: sendrecv)",
             _whole,
             _twice,
@@ -306,5 +306,5 @@ def cycle(case: Case) -> int:
     if OPERATIONS[case.op].paired:
         together = ranks_together(case)
         return together - 1 + together % 2
-    division = layout(case.groups, case.world_size)
-    return len(division.groups) if division.one else 1
+    division = divide(case.groups, case.world_size)
+    return len(division.groups) if division.serial else 1

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from bench.backends import BACKENDS
-from bench.cases import combinations, flaw, obstacle
+from bench.cases import combinations, unsupported, unsupported_anywhere
 from bench.config import Config
 from bench.footprint import buffer_bytes
-from bench.records import Block, Case, Demands, Fault, Machine, Plan, Samples, Sampling, Skip
+from bench.records import Case, Demands, Fault, Launch, Machine, Plan, Samples, Sampling, Skip
 from bench.stamps import most_iterations
 
 # L2 of the largest GPUs (126 MB on a B200): a driver does not tell it without CUDA.
@@ -30,13 +30,13 @@ FEWEST_S = 0.01
 
 def expand(config: Config, machine: Machine, seed: int) -> Plan:
     """All combinations that the configuration asks for, minus what this machine cannot do."""
-    return _planned(config, machine, seed, lambda case, pool_bytes: obstacle(case, machine, pool_bytes))
+    return _planned(config, machine, seed, lambda case, pool_bytes: unsupported(case, machine, pool_bytes))
 
 
 def on_paper(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
     """The same for another number of ranks, minus only what no machine can do: for a dry run (`simulate`)."""
     other = config.model_copy(update={"world_sizes": [world_size], "launches": 1, "budget": None})
-    return _planned(other, machine, seed, lambda case, pool_bytes: flaw(case))
+    return _planned(other, machine, seed, lambda case, pool_bytes: unsupported_anywhere(case))
 
 
 def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Case, int], str | None]) -> Plan:
@@ -55,7 +55,7 @@ def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Cas
         sampling = _within_budget(sampling, config, cases, pool_bytes)
     return Plan(
         name=config.name,
-        blocks=tuple(_blocks(cases, config.launches, seed)),
+        order=tuple(_order(cases, config.launches, seed)),
         skips=tuple(skips),
         launches=config.launches,
         seed=seed,
@@ -91,13 +91,13 @@ def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
     return None if len(samples) >= plan.total and plan.budget_s is None else len(samples)
 
 
-def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Block]:
+def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Launch]:
     """The blocks without the (case key, launch) pairs that are already measured; empty ones fall away."""
     rest = []
-    for block in plan.blocks:
-        cases = tuple(case for case in block.cases if (case.key, block.launch) not in done)
+    for launch in plan.order:
+        cases = tuple(case for case in launch.cases if (case.key, launch.number) not in done)
         if cases:
-            rest.append(Block(block.backend, block.world_size, block.launch, cases))
+            rest.append(Launch(launch.backend, launch.world_size, launch.number, cases))
     return rest
 
 
@@ -115,8 +115,8 @@ def estimate_s(plan: Plan) -> float:
     """How long the run takes at most (adaptive), or about (fixed count, from rough rates)."""
     if plan.budget_s is not None:
         return plan.budget_s
-    starts = FIRST_START_S + NEXT_START_S * len(plan.blocks)
-    return starts + sum(_case_s(case, plan) for block in plan.blocks for case in block.cases)
+    starts = FIRST_START_S + NEXT_START_S * len(plan.order)
+    return starts + sum(_case_s(case, plan) for launch in plan.order for case in launch.cases)
 
 
 def _case_s(case: Case, plan: Plan) -> float:
@@ -134,7 +134,7 @@ def _handling_s(case: Case, pool_bytes: int) -> float:
     return 4 * buffer_bytes(case, pool_bytes) / HANDLING_BYTES_PER_S
 
 
-def _blocks(cases: list[Case], launches: int, seed: int) -> Iterable[Block]:
+def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
     dice = random.Random(seed)
     together: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
@@ -145,7 +145,7 @@ def _blocks(cases: list[Case], launches: int, seed: int) -> Iterable[Block]:
         for kind in kinds:
             mine = list(together[kind])
             dice.shuffle(mine)
-            yield Block(mine[0].backend, mine[0].world_size, launch, tuple(mine))
+            yield Launch(mine[0].backend, mine[0].world_size, launch, tuple(mine))
 
 
 def process_kind(case: Case) -> tuple[object, ...]:

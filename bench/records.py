@@ -1,6 +1,6 @@
 """The data that flows through CollBench, in the order in which it flows. Read this module first.
 
-    Machine + configuration ─▶ Plan(Case, Skip, Block) ─▶ Samples(Timings, Usage, Failure) ─▶ Run
+    Machine + configuration ─▶ Plan(Case, Skip, Launch) ─▶ Samples(Timings, Usage, Failure) ─▶ Run
 
 These are facts; what follows from them is in `conclusions`. Everything is frozen. Bytes and seconds inside;
 `_ns`, `_bytes`, `_s` in the name where the type is a bare number. Formatting is somebody else's work (`units`,
@@ -74,7 +74,7 @@ class Case:
     scheduling: "normal", or "rr" for real-time round robin of everything that a rank does.
     placement: "usual" is the first one that the table of operations lists; else "in" or "out" of place.
     call: "sync", or "async": the call returns a handle, which is waited for before the second stamp.
-    root: of a rooted operation. groups: "world", or a division of it (`operations.Layout`), such as "strided:2".
+    root: of a rooted operation. groups: "world", or a division of it (`operations.Subgroups`), such as "strided:2".
     settings: environment variables of the ranks, such as "NCCL_ALGO=Ring NCCL_PROTO=LL". ctas: how many blocks NCCL
     may use, 0 for its own choice. memory: "plain", or "registered" with NCCL. oversubscribed: ranks share a GPU.
     """
@@ -124,12 +124,12 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Cases that one set of fresh processes measures, in this order. `launch` counts from 1."""
+class Launch:
+    """Cases that one set of fresh processes measures, in this order. number: the launch, counted from 1."""
 
     backend: str
     world_size: int
-    launch: int
+    number: int
     cases: tuple[Case, ...]
 
 
@@ -172,7 +172,7 @@ class Plan:
     """
 
     name: str
-    blocks: tuple[Block, ...]
+    order: tuple[Launch, ...]
     skips: tuple[Skip, ...]
     launches: int
     seed: int
@@ -186,20 +186,20 @@ class Plan:
     @property
     def cases(self) -> tuple[Case, ...]:
         """The distinct cases, by operation, backend, dtype, world size and size."""
-        distinct = {case.key: case for block in self.blocks for case in block.cases}
+        distinct = {case.key: case for launch in self.order for case in launch.cases}
         return tuple(sorted(distinct.values(), key=case_order))
 
     @property
     def total(self) -> int:
         """Measurements to make: cases times launches."""
-        return sum(len(block.cases) for block in self.blocks)
+        return sum(len(launch.cases) for launch in self.order)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What every rank of one launch is told. `log` is the file that takes what ranks print."""
 
-    block: Block
+    launch: Launch
     sampling: Sampling
     seed: int
     pool_bytes: int

@@ -29,8 +29,9 @@ from bench.records import Json
 
 # Raised when a reader of the old number would misread or refuse what is written. History: 1 first version;
 # 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
-# 3 cases have placement, call, root, groups and what follows, samples may be an aggregate (2 reads as before).
-SCHEMA = 3
+# 3 cases have placement, call, root, groups and what follows, samples may be an aggregate (2 reads as before);
+# 4 other names of operations, groups, keys and facts (`earlier_names`; 3 reads as before).
+SCHEMA = 4
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
     "manifest.json",
@@ -63,13 +64,15 @@ class Codec(Generic[P, F, R]):
     """How one benchmark writes its plans and reads its plans and facts.
 
     benchmark: its name in manifests. fact_from_line: of a line of samples.jsonl. The two readers raise ValueError,
-    KeyError or TypeError on anything else. run: makes a run of path, manifest, plan, environment, facts, warnings.
+    KeyError or TypeError on anything else. notes: on names in plan.json that have changed since. run: makes a run of
+    path, manifest, plan, environment, facts, warnings.
     """
 
     benchmark: str
     plan_to_json: Callable[[P], Json]
     plan_from_json: Callable[[Json], P]
     fact_from_line: Callable[[bytes], F]
+    notes: Callable[[Json], tuple[str, ...]]
     run: Callable[[Path, Json, P, list[Json], list[F], tuple[str, ...]], R]
 
 
@@ -202,7 +205,9 @@ def read(path: Path, codec: Codec[P, F, R]) -> R:
     plan = _read_json(path / PLAN, dict)
     facts, warnings = _read_lines(path / SAMPLES, codec.fact_from_line)
     understood = _understood(path / PLAN, lambda: codec.plan_from_json(plan))
-    return codec.run(path, manifest, understood, _read_json(path / ENVIRONMENT, list), facts, warnings)
+    return codec.run(
+        path, manifest, understood, _read_json(path / ENVIRONMENT, list), facts, (*warnings, *codec.notes(plan))
+    )
 
 
 def read_manifest(path: Path) -> Json:

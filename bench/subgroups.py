@@ -1,21 +1,21 @@
 """How the ranks of a world are divided into groups, as tensor- and data-parallel training does. Knows no torch.
 
-contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with :one behind it, one group after the other
+contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with :serial behind it, one group after the other
 """
 
 import re
 from dataclasses import dataclass
 
 WORLD = "world"
-_PATTERN = re.compile(r"(contiguous|strided):([1-9]\d*)(:one)?")
+_PATTERN = re.compile(r"(contiguous|strided):([1-9]\d*)(:serial)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Subgroups:
     """groups: the global ranks of each. one: the groups call one after the other, not all at once."""
 
     groups: tuple[tuple[int, ...], ...]
-    one: bool = False
+    serial: bool = False
 
     def of(self, rank: int) -> int:
         """Number of the group that a rank is in."""
@@ -27,7 +27,7 @@ def check(text: str) -> str:
     if text != WORLD and not _PATTERN.fullmatch(text):
         raise ValueError(
             f"{text!r} is no division into groups: write world, contiguous:K or strided:K with K ranks a group "
-            "(behind it :one, for one group after the other)"
+            "(behind it :serial, for one group after the other)"
         )
     return text
 
@@ -38,7 +38,7 @@ def group_size(text: str, world_size: int) -> int:
     return int(match[2]) if match else world_size
 
 
-def obstacle(text: str, world_size: int) -> str | None:
+def unsupported(text: str, world_size: int) -> str | None:
     """Why so many ranks cannot be divided so; None if they can."""
     size = group_size(text, world_size)
     if world_size % size:
@@ -46,15 +46,15 @@ def obstacle(text: str, world_size: int) -> str | None:
     return None
 
 
-def layout(text: str, world_size: int) -> Layout:
-    """The groups of a division that `obstacle` has no objection to."""
+def divide(text: str, world_size: int) -> Subgroups:
+    """The groups of a division that `unsupported` allows."""
     match = _PATTERN.fullmatch(text)
     if not match:
-        return Layout((tuple(range(world_size)),))
+        return Subgroups((tuple(range(world_size)),))
     size = int(match[2])
     count = world_size // size
     if match[1] == "contiguous":
         groups = tuple(tuple(range(start, start + size)) for start in range(0, world_size, size))
     else:
         groups = tuple(tuple(range(start, world_size, count)) for start in range(count))
-    return Layout(groups, one=match[3] is not None)
+    return Subgroups(groups, serial=match[3] is not None)

@@ -19,7 +19,7 @@ from bench import encoding, store
 from bench.analyze.diagnose import diagnose
 from bench.encoding import CODEC
 from bench.operations import OPERATIONS
-from bench.records import Block, Case, Plan
+from bench.records import Case, Launch, Plan
 from conftest import ROOT, SAMPLING, samples
 
 MIB = 2**20
@@ -111,7 +111,7 @@ def light_verbs(folder: Path) -> list[Row]:
 def hundred_cases(folder: Path) -> list[Row]:
     cases = tuple(Case("all_reduce", "gloo", n, "float32", 1024 * k) for n in (2, 4) for k in range(1, 51))
     blocks = tuple(
-        Block("gloo", n, launch, tuple(c for c in cases if c.world_size == n)) for launch in (1, 2, 3) for n in (2, 4)
+        Launch("gloo", n, launch, tuple(c for c in cases if c.world_size == n)) for launch in (1, 2, 3) for n in (2, 4)
     )
     plan = Plan("hundred", blocks, (), 3, 1, SAMPLING, 60.0, 0)
     path = store.create(folder / "results", CODEC, plan, b"", {})
@@ -120,7 +120,7 @@ def hundred_cases(folder: Path) -> list[Row]:
         for block in blocks:
             for case in block.cases:
                 durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, case.world_size)))).astype(np.int64)
-                journal.append(encoding.samples_to_line(samples(case, block.launch, durations)))
+                journal.append(encoding.samples_to_line(samples(case, block.number, durations)))
     reports = [call(folder, "report", path.name) for _ in range(5)]
     plots = [call(folder, "plots", path.name) for _ in range(3)]
     rows = []
@@ -141,7 +141,7 @@ def scale(folder: Path) -> list[Row]:
     """500 cases × 8 ranks × 200 iterations × 5 launches, 70 MB a run."""
     sizes = [(f"pool{pool}", 1024 * 2**k) for pool in range(25) for k in range(20)]
     cases = tuple(Case("all_reduce", "gloo", 8, "float32", size, buffers=pool) for pool, size in sizes)
-    blocks = tuple(Block("gloo", 8, launch, cases) for launch in range(1, 6))
+    blocks = tuple(Launch("gloo", 8, launch, cases) for launch in range(1, 6))
     paths = []
     for seed in (1, 2):
         path = store.create(
@@ -153,7 +153,7 @@ def scale(folder: Path) -> list[Row]:
                 for case in block.cases:
                     durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, 8)))).astype(np.int64)
                     starts = np.arange(200)[:, None] * 10**7 + rng.integers(0, 10**5, (200, 8))
-                    journal.append(encoding.samples_to_line(samples(case, block.launch, durations, starts)))
+                    journal.append(encoding.samples_to_line(samples(case, block.number, durations, starts)))
         paths.append(path.name)
     rows = []
     for verb, names in (("report", paths[:1]), ("compare", [*paths, "--format", "json"])):

@@ -10,13 +10,13 @@ from bench.protocol import rank_context
 CLONE_NEWTIME = 0x80
 
 
-def enter(seat: rank_context.Seat, argument: tuple[int, str, Any]) -> None:
+def enter(context: rank_context.RankContext, argument: tuple[int, str, Any]) -> None:
     """Every rank but the first is `ahead_s` ahead. Before any thread exists, or the kernel refuses."""
     ahead_s, target, inner = argument
-    if seat.rank:
-        obstacle = move_clock(ahead_s)
-        assert obstacle is None, obstacle
-    rank_context.enter(target, seat, inner)
+    if context.rank:
+        unsupported = move_clock(ahead_s)
+        assert unsupported is None, unsupported
+    rank_context.enter(target, context, inner)
 
 
 def move_clock(ahead_s: int) -> str | None:

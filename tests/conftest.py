@@ -31,7 +31,7 @@ from bench.encoding import CODEC
 from bench.launch.launcher import Launcher
 from bench.launch.launcher import _fork_servers as fork_servers
 from bench.machine import confine
-from bench.records import Block, Case, Plan, Run, Samples, Sampling, Timings, Usage
+from bench.records import Case, Launch, Plan, Run, Samples, Sampling, Timings, Usage
 from bench.training.launch.sweep import PRELOAD
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -214,7 +214,7 @@ def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float =
 
 
 def invented_run(all_samples: list[Samples], skips=(), launches: int = 1, faults=(), path: Path = Path("r")) -> Run:
-    blocks = [Block(s.case.backend, s.case.world_size, s.launch, (s.case,)) for s in all_samples]
+    blocks = [Launch(s.case.backend, s.case.world_size, s.launch, (s.case,)) for s in all_samples]
     plan = Plan("invented", tuple(blocks), tuple(skips), launches, 7, SAMPLING, 60.0, 0, tuple(faults))
     manifest = {"name": "invented", "status": "complete", "started": "2026-01-01T00:00:00+00:00", "finished": None}
     return Run(path, manifest, plan, [], all_samples)

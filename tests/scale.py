@@ -14,7 +14,7 @@ from bench import store
 from bench.encoding import CODEC
 from bench.machine import environment
 from bench.operations import rounds
-from bench.records import Block, Case, Json, Plan
+from bench.records import Case, Json, Launch, Plan
 from conftest import SAMPLING
 
 RANKS_A_NODE = 8
@@ -72,7 +72,7 @@ def _rank_by_rank(values: Numbers) -> list[list[int]]:
 def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dict[tuple[str, int], Json]) -> Path:
     """A run folder of `made` timings, by case key and launch; its ranks say on which host they are."""
     ranks = cases[0].world_size
-    blocks = tuple(Block("gloo", ranks, launch, tuple(cases)) for launch in range(1, launches + 1))
+    blocks = tuple(Launch("gloo", ranks, launch, tuple(cases)) for launch in range(1, launches + 1))
     path = store.create(root, CODEC, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
     facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(ranks)]
     session = {"host": {}, "before": environment.state(), "after": environment.state()}
@@ -84,7 +84,7 @@ def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dic
     with store.Journal(path) as journal:
         for block in blocks:
             for case in block.cases:
-                journal.append(orjson.dumps(_line(case, block.launch, made[case.key, block.launch])))
+                journal.append(orjson.dumps(_line(case, block.number, made[case.key, block.number])))
     store.update_manifest(path, status="complete")
     return path
 

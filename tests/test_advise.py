@@ -10,15 +10,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import gradient_fixtures
+import training_fixtures
 from bench import intervals, store
 from bench.conclusions import Summary
 from bench.errors import ConfigError
 from bench.records import Case
 from bench.training import encoding, link_model, planner
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.ready_times import Profile, recorded
+from bench.training.ready_times import ReadyTimes, recorded
 from bench.training.records import REFERENCE, Strategy
 from bench.training.report import advice
 from bench.units import format_seconds
@@ -34,14 +34,14 @@ def summary(
     return Summary(Case(op, "gloo", ranks, dtype, size, **more), 1, 10, intervals.bare(time_s))
 
 
-def times(known: link_model.Known, *sizes: float) -> list[float]:
-    return known.curve(np.array(sizes)).tolist()
+def times(known: link_model.LinkModel, *sizes: float) -> list[float]:
+    return known.cost(np.array(sizes)).tolist()
 
 
 # ── the link ─────────────────────────────────────────────────────────────────────────────────────
 def test_a_stated_link():
     known = link_model.stated(" 2ms + 8 Gbit/s ")
-    assert known.curve == Curve.of_link(2e-3, 1e9) and known.cpu is None
+    assert known.cost == AllReduceCost.of_link(2e-3, 1e9) and known.cpu is None
 
 
 @pytest.mark.parametrize("text", ["2ms", "2ms+1GB", "1GB/s+2ms", "2ms+0GB/s", "+"])
@@ -101,13 +101,13 @@ def test_a_measured_run_is_a_link(warm):
     assert "measured with float32, not with bfloat16" in done.stdout
 
 
-EMULATED = replace(gradient_fixtures.SCENARIO, link=gradient_fixtures.LINK)
+EMULATED = replace(training_fixtures.SCENARIO, link=training_fixtures.LINK)
 
 
 def kept(folder, *facts):
     """A run of the training benchmark on disk, with these facts."""
-    plan = gradient_fixtures.run().plan
-    plan = replace(plan, bouts=(replace(plan.bouts[0], scenario=EMULATED),))
+    plan = training_fixtures.run().plan
+    plan = replace(plan, order=(replace(plan.order[0], scenario=EMULATED),))
     path = store.create(folder / "results", TRAINING_CODEC, plan, b"", {"status": "complete"})
     (path / "samples.jsonl").write_bytes(b"".join(encoding.fact_to_line(fact) + b"\n" for fact in facts))
     return path.name
@@ -115,13 +115,13 @@ def kept(folder, *facts):
 
 def test_a_run_of_the_gradient_benchmark_has_both(warm):
     """The step without synchronisation has the ready times, the scenario has the link; another link may be stated."""
-    step = gradient_fixtures.timeline(Strategy(REFERENCE), scenario=EMULATED)
-    name = kept(warm.folder, gradient_fixtures.timeline(Strategy("flat"), scenario=EMULATED), step)
+    step = training_fixtures.timeline(Strategy(REFERENCE), scenario=EMULATED)
+    name = kept(warm.folder, training_fixtures.timeline(Strategy("flat"), scenario=EMULATED), step)
     own = warm("advise", "--from", name)
     assert own.returncode == 0, own.stderr
-    link, profile = gradient_fixtures.LINK, Profile.of_shape(recorded(step))
-    curve = Curve.of_link(link.latency_s, link.bytes_per_s)
-    least = planner.exposed(profile, planner.optimal(profile, curve), curve)
+    link, profile = training_fixtures.LINK, ReadyTimes.of_shape(recorded(step))
+    cost = AllReduceCost.of_link(link.latency_s, link.bytes_per_s)
+    least = planner.exposed(profile, planner.optimal(profile, cost), cost)
     assert re.search(rf"^\| best plan .* {format_seconds(least)} \|$", own.stdout, re.M)
     assert "as emulated" in own.stdout and step.gradients[0].name in own.stdout
     other = warm("advise", "--from", name, *LINK)
@@ -186,9 +186,9 @@ def test_torch_makes_the_buckets_of_the_pasted_code(alone):
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(12)))
     parameters = list(model.parameters())
     ready = [1e-4 * (len(parameters) - number) for number in range(len(parameters))]
-    profile = Profile.of([4 * parameter.numel() for parameter in parameters], ready)
-    link = link_model.Known(Curve.of_link(1e-4, 2e8), "a link")
-    found = planner.advise(profile, link.curve)
+    profile = ReadyTimes.of([4 * parameter.numel() for parameter in parameters], ready)
+    link = link_model.LinkModel(AllReduceCost.of_link(1e-4, 2e8), "a link")
+    found = planner.advise(profile, link.cost)
     assert len(found.buckets) > 3 and len(set(found.buckets)) > 1
     names = [name for name, _ in model.named_parameters()]
     given = pasted(advice.document(profile, link, found, "twelve", names))
@@ -199,9 +199,9 @@ def test_torch_makes_the_buckets_of_the_pasted_code(alone):
 
 
 def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
-    profile = Profile.of([MIB] * 40, [float(40 - number) for number in range(40)])
-    link = link_model.Known(Curve.of_link(1e-4, 1e9), "a link", largest=MIB // 2)
-    found = planner.advise(profile, Curve.of_link(0, 1e6))
+    profile = ReadyTimes.of([MIB] * 40, [float(40 - number) for number in range(40)])
+    link = link_model.LinkModel(AllReduceCost.of_link(1e-4, 1e9), "a link", largest=MIB // 2)
+    found = planner.advise(profile, AllReduceCost.of_link(0, 1e6))
     text = advice.document(profile, link, found, "forty", [f"weight{number}" for number in range(40)])
     assert len(found.buckets) > advice.MOST_BUCKETS
     assert f"{len(found.buckets) - advice.MOST_BUCKETS} more" in text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.cli.app import VERBS
 from conftest import ROOT
 
 BENCH = ROOT / "bench"
@@ -168,3 +169,19 @@ def test_modules_and_functions_stay_readable(path):
 def test_nothing_is_unpickled_from_outside():
     for path in FILES:
         assert not imports(path) & {"pickle", "marshal", "shelve", "dill"}, path
+
+
+def test_no_two_classes_share_a_name():
+    places = {}
+    for path in FILES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_verb_imports_another_verb():
+    verbs = {"bench.cli." + verb.function.partition(":")[0] for verb in VERBS.values()}
+    for path in FILES:
+        if module_of(path) in verbs:
+            assert not (imports(path) & verbs) - {module_of(path)}, path.name

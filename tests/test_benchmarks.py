@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, of_config
+from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, read_config
 from bench.errors import ConfigError
 
 
@@ -25,6 +25,13 @@ def test_everything_that_a_record_names_exists(benchmark):
         assert value.value is not None
 
 
+# What either configuration needs beside.
+REST = {
+    "collectives": ("backends=[gloo]", "world_sizes=[2]", "operations=[all_reduce]", "sizes=[4]"),
+    "training": ("models=[nano]", "strategies=[flat]"),
+}
+
+
 @pytest.mark.parametrize(
     ("text", "sets", "wanted"),
     [
@@ -34,16 +41,16 @@ def test_everything_that_a_record_names_exists(benchmark):
         (b'"benchmark": training\n', (), TRAINING),
         (b"models: [nano]\n", ("benchmark=training",), TRAINING),
         (b"benchmark: collectives\n", (), COLLECTIVES),
-        (b"name: |\n  x\n\n  benchmark: training\n", (), COLLECTIVES),
+        (b"name: 'benchmark: training'\n", ("name=x",), COLLECTIVES),
     ],
 )
 def test_a_configuration_asks_for_its_benchmark_by_its_key(text, sets, wanted):
-    assert of_config(text, "x.yaml", sets) is wanted
+    assert read_config(text, "x.yaml", (*sets, *REST[wanted.name]), "x")[0] is wanted
 
 
 def test_an_unknown_benchmark_is_one_line():
     with pytest.raises(ConfigError, match=r"x.yaml: benchmark: unknown benchmark trainign, did you mean 'training'"):
-        of_config(b"benchmark: trainign\n", "x.yaml")
+        read_config(b"benchmark: trainign\n", "x.yaml", (), "x")
 
 
 def test_a_training_benchmark_that_is_asked_for_on_the_command_line_is_planned(warm):

@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.launch.budget import Spent, next_launch
 from bench.plan import expand
-from bench.records import Block, Case, Plan
+from bench.records import Case, Launch, Plan
 from conftest import SAMPLING, invented_run, samples
 
 STEADY, WILD = (Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
@@ -28,7 +28,7 @@ def spent_on(levels: dict[Case, list[float]]) -> tuple[Plan, Spent]:
 
 def test_only_what_is_wider_than_asked_is_measured_again():
     plan, spent = spent_on({STEADY: [1.0, 1.001, 1.0], WILD: [1.0, 1.5, 2.0]})
-    assert next_launch(plan, spent, 30.0) == [Block("gloo", 2, 4, (WILD,))]
+    assert next_launch(plan, spent, 30.0) == [Launch("gloo", 2, 4, (WILD,))]
 
 
 def test_the_widest_comes_first_where_not_all_fit():
@@ -48,7 +48,7 @@ def test_it_ends_when_all_are_narrow_or_the_time_is_spent():
 
 def test_one_launch_is_never_narrow():
     plan, spent = spent_on({STEADY: [1.0]})
-    assert next_launch(plan, spent, 30.0) == [Block("gloo", 2, 2, (STEADY,))]
+    assert next_launch(plan, spent, 30.0) == [Launch("gloo", 2, 2, (STEADY,))]
 
 
 def test_what_never_worked_is_not_tried_again():

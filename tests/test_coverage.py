@@ -30,15 +30,15 @@ def test_a_page():
     text = page(
         ran=[
             *(case(dtype=d, reduce_op=r) for d in ("float32", "float64") for r in ("sum", "max")),
-            *(case("ring", d) for d in ("float32", "float64")),
+            *(case("sendrecv_ring", d) for d in ("float32", "float64")),
             case("barrier"),
         ],
         skips=[
             *((case(dtype=d, reduce_op="band"), f"band is not defined for {d}") for d in ("float32", "float64")),
             *((case(dtype="int16", reduce_op=r), "gloo has no int16") for r in ("sum", "max", "band")),
-            (case("ring", "int16"), "gloo has no int16"),
+            (case("sendrecv_ring", "int16"), "gloo has no int16"),
             (case(backend="mpi"), "mpi4py is not installed"),
-            (case("ring", backend="mpi"), "mpi4py is not installed"),
+            (case("sendrecv_ring", backend="mpi"), "mpi4py is not installed"),
         ],
     )
     assert (
@@ -51,7 +51,7 @@ World sizes: 2.
 ||float32, float64|int16|no dtype|
 |:--|:--|:--|:--|
 |all_reduce|sum max; band [1]|[2]||
-|ring|✓|[2]||
+|sendrecv_ring|✓|[2]||
 |barrier|||✓|
 
 1. *reduce op* is not defined for *dtype*
@@ -65,14 +65,17 @@ Nothing was measured: mpi4py is not installed
 
 
 def test_what_failed_is_said_to_have_failed():
-    text = page(ran=[case()], failed=[(case("ring"), ("wrong", 1, "element 3 is wrong"))])
-    assert "|ring|[1]|" in text and "\n1. **failed** wrong: element 3 is wrong\n" in text
+    text = page(ran=[case()], failed=[(case("sendrecv_ring"), ("wrong", 1, "element 3 is wrong"))])
+    assert "|sendrecv_ring|[1]|" in text and "\n1. **failed** wrong: element 3 is wrong\n" in text
     assert "1 of 2 measurements good, 1 failed" in text
 
 
 def test_world_sizes_that_did_not_run_are_told():
-    text = page(ran=[case(n=2), case(n=4), case("ring", n=2)], skips=[(case("ring", n=4), "needs 4 × 1 GiB of memory")])
-    assert "World sizes: 2, 4." in text and "|all_reduce|sum|" in text and "|ring|✓ at 2 ranks [1]|" in text
+    text = page(
+        ran=[case(n=2), case(n=4), case("sendrecv_ring", n=2)],
+        skips=[(case("sendrecv_ring", n=4), "needs 4 × 1 GiB of memory")],
+    )
+    assert "World sizes: 2, 4." in text and "|all_reduce|sum|" in text and "|sendrecv_ring|✓ at 2 ranks [1]|" in text
 
 
 def test_names_within_words_are_left_alone():

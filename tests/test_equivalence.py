@@ -10,7 +10,17 @@ import torch
 
 from bench.machine import environment
 from bench.training import equivalence
-from bench.training.equivalence import CASES, READINGS, Case, Found, Proof, Reading, Training, fell, verdict
+from bench.training.equivalence import (
+    CASES,
+    READINGS,
+    EquivalenceResult,
+    PairTrial,
+    SamplerTrial,
+    Training,
+    TrialResult,
+    fell,
+    verdict,
+)
 from bench.training.launch.equivalence import prove
 from bench.training.rank import small_model
 from bench.training.rank.equivalence import difference
@@ -47,9 +57,9 @@ def test_everything_holds_on_two_ranks(called_once, checkout):
 
 
 def test_every_mistake_of_the_ranks_is_noticed(launcher):
-    padded = Case("padding in place of drop_last", "equal", Training(examples="odd"), Training(examples="dropped"))
-    once = Case("padding counted once", "equal", Training(examples="odd"), Training(examples="odd"))
-    apart = Case("apart", "equal", Training(seeds=True, broadcast=False), None)
+    padded = PairTrial("padding in place of drop_last", "equal", Training(examples="odd"), Training(examples="dropped"))
+    once = PairTrial("padding counted once", "equal", Training(examples="odd"), Training(examples="odd"))
+    apart = PairTrial("apart", "equal", Training(seeds=True, broadcast=False), None)
     wrong = [replace(PLAIN, name=name, ranks=how) for name, how in MISTAKES.items()]
     normalised = Training(normalised=True)
     wrong += [replace(PLAIN, name="normalises its own share", ranks=normalised, alone=normalised)]
@@ -134,20 +144,20 @@ def test_a_folder_that_cannot_be_written_is_one_line(warm, monkeypatch):
     ],
 )
 def test_the_limit_of_each_verdict(must, dtype, apart, held):
-    found = Found(Case("one", must, dtype=dtype), apart, FALLING, FALLING)
+    found = TrialResult(PairTrial("one", must, dtype=dtype), apart, FALLING, FALLING)
     assert verdict(found)[0] is held
-    assert Proof(2, 12, (found,)).holds is (held is not False)
+    assert EquivalenceResult(2, 12, (found,)).holds is (held is not False)
 
 
 def test_ranks_must_hold_the_same_bits():
-    found = Found(Case("one", "equal", alone=None), 1e-16, FALLING)
+    found = TrialResult(PairTrial("one", "equal", alone=None), 1e-16, FALLING)
     assert verdict(found) == (False, "BROKEN")
 
 
 def test_what_is_not_tried_breaks_nothing_and_what_is_lost_does():
-    assert Proof(2, 12, (Found(PLAIN, missing="needs two GPUs", tried=False),)).holds
-    assert not Proof(2, 12, (Found(PLAIN, missing="the ranks ended before"),)).holds
-    assert not Proof(2, 12, (), "rank 1 was ended by SIGKILL").holds
+    assert EquivalenceResult(2, 12, (TrialResult(PLAIN, missing="needs two GPUs", tried=False),)).holds
+    assert not EquivalenceResult(2, 12, (TrialResult(PLAIN, missing="the ranks ended before"),)).holds
+    assert not EquivalenceResult(2, 12, (), "rank 1 was ended by SIGKILL").holds
 
 
 def test_a_loss_falls_or_not():
@@ -191,7 +201,7 @@ def test_names_are_distinct_and_controls_exist():
 
 
 def test_the_table_says_what_was_expected():
-    wrong = Found(Reading("r", 2, "x1 | x2"), read="x1 | x1")
-    proof = Proof(2, 4, (wrong, Found(PLAIN, missing="not tried: needs two GPUs", tried=False)))
+    wrong = TrialResult(SamplerTrial("r", 2, "x1 | x2"), read="x1 | x1")
+    proof = EquivalenceResult(2, 4, (wrong, TrialResult(PLAIN, missing="not tried: needs two GPUs", tried=False)))
     assert "`x1 | x1`, expected `x1 | x2`" in shown.readings(proof)
     assert "BROKEN" in shown.headline(proof) and "not tried: needs two GPUs" in shown.table(proof)

@@ -28,6 +28,7 @@ def test_an_old_configuration_is_planned(warm, name):
     shutil.copy(GOLDEN / name / "config.yaml", warm.folder / "old.yaml")
     done = warm("plan", "old.yaml")
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the old name is still read") == 3
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -36,6 +37,7 @@ def test_an_old_run_is_reported_and_compared_with_itself(kept, name):
     assert report.returncode == 0, report.stderr
     text = (kept.folder / "results" / f"20260101T000000Z-{name}" / "report.md").read_text()
     assert "damaged" not in text and "2 launches" in text
+    assert "recorded by an earlier version" in text
     compared = kept("compare", name, name, "--format", "json")
     assert compared.returncode == 0, compared.stderr
     assert '"broken": []' in compared.stdout and '"only_before": []' in compared.stdout

@@ -33,7 +33,7 @@ def test_sizes_are_multiplied_where_ours_count_all_shares():
         ("alltoall.txt", "all_to_all"),
         ("all_to_all.txt", "all_to_all"),
         ("gather.txt", "gather"),
-        ("sendrecv_2nodes.txt", "ring"),
+        ("sendrecv_2nodes.txt", "sendrecv_ring"),
         ("bcast.txt", "broadcast"),
         ("allreduce_allgather.txt", None),
         ("output.txt", None),

@@ -86,7 +86,7 @@ def test_pairs(read):
     assert (bandwidth.case.op, bandwidth.case.metric, bandwidth.case.depth) == ("send_recv", "pipelined", 64)
     assert bandwidth.aggregate.time_s == pytest.approx(1048576 / 10e9)
     both = read(pair("MPI Bi-Directional Bandwidth Test", "Bandwidth (MB/s)", "1048576   20000.00")).numbers[0]
-    assert both.case.op == "exchange" and both.aggregate.time_s == pytest.approx(2 * 1048576 / 20e9)
+    assert both.case.op == "sendrecv_pair" and both.aggregate.time_s == pytest.approx(2 * 1048576 / 20e9)
 
 
 def test_memory_of_a_gpu_is_not_mixed_up_with_that_of_a_host(read):

@@ -19,7 +19,7 @@ import pytest
 
 from bench.cli.launch_file import launch_file_for
 from bench.machine import libraries
-from bench.report.launch_files import Launcher
+from bench.report.launch_files import LauncherName
 from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import wait_for_samples
@@ -29,7 +29,7 @@ SWEEP = TINY.replace("[2]", "[1, 2]")
 SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
 # On a machine that other work keeps busy, loading torch four times takes a minute.
 PATIENCE_S = 240
-needs_links = pytest.mark.skipif(links.obstacle() is not None, reason=str(links.obstacle()))
+needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def file_for(cli, launcher: Launcher, text: str, nodes: int, each: int) -> str:
+def file_for(cli, launcher: LauncherName, text: str, nodes: int, each: int) -> str:
     """The file that `plan --launcher` prints, where all that it wants is at hand."""
     config = cli.config(text)
     file = launch_file_for(cli.folder / config, [], launcher, nodes, each)
@@ -97,7 +97,7 @@ def assert_measured(cli, launcher: str, sizes: set[int]) -> None:
 
 
 def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
-    file = file_for(cli, Launcher.TORCHRUN, TINY.replace("[2]", "[1, 3, 4, 5]"), nodes=2, each=2)
+    file = file_for(cli, LauncherName.TORCHRUN, TINY.replace("[2]", "[1, 3, 4, 5]"), nodes=2, each=2)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     nodes = [["sh", file, str(node), "127.0.0.1"] for node in range(2)]
     started = [subprocess.Popen(command, cwd=cli.folder, env=cli.environment, **pipes) for command in nodes]
@@ -118,7 +118,7 @@ def test_tasks_of_a_slurm_step(cli):
 
 @pytest.mark.skipif(libraries.mpirun() is None, reason="mpirun is not installed")
 def test_mpirun(cli):
-    file = file_for(cli, Launcher.MPIRUN, TINY, nodes=1, each=2)
+    file = file_for(cli, LauncherName.MPIRUN, TINY, nodes=1, each=2)
     (cli.folder / "hosts").write_text("# a comment\nlocalhost slots=2\n")
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     path = f"{libraries.mpirun().parent}{os.pathsep}{os.environ['PATH']}"
@@ -326,4 +326,4 @@ def test_deadlines_are_not_for_ranks_that_share_no_memory():
 
     machine = Machine("h", 2, 2**34, 2**25, 0, {}, ranks=2, ranks_a_host=1)
     planned = plan.expand(parse(TINY.encode(), "c", ["sync=deadline"]), machine, 1)
-    assert not planned.blocks and "memory that all ranks share" in planned.skips[0].reason
+    assert not planned.order and "memory that all ranks share" in planned.skips[0].reason

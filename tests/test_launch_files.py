@@ -11,23 +11,23 @@ import yaml
 from bench import config as configuration
 from bench.cli.launch_file import launch_file_for, wanted
 from bench.errors import BenchError
-from bench.report.launch_files import Launcher, Wanted, launch_file
+from bench.report.launch_files import JobSpec, LauncherName, launch_file
 from conftest import ROOT, TINY
 
 EXAMPLES = ROOT / "examples" / "launch"
 NAMES = {
-    Launcher.TORCHRUN: "torchrun.sh",
-    Launcher.SLURM: "slurm.sbatch",
-    Launcher.KUBERNETES: "kubernetes.yaml",
-    Launcher.RAY: "ray_train.py",
-    Launcher.MPIRUN: "mpirun.sh",
+    LauncherName.TORCHRUN: "torchrun.sh",
+    LauncherName.SLURM: "slurm.sbatch",
+    LauncherName.KUBERNETES: "kubernetes.yaml",
+    LauncherName.RAY: "ray_train.py",
+    LauncherName.MPIRUN: "mpirun.sh",
 }
 SETS = ["world_sizes=[2, 8, 16]"]
 NOTES = ("World sizes above 8 will be skipped", "2 of the 8 ranks will wait")
-WANTED = Wanted("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
+WANTED = JobSpec("Big run_2", "my configs/a'b.yaml", ("sizes=[1KiB]",), 4, 2, False, 8, 100.0)
 
 
-@pytest.mark.parametrize("launcher", Launcher)
+@pytest.mark.parametrize("launcher", LauncherName)
 def test_the_examples_are_what_plan_prints(launcher, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert (EXAMPLES / NAMES[launcher]).read_text() == launch_file_for(
@@ -42,26 +42,26 @@ def test_there_is_no_other_example():
 def test_the_verb_prints_the_file_and_nothing_else(cli):
     done = cli("plan", cli.config(), "--launcher", "slurm", "--nodes", "2")
     settings = configuration.parse(TINY.encode(), "tiny.yaml", default_name="tiny")
-    assert done.stdout == launch_file(Launcher.SLURM, wanted(settings, Path("tiny.yaml"), [], 2, None))
+    assert done.stdout == launch_file(LauncherName.SLURM, wanted(settings, Path("tiny.yaml"), [], 2, None))
     assert "--ntasks-per-node=1\n" in done.stdout  # two ranks on two hosts
     assert cli("plan", "tiny.yaml", "--launcher", "slurm", "--nodes", "0").returncode == 2
 
 
-@pytest.mark.parametrize("launcher", [Launcher.TORCHRUN, Launcher.SLURM, Launcher.MPIRUN])
+@pytest.mark.parametrize("launcher", [LauncherName.TORCHRUN, LauncherName.SLURM, LauncherName.MPIRUN])
 def test_shells_understand_them(launcher):
     for shell in ("sh", "bash"):
         subprocess.run([shell, "-n"], input=launch_file(launcher, WANTED), text=True, check=True)
 
 
 def test_the_command_survives_the_shell():
-    script = launch_file(Launcher.SLURM, WANTED).replace(".venv/bin/python", "printf '%s|'").replace("srun", ": &&")
+    script = launch_file(LauncherName.SLURM, WANTED).replace(".venv/bin/python", "printf '%s|'").replace("srun", ": &&")
     script = "\n".join(line.partition("--kill-on-bad-exit=0 ")[2] for line in script.splitlines())
     printed = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True).stdout
     assert printed == "run_bench.py|run|my configs/a'b.yaml|--set|sizes=[1KiB]|"
 
 
 def test_kubernetes_understands_it():
-    service, job = yaml.safe_load_all(launch_file(Launcher.KUBERNETES, WANTED))
+    service, job = yaml.safe_load_all(launch_file(LauncherName.KUBERNETES, WANTED))
     assert service["metadata"]["name"] == job["metadata"]["name"] == "collbench-big-run-2"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
     pod = job["spec"]["template"]["spec"]
@@ -77,18 +77,18 @@ def test_kubernetes_understands_it():
 
 
 def test_python_understands_it():
-    tree = ast.parse(launch_file(Launcher.RAY, WANTED))
+    tree = ast.parse(launch_file(LauncherName.RAY, WANTED))
     (arguments,) = (node.value for node in tree.body if isinstance(node, ast.Assign))
     assert ast.literal_eval(arguments) == WANTED.arguments
 
 
 @pytest.mark.parametrize(("largest", "words"), [(8, []), (16, [NOTES[0]]), (6, [NOTES[1]])])
 def test_ranks_that_do_not_meet_the_world_sizes_are_told(largest, words):
-    for launcher in Launcher:
+    for launcher in LauncherName:
         text = launch_file(launcher, replace(WANTED, largest=largest))
         assert [note for note in NOTES if note in text] == words
 
 
 def test_a_job_of_nobody_is_refused():
     with pytest.raises(BenchError):
-        launch_file_for(ROOT / "configs/nccl.yaml", [], Launcher.SLURM, 2, 0)
+        launch_file_for(ROOT / "configs/nccl.yaml", [], LauncherName.SLURM, 2, 0)

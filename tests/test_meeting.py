@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 
-from bench.launch.rendezvous import LOCK, PREFIX, Meeting, remove_abandoned
+from bench.launch.rendezvous import LOCK, PREFIX, RendezvousFolder, remove_abandoned
 
 
 @pytest.fixture
@@ -15,13 +15,13 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_it_is_gone_at_the_end(temporary):
-    with Meeting() as meeting:
+    with RendezvousFolder() as meeting:
         assert meeting.place().parent == meeting.folder
     assert not list(temporary.iterdir())
 
 
 def test_another_run_leaves_it_alone(temporary):
-    with Meeting() as meeting:
+    with RendezvousFolder() as meeting:
         remove_abandoned()
         assert meeting.folder.is_dir()
 
@@ -29,11 +29,11 @@ def test_another_run_leaves_it_alone(temporary):
 def test_what_a_killed_run_left_is_removed(temporary):
     child = os.fork()
     if child == 0:
-        Meeting().__enter__()
+        RendezvousFolder().__enter__()
         os._exit(9)
     os.waitpid(child, 0)
     assert len(list(temporary.iterdir())) == 1
-    with Meeting() as meeting:
+    with RendezvousFolder() as meeting:
         assert list(temporary.iterdir()) == [meeting.folder]
 
 

@@ -79,7 +79,7 @@ def test_one_rank_has_nobody_to_pair_with():
 def test_a_deadline_and_real_time_are_cases_of_their_own(warm):
     config = warm.config(BASE)
     settings = ["sync=deadline"]
-    if environment.realtime_obstacle() is None:
+    if environment.unsupported_realtime() is None:
         settings.append("scheduling=rr")
     for setting in settings:
         done = warm("run", config, "--no-plots", "--set", setting)
@@ -98,7 +98,7 @@ def test_real_time_that_is_not_permitted_is_a_skip_with_its_reason():
         **{f: getattr(machine, f) for f in machine.__dataclass_fields__} | {"realtime_missing": "no"}
     )
     plan = expand(config, forbidden, 1)
-    assert not plan.blocks and plan.skips[0].reason == "no"
+    assert not plan.order and plan.skips[0].reason == "no"
 
 
 def test_the_dispatch_floor_is_below_the_operation(warm):

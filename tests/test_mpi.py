@@ -14,7 +14,7 @@ import pytest
 from bench import plan as planning
 from bench.analyze.stats import summarize
 from bench.analyze.warnings import warnings_of
-from bench.backends import BACKENDS, lack
+from bench.backends import BACKENDS, unsupported_by_backend
 from bench.config import parse
 from bench.errors import MpirunError
 from bench.launch import mpirun
@@ -63,7 +63,7 @@ def _held(lock: Path) -> bool:
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
-    lacking = set(BACKENDS["mpi"].operations_lacking)
+    lacking = set(BACKENDS["mpi"].unsupported_operations)
     assert set(mpi_calls.CALLS) == set(torch_calls.CALLS) - lacking
     assert set(mpi_calls.OBJECT_CALLS) == set(torch_calls.OBJECT_CALLS) - lacking
 
@@ -78,7 +78,7 @@ WALKS = {
         [*SIMPLE, "placements=[usual, in, out]", "calls=[sync, async]"],
         [*SIMPLE, "roots=all"],
     ],
-    4: [[*SIMPLE, "groups=[contiguous:2, strided:2, contiguous:2:one]"]],
+    4: [[*SIMPLE, "groups=[contiguous:2, strided:2, contiguous:2:serial]"]],
 }
 
 
@@ -96,14 +96,16 @@ def test_every_operation_is_right(mpi, world_size):
 
 def test_what_mpi_lacks_is_said():
     case = Case("all_reduce", "mpi", 2, "float32", 4096)
-    assert lack(case) is None
-    assert "several buffers" in lack(replace(case, op="all_reduce_coalesced"))
-    assert lack(replace(case, dtype="bfloat16")) == "mpi copies bfloat16 and does not reduce it"
-    assert lack(replace(case, op="broadcast", dtype="float8_e5m2")) is None
-    assert "by polling" in lack(replace(case, scheduling="rr"))
-    assert lack(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31 - 1)) is None
-    assert "at most 2147483647 elements" in lack(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31))
-    assert lack(replace(case, size_bytes=2**32)) is None
+    assert unsupported_by_backend(case) is None
+    assert "several buffers" in unsupported_by_backend(replace(case, op="all_reduce_coalesced"))
+    assert unsupported_by_backend(replace(case, dtype="bfloat16")) == "mpi copies bfloat16 and does not reduce it"
+    assert unsupported_by_backend(replace(case, op="broadcast", dtype="float8_e5m2")) is None
+    assert "by polling" in unsupported_by_backend(replace(case, scheduling="rr"))
+    assert unsupported_by_backend(replace(case, op="broadcast", dtype="uint8", size_bytes=2**31 - 1)) is None
+    assert "at most 2147483647 elements" in unsupported_by_backend(
+        replace(case, op="broadcast", dtype="uint8", size_bytes=2**31)
+    )
+    assert unsupported_by_backend(replace(case, size_bytes=2**32)) is None
 
 
 # ── a run ────────────────────────────────────────────────────────────────────────────────────────

@@ -97,8 +97,10 @@ def test_one_table_for_each_operation_backend_world_size_and_metric():
 
 
 def test_whatever_else_differs_is_a_table_of_its_own_and_is_named():
-    plain = Case("ring", "nccl", 2, "float32", 4096)
-    other = Case("ring", "nccl", 2, "float32", 4096, settings="NCCL_ALGO=Ring", oversubscribed=True, buffers="hot")
+    plain = Case("sendrecv_ring", "nccl", 2, "float32", 4096)
+    other = Case(
+        "sendrecv_ring", "nccl", 2, "float32", 4096, settings="NCCL_ALGO=Ring", oversubscribed=True, buffers="hot"
+    )
     found = text(measured(plain, 10), measured(other, 10))
     assert found.count("# Collective test starting: sendrecv_perf") == 2
     assert "# Other than usual: buffers=hot, settings=NCCL_ALGO=Ring, oversubscribed=True" in found

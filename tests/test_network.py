@@ -6,12 +6,12 @@ import pytest
 
 from bench.errors import JobError
 from bench.launch import agent, coordinator
-from bench.launch.job import Place
+from bench.launch.job import JobRank
 from bench.machine import network
 
 
-def place(address: str, one_host: bool = False) -> Place:
-    return Place("srun", 0, 2, 0, address, (0,), "x", one_host)
+def place(address: str, one_host: bool = False) -> JobRank:
+    return JobRank("srun", 0, 2, 0, address, (0,), "x", one_host)
 
 
 def test_loopback_leads_over_the_loopback_interface():

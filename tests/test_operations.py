@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from bench.backends import BACKENDS
-from bench.cases import combinations, obstacle
+from bench.cases import combinations, unsupported
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.machine import environment
@@ -25,13 +25,13 @@ launches: 1
 """.encode()
 MACHINE = environment.machine()
 ANSWER_S = 120.0
-PAIRS = {"send_recv", "exchange", "pairwise"}
+PAIRS = {"send_recv", "sendrecv_pair", "pairwise"}
 
 
 def selected(*sets: str) -> tuple[list[Case], dict[str, str]]:
     """Cases that can be measured, and why the others cannot."""
     found = list(combinations(parse(EVERYTHING, "everything", sets), MACHINE))
-    reasons = {case.key: obstacle(case, MACHINE, 0) for case in found}
+    reasons = {case.key: unsupported(case, MACHINE, 0) for case in found}
     return [case for case in found if reasons[case.key] is None], {k: r for k, r in reasons.items() if r is not None}
 
 
@@ -93,7 +93,7 @@ VARIANTS = {
     "roots": ["roots=all"],
     "contiguous groups": ["groups=[contiguous:2]"],
     "strided groups": ["groups=[strided:2]"],
-    "one group at a time": ["groups=[contiguous:2:one, strided:2:one]"],
+    "one group at a time": ["groups=[contiguous:2:serial, strided:2:serial]"],
 }
 
 
@@ -120,14 +120,16 @@ def test_every_backend_says_why_it_cannot_or_can():
         assert all(reason for reason in skipped.values())
 
 
-@pytest.mark.parametrize(("op", "factor"), [("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1), ("ring", 1)])
+@pytest.mark.parametrize(
+    ("op", "factor"), [("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1), ("sendrecv_ring", 1)]
+)
 def test_bus_bandwidth_is_that_of_nccl_tests(op, factor):
     case = Case(op, "gloo", 4, "float32", 4000)
     assert busbw(case, 1e-6) == pytest.approx(4e9 * factor)
 
 
 def test_groups_count_only_their_own_ranks():
-    case = Case("all_reduce", "gloo", 8, "float32", 4000, groups="strided:2:one")
+    case = Case("all_reduce", "gloo", 8, "float32", 4000, groups="strided:2:serial")
     assert busbw(case, 1e-6) == pytest.approx(4e9)
     assert cycle(case) == 4
     assert busbw(Case("barrier", "gloo", 4, "bytes", 0), 1e-6) is None
@@ -135,13 +137,13 @@ def test_groups_count_only_their_own_ranks():
 
 def test_no_operation_needs_more_than_its_buffers():
     from bench.rank.collectives import BUILDERS
-    from bench.rank.subgroup import Team
+    from bench.rank.subgroup import Subgroup
 
     for op, ranks, size in itertools.product(BUILDERS, (2, 3, 4, 5), (240, 960)):
         for place in OPERATIONS[op].placements:
             case = Case(op, "gloo", ranks, "int8", size, placement=place)
             for rank, turn in itertools.product(range(ranks), range(cycle(case))):
-                exchange = BUILDERS[op](Team(rank, ranks, None), case, size, turn)
+                exchange = BUILDERS[op](Subgroup(rank, ranks, None), case, size, turn)
                 if exchange is None:
                     continue
                 spans = [exchange.sends, exchange.receives, *((b.start, b.start + b.length) for b in exchange.blocks)]

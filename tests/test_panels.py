@@ -123,6 +123,8 @@ def test_operations_are_laid_side_by_side_at_the_size_that_most_have():
     (figure,) = operations.operations(RUN, everything())
     text = words(figure)
     assert "at 1 MiB" in text and "barrier" in text and "isolated" in text and "pipelined" in text
-    assert operations.operations(RUN, analysis(Case("ring", "gloo", 2, "float32", size) for size in SIZES)) == []
-    many = analysis(Case("ring", "nccl", 2, "float32", 4096, settings=f"NCCL_NTHREADS={k}") for k in range(60))
+    assert (
+        operations.operations(RUN, analysis(Case("sendrecv_ring", "gloo", 2, "float32", size) for size in SIZES)) == []
+    )
+    many = analysis(Case("sendrecv_ring", "nccl", 2, "float32", 4096, settings=f"NCCL_NTHREADS={k}") for k in range(60))
     assert f"{60 - operations.MOST_ROWS} more rows: see the tables" in words(operations.operations(RUN, many)[0])

@@ -22,17 +22,17 @@ def test_every_combination_once_a_launch():
     assert len(plan.cases) == 2 * 2 * 2 * 2
     assert plan.total == 3 * len(plan.cases)
     for launch in (1, 2, 3):
-        keys = [case.key for block in plan.blocks if block.launch == launch for case in block.cases]
+        keys = [case.key for block in plan.order if block.number == launch for case in block.cases]
         assert sorted(keys) == sorted(case.key for case in plan.cases)
-    for block in plan.blocks:
+    for block in plan.order:
         assert {(case.backend, case.world_size) for case in block.cases} == {(block.backend, block.world_size)}
 
 
 def test_the_seed_fixes_the_order_and_each_launch_has_its_own():
     sets = ["sizes={from: 1KiB, to: 1MiB}", "world_sizes=[2]"]
     assert expand(sets) == expand(sets)
-    assert expand(sets, seed=2).blocks != expand(sets).blocks
-    first, second, *_ = expand(sets).blocks
+    assert expand(sets, seed=2).order != expand(sets).order
+    first, second, *_ = expand(sets).order
     assert first.cases != second.cases
 
 
@@ -72,10 +72,10 @@ def test_what_cannot_be_measured_is_skipped_with_its_reason(sets, machine, reaso
 
 def test_remaining_is_the_plan_minus_what_is_done():
     plan = expand()
-    done = {(case.key, block.launch) for block in plan.blocks[:2] for case in block.cases}
+    done = {(case.key, block.number) for block in plan.order[:2] for case in block.cases}
     rest = planning.remaining(plan, done)
-    assert rest == [*plan.blocks[2:]]
-    assert planning.remaining(plan, done | {(c.key, b.launch) for b in rest for c in b.cases}) == []
+    assert rest == [*plan.order[2:]]
+    assert planning.remaining(plan, done | {(c.key, b.number) for b in rest for c in b.cases}) == []
 
 
 def test_a_pool_outgrows_the_caches_and_large_messages_need_no_pool():
@@ -96,8 +96,8 @@ def test_the_estimate_grows_with_the_work():
 def test_variables_are_an_axis_with_processes_of_their_own():
     plan = expand(["env={GLOO_B: [x, y], GLOO_A: [1]}", "world_sizes=[2]", "launches=1"])
     assert {case.settings for case in plan.cases} == {"GLOO_A=1 GLOO_B=x", "GLOO_A=1 GLOO_B=y"}
-    assert len(plan.blocks) == 2
-    assert all(len({case.settings for case in block.cases}) == 1 for block in plan.blocks)
+    assert len(plan.order) == 2
+    assert all(len({case.settings for case in block.cases}) == 1 for block in plan.order)
 
 
 def test_what_an_operation_does_not_know_makes_no_further_cases():
@@ -120,7 +120,7 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
     ("sets", "reason"),
     [
         (["groups=[contiguous:3]"], "4 ranks cannot be divided into groups of 3"),
-        (["groups=[strided:2:one]", "metrics=[pipelined]"], "timed call by call"),
+        (["groups=[strided:2:serial]", "metrics=[pipelined]"], "timed call by call"),
         (["operations=[broadcast]", "roots=[9]"], "there is no rank 9 among 4"),
         (["operations=[ring]", "groups=[strided:1]"], "ring needs 2 ranks or more"),
         (["ctas=[4]"], "NCCL's"),

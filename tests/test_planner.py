@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from bench.errors import BenchError
 from bench.training import planner
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.planner import exposed
 from bench.training.presets import PRESETS, gradients
-from bench.training.ready_times import Profile, by_sizes, recorded
-from bench.training.records import Gradient, RankLine, Timeline
+from bench.training.ready_times import ReadyTimes, by_sizes, recorded
+from bench.training.records import Gradient, RankTimeline, Timeline
 
-LINK = Curve.of_link(2e-3, 1e9)
+LINK = AllReduceCost.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9
 # A machine that is busy is no fault of the planner.
 PATIENT = settings(deadline=None)
@@ -29,16 +29,16 @@ moments = st.floats(0, 0.1, allow_subnormal=False)
 @st.composite
 def profiles(draw, most=10):
     pairs = draw(st.lists(st.tuples(sizes, moments), min_size=1, max_size=most))
-    return Profile.of([size for size, _ in pairs], [ready for _, ready in pairs])
+    return ReadyTimes.of([size for size, _ in pairs], [ready for _, ready in pairs])
 
 
 @st.composite
 def curves(draw):
     """α–β links, and measured curves with as many kinks, jumps and slips as a real one."""
     if draw(st.booleans()):
-        return Curve.of_link(draw(st.floats(0, 0.01)), draw(st.floats(1e8, 1e11)))
+        return AllReduceCost.of_link(draw(st.floats(0, 0.01)), draw(st.floats(1e8, 1e11)))
     points = draw(st.dictionaries(sizes, st.floats(1e-6, 0.1), min_size=2, max_size=6))
-    return Curve.through(list(points), list(points.values()))
+    return AllReduceCost.through(list(points), list(points.values()))
 
 
 def all_plans(n: int):
@@ -51,50 +51,50 @@ def all_plans(n: int):
 # ── the best plan ────────────────────────────────────────────────────────────────────────────────
 @PATIENT
 @given(profiles(), curves())
-def test_the_optimal_plan_is_the_best_of_all_plans(profile, curve):
-    best = min(planner.finish(profile, plan, curve) for plan in all_plans(len(profile.nbytes)))
-    assert planner.finish(profile, planner.optimal(profile, curve), curve) == pytest.approx(best, abs=NANOSECOND)
+def test_the_optimal_plan_is_the_best_of_all_plans(ready_times, cost):
+    best = min(planner.finish(ready_times, plan, cost) for plan in all_plans(len(ready_times.nbytes)))
+    assert planner.finish(ready_times, planner.optimal(ready_times, cost), cost) == pytest.approx(best, abs=NANOSECOND)
 
 
 @PATIENT
 @given(profiles(most=30), curves())
-def test_no_uniform_cap_beats_it_and_it_beats_no_bound(profile, curve):
-    advice = planner.advise(profile, curve)
+def test_no_uniform_cap_beats_it_and_it_beats_no_bound(ready_times, cost):
+    advice = planner.advise(ready_times, cost)
     assert advice.bound_s <= advice.exposed_s + NANOSECOND
-    for cap in planner.useful_caps(profile):
+    for cap in planner.useful_caps(ready_times):
         for closes in ("after", "before"):
-            left = exposed(profile, planner.uniform(profile, cap, closes), curve)
+            left = exposed(ready_times, planner.uniform(ready_times, cap, closes), cost)
             assert advice.exposed_s <= left + NANOSECOND
             assert closes == "before" or advice.best_cap_exposed_s <= left + NANOSECOND
     assert advice.exposed_s <= advice.default_exposed_s + NANOSECOND
-    assert sum(advice.buckets) == profile.total
+    assert sum(advice.buckets) == ready_times.total
 
 
 @PATIENT
 @given(profiles(most=8), curves(), st.randoms(use_true_random=False))
-def test_no_plan_in_another_order_beats_the_bound(profile, curve, random):
+def test_no_plan_in_another_order_beats_the_bound(ready_times, cost, random):
     """Buckets of any gradients, sent in any order: each waits for the last of its own."""
-    numbers = list(range(len(profile.nbytes)))
+    numbers = list(range(len(ready_times.nbytes)))
     random.shuffle(numbers)
     cut = random.choice(list(all_plans(len(numbers))))
     free = -np.inf
     for start, end in pairwise((0, *cut)):
         held = numbers[start:end]
-        time = curve(np.array([sum(profile.nbytes[i] for i in held)], dtype=float))[0]
-        free = max(free, *(profile.ready_s[i] for i in held)) + time
-    assert planner.lower_bound(profile, curve) <= free - profile.ready_s[-1] + NANOSECOND
+        time = cost(np.array([sum(ready_times.nbytes[i] for i in held)], dtype=float))[0]
+        free = max(free, *(ready_times.ready_s[i] for i in held)) + time
+    assert planner.lower_bound(ready_times, cost) <= free - ready_times.ready_s[-1] + NANOSECOND
 
 
 def test_a_case_that_can_be_done_by_hand():
     """3 × 1 MB ready at 0, 10 and 11 ms on 2 ms + 1 GB/s: the first alone, the others together."""
-    profile = Profile.of([10**6] * 3, [0.011, 0.010, 0.0])
-    assert profile.order == (2, 1, 0)
-    plan = planner.optimal(profile, LINK)
-    assert planner.members(profile, plan) == ((2,), (1, 0))
-    assert planner.bucket_bytes(profile, plan) == (10**6, 2 * 10**6)
-    assert exposed(profile, plan, LINK) == pytest.approx(0.004)
-    assert exposed(profile, (1, 2, 3), LINK) == pytest.approx(0.005)
-    assert planner.lower_bound(profile, LINK) == pytest.approx(0.003)
+    ready_times = ReadyTimes.of([10**6] * 3, [0.011, 0.010, 0.0])
+    assert ready_times.order == (2, 1, 0)
+    plan = planner.optimal(ready_times, LINK)
+    assert planner.members(ready_times, plan) == ((2,), (1, 0))
+    assert planner.bucket_bytes(ready_times, plan) == (10**6, 2 * 10**6)
+    assert exposed(ready_times, plan, LINK) == pytest.approx(0.004)
+    assert exposed(ready_times, (1, 2, 3), LINK) == pytest.approx(0.005)
+    assert planner.lower_bound(ready_times, LINK) == pytest.approx(0.003)
 
 
 def test_the_largest_preset_is_planned_in_no_more_steps_than_it_has_pairs():
@@ -107,159 +107,159 @@ def test_the_largest_preset_is_planned_in_no_more_steps_than_it_has_pairs():
             looked_up += len(nbytes)
             return LINK(nbytes)
 
-    profile = Profile.of_shape(by_sizes(PRESETS["xl-2026"], 1.5, 2))
-    assert len(profile.nbytes) == 291
-    plan = planner.optimal(profile, Counting())
+    ready_times = ReadyTimes.of_shape(by_sizes(PRESETS["xl-2026"], 1.5, 2))
+    assert len(ready_times.nbytes) == 291
+    plan = planner.optimal(ready_times, Counting())
     assert looked_up <= 291 * 292
-    assert exposed(profile, plan, LINK) < exposed(profile, planner.torch_default(profile), LINK)
+    assert exposed(ready_times, plan, LINK) < exposed(ready_times, planner.torch_default(ready_times), LINK)
 
 
 # ── uniform caps and torch ───────────────────────────────────────────────────────────────────────
 @PATIENT
 @given(profiles(most=20), st.lists(st.integers(1, 10**8), min_size=1, max_size=8), curves())
-def test_caps_tried_at_once_are_caps_tried_one_by_one(profile, caps, curve):
-    alone = [exposed(profile, planner.uniform(profile, cap), curve) for cap in caps]
-    assert planner.uniform_exposures(profile, curve, caps) == pytest.approx(alone, abs=NANOSECOND)
+def test_caps_tried_at_once_are_caps_tried_one_by_one(ready_times, caps, cost):
+    alone = [exposed(ready_times, planner.uniform(ready_times, cap), cost) for cap in caps]
+    assert planner.uniform_exposures(ready_times, cost, caps) == pytest.approx(alone, abs=NANOSECOND)
 
 
 @PATIENT
 @given(profiles(most=12), st.integers(1, 5 * 10**8))
-def test_any_cap_does_what_the_next_larger_useful_cap_does(profile, cap):
-    larger = [useful for useful in planner.useful_caps(profile) if useful >= cap]
+def test_any_cap_does_what_the_next_larger_useful_cap_does(ready_times, cap):
+    larger = [useful for useful in planner.useful_caps(ready_times) if useful >= cap]
     if larger:
-        assert planner.uniform(profile, cap) == planner.uniform(profile, larger[0])
+        assert planner.uniform(ready_times, cap) == planner.uniform(ready_times, larger[0])
     else:
-        assert planner.uniform(profile, cap) == (len(profile.nbytes),)
+        assert planner.uniform(ready_times, cap) == (len(ready_times.nbytes),)
 
 
 @PATIENT
 @given(profiles(most=20), curves())
-def test_a_plan_given_as_a_list_of_caps_is_that_plan(profile, curve):
-    plan = planner.optimal(profile, curve)
-    assert planner.realised(profile, planner.bucket_bytes(profile, plan)) == plan
+def test_a_plan_given_as_a_list_of_caps_is_that_plan(ready_times, cost):
+    plan = planner.optimal(ready_times, cost)
+    assert planner.realised(ready_times, planner.bucket_bytes(ready_times, plan)) == plan
 
 
 @PATIENT
 @given(profiles(most=20), st.lists(st.integers(1, 10**8), min_size=1, max_size=4))
-def test_caps_make_the_buckets_that_torch_makes(profile, caps):
-    tensors = [torch.empty(size, dtype=torch.uint8, device="meta") for size in profile.nbytes]
+def test_caps_make_the_buckets_that_torch_makes(ready_times, caps):
+    tensors = [torch.empty(size, dtype=torch.uint8, device="meta") for size in ready_times.nbytes]
     numbers = list(range(len(tensors)))
     buckets, _ = dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(tensors), numbers)
-    plan = planner.realised(profile, caps)
+    plan = planner.realised(ready_times, caps)
     assert buckets == [numbers[start:end] for start, end in pairwise((0, *plan))]
 
 
 @PATIENT
 @given(profiles(most=20), curves(), st.integers(1, 10**8))
-def test_caps_in_mib_make_the_same_plan_again(profile, curve, cap):
+def test_caps_in_mib_make_the_same_plan_again(ready_times, cost, cap):
     """As torch takes them: int(cap * 2**20)."""
-    plan = planner.optimal(profile, curve)
-    caps = [int(mib * 2**20) for mib in planner.caps_mib(profile, plan)]
-    assert planner.realised(profile, caps) == plan
-    again = int(planner.cap_mib(profile, cap) * 2**20)
-    assert planner.uniform(profile, again) == planner.uniform(profile, cap)
+    plan = planner.optimal(ready_times, cost)
+    caps = [int(mib * 2**20) for mib in planner.caps_mib(ready_times, plan)]
+    assert planner.realised(ready_times, caps) == plan
+    again = int(planner.cap_mib(ready_times, cap) * 2**20)
+    assert planner.uniform(ready_times, again) == planner.uniform(ready_times, cap)
 
 
 def test_caps_have_no_more_decimals_than_they_need():
-    profile = Profile.of([2**20, 4 * 2**20, 2**10, 2**20 + 1], [0.1, 0.2, 0.3, 0.4])
-    assert planner.caps_mib(profile, (1, 3, 4)) == (1.0, 4.0009, 1.0)
-    assert planner.cap_mib(profile, 3 * 2**20) == 3.0
+    ready_times = ReadyTimes.of([2**20, 4 * 2**20, 2**10, 2**20 + 1], [0.1, 0.2, 0.3, 0.4])
+    assert planner.caps_mib(ready_times, (1, 3, 4)) == (1.0, 4.0009, 1.0)
+    assert planner.cap_mib(ready_times, 3 * 2**20) == 3.0
 
 
 def test_torch_default_has_a_small_first_bucket_and_an_explicit_25_has_none():
     mib = 2**20
-    profile = Profile.of([mib] * 60, [float(60 - i) for i in range(60)])
-    assert planner.bucket_bytes(profile, planner.torch_default(profile)) == (mib, 25 * mib, 25 * mib, 9 * mib)
-    assert planner.bucket_bytes(profile, planner.explicit_25(profile)) == (25 * mib, 25 * mib, 10 * mib)
+    ready_times = ReadyTimes.of([mib] * 60, [float(60 - i) for i in range(60)])
+    assert planner.bucket_bytes(ready_times, planner.torch_default(ready_times)) == (mib, 25 * mib, 25 * mib, 9 * mib)
+    assert planner.bucket_bytes(ready_times, planner.explicit_25(ready_times)) == (25 * mib, 25 * mib, 10 * mib)
 
 
 def test_a_cap_that_closes_before_is_never_exceeded_by_two():
-    profile = Profile.of([3, 3, 3, 9, 3], [0.5, 0.4, 0.3, 0.2, 0.1])
-    assert planner.bucket_bytes(profile, planner.uniform(profile, 7, "before")) == (3, 9, 6, 3)
-    assert planner.bucket_bytes(profile, planner.uniform(profile, 7)) == (12, 9)
+    ready_times = ReadyTimes.of([3, 3, 3, 9, 3], [0.5, 0.4, 0.3, 0.2, 0.1])
+    assert planner.bucket_bytes(ready_times, planner.uniform(ready_times, 7, "before")) == (3, 9, 6, 3)
+    assert planner.bucket_bytes(ready_times, planner.uniform(ready_times, 7)) == (12, 9)
 
 
 def test_thousands_of_caps_are_thinned_out_evenly():
-    profile = Profile.of([2**k for k in range(20)], [float(k) for k in range(20)])
-    every, some = planner.useful_caps(profile), planner.useful_caps(profile, 50)
+    ready_times = ReadyTimes.of([2**k for k in range(20)], [float(k) for k in range(20)])
+    every, some = planner.useful_caps(ready_times), planner.useful_caps(ready_times, 50)
     assert len(every) == 20 * 21 / 2 and len(some) == 50
     assert set(some) < set(every) and {some[0], some[-1]} == {every[0], every[-1]}
 
 
 def test_the_textbook_cap_ignores_ready_times():
-    profile = Profile.of([10**6] * 16, [0.0] * 16)
-    assert planner.textbook_cap(profile, LINK) == round((16e6 * 2e-3 * 1e9) ** 0.5)
+    ready_times = ReadyTimes.of([10**6] * 16, [0.0] * 16)
+    assert planner.textbook_cap(ready_times, LINK) == round((16e6 * 2e-3 * 1e9) ** 0.5)
 
 
 # ── the link ─────────────────────────────────────────────────────────────────────────────────────
 @PATIENT
 @given(curves())
-def test_a_curve_never_falls_and_lies_above_its_floors(curve):
-    sizes = np.unique(np.concatenate([np.linspace(0, 1e8, 300), curve.sizes]))
-    times = curve(sizes)
+def test_a_curve_never_falls_and_lies_above_its_floors(cost):
+    sizes = np.unique(np.concatenate([np.linspace(0, 1e8, 300), cost.sizes]))
+    times = cost(sizes)
     assert np.all(np.diff(times) >= 0)
-    for alpha, beta in curve.floors():
+    for alpha, beta in cost.floors():
         assert alpha >= 0 and np.all(alpha + beta * sizes <= times * (1 + 1e-9) + 1e-12)
 
 
 def test_a_measured_curve_goes_through_its_points_and_on():
-    curve = Curve.through([4000, 1000, 2000], [5e-3, 2e-3, 3e-3])
-    assert curve(np.array([0.0, 1000, 1500, 4000, 5000])) == pytest.approx([1e-3, 2e-3, 2.5e-3, 5e-3, 6e-3])
+    cost = AllReduceCost.through([4000, 1000, 2000], [5e-3, 2e-3, 3e-3])
+    assert cost(np.array([0.0, 1000, 1500, 4000, 5000])) == pytest.approx([1e-3, 2e-3, 2.5e-3, 5e-3, 6e-3])
 
 
 def test_what_falls_is_levelled():
-    curve = Curve.through([1000, 2000, 4000], [1e-3, 4e-3, 1e-3])
-    assert curve(np.array([1000.0, 2000, 4000])) == pytest.approx([1e-3, 2e-3, 2e-3])
-    assert curve(np.array([8000.0]))[0] > 2e-3  # a level line says nothing of the rate beyond
+    cost = AllReduceCost.through([1000, 2000, 4000], [1e-3, 4e-3, 1e-3])
+    assert cost(np.array([1000.0, 2000, 4000])) == pytest.approx([1e-3, 2e-3, 2e-3])
+    assert cost(np.array([8000.0]))[0] > 2e-3  # a level line says nothing of the rate beyond
 
 
 def test_two_sizes_at_least():
     with pytest.raises(BenchError, match="two sizes"):
-        Curve.through([1000], [1.0])
+        AllReduceCost.through([1000], [1.0])
 
 
 def test_a_link_that_is_off_is_planned_anew():
-    profile = Profile.of_shape(by_sizes(PRESETS["tiny"], 0.06))
-    plan = planner.optimal(profile, LINK)
-    found = {(d.latency, d.rate): d for d in planner.sensitivity(profile, plan, LINK)}
+    ready_times = ReadyTimes.of_shape(by_sizes(PRESETS["tiny"], 0.06))
+    plan = planner.optimal(ready_times, LINK)
+    found = {(d.latency, d.rate): d for d in planner.sensitivity(ready_times, plan, LINK)}
     assert len(found) == 9
-    assert found[1.0, 1.0].exposed_s == pytest.approx(exposed(profile, plan, LINK))
-    slow = Curve.of_link(2.4e-3, 0.8e9)
-    assert found[1.2, 0.8].exposed_s == pytest.approx(exposed(profile, plan, slow))
-    assert found[1.2, 0.8].optimal_s == pytest.approx(exposed(profile, planner.optimal(profile, slow), slow))
+    assert found[1.0, 1.0].exposed_s == pytest.approx(exposed(ready_times, plan, LINK))
+    slow = AllReduceCost.of_link(2.4e-3, 0.8e9)
+    assert found[1.2, 0.8].exposed_s == pytest.approx(exposed(ready_times, plan, slow))
+    assert found[1.2, 0.8].optimal_s == pytest.approx(exposed(ready_times, planner.optimal(ready_times, slow), slow))
     assert found[1.2, 0.8].optimal_s < found[1.2, 0.8].exposed_s
 
 
 # ── ready times ──────────────────────────────────────────────────────────────────────────────────
 def test_readiness_may_differ_from_registration():
-    profile = Profile.of([10, 20, 0, 40], [0.3, 0.1, 0.0, 0.3])
-    assert profile == Profile((20, 40, 10), (0.1, 0.3, 0.3), (1, 3, 0))
+    ready_times = ReadyTimes.of([10, 20, 0, 40], [0.3, 0.1, 0.0, 0.3])
+    assert ready_times == ReadyTimes((20, 40, 10), (0.1, 0.3, 0.3), (1, 3, 0))
 
 
 @pytest.mark.parametrize("times", [[], [float("nan")]])
 def test_a_profile_needs_times(times):
     with pytest.raises(BenchError):
-        Profile.of([4] * len(times), times)
+        ReadyTimes.of([4] * len(times), times)
 
 
 def test_by_sizes_is_backward_by_flops():
     preset = PRESETS["nano"]
-    profile = Profile.of_shape(by_sizes(preset, 0.060))
-    assert profile.order == tuple(reversed(range(len(gradients(preset)))))
+    ready_times = ReadyTimes.of_shape(by_sizes(preset, 0.060))
+    assert ready_times.order == tuple(reversed(range(len(gradients(preset)))))
     head, last = 512 * 64, 2 * (4 * 64 * 64 + 3 * 64 * 172)
-    assert profile.ready_s[0] == pytest.approx(0.060 * head / (head + last))
-    assert profile.ready_s[-1] == profile.ready_s[-3] == pytest.approx(0.060)
-    assert profile.total == sum(gradient.nbytes for gradient in gradients(preset))
-    assert Profile.of_shape(by_sizes(preset, 0.060, 2)).total == profile.total / 2
+    assert ready_times.ready_s[0] == pytest.approx(0.060 * head / (head + last))
+    assert ready_times.ready_s[-1] == ready_times.ready_s[-3] == pytest.approx(0.060)
+    assert ready_times.total == sum(gradient.nbytes for gradient in gradients(preset))
+    assert ReadyTimes.of_shape(by_sizes(preset, 0.060, 2)).total == ready_times.total / 2
 
 
 def test_a_timeline_gives_the_median_over_ranks():
     two = tuple(Gradient(name, 4, 16) for name in ("first", "second"))
     ranks = tuple(
-        RankLine(rank, 0.0, 0.1, 0.5, 0.6, 0.7, ready, ())
+        RankTimeline(rank, 0.0, 0.1, 0.5, 0.6, 0.7, ready, ())
         for rank, ready in enumerate([(0.5, 0.2), (0.4, 0.3), (0.9, 0.1)])
     )
     shape = recorded(Timeline("s", 1, "ddp", two, ranks))
-    assert Profile.of_shape(shape) == Profile((16, 16), (0.2, 0.5), (1, 0))
+    assert ReadyTimes.of_shape(shape) == ReadyTimes((16, 16), (0.2, 0.5), (1, 0))
     with pytest.raises(BenchError, match="no time"):
         recorded(Timeline("s", 1, "ddp", two, ()))

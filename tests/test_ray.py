@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from bench.report.launch_files import Launcher
+from bench.report.launch_files import LauncherName
 from conftest import ROOT, TINY
 from test_joined import assert_measured, file_for
 
@@ -18,7 +18,7 @@ needs_ray = pytest.mark.skipif(
 
 @needs_ray
 def test_the_file_for_ray_runs_on_two_workers(cli):
-    file = file_for(cli, Launcher.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
+    file = file_for(cli, LauncherName.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
     with tempfile.TemporaryDirectory(prefix="r-") as place:  # short: a socket's path has a limit
         environment = cli.environment | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
         command = [sys.executable, file]

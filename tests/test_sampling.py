@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.rank.sampling import Agreed, decide, sample
+from bench.rank.sampling import AgreedTimings, decide, sample
 from bench.records import Sampling
 from conftest import timings
 
@@ -14,11 +14,11 @@ class FakeRanks:
     def __init__(self, draw, overhead=1.2):
         self.draw, self.overhead, self.counts = draw, overhead, []
 
-    def __call__(self, count: int) -> Agreed:
+    def __call__(self, count: int) -> AgreedTimings:
         self.counts.append(count)
         duration = np.array([self.draw() for _ in range(count)])
         both = np.stack([duration * 0.9, duration], axis=1)
-        return Agreed(timings(both * 1e9), float(duration.sum() * self.overhead))
+        return AgreedTimings(timings(both * 1e9), float(duration.sum() * self.overhead))
 
 
 def settings(**changes) -> Sampling:
@@ -100,7 +100,7 @@ def test_the_rule_looks_at_the_slowest_rank():
 
     def block(count):
         slow = np.array([draw() for _ in range(count)])
-        return Agreed(timings(np.stack([np.full(count, 1e-5), slow], axis=1) * 1e9), float(slow.sum()))
+        return AgreedTimings(timings(np.stack([np.full(count, 1e-5), slow], axis=1) * 1e9), float(slow.sum()))
 
     got = sample(settings(seconds_per_case=0.2), block)
     assert len(got.timed.duration_ns) > 20  # the steady rank alone would have stopped it at once

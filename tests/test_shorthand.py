@@ -6,7 +6,7 @@ from bench import nccl_tests_names
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.errors import ConfigError
-from bench.nccl_tests_flags import FLAGS, Asked, translate
+from bench.nccl_tests_flags import FLAGS, NcclTestsFlags, translate
 from bench.operations import OPERATIONS
 
 NO_NCCL = {"nccl": "no GPU"}
@@ -27,7 +27,7 @@ VALUES = {
 
 
 def yaml(flags=None, missing=NO_NCCL, **more) -> str:
-    return translate(Asked(flags or {}, **more), missing)
+    return translate(NcclTestsFlags(flags or {}, **more), missing)
 
 
 def config(flags=None, missing=NO_NCCL, **more):
@@ -119,7 +119,7 @@ def test_meanings(flags, settings):
 
 
 def test_ranks_are_those_of_all_processes_of_a_job():
-    text = translate(Asked({"g": "2"}), NO_NCCL, processes=8)
+    text = translate(NcclTestsFlags({"g": "2"}), NO_NCCL, processes=8)
     assert parse(text.encode(), "the flags").world_sizes == [16]
 
 

@@ -24,26 +24,26 @@ MACHINE = environment.machine()
 
 def rehearsed(world_size: int, *sets: str, ranks=None, config=EVERYTHING):
     plan = planning.on_paper(parse(config, "everything", sets), MACHINE, world_size, 1)
-    return dry_run.rehearse(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}))
+    return dry_run.dry_run(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}))
 
 
-def misfits(found) -> list[str]:
-    return [text for one in found.rehearsals for text in one.misfits]
+def mismatches(found) -> list[str]:
+    return [text for one in found.kinds for text in one.mismatches]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5, 64])
 def test_every_operation_fits_the_table(world_size):
     found = rehearsed(world_size)
-    assert not misfits(found)
+    assert not mismatches(found)
     fewest = {name for name, operation in OPERATIONS.items() if operation.fewest_ranks <= world_size}
-    assert {one.case.op for one in found.rehearsals} == fewest
+    assert {one.case.op for one in found.kinds} == fewest
     assert {skip.case.op for skip in found.skips} >= set(OPERATIONS) - fewest
 
 
 def test_no_memory_is_taken_for_what_a_rank_would_hold():
     before = rehearsed(2, "operations=[all_reduce]", "sizes=[4KiB]").peak_rss_bytes
     found = rehearsed(4, "operations=[all_to_all]", "sizes=[1GiB]")
-    (one,) = found.rehearsals
+    (one,) = found.kinds
     assert one.buffer_bytes == 2 * 2**30
     assert found.peak_rss_bytes - before < 2**28
 
@@ -53,7 +53,7 @@ def test_no_memory_is_taken_for_what_a_rank_would_hold():
     [
         ["placements=[usual, in, out]", "calls=[sync, async]"],
         ["roots=[0, 3, 15]"],
-        ["groups=['contiguous:4', 'strided:4', 'contiguous:4:one', 'strided:2:one']"],
+        ["groups=['contiguous:4', 'strided:4', 'contiguous:4:serial', 'strided:2:serial']"],
         ["dtypes=[float64, bfloat16, bool, complex64, int8]", "reduce_ops=[sum, avg, product, max]"],
         ["metrics=[isolated, pipelined]", "buffers=flush"],
         ["backends=[nccl]", "metrics=[isolated, graph]", "dtypes=[float8_e5m2, float32]"],
@@ -62,19 +62,19 @@ def test_no_memory_is_taken_for_what_a_rank_would_hold():
 )
 def test_variants_fit_too(variant):
     found = rehearsed(16, "sizes=[4KiB]", *variant, ranks=[7])
-    assert found.rehearsals and not misfits(found)
+    assert found.kinds and not mismatches(found)
 
 
 def _wrong(table, op, **changes):
     """The entry of a table with its exchange changed."""
     right = table[op]
-    return lambda team, case, length, turn: dataclasses.replace(right(team, case, length, turn), **changes)
+    return lambda subgroup, case, length, turn: dataclasses.replace(right(subgroup, case, length, turn), **changes)
 
 
 MISTAKES = {
     "too little is sent": (collectives.BUILDERS, "all_reduce", {"sends": (0, 8), "receives": (0, 8)}, "sends"),
     "too much is received": (collectives.BUILDERS, "all_gather", {"receives": (0, 1024)}, "planned"),
-    "to the wrong rank": (collectives.BUILDERS, "ring", {"to": 0}, "names rank 0, not 3"),
+    "to the wrong rank": (collectives.BUILDERS, "sendrecv_ring", {"to": 0}, "names rank 0, not 3"),
     "parts that do not add up": (collectives.BUILDERS, "all_to_all_uneven", {"sent": (0,) * 4}, "parts"),
 }
 
@@ -83,7 +83,7 @@ MISTAKES = {
 def test_a_wrong_builder_is_seen(mistake, monkeypatch):
     table, op, changes, said = MISTAKES[mistake]
     monkeypatch.setitem(table, op, _wrong(table, op, **changes))
-    (problem,) = misfits(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
+    (problem,) = mismatches(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
     assert said in problem and "rank 2" in problem
 
 
@@ -97,23 +97,23 @@ def test_a_wrong_builder_is_seen(mistake, monkeypatch):
 )
 def test_a_wrong_call_is_seen(op, other, said, monkeypatch):
     monkeypatch.setitem(torch_calls.CALLS, op, torch_calls.CALLS[other])
-    (problem,) = misfits(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
+    (problem,) = mismatches(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
     assert said in problem
 
 
 def test_a_wrong_group_is_seen(monkeypatch):
     right = torch_calls.CALLS["all_reduce"]
-    spot = lambda s: s._replace(team=dataclasses.replace(s.team, handle=None))  # noqa: E731
-    monkeypatch.setitem(torch_calls.CALLS, "all_reduce", lambda s: right(spot(s)))
+    arguments = lambda s: s._replace(subgroup=dataclasses.replace(s.subgroup, handle=None))  # noqa: E731
+    monkeypatch.setitem(torch_calls.CALLS, "all_reduce", lambda s: right(arguments(s)))
     sets = ["operations=[all_reduce]", "sizes=[4KiB]", "groups=['strided:2']"]
-    (problem,) = misfits(rehearsed(4, *sets, ranks=[2]))
+    (problem,) = mismatches(rehearsed(4, *sets, ranks=[2]))
     assert "a group of 4 ranks, not of 2" in problem
 
 
 def test_a_wrong_call_on_objects_is_seen(monkeypatch):
     right = torch_calls.OBJECT_CALLS["scatter_object"]
     monkeypatch.setitem(torch_calls.OBJECT_CALLS, "scatter_object", lambda t, c, own, into: right(t, c, own[1:], into))
-    (problem,) = misfits(rehearsed(4, "operations=[scatter_object]", "sizes=[4KiB]", ranks=[0]))
+    (problem,) = mismatches(rehearsed(4, "operations=[scatter_object]", "sizes=[4KiB]", ranks=[0]))
     assert "sends 3 × 1 KiB, not 4 × 1 KiB" in problem
 
 
@@ -123,11 +123,11 @@ def test_a_rank_holds_no_object_of_a_broadcast_but_the_roots():
 
 
 def test_what_torch_objects_to_is_a_misfit(monkeypatch):
-    def broken(team, case, length, turn):
+    def broken(subgroup, case, length, turn):
         raise ValueError("no such rank")
 
     monkeypatch.setitem(collectives.BUILDERS, "broadcast", broken)
-    (problem,) = misfits(rehearsed(4, "operations=[broadcast]", "sizes=[4KiB]", ranks=[0]))
+    (problem,) = mismatches(rehearsed(4, "operations=[broadcast]", "sizes=[4KiB]", ranks=[0]))
     assert "ValueError: no such rank" in problem
 
 

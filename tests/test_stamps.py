@@ -26,7 +26,7 @@ def test_all_ranks_together_leave_no_more_than_the_bound(n):
 
 def test_each_round_and_each_group_has_enough_for_an_interval():
     assert stamps.most_iterations(replace(CASE, op="pairwise", world_size=1024)) == 6 * 1023
-    assert stamps.most_iterations(replace(CASE, world_size=65536, groups="strided:2:one")) == 6 * 32768
+    assert stamps.most_iterations(replace(CASE, world_size=65536, groups="strided:2:serial")) == 6 * 32768
 
 
 @pytest.mark.parametrize("asked", [{"iterations": 500}, {"max_iterations": 500, "seconds_per_case": 1e9}])

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from bench import encoding, store
 from bench.encoding import CODEC
 from bench.errors import StoreError
-from bench.records import Block, Case, Failure, Fault, Plan, Samples, Skip, Timings
+from bench.records import Case, Failure, Fault, Launch, Plan, Samples, Skip, Timings
 from conftest import SAMPLING, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 PLAN = Plan(
-    "t", (Block("gloo", 2, 1, (CASE,)), Block("gloo", 2, 2, (CASE,))), (Skip(CASE, "too big"),), 2, 5, SAMPLING,
+    "t", (Launch("gloo", 2, 1, (CASE,)), Launch("gloo", 2, 2, (CASE,))), (Skip(CASE, "too big"),), 2, 5, SAMPLING,
     60.0, 64, (Fault("kill", 1),),
 )  # fmt: skip
 

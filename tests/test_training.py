@@ -8,7 +8,7 @@ from bench import store
 from bench.training.analyze.analysis import analyze
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.presets import Preset, parameters
-from bench.training.records import Alone, Checked, Round, Timeline
+from bench.training.records import CommunicationOnly, Round, StrategyChecks, Timeline
 from conftest import CommandLine
 from users_model import WIDTH
 
@@ -35,30 +35,30 @@ def failures(run):
     return {
         fact.strategy: {check.invariant for check in fact.failed}
         for fact in run.facts
-        if isinstance(fact, Checked) and fact.failed
+        if isinstance(fact, StrategyChecks) and fact.failed
     }
 
 
 ALL = """naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: [64KiB, 256KiB]}},
-{overlap_bucket: {cap: 64KiB, closes: before}}, {ddp: {cap: 64KiB}}, {ddp: {options: [noop]}}, {ddp: {options: [fp16]}},
-zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {import: "broken_syncs:Right"}"""
+{overlap_bucket: {cap: 64KiB, bucket_boundary: before}}, {ddp: {cap: 64KiB}}, {ddp: {options: [noop]}}, {ddp: {options:
+[fp16]}}, zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {import: "broken_syncs:Right"}"""
 
 
 def test_every_strategy_is_checked_and_measured(warm):
     done, run = measured(warm, ALL)
     assert done.returncode == 0 and failures(run) == {}
-    outcomes = {one.label: one for one in analyze(run).comparisons[0].outcomes}
-    assert all(one.step is not None for one in outcomes.values())
-    checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, Checked)}
+    results = {one.label: one for one in analyze(run).scenarios[0].results}
+    assert all(one.step is not None for one in results.values())
+    checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, StrategyChecks)}
     assert {"I1", "I2", "I3", "I5", "I6", "I7", "I9"} <= checked["overlap_bucket 64 KiB"]
     assert "I4" in checked["none"] and "I4" in checked["ddp noop"]
     assert "I12" in checked["zero1"] and "I12" in checked["fsdp2"] and checked[None] == {"I10", "I11"}
-    calls = {f.strategy: f.calls for f in run.facts if isinstance(f, Checked)}
+    calls = {f.strategy: f.calls for f in run.facts if isinstance(f, StrategyChecks)}
     assert len(calls["naive"]) == 21 and len(calls["flat"]) == 1 and calls["none"] == ()
     assert sum(calls["overlap_bucket 64 KiB"]) == sum(calls["naive"]) == sum(calls["ddp 64 KiB"])
-    assert {f.strategy for f in run.facts if isinstance(f, Alone)} >= {"naive", "flat", "ddp 64 KiB"}
+    assert {f.strategy for f in run.facts if isinstance(f, CommunicationOnly)} >= {"naive", "flat", "ddp 64 KiB"}
     line = next(f for f in run.facts if isinstance(f, Timeline) and f.strategy == "overlap_param").ranks[0]
-    assert all(one.launched_s >= one.ready_s and one.done_s >= one.launched_s for one in line.flights)
+    assert all(one.launched_s >= one.ready_s and one.done_s >= one.launched_s for one in line.calls)
     assert json.loads((run.path / "trace.json").read_text())["traceEvents"]
 
 
@@ -85,8 +85,8 @@ def test_a_wrong_synchroniser_is_refused_a_number(refused, name):
     assert done.returncode == 1 and "failed: " in done.stderr
     assert WRONG[name] <= failures(run)[f"broken_syncs:{name}"]
     rounds = [fact for fact in run.facts if isinstance(fact, Round)]
-    assert rounds and all({s.strategy for s in one.stretches} >= {"none", "flat"} for one in rounds)
-    assert not any(s.strategy.startswith("broken") for one in rounds for s in one.stretches)
+    assert rounds and all({s.strategy for s in one.blocks} >= {"none", "flat"} for one in rounds)
+    assert not any(s.strategy.startswith("broken") for one in rounds for s in one.blocks)
 
 
 def test_a_plan_must_fit_the_model(refused):
@@ -101,10 +101,10 @@ def test_what_is_right_is_not_refused_beside_what_is_wrong(refused):
 def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
     done, run = measured(warm, "flat, overlap_param, ddp", "links: [10ms + 1GB/s]\n")
     assert done.returncode == 0
-    outcomes = {one.label: one for one in analyze(run).comparisons[0].outcomes}
-    assert 0.0106 < outcomes["flat"].alone_s < 21 * 0.01 < outcomes["overlap_param"].alone_s
-    assert outcomes["flat"].split.tail_s > 0.009
-    checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, Checked)}
+    results = {one.label: one for one in analyze(run).scenarios[0].results}
+    assert 0.0106 < results["flat"].communication_only_s < 21 * 0.01 < results["overlap_param"].communication_only_s
+    assert results["flat"].split.tail_s > 0.009
+    checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, StrategyChecks)}
     assert {"I2", "I5", "I6", "I7"} <= checked["flat"] and "I1" not in checked["flat"]
 
 
@@ -126,20 +126,20 @@ def test_a_users_model_is_measured_like_a_preset(warm):
     done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = store.read(warm.runs()[0], TRAINING_CODEC)
-    outcomes = {one.label: one for one in analyze(run).comparisons[0].outcomes}
-    assert all(one.step is not None for one in outcomes.values())
+    results = {one.label: one for one in analyze(run).scenarios[0].results}
+    assert all(one.step is not None for one in results.values())
     matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
-    assert sorted(outcomes["naive"].calls) == [bias, bias, matrix]
-    assert outcomes["flat"].calls == (matrix + 2 * bias,)
-    assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in outcomes["ddp"].checks if check.ok}
+    assert sorted(results["naive"].calls) == [bias, bias, matrix]
+    assert results["flat"].calls == (matrix + 2 * bias,)
+    assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in results["ddp"].checks if check.ok}
 
 
 def test_sizes_are_a_model(warm):
     sizes = "{d_model: 32, d_ff: 64, layers: 1, heads: 2, vocabulary: 50}"
     text = BASE.replace("STRATEGIES", "flat").replace("[nano]", f"[{sizes}]")
     assert warm("run", warm.config(text), "--no-plots").returncode == 0
-    outcomes = analyze(store.read(warm.runs()[0], TRAINING_CODEC)).comparisons[0].outcomes
-    flat = next(one for one in outcomes if one.label == "flat")
+    results = analyze(store.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
+    flat = next(one for one in results if one.label == "flat")
     assert flat.calls == (4 * parameters(Preset(32, 64, 1, 2, 50)),)
 
 
@@ -154,7 +154,7 @@ def test_a_users_model_that_cannot_be_built_is_said(warm):
     ("line", "words"),
     [
         ("strategies: [flatt]", "did you mean 'flat'"),
-        ("strategies: [{overlap_bucket: {closes: before}}]", "needs a cap"),
+        ("strategies: [{overlap_bucket: {bucket_boundary: before}}]", "needs a cap"),
         ("strategies: [{naive: {cap: 1MiB}}]", "does not take cap"),
         ("strategies: [{ddp: {options: [fp16, bf16]}}]", "one communication hook"),
         ("strategies: [flat]\nlinks: [fast]", "2ms + 1GB/s"),

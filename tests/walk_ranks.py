@@ -6,7 +6,7 @@ import traceback
 from bench.footprint import buffer_bytes
 from bench.machine import environment
 from bench.operations import cycle
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
 from bench.rank.join import joined
 from bench.rank.tensors import Arena
@@ -16,18 +16,18 @@ from bench.records import Case
 POOL_BYTES = 2 * 1920
 
 
-def walk(seat: Seat, cases: list[Case]) -> None:
+def walk(context: RankContext, cases: list[Case]) -> None:
     """Tell the parent, for each case, what was wrong before and after it was spoilt."""
     try:
         if cases[0].backend == "gloo":
             with contextlib.suppress(OSError):  # without, most of its time is waiting for a turn
                 environment.use_realtime()
-        with joined(seat, cases[0].backend, 60.0) as group:
+        with joined(context, cases[0].backend, 60.0) as group:
             arena = Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device)
-            seat.send({"kind": "walked", "cases": {case.key: _walk(case, group, arena) for case in cases}})
+            context.send({"kind": "walked", "cases": {case.key: _walk(case, group, arena) for case in cases}})
     except BaseException as error:
         traceback.print_exc()
-        seat.send({"kind": "error", "text": f"{type(error).__name__}: {error}"})
+        context.send({"kind": "error", "text": f"{type(error).__name__}: {error}"})
 
 
 def _walk(case: Case, group, arena) -> dict:
@@ -43,7 +43,7 @@ def _walk(case: Case, group, arena) -> dict:
     group.synchronize()
     spoilt = work.spoil()
     after = work.verify()
-    alone = work.alone()
+    alone = work.single_rank_call()
     if alone is not None:
         alone()
     return {"said": said, "spoilt": spoilt, "after": after, "alone": alone is not None}

@@ -44,7 +44,7 @@ def _cost(run: Run, key: str) -> tuple[float, float]:
         walls.append(samples.usage.wall_s)
     if not mine:
         return 0.0, 0.0
-    shared = max(1, max(len(block.cases) for block in run.plan.blocks))
+    shared = max(1, max(len(block.cases) for block in run.plan.order))
     one = float(np.mean(spans))
     return one, max(0.0, float(np.mean(walls)) - one * float(np.mean(iterations))) + NEXT_START_S / shared
 

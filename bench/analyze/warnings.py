@@ -96,7 +96,7 @@ def _of_the_plan(run: Run) -> Iterable[str]:
 
 def _of_completeness(run: Run) -> Iterable[str]:
     measured = {(s.case.key, s.launch) for s in run.samples}
-    missing = sum((case.key, b.launch) not in measured for b in run.plan.blocks for case in b.cases)
+    missing = sum((case.key, b.number) not in measured for b in run.plan.order for case in b.cases)
     if missing and run.plan.budget_s is not None and run.manifest.get("status") == "complete":
         yield f"the budget of {run.plan.budget_s:g} s left no time for {missing} of {run.plan.total} measurements"
     elif missing:

@@ -20,16 +20,16 @@ from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
 from bench.machine import environment
 from bench.training import link_model, verification
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.advice import curve_of
 from bench.training.analyze.advice import shape_of as recorded_shape
 from bench.training.conclusions import Advice
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.link_model import Known, costs_cpu
+from bench.training.link_model import LinkModel, costs_cpu
 from bench.training.plan import shape_name, shape_of
 from bench.training.planner import advise as planned
 from bench.training.presets import EXAMPLE, PRESETS, find
-from bench.training.ready_times import Profile
+from bench.training.ready_times import ReadyTimes
 from bench.training.records import Scenario, Shape
 from bench.training.report import advice
 from bench.training.report import verification as pages
@@ -83,7 +83,7 @@ def advise(
         raise ConfigError("advise: say what the link is once, by --link or by --curve")
     if curve is None and (backend is not None or world_size is not None):
         raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
-    known: Known | None = None
+    model_of_link: LinkModel | None = None
     if model is not None:
         if scenario is not None:
             raise ConfigError("advise: --scenario chooses from a run, which --from names")
@@ -91,18 +91,18 @@ def advise(
     else:
         if backward is not None:
             raise ConfigError("advise: --backward is for --model; a run knows how long its backward took")
-        chosen, known = _from_run(str(recorded), scenario)
+        chosen, model_of_link = _from_run(str(recorded), scenario)
     if link is not None or curve is not None:
-        known = _link(link, curve, backend, world_size, dtype)
-        chosen = replace(chosen, scenario=_on(chosen.scenario, known))
-    if known is None:
+        model_of_link = _link(link, curve, backend, world_size, dtype)
+        chosen = replace(chosen, scenario=_on(chosen.scenario, model_of_link))
+    if model_of_link is None:
         raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
-    profile = Profile.of_shape(chosen.shape)
-    best = planned(profile, known.curve)
+    ready_times = ReadyTimes.of_shape(chosen.shape)
+    best = planned(ready_times, model_of_link.cost)
     names = [gradient.name for gradient in chosen.shape.gradients]
-    typer.echo(advice.document(profile, known, best, model or str(recorded), names))
+    typer.echo(advice.document(ready_times, model_of_link, best, model or str(recorded), names))
     if verify:
-        typer.echo("\n" + _verified(chosen.scenario, profile, known.curve, best, context.obj))
+        typer.echo("\n" + _verified(chosen.scenario, ready_times, model_of_link.cost, best, context.obj))
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ class Chosen:
 def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
     """A preset's gradients, and when they are ready by their flops."""
     try:
-        known = find(model)
+        preset = find(model)
     except ValueError as error:
         raise ConfigError(f"--model {error}") from None
-    if known is None:
+    if preset is None:
         near = difflib.get_close_matches(model, PRESETS, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"--model {model}: unknown; there are {', '.join(PRESETS)}, or sizes such as {EXAMPLE}{hint}")
@@ -131,14 +131,14 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
     return Chosen(shape, Scenario(shape_name(model, seconds), "gloo", RANKS, 1, 2, dtype, shape=shape))
 
 
-def _from_run(name: str, wanted: str | None) -> tuple[Chosen, Known | None]:
+def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
     """Of a recorded step: its gradients, and the link if the run tells enough of it."""
     path = store.find(RESULTS, name)
     kind = benchmarks.of_run(path)
     if kind is not TRAINING:
         raise ConfigError(f"--from {name}: a run of the {kind.name} benchmark has no ready times; name one of training")
     run = store.read(path, TRAINING_CODEC)
-    scenarios = {bout.scenario.key: bout.scenario for bout in run.plan.bouts}
+    scenarios = {launch.scenario.key: launch.scenario for launch in run.plan.order}
     steps = {key: shape for key, scenario in scenarios.items() if (shape := recorded_shape(run, scenario)) is not None}
     found = [key for key in steps if wanted is None or wanted in key]
     if len(found) != 1:
@@ -148,34 +148,36 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, Known | None]:
     scenario, curve = scenarios[key], curve_of(run, scenarios[key])
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
-    known = None if curve is None else Known(curve, words, None if emulated else costs_cpu(scenario.backend))
-    return Chosen(steps[key], scenario), known
+    link = None if curve is None else LinkModel(curve, words, None if emulated else costs_cpu(scenario.backend))
+    return Chosen(steps[key], scenario), link
 
 
-def _on(scenario: Scenario, known: Known) -> Scenario:
+def _on(scenario: Scenario, link: LinkModel) -> Scenario:
     """The same on another link: the real one that was measured here, or an emulated one that takes as long."""
-    if known.ranks is not None:
-        return replace(scenario, backend="gloo", world_size=known.ranks, link=None)
-    return replace(scenario, link=known.curve.as_link())
+    if link.ranks is not None:
+        return replace(scenario, backend="gloo", world_size=link.ranks, link=None)
+    return replace(scenario, link=link.cost.as_link())
 
 
-def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> Known:
+def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> LinkModel:
     """What the user says of the link."""
     if stated is not None:
         return link_model.stated(stated)
     path = store.find(RESULTS, str(run))
     benchmarks.collectives_only([path], "--curve")
     result = store.read(path, CODEC)
-    known = link_model.measured(stats.headlines(result), result.name, dtype, backend, world_size)
-    return known if result.imported is None else replace(known, ranks=None)
+    link = link_model.measured(stats.headlines(result), result.name, dtype, backend, world_size)
+    return link if result.imported is None else replace(link, ranks=None)
 
 
-def _verified(scenario: Scenario, profile: Profile, curve: Curve, advised: Advice, argv: Sequence[str]) -> str:
+def _verified(
+    scenario: Scenario, ready_times: ReadyTimes, curve: AllReduceCost, advised: Advice, argv: Sequence[str]
+) -> str:
     """Measure the plans in the scenario, keep the run, and say what came of the predictions."""
-    unsupported = environment.platform_obstacle()
+    unsupported = environment.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
-    asked = verification.candidates(profile, advised, scenario.shape is not None)
+    asked = verification.candidates(ready_times, advised, scenario.shape is not None)
     strategies = [strategy for strategy, _ in asked.values()]
     plan = verification.planned(scenario, strategies, NAME, secrets.randbelow(2**32), environment.machine())
     written = dump({"advise": " ".join(argv[1:])}).encode()
@@ -185,6 +187,6 @@ def _verified(scenario: Scenario, profile: Profile, curve: Curve, advised: Advic
     result = TRAINING.read(path)
     analysis = TRAINING.analyze(result)
     files = write_report(TRAINING, result, analysis, plots=False)
-    (comparison,) = analysis.comparisons
-    found = verification.verified(asked, profile, curve, comparison.outcomes)
+    (comparison,) = analysis.scenarios
+    found = verification.verified(asked, ready_times, curve, comparison.results)
     return "\n\n".join([pages.document(found, comparison), *map(str, files)])

@@ -24,8 +24,8 @@ def audit(
         allowed = examination.TOLERANCE if tolerance is None else parse_share(tolerance)
     except ValueError as error:
         raise ConfigError(f"--tolerance {error}") from None
-    outcome = examination.audit(published.read(sources.read(file).text, str(file)), allowed)
-    typer.echo(words.text(outcome))
-    if outcome.wrong:
+    result = examination.audit(published.read(sources.read(file).text, str(file)), allowed)
+    typer.echo(words.text(result))
+    if result.wrong:
         return 1
-    return 0 if outcome.conclusive else UnmeasurableError.exit_code
+    return 0 if result.conclusive else UnmeasurableError.exit_code

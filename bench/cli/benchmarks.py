@@ -12,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bench import store, yaml_file
+import typer
+
+from bench import earlier_names, store, yaml_file
 from bench.errors import ConfigError, StoreError
 
 MARKDOWN, CSV, JSON, JUNIT, NCCL_TESTS, COVERAGE = "markdown", "csv", "json", "junit", "nccl-tests", "coverage"
@@ -170,12 +172,21 @@ TRAINING = Benchmark(
 BENCHMARKS = {benchmark.name: benchmark for benchmark in (COLLECTIVES, TRAINING)}
 
 
-def of_config(raw: bytes, source: str, sets: Sequence[str] = ()) -> Benchmark:
-    """The benchmark that a configuration asks for by its key `benchmark`; collectives if it has none."""
+def read_config(raw: bytes, source: str, sets: Sequence[str], default_name: str) -> tuple[Benchmark, Any]:
+    """The benchmark that a configuration asks for by its key `benchmark`, and its settings; collectives without one.
+
+    Prints a note for each name in it that has changed since. Raises ConfigError.
+    """
     data = yaml_file.mapping(raw, source, "backends: [gloo]")
     for text in sets:
         yaml_file.override(data, text)
-    name = data.get("benchmark", COLLECTIVES.name)
+    benchmark = _named(data.get("benchmark", COLLECTIVES.name), source)
+    for note in dict.fromkeys(earlier_names.configuration(data)[1]):
+        typer.echo(f"note: {source}: {note}", err=True)
+    return benchmark, benchmark.parse(raw, source, list(sets), default_name)
+
+
+def _named(name: Any, source: str) -> Benchmark:
     if name not in BENCHMARKS:
         near = difflib.get_close_matches(str(name), BENCHMARKS, 1)
         hint = f", did you mean {near[0]!r}?" if near else ""

@@ -4,7 +4,7 @@ import typer
 
 from bench.errors import UnmeasurableError
 from bench.launch import doctor as examination
-from bench.launch.doctor import Finding
+from bench.launch.doctor import DoctorFinding
 from bench.machine import environment
 
 SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}
@@ -22,6 +22,6 @@ def doctor() -> int:
     return 0 if trial.level == "ok" else 1
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: DoctorFinding) -> None:
     remedy = f"  → {finding.remedy}" if finding.remedy else ""
     typer.echo(f"{SIGNS[finding.level]}  {finding.subject:<14} {finding.text}{remedy}")

@@ -9,7 +9,7 @@ from bench.cli.app import PLOTS
 from bench.errors import StoreError, UnmeasurableError
 from bench.machine import environment
 from bench.training import equivalence as trials
-from bench.training.equivalence import Proof, Trial
+from bench.training.equivalence import EquivalenceResult, Trial
 from bench.training.launch.equivalence import prove
 from bench.training.launch.sweep import launcher
 from bench.training.report import equivalence as shown
@@ -22,7 +22,7 @@ def equivalence(
     steps: Annotated[int, typer.Option(min=8, max=10_000, help="Steps of each training.", metavar="N")] = 24,
 ) -> int:
     """Trains a small model on K ranks and in one process in many ways: which must be equal, and are they?"""
-    unsupported = environment.platform_obstacle() or environment.machine().backends_missing.get("gloo")
+    unsupported = environment.unsupported_platform() or environment.machine().backends_missing.get("gloo")
     if unsupported:
         raise UnmeasurableError(f"equivalence: {unsupported}")
     proof = _prove(world_size, steps)
@@ -30,13 +30,13 @@ def equivalence(
     return 0 if proof.holds else 1
 
 
-def _prove(world_size: int, steps: int) -> Proof:
+def _prove(world_size: int, steps: int) -> EquivalenceResult:
     chosen: list[Trial] = [*trials.CASES, *trials.READINGS]
     with launcher() as entered, Console(stderr=True).status("starting ranks") as status:
         return prove(chosen, world_size, steps, entered, begun=lambda index: status.update(chosen[index].name))
 
 
-def _keep(proof: Proof) -> None:
+def _keep(proof: EquivalenceResult) -> None:
     """Print the table, and write the document and its picture."""
     typer.echo(f"{shown.table(proof)}\n\n{shown.readings(proof)}\n\n{shown.headline(proof)}")
     try:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.launch.coordinator import Lead
+    from bench.launch.coordinator import Coordinator
 
 
-def in_job(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -> int:
+def in_job(task: "Callable[[Coordinator | None], int]", asked: Callable[[], bytes]) -> int:
     """The exit code of `task`, which gets the job that it is to use; None where this process stands alone.
 
     asked: the configuration and whatever else must be the same in all processes, as bytes.
@@ -27,15 +27,15 @@ def in_job(task: "Callable[[Lead | None], int]", asked: Callable[[], bytes]) -> 
         return task(None)
     _answer(signal.SIGTERM, signal.SIGINT)
     if place.rank:
-        from bench.launch.agent import follow
+        from bench.launch.agent import run_agent
 
-        return follow(place, environment.secret(), asked)
-    from bench.launch.coordinator import leading
+        return run_agent(place, environment.secret(), asked)
+    from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process leaves with a fault: that must not cut rank 0 short.
-    with leading(place, environment.secret(), asked, before_bye=lambda: _ignore(signal.SIGTERM)) as lead:
-        lead.code = task(lead)
-    return lead.code
+    with coordinating(place, environment.secret(), asked, before_bye=lambda: _ignore(signal.SIGTERM)) as coordinator:
+        coordinator.code = task(coordinator)
+    return coordinator.code
 
 
 def _answer(*signals: signal.Signals) -> None:

@@ -9,13 +9,13 @@ from bench.backends import BACKENDS
 from bench.config import Config
 from bench.errors import BenchError
 from bench.records import Machine
-from bench.report.launch_files import Launcher, Wanted, launch_file
+from bench.report.launch_files import JobSpec, LauncherName, launch_file
 
 # Hosts that nobody has seen: memory for everything, and a last-level cache of a usual server.
 PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
 
 
-def launch_file_for(config: Path, sets: list[str], launcher: Launcher, nodes: int, each: int | None) -> str:
+def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None) -> str:
     """The file. each: ranks on a host; None for as many as the largest world size needs."""
     if nodes < 1 or (each is not None and each < 1):
         raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
@@ -23,7 +23,7 @@ def launch_file_for(config: Path, sets: list[str], launcher: Launcher, nodes: in
     return launch_file(launcher, wanted(settings, config, sets, nodes, each))
 
 
-def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None) -> Wanted:
+def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None) -> JobSpec:
     """What the file has to start."""
     largest = max(settings.world_sizes)
     each = each or math.ceil(largest / nodes)
@@ -31,7 +31,7 @@ def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: in
     machine = Machine(
         "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
     )
-    return Wanted(
+    return JobSpec(
         name=settings.name,
         config=str(config),
         sets=tuple(sets),

@@ -14,18 +14,18 @@ from bench.cli.benchmarks import Benchmark
 from bench.cli.session import kept_session
 
 if TYPE_CHECKING:
-    from bench.launch.coordinator import Lead
+    from bench.launch.coordinator import Coordinator
 
 
-def measure(benchmark: Benchmark, path: Path, plots: bool, lead: "Lead | None" = None) -> None:
+def measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None" = None) -> None:
     """Measure what is missing in a run, with a progress bar."""
     with store.Journal(path) as journal:
         before = benchmark.read(path)
         done = benchmark.done(before.plan, before.facts)
         if done is None:
             return
-        launcher = benchmark.launcher() if lead is None else contextlib.nullcontext(lead.launcher)
-        session = kept_session(path, before.environment, lead.facts() if lead else {})
+        launcher = benchmark.launcher() if coordinator is None else contextlib.nullcontext(coordinator.launcher)
+        session = kept_session(path, before.environment, coordinator.facts() if coordinator else {})
         observer = benchmark.observer(Console(stderr=True), before.plan.total, done)
         with session as launches, launcher as entered, observer as observing:
             modules = (*benchmark.meanwhile, *(benchmark.with_plots if plots else ()))

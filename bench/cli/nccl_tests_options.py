@@ -16,10 +16,10 @@ import typer
 
 from bench import yaml_file
 from bench.errors import BenchError, StoreError
-from bench.nccl_tests_flags import FLAGS, Asked, Flag, translate
+from bench.nccl_tests_flags import FLAGS, Flag, NcclTestsFlags, translate
 
 if TYPE_CHECKING:
-    from bench.launch.coordinator import Lead
+    from bench.launch.coordinator import Coordinator
 
 PANEL = "nccl-tests shorthand, in place of CONFIG"
 OPTIONS = {
@@ -39,7 +39,7 @@ OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """A configuration, not yet read. name: what messages call it. shown: what is to be printed before it is used."""
 
     raw: bytes
@@ -52,14 +52,14 @@ class Source:
 class Given:
     """What of the shorthand stood on the command line. save: where the YAML goes; None for nowhere."""
 
-    asked: Asked
+    asked: NcclTestsFlags
     save: Path | None = None
 
     def __bool__(self) -> bool:
         return bool(self.asked) or self.save is not None
 
 
-NO_FLAGS = Given(Asked({}))
+NO_FLAGS = Given(NcclTestsFlags({}))
 
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +70,7 @@ def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
         flags = {flag.letter: values.pop(_parameter(flag)) for flag in FLAGS}
         own = {name: values.pop(name) for name in OPTIONS}
         save = own.pop("save")
-        asked = Asked({letter: value for letter, value in flags.items() if value is not None}, **own)
+        asked = NcclTestsFlags({letter: value for letter, value in flags.items() if value is not None}, **own)
         return function(*args, given=Given(asked, Path(save) if save else None), **values)
 
     signature = inspect.signature(function)
@@ -107,7 +107,7 @@ def fingerprint(config: Path | None, given: Given) -> bytes:
     return yaml_file.read(config) if config is not None else repr(given).encode()
 
 
-def source(verb: str, config: Path | None, given: Given, lead: "Lead | None" = None) -> Source:
+def source(verb: str, config: Path | None, given: Given, coordinator: "Coordinator | None" = None) -> ConfigSource:
     """The configuration from a file, or from the flags. Raises BenchError if it is neither or both.
 
     lead: of the job that this process is one of; its ranks are what nccl-tests' processes are.
@@ -115,16 +115,16 @@ def source(verb: str, config: Path | None, given: Given, lead: "Lead | None" = N
     if config is not None and given:
         raise BenchError(f"{verb}: give a configuration or nccl-tests' flags, not both; --set changes a configuration")
     if config is not None:
-        return Source(yaml_file.read(config), str(config), config.stem)
+        return ConfigSource(yaml_file.read(config), str(config), config.stem)
     if not given.asked:
         raise BenchError(f"{verb}: --save keeps what flags say, and there are none")
     from bench.machine import environment
 
-    machine = environment.machine() if lead is None else lead.machine()
+    machine = environment.machine() if coordinator is None else coordinator.machine()
     text = translate(given.asked, machine.backends_missing, machine.ranks or 1)
     if given.save is not None:
         _keep(given.save, text)
-    return Source(text.encode(), "the flags", "flags", text)
+    return ConfigSource(text.encode(), "the flags", "flags", text)
 
 
 def _keep(path: Path, text: str) -> None:

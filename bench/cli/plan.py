@@ -14,10 +14,10 @@ from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.launch_file import launch_file_for
-from bench.cli.nccl_tests_options import NO_FLAGS, Given, Source, source, with_flags
+from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, source, with_flags
 from bench.errors import BenchError, ConfigError, UnmeasurableError
 from bench.machine import environment
-from bench.report.launch_files import Launcher
+from bench.report.launch_files import LauncherName
 from bench.units import parse_share
 
 
@@ -34,7 +34,7 @@ def plan(
         str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
     ] = "5%",
     launcher: Annotated[
-        Launcher | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
+        LauncherName | None, typer.Option(help="Print the file that starts the run on several hosts with this one.")
     ] = None,
     nodes: Annotated[int, typer.Option(help="With --launcher: how many hosts.", metavar="N")] = 2,
     ranks_per_node: Annotated[
@@ -68,11 +68,10 @@ def plan(
     return _describe(asked, sets)
 
 
-def _describe(asked: Source, sets: list[str]) -> int:
+def _describe(asked: ConfigSource, sets: list[str]) -> int:
     """Print what a run would do here."""
-    benchmark = benchmarks.of_config(asked.raw, asked.name, sets)
-    settings = benchmark.parse(asked.raw, asked.name, sets, asked.default_name)
-    unsupported = environment.platform_obstacle()
+    benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
+    unsupported = environment.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     machine = environment.machine()
@@ -88,28 +87,28 @@ def _seed(chosen: int | None) -> int:
     return chosen if chosen is not None else secrets.randbelow(2**32)
 
 
-def _simulate(asked: Source, sets: list[str], world_size: int, rank: int | None) -> int:
+def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int | None) -> int:
     """A dry run as some ranks of a world that does not exist; 1 if a call does not fit the table of operations."""
     began = time.perf_counter()
     # Here, because it loads torch, which the rest of this verb does without.
     from bench.rank import dry_run
     from bench.report import listings
 
-    if benchmarks.of_config(asked.raw, asked.name, sets) is not benchmarks.COLLECTIVES:
+    benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
+    if benchmark is not benchmarks.COLLECTIVES:
         raise ConfigError(f"--simulate is for configurations of collectives; {asked.name} is of another benchmark")
     if not 1 <= world_size <= configuration.MOST_RANKS:
         raise BenchError(f"--simulate {world_size}: a world has 1 to {configuration.MOST_RANKS} ranks")
     if rank is not None and not 0 <= rank < world_size:
         raise BenchError(f"--rank {rank}: a world of {world_size} has ranks 0 to {world_size - 1}")
-    settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     planned = planning.on_paper(settings, environment.machine(), world_size, settings.seed or 0)
     ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
-    result = dry_run.rehearse(planned, world_size, ranks)
+    result = dry_run.dry_run(planned, world_size, ranks)
     typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
-    if not result.rehearsals:
+    if not result.kinds:
         reason = planning.why_nothing(planned)
         raise UnmeasurableError(f"{asked.name}: nothing can be measured at {world_size} ranks: {reason}")
-    return 1 if any(one.misfits for one in result.rehearsals) else 0
+    return 1 if any(one.mismatches for one in result.kinds) else 0
 
 
 def _needs(name: str, precision: str) -> int:

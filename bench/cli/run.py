@@ -13,13 +13,13 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.benchmarks import Benchmark
 from bench.cli.job import in_job
 from bench.cli.measuring import measure
-from bench.cli.nccl_tests_options import NO_FLAGS, Given, Source, fingerprint, source, with_flags
+from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
 from bench.cli.run_files import write_report
 from bench.errors import BenchError, UnmeasurableError
 from bench.machine import environment
 
 if TYPE_CHECKING:
-    from bench.launch.coordinator import Lead
+    from bench.launch.coordinator import Coordinator
 
 
 @with_flags
@@ -43,48 +43,49 @@ def run(
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         name = resume
-        return in_job(lambda lead: _resume(name, plots, lead), lambda: f"resume {name}".encode())
+        return in_job(lambda coordinator: _resume(name, plots, coordinator), lambda: f"resume {name}".encode())
     return in_job(
-        lambda lead: _start(source("run", config, given, lead), sets, plots, lead, context.obj),
+        lambda coordinator: _start(source("run", config, given, coordinator), sets, plots, coordinator, context.obj),
         lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]),
     )
 
 
-def _start(asked: Source, sets: list[str], plots: bool, lead: "Lead | None", argv: Sequence[str]) -> int:
+def _start(
+    asked: ConfigSource, sets: list[str], plots: bool, coordinator: "Coordinator | None", argv: Sequence[str]
+) -> int:
     """Plan a new run and measure it."""
     typer.echo(asked.shown, nl=bool(asked.shown))
-    benchmark = benchmarks.of_config(asked.raw, asked.name, sets)
-    settings = benchmark.parse(asked.raw, asked.name, sets, asked.default_name)
-    unsupported = environment.platform_obstacle()
+    benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
+    unsupported = environment.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    machine = environment.machine() if lead is None else lead.machine(benchmark.demands(settings))
+    machine = environment.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
     plan = benchmark.expand(settings, machine, seed)
     reason = benchmark.why_nothing(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
     path = store.create(RESULTS, benchmark.codec.value, plan, asked.raw, facts)
-    return _measure(benchmark, path, plots, lead)
+    return _measure(benchmark, path, plots, coordinator)
 
 
-def _resume(name: str, plots: bool, lead: "Lead | None") -> int:
+def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
     path = store.find(RESULTS, name)
     benchmark = benchmarks.of_run(path)
-    if lead is not None:
+    if coordinator is not None:
         demands = benchmark.demands(benchmark.read(path).plan)
-        machine = lead.machine(demands)
+        machine = coordinator.machine(demands)
         if demands.ranks > (machine.ranks or 0):
             raise BenchError(
                 f"{path}: has world sizes up to {demands.ranks}, and this job has {machine.ranks} ranks only"
             )
-    return _measure(benchmark, path, plots, lead)
+    return _measure(benchmark, path, plots, coordinator)
 
 
-def _measure(benchmark: Benchmark, path: Path, plots: bool, lead: "Lead | None") -> int:
+def _measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
     """Measure what the run's plan has and its folder has not; then conclude."""
-    measure(benchmark, path, plots, lead)
+    measure(benchmark, path, plots, coordinator)
     return conclude(benchmark, path, plots)
 
 

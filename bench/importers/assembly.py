@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.errors import ForeignError
 from bench.importers.found import Number, Reading
 from bench.importers.sources import Source
-from bench.records import Block, Case, Json, Plan, Samples, Sampling
+from bench.records import Case, Json, Launch, Plan, Samples, Sampling
 from bench.units import format_bytes
 
 # What another tool does not tell: when a case began, how much time it had.
@@ -102,7 +102,7 @@ def _plan(name: str, samples: Sequence[Samples]) -> Plan:
     iterations = [one.aggregate.iterations for one in samples if one.aggregate and one.aggregate.iterations]
     return Plan(
         name=name,
-        blocks=tuple(Block(*where, tuple(cases)) for where, cases in together.items()),
+        order=tuple(Launch(*where, tuple(cases)) for where, cases in together.items()),
         skips=(),
         launches=max(one.launch for one in samples),
         seed=0,

@@ -42,7 +42,7 @@ _IN_FILE_NAMES = {
     r"all[-_.]?reduce": "all_reduce",
     r"all[-_.]?gather": "all_gather",
     r"all[-_.]?(?:to|2)[-_.]?all": "all_to_all",
-    r"send[-_.]?recv": "ring",
+    r"send[-_.]?recv": "sendrecv_ring",
     r"broadcast|bcast": "broadcast",
     r"gather": "gather",
     r"scatter": "scatter",

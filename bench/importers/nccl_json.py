@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.errors import ForeignError
 from bench.importers.found import Printed, whole
-from bench.importers.nccl_sections import Block, Rank, Row, Section
+from bench.importers.nccl_sections import DeviceRow, Half, Row, Section
 from bench.importers.nccl_text import version_of
 from bench.nccl_tests_names import NO_REDUCE_OP
 from bench.records import Json
@@ -88,8 +88,8 @@ def _world_size(section: Section, config: Json) -> int | None:
     return numbers[-1] + 1
 
 
-def _rank(device: Json) -> Rank:
-    return Rank(
+def _rank(device: Json) -> DeviceRow:
+    return DeviceRow(
         _whole(device.get("rank")) or 0,
         _whole(device.get("group")) or 0,
         str(device.get("hostname", "")),
@@ -113,9 +113,9 @@ def _row(result: Json) -> Row | None:
     )
 
 
-def _block(place: str, half: Json) -> Block:
+def _block(place: str, half: Json) -> Half:
     wrong = half.get("nwrong")
-    return Block(
+    return Half(
         place,
         _number(half.get("time", half.get("cpu_time"))),
         _number(half.get("alg_bw")),

@@ -10,7 +10,7 @@ from bench.importers.found import Printed
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class DeviceRow:
     """One line of the list of devices. group: the colour of NCCL_TESTS_SPLIT."""
 
     rank: int
@@ -20,7 +20,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Half:
     """One of the two halves of a row. place: "out" or "in". time: in the unit of its section.
 
     error: what the column #wrong holds (a count, N/A), or error and res (the largest deviation, perhaps with a star).
@@ -42,7 +42,7 @@ class Row:
     dtype: str
     redop: str
     root: int | None
-    blocks: tuple[Block, ...]
+    blocks: tuple[Half, ...]
     iterations: int | None = None
 
 
@@ -59,7 +59,7 @@ class Section:
     test: str | None = None
     tool: str | None = None
     nccl: str | None = None
-    ranks: list[Rank] = field(default_factory=list)
+    ranks: list[DeviceRow] = field(default_factory=list)
     ranks_cut: bool = False
     expected_ranks: int | None = None
     iterations: int | None = None

@@ -27,7 +27,7 @@ from bench.importers.found import (
     printed,
     ranks_by_rates,
 )
-from bench.importers.nccl_sections import Block, Row, Section
+from bench.importers.nccl_sections import Half, Row, Section
 from bench.importers.sources import Source
 from bench.operations import OPERATIONS
 from bench.records import Aggregate, Case, Failure
@@ -248,7 +248,7 @@ def _statistic(section: Section, iterations: int | None) -> str:
     return f"mean of {calls}{manner}{events}, {over}"
 
 
-def _verdict(block: Block, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:
+def _verdict(block: Half, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:
     """What the tool says of the result: wrong, right, or nothing."""
     starred = block.error.endswith("*")
     value = printed(block.error.rstrip("*"))

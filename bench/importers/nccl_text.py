@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bench.importers.found import Printed, printed, whole
 from bench.importers.names import DTYPES
-from bench.importers.nccl_sections import Block, Rank, Row, Section
+from bench.importers.nccl_sections import DeviceRow, Half, Row, Section
 from bench.nccl_tests_names import DTYPES_LACKING, NO_REDUCE_OP, REDUCE_OPS
 
 UNITS = {"(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0, "(ns)": 1e-9}
@@ -163,7 +163,7 @@ class _Reader:
             self._begin(if_closed=True)
             rank, group, host, name = match.groups()
             device = name.strip().rstrip(".").strip()
-            self.now.ranks.append(Rank(whole(rank) or 0, whole(group or "0") or 0, host or "", device))
+            self.now.ranks.append(DeviceRow(whole(rank) or 0, whole(group or "0") or 0, host or "", device))
             self.now.ranks_cut = self.now.ranks_cut or line.endswith("...")
 
     def device_of_nccl_1(self, line: str) -> None:
@@ -171,7 +171,7 @@ class _Reader:
         if match:
             self._begin(if_closed=True)
             self.now.tool, self.now.single = "tests of NCCL 1", True
-            self.now.ranks.append(Rank(whole(match[1]) or 0, 0, "", match[2].strip()))
+            self.now.ranks.append(DeviceRow(whole(match[1]) or 0, 0, "", match[2].strip()))
 
     def nccl(self, line: str) -> None:
         match = re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)
@@ -332,10 +332,10 @@ def _halves(text: str, header: Header) -> tuple[list[list[str]], str]:
     return halves, text[at:]
 
 
-def _block(place: str, half: list[str], header: Header) -> Block:
+def _block(place: str, half: list[str], header: Header) -> Half:
     named = dict(zip(header.block, half, strict=True))
     error = next((named[name] for name in header.block if name in ERRORS), "N/A")
-    return Block(place, _first(named, *TIMES), _first(named, "algbw"), _first(named, "busbw"), error)
+    return Half(place, _first(named, *TIMES), _first(named, "algbw"), _first(named, "busbw"), error)
 
 
 def _first(named: dict[str, str], *names: str) -> Printed | None:

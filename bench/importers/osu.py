@@ -63,7 +63,7 @@ TESTS = {
     "": Test("send_recv", pair=True, manner="half of each round trip"),
     "bandwidth": Test("send_recv", pair=True, window=True, manner=f"size over the bandwidth {_WINDOWS}"),
     "bidirectionalbandwidth": Test(
-        "exchange", pair=True, window=True, manner=f"size over half of the bandwidth of both directions {_WINDOWS}"
+        "sendrecv_pair", pair=True, window=True, manner=f"size over half of the bandwidth of both directions {_WINDOWS}"
     ),
 }
 # Of older versions, which do not print the datatype; what only moves bytes was char.
@@ -252,7 +252,7 @@ def _numbers(
         return []
     time_s = value.value * 1e-6
     if test.window:
-        time_s = total * (2 if test.op == "exchange" else 1) / (value.value * 1e6)
+        time_s = total * (2 if test.op == "sendrecv_pair" else 1) / (value.value * 1e6)
     iterations = whole(named.get("Iterations", ""))
     counted = f"{iterations} calls" if iterations else "all calls"
     manner = test.manner if test.window else f"mean of {counted}, {test.manner}"

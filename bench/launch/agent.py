@@ -1,6 +1,6 @@
 """A process of a job that is not rank 0: starts its rank whenever rank 0 says so, and tells how it goes.
 
-In: a `Place` and a way to say what this process was asked to do. Out: the status to leave with, which is rank 0's.
+In: a `JobRank` and a way to say what this process was asked to do. Out: the status to leave with, which is rank 0's.
 Measures nothing, prints nothing and loads no torch: its rank, a child process, does. So it answers even while the
 rank hangs. The messages are listed in `crew`.
 """
@@ -18,8 +18,8 @@ from bench import encoding
 from bench.errors import JobError, RankError
 from bench.launch import compatibility, job
 from bench.launch.coordinator import INTERRUPTED, JOIN_WAIT_S, WORKER
-from bench.launch.job import Place
-from bench.launch.launcher import Launcher, LocalRank, Post
+from bench.launch.job import JobRank
+from bench.launch.launcher import Launcher, LocalRank, RankAssignment
 from bench.launch.ranks import KILL_WAIT_S
 from bench.machine import network
 from bench.protocol import channel
@@ -47,19 +47,19 @@ class _Child:
     asked: bool = False
 
 
-def follow(place: Place, secret: str, asked: Callable[[], bytes]) -> int:
+def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes]) -> int:
     """Serve rank 0 until it says goodbye. Raises JobError if it cannot be reached, or is lost."""
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None if place.one_host else _interface(place, deadline)
     with Launcher(interface) as launcher:
-        hello, key = compatibility.hello(place, asked), job.key(place, secret)
+        handshake, key = compatibility.handshake(place, asked), job.key(place, secret)
         line, reached = _reach(place, key, deadline)
         with line:
-            channel.send(line, hello)
-            return _Follower(place.rank, line, reached, key, launcher).serve()
+            channel.send(line, handshake)
+            return _Agent(place.rank, line, reached, key, launcher).serve()
 
 
-class _Follower:
+class _Agent:
     """Does what rank 0 says, one message after the other."""
 
     def __init__(self, rank: int, line: Connection, reached: tuple[str, int], key: bytes, launcher: Launcher) -> None:
@@ -108,9 +108,11 @@ class _Follower:
             line = channel.connect(*self._reached, self._key, CONNECT_S)
             channel.send(line, {"kind": "seat", "launch": launch, "rank": self._rank})
             channel.limit(line, 0)  # the rank waits for its word as long as it takes
-            post = Post(self._rank, message["world_size"], message["rendezvous"], message["device"], line)
+            assignment = RankAssignment(
+                self._rank, message["world_size"], message["rendezvous"], message["device"], line
+            )
             task = replace(encoding.job_from_json(message["job"]), log=str(folder / "log"))
-            self._child = _Child(launch, self._launcher.fork(post, folder, WORKER, task), folder)
+            self._child = _Child(launch, self._launcher.fork(assignment, folder, WORKER, task), folder)
         except (AuthenticationError, OSError, RankError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))
@@ -156,7 +158,7 @@ class _Follower:
                 self._refuse(message["launch"], "interrupted")
 
 
-def _reach(place: Place, key: bytes, deadline: float) -> tuple[Connection, tuple[str, int]]:
+def _reach(place: JobRank, key: bytes, deadline: float) -> tuple[Connection, tuple[str, int]]:
     """A line to rank 0, and where it was found."""
     strangers: set[int] = set()
     addresses: list[str] = []
@@ -177,7 +179,7 @@ def _reach(place: Place, key: bytes, deadline: float) -> tuple[Connection, tuple
     raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}")
 
 
-def _addresses(place: Place, deadline: float) -> list[str]:
+def _addresses(place: JobRank, deadline: float) -> list[str]:
     """Where rank 0 may listen: at what its name means, or, where that is loopback, at this host's own address."""
     address = network.resolve(place.address, deadline)
     if address is None:
@@ -188,7 +190,7 @@ def _addresses(place: Place, deadline: float) -> list[str]:
     return [address, *([own] if own else [])]
 
 
-def _interface(place: Place, deadline: float) -> str | None:
+def _interface(place: JobRank, deadline: float) -> str | None:
     addresses = _addresses(place, deadline)
     return network.interface_towards(addresses[-1]) if addresses else None
 

@@ -34,12 +34,12 @@ BYE_WAIT_S = 5.0
 
 
 @dataclass(slots=True)
-class Follower:
+class RemoteAgent:
     """One other process of the job. lost: why it will not answer any more; None as long as it does."""
 
     rank: int
     line: Connection
-    hello: Json
+    handshake: Json
     lost: str | None = None
     gone: bool = False
     current: "RemoteRank | None" = None
@@ -54,15 +54,15 @@ class Follower:
     def lose(self, why: str = "is lost") -> None:
         """Nothing more is to be expected of it."""
         self.gone = True
-        self.lost = self.lost or f"rank {self.rank} on host {self.hello['hostname']} {why}"
+        self.lost = self.lost or f"rank {self.rank} on host {self.handshake['hostname']} {why}"
 
 
 @dataclass(slots=True)
 class RemoteRank:
     """A rank that a follower has started: what was last heard of it. Implements `ranks.Rank`."""
 
-    crew: "Crew"
-    follower: Follower
+    agents: "Agents"
+    agent: RemoteAgent
     launch: int
     exit_code: int | None = None
     count: int = 0
@@ -74,7 +74,7 @@ class RemoteRank:
 
     @property
     def rank(self) -> int:
-        return self.follower.rank
+        return self.agent.rank
 
     @property
     def connection(self) -> Connection:
@@ -83,11 +83,11 @@ class RemoteRank:
 
     @property
     def lost(self) -> str | None:
-        return self.follower.lost
+        return self.agent.lost
 
     def progress(self) -> int:
         """As last reported. The supervisor asks often, so this is also where it learns that all shall end."""
-        self.crew.raise_if_interrupted()
+        self.agents.raise_if_interrupted()
         return self.count
 
     def state(self) -> str:
@@ -96,7 +96,7 @@ class RemoteRank:
 
     def ask_stack(self) -> None:
         """The answer takes its way to the host and back."""
-        self.follower.tell({"kind": "look", "launch": self.launch})
+        self.agent.tell({"kind": "look", "launch": self.launch})
 
     def stack(self) -> str:
         """As last reported."""
@@ -105,28 +105,28 @@ class RemoteRank:
     def kill(self) -> None:
         """Have it killed by its parent."""
         if self.exit_code is None and not self.lost:
-            self.follower.tell({"kind": "kill", "launch": self.launch})
+            self.agent.tell({"kind": "kill", "launch": self.launch})
 
     def join(self, seconds: float) -> None:
         """Wait until its parent has told of its end; a parent that does not is lost."""
-        self.crew.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
+        self.agents.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
         if self.exit_code is None and self.problem is None:
-            self.follower.lose("does not answer")
+            self.agent.lose("does not answer")
 
 
-class Crew:
+class Agents:
     """Context that takes in the followers, and lets them go with the status `code` at its end."""
 
     def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
         self._listener, self._key, self._world_size = listener, key, world_size
         self._changed = threading.Condition()
-        self._followers: dict[int, Follower] = {}
+        self._members: dict[int, RemoteAgent] = {}
         self._lines: dict[tuple[int, int], Connection] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
         self.code = 1
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "Agents":
         self._listener.settimeout(LOOK_EVERY_S)
         self._threads = [threading.Thread(target=task, daemon=True) for task in (self._take_in, self._read)]
         for thread in self._threads:
@@ -134,33 +134,33 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        followers = list(self._followers.values())
-        for follower in followers:
-            if not follower.gone:
-                follower.tell({"kind": "bye", "code": self.code})
-        self.wait_until(lambda: all(follower.gone for follower in followers), BYE_WAIT_S)
+        agents = list(self._members.values())
+        for agent in agents:
+            if not agent.gone:
+                agent.tell({"kind": "bye", "code": self.code})
+        self.wait_until(lambda: all(agent.gone for agent in agents), BYE_WAIT_S)
         self._closing = True
         for thread in self._threads:
             thread.join()
         self._listener.close()
-        for line in (*self._lines.values(), *(follower.line for follower in followers)):
+        for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
     def gather(self, own: Json, seconds: float) -> list[Json]:
         """The hellos of all, in order of rank; raises JobError if somebody does not come in time."""
         wanted = set(range(1, self._world_size))
-        self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._followers), seconds)
+        self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._members), seconds)
         self.raise_if_interrupted()
         if self._problem:
             raise JobError(self._problem)
-        missing = sorted(wanted - set(self._followers))
+        missing = sorted(wanted - set(self._members))
         if missing:
             names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise JobError(
                 f"of {self._world_size} ranks {len(missing)} did not come within {seconds:g} s: {names}; the same "
                 "command must run on all of them, with the same COLLBENCH_SECRET if one is set"
             )
-        return [own, *(self._followers[rank].hello for rank in sorted(wanted))]
+        return [own, *(self._members[rank].handshake for rank in sorted(wanted))]
 
     def raise_if_interrupted(self) -> None:
         """KeyboardInterrupt, if somebody interrupted one of the other processes."""
@@ -173,13 +173,13 @@ class Crew:
         Raises LostRankError, before anything is started, if one of those who should do it is lost.
         """
         self.raise_if_interrupted()
-        members = [self._followers[rank] for rank in range(1, world_size)]
+        members = [self._members[rank] for rank in range(1, world_size)]
         _raise_if_lost(members)
-        ranks = [RemoteRank(self, follower, launch) for follower in members]
+        ranks = [RemoteRank(self, agent, launch) for agent in members]
         try:
             for rank, message in zip(ranks, messages, strict=True):
-                rank.follower.current = rank
-                rank.follower.tell({"kind": "start", "launch": launch, **message})
+                rank.agent.current = rank
+                rank.agent.tell({"kind": "start", "launch": launch, **message})
             for rank in ranks:
                 rank.line = self._line(rank)
         except BaseException:
@@ -209,8 +209,8 @@ class Crew:
         if rank.problem:
             raise RankError(rank.problem)
         if place not in self._lines:
-            rank.follower.lose("does not answer")
-            _raise_if_lost([rank.follower])
+            rank.agent.lose("does not answer")
+            _raise_if_lost([rank.agent])
         return self._lines.pop(place)
 
     # ── the threads ──────────────────────────────────────────────────────────────────────────────
@@ -238,19 +238,21 @@ class Crew:
                 self._register(message, line)
             self._changed.notify_all()
 
-    def _register(self, hello: Json, line: Connection) -> None:
-        rank, other = hello["rank"], self._followers.get(hello["rank"])
+    def _register(self, handshake: Json, line: Connection) -> None:
+        rank, other = handshake["rank"], self._members.get(handshake["rank"])
         if other is not None or not 0 < rank < self._world_size:
-            hosts = " and ".join(sorted({hello["hostname"], other.hello["hostname"] if other else "that of rank 0"}))
+            hosts = " and ".join(
+                sorted({handshake["hostname"], other.handshake["hostname"] if other else "that of rank 0"})
+            )
             self._problem = f"two processes say that they are rank {rank} of {self._world_size}, on host {hosts}"
             with contextlib.suppress(OSError):
                 channel.send(line, {"kind": "bye", "code": JobError.exit_code})
             return
-        self._followers[rank] = Follower(rank, line, hello)
+        self._members[rank] = RemoteAgent(rank, line, handshake)
 
     def _read(self) -> None:
         while not self._closing:
-            present = {follower.line: follower for follower in [*self._followers.values()] if not follower.gone}
+            present = {agent.line: agent for agent in [*self._members.values()] if not agent.gone}
             if not present:
                 time.sleep(LOOK_EVERY_S)
                 continue
@@ -258,22 +260,22 @@ class Crew:
                 assert isinstance(line, Connection)  # noqa: S101
                 self._hear(present[line])
 
-    def _hear(self, follower: Follower) -> None:
+    def _hear(self, agent: RemoteAgent) -> None:
         try:
-            message, _ = channel.receive(follower.line)
+            message, _ = channel.receive(agent.line)
         except (EOFError, OSError):
             message = {"kind": "end"}
         with self._changed:
             try:
-                self._note(follower, message)
+                self._note(agent, message)
             except KeyError:  # another version of CollBench
-                follower.lose("speaks another language")
+                agent.lose("speaks another language")
             self._changed.notify_all()
 
-    def _note(self, follower: Follower, message: Json) -> None:
-        kind, rank = message["kind"], follower.current
+    def _note(self, agent: RemoteAgent, message: Json) -> None:
+        kind, rank = message["kind"], agent.current
         if kind == "end":
-            follower.lose()
+            agent.lose()
         elif kind == "interrupted":
             self._interrupted = True
         elif rank is not None and message.get("launch") == rank.launch:
@@ -287,7 +289,7 @@ class Crew:
                 rank.log, rank.exit_code = message["log"], message["code"]
 
 
-def _raise_if_lost(followers: Sequence[Follower]) -> None:
-    lost = next((follower for follower in followers if follower.lost), None)
+def _raise_if_lost(agents: Sequence[RemoteAgent]) -> None:
+    lost = next((agent for agent in agents if agent.lost), None)
     if lost is not None:
         raise LostRankError(lost.rank, str(lost.lost))

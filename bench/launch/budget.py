@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.intervals import launch_interval, median_interval, slowest_rank_s
 from bench.plan import NEXT_START_S, process_kind
-from bench.records import Block, Case, Plan, Samples
+from bench.records import Case, Launch, Plan, Samples
 
 # No interval gets narrower in any sensible time when so many launches did not do it.
 MOST_LAUNCHES = 200
@@ -49,7 +49,7 @@ class Spent:
         return launch_interval(np.array(medians)).relative_half_width if len(medians) > 1 else float("inf")
 
 
-def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Block]:
+def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     """Blocks of one further launch: the cases that are wider than asked, widest first, as many as fit."""
     if spent.launches >= MOST_LAUNCHES:
         return []
@@ -57,11 +57,11 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Block]:
     wide = [case for case in wide if spent.width(case.key) > plan.sampling.relative_error]
     # Equal widths (one launch each) by the width within it.
     wide.sort(key=lambda case: (spent.width(case.key), spent.within[case.key]), reverse=True)
-    blocks: dict[tuple[object, ...], list[Case]] = {}
+    cases: dict[tuple[object, ...], list[Case]] = {}
     for case in wide:
         place = process_kind(case)
-        cost = float(np.mean(spent.wall_s[case.key])) + (0.0 if place in blocks else NEXT_START_S)
+        cost = float(np.mean(spent.wall_s[case.key])) + (0.0 if place in cases else NEXT_START_S)
         if cost <= left_s:
             left_s -= cost
-            blocks.setdefault(place, []).append(case)
-    return [Block(c[0].backend, c[0].world_size, spent.launches + 1, tuple(c)) for c in blocks.values()]
+            cases.setdefault(place, []).append(case)
+    return [Launch(c[0].backend, c[0].world_size, spent.launches + 1, tuple(c)) for c in cases.values()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from bench import __version__
 from bench.errors import BenchError, JobError
-from bench.launch.job import Place
+from bench.launch.job import JobRank
 from bench.machine import environment
 from bench.records import Json, Machine
 
@@ -19,7 +19,7 @@ from bench.records import Json, Machine
 SHOWN_DIGITS = 8
 
 
-def hello(place: Place, asked: Callable[[], bytes]) -> Json:
+def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
     """What this process tells rank 0, and rank 0 itself.
 
     asked: what it was told to do, the configuration above all; where that cannot be read, the hello says so, for
@@ -53,13 +53,13 @@ def hello(place: Place, asked: Callable[[], bytes]) -> Json:
     }
 
 
-def check(hellos: Sequence[Json]) -> None:
+def check(handshakes: Sequence[Json]) -> None:
     """Raise JobError unless all were asked to do the same. hellos: in order of rank."""
-    first = hellos[0]
-    for one in hellos:
+    first = handshakes[0]
+    for one in handshakes:
         if one["problem"]:
             raise JobError(f"{_who(one)}: {one['problem']}")
-    for one in hellos:
+    for one in handshakes:
         if one["collbench"] != first["collbench"]:
             raise JobError(f"{_who(one)} has CollBench {one['collbench']}, rank 0 has {first['collbench']}")
         if one["world_size"] != first["world_size"]:
@@ -72,10 +72,10 @@ def check(hellos: Sequence[Json]) -> None:
             )
 
 
-def check_gpus(hellos: Sequence[Json], share: bool = False) -> None:
+def check_gpus(handshakes: Sequence[Json], share: bool = False) -> None:
     """Raise JobError if two ranks would use one GPU. share: the user allows it (functional tests)."""
     owners: dict[str, Json] = {}
-    for one in hellos:
+    for one in handshakes:
         if one["gpu"] is None or share:
             continue
         other = owners.setdefault(one["gpu"], one)
@@ -86,54 +86,54 @@ def check_gpus(hellos: Sequence[Json], share: bool = False) -> None:
             )
 
 
-def device_of(hello: Json, share: bool = False) -> int:
+def device_of(handshake: Json, share: bool = False) -> int:
     """Number of the CUDA device that this rank uses."""
-    return int(hello["device"]) % max(1, hello["gpus"]) if share else int(hello["device"])
+    return int(handshake["device"]) % max(1, handshake["gpus"]) if share else int(handshake["device"])
 
 
 # ── what they are together ───────────────────────────────────────────────────────────────────────
-def merged(hellos: Sequence[Json]) -> Machine:
+def merged(handshakes: Sequence[Json]) -> Machine:
     """What the job offers, as cautious as its weakest host: it takes part in the largest world size.
 
     memory_available_bytes: of the host that has least; the ranks of one host share it.
     """
-    machines = [Machine(**one["machine"]) for one in hellos]
+    machines = [Machine(**one["machine"]) for one in handshakes]
     missing: dict[str, str] = {}
-    for one, machine in zip(hellos, machines, strict=True):
+    for one, machine in zip(handshakes, machines, strict=True):
         for backend, reason in machine.backends_missing.items():
             missing.setdefault(backend, f"host {one['hostname']}: {reason}" if one["rank"] else reason)
     realtime = (machine.realtime_missing for machine in machines)
-    together = hosts(hellos)
+    together = hosts(handshakes)
     return Machine(
         hostname=machines[0].hostname,
         cores=sum(len(host["cores"]) for host in together),
         memory_available_bytes=min(machine.memory_available_bytes for machine in machines),
         last_level_cache_bytes=max(machine.last_level_cache_bytes for machine in machines),
-        gpus=_own_gpus(hellos),
+        gpus=_own_gpus(handshakes),
         backends_missing=missing,
         realtime_missing=next(filter(None, realtime), None),
-        ranks=len(hellos),
+        ranks=len(handshakes),
         ranks_a_host=max(len(host["ranks"]) for host in together),
     )
 
 
-def _own_gpus(hellos: Sequence[Json]) -> int:
+def _own_gpus(handshakes: Sequence[Json]) -> int:
     """How many of the first ranks have a GPU that no rank before them has."""
     taken: set[str] = set()
-    for one in hellos:
+    for one in handshakes:
         if one["gpu"] is None or one["gpu"] in taken:
             break
         taken.add(one["gpu"])
     return len(taken)
 
 
-def hosts(hellos: Sequence[Json]) -> list[Json]:
+def hosts(handshakes: Sequence[Json]) -> list[Json]:
     """A record for each host, in order of its first rank: what `environment.host` says there, and who runs on it.
 
     cores: those that any of its ranks may run on. before: its state when the job was joined.
     """
     found: dict[tuple[str, ...], Json] = {}
-    for one in hellos:
+    for one in handshakes:
         record = one["host"]
         # Virtual machines of one image share a boot id, containers of one host may share a name.
         place = (record["hostname"], record["boot_id"], str(record["torch"]), one["nccl"], record["commit"])
@@ -146,5 +146,5 @@ def hosts(hellos: Sequence[Json]) -> list[Json]:
     return list(found.values())
 
 
-def _who(hello: Json) -> str:
-    return f"rank {hello['rank']} on host {hello['hostname']}"
+def _who(handshake: Json) -> str:
+    return f"rank {handshake['rank']} on host {handshake['hostname']}"

@@ -1,6 +1,6 @@
 """Rank 0 of a job: gather the others, and start ranks where they are.
 
-In: a `Place` and a way to say what this process was asked to do. Out: a `Lead` with what the job offers and a
+In: a `JobRank` and a way to say what this process was asked to do. Out: a `Coordinator` with what the job offers and a
 `JobLauncher`, which `sweep` uses in place of a `Launcher`. Everything else (plan, folder, journal, report) is as on
 one machine.
 
@@ -22,9 +22,9 @@ from typing import Any
 from bench import encoding
 from bench.errors import BenchError, JobError
 from bench.launch import compatibility, job
-from bench.launch.agents import Crew, RemoteRank
-from bench.launch.job import Place
-from bench.launch.launcher import Launcher, Post
+from bench.launch.agents import Agents, RemoteRank
+from bench.launch.job import JobRank
+from bench.launch.launcher import Launcher, RankAssignment
 from bench.launch.ranks import Ranks
 from bench.machine import network
 from bench.protocol import channel
@@ -38,30 +38,32 @@ INTERRUPTED = 130
 
 
 @dataclass(slots=True)
-class Lead:
+class Coordinator:
     """The job as rank 0 sees it. code: the status that all its processes will leave with."""
 
-    place: Place
+    place: JobRank
     launcher: "JobLauncher"
-    hellos: list[Json]
+    handshakes: list[Json]
     code: int = 1
 
     def machine(self, demands: Demands | None = None) -> Machine:
         """What the job offers to plan with. Raises JobError where ranks would share a GPU that they must not share."""
         shared = demands is not None and demands.shared_gpus
         if demands is not None and demands.gpus:
-            compatibility.check_gpus(self.hellos, shared)
-        self.launcher.devices = [compatibility.device_of(hello, shared) for hello in self.hellos]
-        return compatibility.merged(self.hellos)
+            compatibility.check_gpus(self.handshakes, shared)
+        self.launcher.devices = [compatibility.device_of(handshake, shared) for handshake in self.handshakes]
+        return compatibility.merged(self.handshakes)
 
     def facts(self) -> Json:
         """For the record: who started the processes, and on which hosts."""
         started = {"launcher": self.place.launcher, "ranks": self.place.world_size}
-        return {"job": started, "hosts": compatibility.hosts(self.hellos)}
+        return {"job": started, "hosts": compatibility.hosts(self.handshakes)}
 
 
 @contextlib.contextmanager
-def leading(place: Place, secret: str, asked: Callable[[], bytes], before_bye: Callable[[], None]) -> Iterator[Lead]:
+def coordinating(
+    place: JobRank, secret: str, asked: Callable[[], bytes], before_bye: Callable[[], None]
+) -> Iterator[Coordinator]:
     """Context in which the other processes of the job are there. Raises JobError if they do not fit together.
 
     before_bye: called before the others are told to leave.
@@ -70,19 +72,19 @@ def leading(place: Place, secret: str, asked: Callable[[], bytes], before_bye: C
     address = _own_address(place, deadline)
     listener = _listener(place, address)
     interface = None if place.one_host else network.interface_of(address)
-    with Crew(listener, job.key(place, secret), place.world_size) as crew, Launcher(interface) as launcher:
+    with Agents(listener, job.key(place, secret), place.world_size) as agents, Launcher(interface) as launcher:
         try:
-            hellos = crew.gather(compatibility.hello(place, asked), JOIN_WAIT_S)
-            compatibility.check(hellos)
-            devices = [compatibility.device_of(hello) for hello in hellos]
-            lead = Lead(place, JobLauncher(launcher, crew, address, devices), hellos)
-            yield lead
-            crew.code = lead.code
+            handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S)
+            compatibility.check(handshakes)
+            devices = [compatibility.device_of(handshake) for handshake in handshakes]
+            coordinator = Coordinator(place, JobLauncher(launcher, agents, address, devices), handshakes)
+            yield coordinator
+            agents.code = coordinator.code
         except BenchError as error:
-            crew.code = error.exit_code
+            agents.code = error.exit_code
             raise
         except KeyboardInterrupt:
-            crew.code = INTERRUPTED
+            agents.code = INTERRUPTED
             raise
         finally:
             before_bye()
@@ -91,8 +93,8 @@ def leading(place: Place, secret: str, asked: Callable[[], bytes], before_bye: C
 class JobLauncher:
     """Starts rank 0 of each launch here, and has the followers start the others. devices: GPU of each rank."""
 
-    def __init__(self, launcher: Launcher, crew: Crew, address: str, devices: list[int]) -> None:
-        self._launcher, self._crew, self._address = launcher, crew, address
+    def __init__(self, launcher: Launcher, agents: Agents, address: str, devices: list[int]) -> None:
+        self._launcher, self._agents, self._address = launcher, agents, address
         self._launches = itertools.count(1)
         self.devices = devices
 
@@ -110,13 +112,13 @@ class JobLauncher:
                 {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], "job": data}
                 for rank in range(1, world_size)
             ]
-            others = self._crew.start(next(self._launches), world_size, messages)
+            others = self._agents.start(next(self._launches), world_size, messages)
             folder = self._launcher.folder()
             ranks = Ranks([], lambda: _clean(folder, others, Path(argument.log)))
             ranks.members = others
-            post = Post(0, world_size, rendezvous, self.devices[0], listener=listener)
+            assignment = RankAssignment(0, world_size, rendezvous, self.devices[0], listener=listener)
             try:
-                own = self._launcher.fork(post, folder, target, argument)
+                own = self._launcher.fork(assignment, folder, target, argument)
             except BaseException:
                 ranks.kill()
                 raise
@@ -130,10 +132,10 @@ def _clean(folder: Path, others: list[RemoteRank], log: Path) -> None:
     for rank in others:
         if rank.log:
             with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-                file.write(f"[rank {rank.rank} on host {rank.follower.hello['hostname']}]\n{rank.log.rstrip()}\n")
+                file.write(f"[rank {rank.rank} on host {rank.agent.handshake['hostname']}]\n{rank.log.rstrip()}\n")
 
 
-def _own_address(place: Place, deadline: float) -> str:
+def _own_address(place: JobRank, deadline: float) -> str:
     address = network.resolve(place.address, deadline)
     if address is None:
         raise JobError(f"nobody knows the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
@@ -143,7 +145,7 @@ def _own_address(place: Place, deadline: float) -> str:
     return address
 
 
-def _listener(place: Place, address: str) -> socket.socket:
+def _listener(place: JobRank, address: str) -> socket.socket:
     try:
         listener = channel.listen(address, place.ports)
     except OSError:

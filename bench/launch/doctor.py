@@ -1,6 +1,6 @@
 """Can this machine measure, and what stands in the way? Each finding with its remedy.
 
-Out: `Finding` values; printing is `cli`'s work. Ends with a trial: two real ranks join and sum a tensor.
+Out: `DoctorFinding` values; printing is `cli`'s work. Ends with a trial: two real ranks join and sum a tensor.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Literal
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import sweep
 from bench.machine import environment, libraries
-from bench.records import NOT_AVAILABLE, Block, Case, Json, Machine, Plan, Samples, Sampling
+from bench.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Samples, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
 # The parent's pipes to a rank; a rank holds half as many sockets to each other rank, one in each of two groups.
@@ -28,7 +28,7 @@ SHARED_MEMORY_WANTED = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One line of the doctor. `remedy`: what to do about it, empty where nothing is wrong."""
 
     level: Literal["ok", "note", "missing"]
@@ -37,79 +37,83 @@ class Finding:
     remedy: str = ""
 
 
-def examine(machine: Machine) -> Iterator[Finding]:
+def examine(machine: Machine) -> Iterator[DoctorFinding]:
     """Everything that can be told without starting a rank."""
-    obstacle = environment.platform_obstacle()
-    if obstacle:
-        yield Finding("missing", "system", obstacle, "run CollBench inside WSL")
+    unsupported = environment.unsupported_platform()
+    if unsupported:
+        yield DoctorFinding("missing", "system", unsupported, "run CollBench inside WSL")
     host, state = environment.host(), environment.state()
     yield from _software(machine, host["torch"])
     yield from _gpus(machine, host["gpus"])
     cores, load = machine.cores, state["load"][0]
-    yield Finding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
+    yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
     if load / cores > 0.25:
-        yield Finding("note", "load", f"load average {load:.2f} on {cores} cores", "stop other work while measuring")
+        yield DoctorFinding(
+            "note", "load", f"load average {load:.2f} on {cores} cores", "stop other work while measuring"
+        )
     else:
-        yield Finding("ok", "load", f"load average {load:.2f}: idle enough")
+        yield DoctorFinding("ok", "load", f"load average {load:.2f}: idle enough")
     memory = format_rounded_bytes(machine.memory_available_bytes)
-    yield Finding("ok", "memory", f"{memory} available; larger cases are skipped with their numbers")
+    yield DoctorFinding("ok", "memory", f"{memory} available; larger cases are skipped with their numbers")
     yield _governor(host["cpu"]["governor"])
     yield _realtime(machine.realtime_missing)
     yield from _limits()
 
 
-def _software(machine: Machine, torch: object) -> Iterator[Finding]:
+def _software(machine: Machine, torch: object) -> Iterator[DoctorFinding]:
     if not isinstance(torch, dict):
-        yield Finding("missing", "torch", "not installed", "make install")
+        yield DoctorFinding("missing", "torch", "not installed", "make install")
         return
-    yield Finding("ok", "torch", f"{torch['version']}, Python {sys.version.split()[0]}")
+    yield DoctorFinding("ok", "torch", f"{torch['version']}, Python {sys.version.split()[0]}")
     for backend in ("gloo", "nccl"):
         reason = machine.backends_missing.get(backend)
         if reason:
-            yield Finding("missing", backend, reason, "gloo measures on the CPU meanwhile" if backend == "nccl" else "")
+            yield DoctorFinding(
+                "missing", backend, reason, "gloo measures on the CPU meanwhile" if backend == "nccl" else ""
+            )
         else:
             version = environment.nccl_package() if backend == "nccl" else f"of torch {torch['version']}"
-            yield Finding("ok", backend, f"{version}: can be measured")
+            yield DoctorFinding("ok", backend, f"{version}: can be measured")
     yield _mpi(machine.backends_missing.get("mpi"))
 
 
-def _mpi(missing: str | None) -> Finding:
+def _mpi(missing: str | None) -> DoctorFinding:
     if missing:
-        return Finding("note", "mpi", missing, "only needed for backends: [mpi]")
-    return Finding("ok", "mpi", f"{libraries.mpi_versions()}: can be measured")
+        return DoctorFinding("note", "mpi", missing, "only needed for backends: [mpi]")
+    return DoctorFinding("ok", "mpi", f"{libraries.mpi_versions()}: can be measured")
 
 
-def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[Finding]:
+def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[DoctorFinding]:
     if not machine.gpus:
-        yield Finding("note", "GPUs", "none visible", "nothing to do for gloo; for NCCL see the line above")
+        yield DoctorFinding("note", "GPUs", "none visible", "nothing to do for gloo; for NCCL see the line above")
     for gpu in gpus:
-        yield Finding("ok", "GPU", f"{gpu['name']}, driver {gpu['driver']}")
+        yield DoctorFinding("ok", "GPU", f"{gpu['name']}, driver {gpu['driver']}")
 
 
-def _governor(governor: str) -> Finding:
+def _governor(governor: str) -> DoctorFinding:
     if governor == NOT_AVAILABLE:
-        return Finding("note", "governor", "the kernel does not tell (usual in virtual machines)", "none needed")
+        return DoctorFinding("note", "governor", "the kernel does not tell (usual in virtual machines)", "none needed")
     if governor != "performance":
-        return Finding(
+        return DoctorFinding(
             "note", "governor", f"{governor}: clocks follow the load", "cpupower frequency-set -g performance"
         )
-    return Finding("ok", "governor", governor)
+    return DoctorFinding("ok", "governor", governor)
 
 
-def _realtime(missing: str | None) -> Finding:
+def _realtime(missing: str | None) -> DoctorFinding:
     if missing:
-        return Finding("note", "real time", missing, "only needed for scheduling: rr")
-    return Finding("ok", "real time", "permitted: scheduling: rr shows what the scheduler does to small messages")
+        return DoctorFinding("note", "real time", missing, "only needed for scheduling: rr")
+    return DoctorFinding("ok", "real time", "permitted: scheduling: rr shows what the scheduler does to small messages")
 
 
-def _limits() -> Iterator[Finding]:
+def _limits() -> Iterator[DoctorFinding]:
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     files = environment.raise_file_limit()
     ranks = (files - FILES_ANYWAY) // FILES_A_RANK
     level: Literal["ok", "note"] = "ok" if ranks >= RANKS_WANTED else "note"
     allowed = f"{files} allowed" if files == soft else f"{soft} allowed, which a run raises to {files}"
     text = f"{allowed}: enough for {ranks} ranks on this machine"
-    yield Finding(level, "open files", text, "" if level == "ok" else "raise nofile in /etc/security/limits.conf")
+    yield DoctorFinding(level, "open files", text, "" if level == "ok" else "raise nofile in /etc/security/limits.conf")
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     if shm.is_dir():
         size = os.statvfs(shm)
@@ -117,15 +121,15 @@ def _limits() -> Iterator[Finding]:
         enough = nbytes >= SHARED_MEMORY_WANTED
         remedy = "" if enough else "docker run --shm-size=1g (NCCL needs it between GPUs of one host)"
         text = f"{format_rounded_bytes(nbytes)} in /dev/shm"
-        yield Finding("ok" if enough else "note", "shared memory", text, remedy)
+        yield DoctorFinding("ok" if enough else "note", "shared memory", text, remedy)
 
 
-def trial() -> Finding:
+def trial() -> DoctorFinding:
     """Two ranks, one all_reduce on gloo, verified: the whole line once, in a few seconds."""
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
     plan = Plan(
         name="doctor",
-        blocks=(Block("gloo", 2, 1, (case,)),),
+        order=(Launch("gloo", 2, 1, (case,)),),
         skips=(),
         launches=1,
         seed=0,
@@ -139,8 +143,8 @@ def trial() -> Finding:
         sweep(plan, [], launcher, lambda _: None, Path(os.devnull), launches.append, watcher)
     if watcher.failed is None and launches:
         ready = format_seconds(launches[0]["ready_s"])
-        return Finding("ok", "trial", f"2 ranks joined in {ready} and summed 4 KiB correctly on gloo")
-    return Finding("missing", "trial", watcher.failed or "", "a firewall on the loopback interface can do this")
+        return DoctorFinding("ok", "trial", f"2 ranks joined in {ready} and summed 4 KiB correctly on gloo")
+    return DoctorFinding("missing", "trial", watcher.failed or "", "a firewall on the loopback interface can do this")
 
 
 class _Quiet:
@@ -148,7 +152,7 @@ class _Quiet:
 
     failed: str | None = None
 
-    def launching(self, block: Block) -> None: ...
+    def launching(self, launch: Launch) -> None: ...
 
     def begun(self, case: Case, launch: int) -> None: ...
 

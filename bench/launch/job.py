@@ -1,6 +1,6 @@
 """Who started this process, and as which one of how many: what launchers say in variables.
 
-In: variables, and the name of the program that started this process (`environment`). Out: a `Place` in a job; None
+In: variables, and the name of the program that started this process (`environment`). Out: a `JobRank` in a job; None
 where this process stands alone and starts its ranks by itself. Raises JobError where the variables are incomplete
 or contradict each other, and where many processes would each measure alone because nobody told them of the others.
 Reads nothing by itself and starts nothing.
@@ -28,7 +28,7 @@ Variables = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobRank:
     """One process of a job.
 
     address: of rank 0's host, as the launcher names it. ports: where rank 0 listens, on one of them.
@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dialect:
+class _Variables:
     """Variables of one kind of launcher. particular: those that tell one job from another."""
 
     launcher: str
@@ -58,8 +58,8 @@ class _Dialect:
     particular: tuple[str, ...] = ()
 
 
-_TORCH = _Dialect("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
-_OPEN_MPI = _Dialect(
+_TORCH = _Variables("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",))
+_OPEN_MPI = _Variables(
     "mpirun (Open MPI)",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
@@ -68,10 +68,10 @@ _OPEN_MPI = _Dialect(
     ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
 )
 # MPICH, Intel MPI, MVAPICH.
-_HYDRA = _Dialect(
+_HYDRA = _Variables(
     "mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("COLLBENCH_STARTER_PID",)
 )
-_SLURM = _Dialect(
+_SLURM = _Variables(
     "srun",
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
@@ -88,7 +88,7 @@ _SLURM_STARTER = "slurmstepd"
 _HOW = "start it with torchrun, srun or mpirun (docs/launching.md), or as one process for ranks on this machine only"
 
 
-def detect(variables: Variables, starter: str = "") -> Place | None:
+def detect(variables: Variables, starter: str = "") -> JobRank | None:
     """The place of this process in a job of several. `starter`: name of the program that started it."""
     told = [dialect for dialect in _DIALECTS if dialect.rank in variables and _size(dialect, variables) is not None]
     if _HYDRA in told and _size(_SLURM, variables) == _size(_HYDRA, variables):
@@ -108,13 +108,13 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else hosts
 
 
-def key(place: Place, secret: str) -> bytes:
+def key(place: JobRank, secret: str) -> bytes:
     """What the processes of the job know and others do not: strong if the user gave a secret, else a guard."""
     return hashlib.sha256(f"{place.identity}\n{secret}".encode()).digest()
 
 
 # ── what is told ─────────────────────────────────────────────────────────────────────────────────
-def _size(dialect: _Dialect, variables: Variables) -> int | None:
+def _size(dialect: _Variables, variables: Variables) -> int | None:
     name = dialect.size
     if dialect is _SLURM and name not in variables and {"SLURM_STEP_ID", "SLURM_STEPID"} & set(variables):
         name = "SLURM_NTASKS"  # outside a step that is the size of the allocation, and nobody started so many
@@ -130,7 +130,7 @@ def _whole(variables: Variables, name: str) -> int | None:
     return int(text)
 
 
-def _place(dialect: _Dialect, variables: Variables) -> Place:
+def _place(dialect: _Variables, variables: Variables) -> JobRank:
     rank, size = _whole(variables, dialect.rank) or 0, _size(dialect, variables) or 1
     local_rank, local_size = _whole(variables, dialect.local_rank) or 0, _whole(variables, dialect.local_size)
     for number, limit, names in (
@@ -143,7 +143,7 @@ def _place(dialect: _Dialect, variables: Variables) -> Place:
     address = _address(dialect, variables, one_host=local_size == size or _nodes(dialect, variables) == 1)
     identity = [dialect.launcher, str(size), *(variables.get(name, "") for name in dialect.particular)]
     text = " ".join([*identity, variables.get("MASTER_PORT", "")])
-    return Place(
+    return JobRank(
         launcher=_name(dialect, variables),
         rank=rank,
         world_size=size,
@@ -155,18 +155,18 @@ def _place(dialect: _Dialect, variables: Variables) -> Place:
     )
 
 
-def _name(dialect: _Dialect, variables: Variables) -> str:
+def _name(dialect: _Variables, variables: Variables) -> str:
     if dialect is not _TORCH or "TORCHELASTIC_RUN_ID" in variables:
         return dialect.launcher
     return "Ray Train" if "RAY_JOB_ID" in variables else "RANK and WORLD_SIZE"
 
 
-def _nodes(dialect: _Dialect, variables: Variables) -> int | None:
+def _nodes(dialect: _Variables, variables: Variables) -> int | None:
     names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES") if dialect is _SLURM else ()
     return next((count for name in names if (count := _whole(variables, name)) is not None), None)
 
 
-def _address(dialect: _Dialect, variables: Variables, one_host: bool) -> str:
+def _address(dialect: _Variables, variables: Variables, one_host: bool) -> str:
     if one_host:
         return LOOPBACK  # closed to the network, whatever the host's own name is
     if variables.get("MASTER_ADDR"):
@@ -179,7 +179,7 @@ def _address(dialect: _Dialect, variables: Variables, one_host: bool) -> str:
     raise JobError(f"{dialect.launcher} does not tell the host of rank 0: set it ({how})")
 
 
-def _ports(dialect: _Dialect, variables: Variables, identity: str) -> tuple[int, ...]:
+def _ports(dialect: _Variables, variables: Variables, identity: str) -> tuple[int, ...]:
     told = _whole(variables, "MASTER_PORT")
     if told is None and dialect is _TORCH:
         told = DEFAULT_PORT
@@ -191,7 +191,7 @@ def _ports(dialect: _Dialect, variables: Variables, identity: str) -> tuple[int,
 
 
 # ── what must not be ─────────────────────────────────────────────────────────────────────────────
-def _refuse_separate_jobs(told: list[_Dialect], variables: Variables) -> None:
+def _refuse_separate_jobs(told: list[_Variables], variables: Variables) -> None:
     """A torchrun on each host that knows nothing of the others would give as many runs as hosts."""
     if _TORCH not in told or "TORCHELASTIC_RUN_ID" not in variables:
         return
@@ -221,7 +221,7 @@ def _refuse_copies(variables: Variables, starter: str) -> None:
         )
 
 
-def _refuse_one_for_many(dialect: _Dialect, variables: Variables) -> None:
+def _refuse_one_for_many(dialect: _Variables, variables: Variables) -> None:
     """Kubeflow's PyTorchJob numbers pods and counts processes: a pod of several ranks needs torchrun in it."""
     per_pod = variables.get("PET_NPROC_PER_NODE", "")
     # Its default, "auto", is left to torchrun; one process a pod is what `python` then gives, and what RANK counts.

@@ -30,10 +30,10 @@ import psutil
 
 from bench.errors import RankError
 from bench.launch.ranks import KILL_WAIT_S, Ranks
-from bench.launch.rendezvous import Meeting
+from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import environment
-from bench.protocol.barrier import gates
-from bench.protocol.rank_context import Seat, enter
+from bench.protocol.barrier import barriers
+from bench.protocol.rank_context import RankContext, enter
 
 PRELOAD = ["bench.rank.preload"]
 
@@ -95,13 +95,13 @@ class Launcher:
 
     def __init__(self, interface: str | None = None, preload: Sequence[str] = ()) -> None:
         self._context = mp.get_context("forkserver")
-        self._meeting = Meeting()
+        self._rendezvous = RendezvousFolder()
         self._interface = interface
         self._preload = [*preload, *PRELOAD]
 
     def __enter__(self) -> "Launcher":
         environment.prepare_process(self._interface)
-        self._meeting.__enter__()
+        self._rendezvous.__enter__()
         self._context.set_forkserver_preload(self._preload)
         # Ctrl-C goes to every process of the terminal: this one answers it, the ranks must not.
         with _interrupts_ignored():
@@ -116,26 +116,28 @@ class Launcher:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
-        self._meeting.__exit__()
+        self._rendezvous.__exit__()
 
     def start(self, world_size: int, target: str, argument: Any, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
         """Fork `world_size` ranks, each of which runs `target(seat, argument)`.
 
         variables: what each rank finds in its environment beside what all inherit.
         """
-        folder = self._meeting.place()
+        folder = self._rendezvous.place()
         counts = self._context.RawArray(ctypes.c_uint64, world_size)
         # Kept by `ranks`: the gates' semaphores vanish with the last reference in this process.
-        gate = gates(self._context, world_size)
+        barrier = barriers(self._context, world_size)
         members: list[LocalRank] = []
-        ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=gate)
+        ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=barrier)
         try:
             for rank in range(world_size):
                 ours, theirs = self._context.Pipe()
                 store, stack = f"file:{folder / 'store'}", folder / f"stack-{rank}"
-                seat = Seat(rank, world_size, theirs, gate[rank], counts, store, stack, self._meeting.folder, rank)
-                seat.variables = variables[rank] if variables else {}
-                members.append(self._fork(seat, target, argument, ours))
+                context = RankContext(
+                    rank, world_size, theirs, barrier[rank], counts, store, stack, self._rendezvous.folder, rank
+                )
+                context.variables = variables[rank] if variables else {}
+                members.append(self._fork(context, target, argument, ours))
         except (EOFError, OSError) as error:
             ranks.kill()
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
@@ -146,39 +148,39 @@ class Launcher:
 
     def folder(self) -> Path:
         """A new folder for what a rank that is to be forked leaves behind."""
-        return self._meeting.place()
+        return self._rendezvous.place()
 
-    def fork(self, post: "Post", folder: Path, target: str, argument: Any) -> LocalRank:
+    def fork(self, assignment: "RankAssignment", folder: Path, target: str, argument: Any) -> LocalRank:
         """Fork one rank of a process group whose other ranks are forked by other processes."""
-        counts = self._context.RawArray(ctypes.c_uint64, post.world_size)
-        ours, theirs = (post.line, post.line) if post.line else self._context.Pipe()
-        seat = Seat(
-            post.rank,
-            post.world_size,
+        counts = self._context.RawArray(ctypes.c_uint64, assignment.world_size)
+        ours, theirs = (assignment.line, assignment.line) if assignment.line else self._context.Pipe()
+        context = RankContext(
+            assignment.rank,
+            assignment.world_size,
             theirs,
             None,
             counts,
-            post.rendezvous,
+            assignment.rendezvous,
             folder / "stack",
-            self._meeting.folder,
-            post.device,
-            post.listener,
+            self._rendezvous.folder,
+            assignment.device,
+            assignment.listener,
         )
         try:
-            return self._fork(seat, target, argument, ours)
+            return self._fork(context, target, argument, ours)
         except (EOFError, OSError) as error:
             raise RankError(f"the rank's process could not be started: {type(error).__name__} {error}") from None
 
-    def _fork(self, seat: Seat, target: str, argument: Any, ours: Connection) -> LocalRank:
-        process = self._context.Process(target=enter, args=(target, seat, argument), name=f"rank {seat.rank}")
+    def _fork(self, context: RankContext, target: str, argument: Any, ours: Connection) -> LocalRank:
+        process = self._context.Process(target=enter, args=(target, context, argument), name=f"rank {context.rank}")
         process.start()
-        seat.connection.close()
-        return LocalRank(seat.rank, process, ours, seat.stack_file, seat.progress)
+        context.connection.close()
+        return LocalRank(context.rank, process, ours, context.stack_file, context.progress)
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """Who a rank of a job is, and where it meets the others (`Seat` says what each of these is).
+class RankAssignment:
+    """Who a rank of a job is, and where it meets the others (`RankContext` says what each of these is).
 
     line: its way to the supervisor, if that is another process's child; None for a pipe to this process.
     """

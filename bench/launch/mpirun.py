@@ -28,7 +28,7 @@ from bench.errors import MpirunError
 from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, Ranks, Starter
-from bench.launch.rendezvous import Meeting
+from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import confine, environment, libraries, network
 from bench.records import Job
 
@@ -51,7 +51,7 @@ OUTPUT, LOCK = "mpirun", "lock"
 
 
 @dataclass(slots=True)
-class Places:
+class RunningMpirun:
     """A running mpirun that keeps a place for each rank. variables: of each rank, in order, once they are known.
 
     undo: lets the stand-ins go, waits until mpirun has gone, too, and removes what both left.
@@ -93,20 +93,20 @@ class MpiLauncher:
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
         """Start `world_size` ranks, each of which runs `target(seat, argument)`; raises MpirunError."""
         job = argument if isinstance(argument, Job) else None
-        places = _places(world_size, self.launcher.folder(), job)
+        running = _started(world_size, self.launcher.folder(), job)
         try:
-            places.wait(world_size)
-            remarks = _confined(places.process.pid)
-            ranks = self.launcher.start(world_size, target, argument, places.variables)
+            running.wait(world_size)
+            remarks = _confined(running.process.pid)
+            ranks = self.launcher.start(world_size, target, argument, running.variables)
         except BaseException:
-            places.undo.close()
+            running.undo.close()
             raise
-        places.undo.callback(ranks.clean)
-        ranks.clean, ranks.remarks = places.undo.close, remarks
+        running.undo.callback(ranks.clean)
+        ranks.clean, ranks.remarks = running.undo.close, remarks
         return ranks
 
 
-def _places(world_size: int, folder: Path, job: Job | None) -> Places:
+def _started(world_size: int, folder: Path, job: Job | None) -> RunningMpirun:
     program = libraries.mpirun()
     if program is None:
         raise MpirunError(f"mpirun was not found: {libraries.REMEDY}")
@@ -114,25 +114,33 @@ def _places(world_size: int, folder: Path, job: Job | None) -> Places:
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         if job is not None:
             undo.callback(_keep_output, folder / OUTPUT, Path(job.log))
-        memory = str(undo.enter_context(Meeting(MEMORY)).folder) if MEMORY.is_dir() else ""
+        memory = str(undo.enter_context(RendezvousFolder(MEMORY)).folder) if MEMORY.is_dir() else ""
         lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stand_ins = [sys.executable, "-I", "-S", mpirun_placeholder.__file__, str(folder), str(folder / LOCK), memory]
+        placeholders = [
+            sys.executable,
+            "-I",
+            "-S",
+            mpirun_placeholder.__file__,
+            str(folder),
+            str(folder / LOCK),
+            memory,
+        ]
         try:
             with (folder / OUTPUT).open("wb") as output:
                 process = subprocess.Popen(
-                    [str(program), *OPTIONS, "-n", str(world_size), *stand_ins],
+                    [str(program), *OPTIONS, "-n", str(world_size), *placeholders],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=_environment(folder, memory, job.block.cases[0].settings if job else ""),
+                    env=_environment(folder, memory, job.launch.cases[0].settings if job else ""),
                     start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
                 )
         except OSError as error:
             os.close(lock)
             raise MpirunError(f"{program} cannot be started: {error.strerror}") from None
         undo.callback(_end, process, lock)
-        return Places(process, folder, undo.pop_all())
+        return RunningMpirun(process, folder, undo.pop_all())
     raise AssertionError("an ExitStack hides no exception")
 
 
@@ -194,4 +202,4 @@ class ByBackend:
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
         """Start so many ranks, each of which runs `target(seat, argument)`; the argument is a `Job`."""
         assert isinstance(argument, Job)  # noqa: S101 - nothing else tells of a backend
-        return self._starters[BACKENDS[argument.block.backend].library].start(world_size, target, argument)
+        return self._starters[BACKENDS[argument.launch.backend].library].start(world_size, target, argument)

@@ -15,7 +15,7 @@ from pathlib import Path
 PREFIX, LOCK = "collbench-", "lock"
 
 
-class Meeting:
+class RendezvousFolder:
     """Context with a `folder` of one's own; no other run removes it while the context lasts.
 
     place: where to make it, the temporary folder if left out.
@@ -26,7 +26,7 @@ class Meeting:
     def __init__(self, place: Path | None = None) -> None:
         self._place = place
 
-    def __enter__(self) -> "Meeting":
+    def __enter__(self) -> "RendezvousFolder":
         place = self._place or Path(tempfile.gettempdir())
         remove_abandoned(place)
         while True:

@@ -18,7 +18,7 @@ from bench.records import Failure, Json
 # How often the ranks' progress is looked at; also the longest that Ctrl-C waits in a system call.
 LOOK_EVERY_S = 0.25
 # After a first rank ends, the others get this long to say why they fail: their words are evidence.
-LAST_WORDS_S = 1.0
+LAST_MESSAGES_S = 1.0
 # Loading torch from a cold disk can take a minute before the first sign of life.
 START_ALLOWANCE_S = 90.0
 # A Python stack is written within milliseconds by a process that can still handle signals.
@@ -26,7 +26,7 @@ STACK_WAIT_S = 0.5
 
 
 @dataclass(slots=True)
-class Watch:
+class LaunchOutcome:
     """What one launch gave. measured: cases that ended. failure: why the launch ended before its time.
 
     clocks: bounds of each rank's clock against rank 0's, at start and end; None where it is one clock.
@@ -43,7 +43,7 @@ class Watch:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Reported:
     """What a rank has said so far."""
 
     ready: bool = False
@@ -59,44 +59,44 @@ Sampled = Callable[[bytes], None]
 
 def watch(
     ranks: Ranks, requested: float, timeout_s: float, before_go: Callable[[], None], begun: Begun, sampled: Sampled
-) -> Watch:
+) -> LaunchOutcome:
     """Until every rank is done or one of them fails. `requested`: monotonic time of the start.
 
     before_go: called when all ranks have joined, before they are told to measure. begun: takes the number of
     the case that begins. sampled: takes each line for the journal.
     """
-    ears = _Ears(ranks, Watch(), begun, sampled)
-    result = ears.result
+    listener = _Listener(ranks, LaunchOutcome(), begun, sampled)
+    result = listener.result
     alive_at, last_progress = time.monotonic(), ranks.progress()
-    while not ears.all_finished():
-        if ears.listen():
+    while not listener.all_finished():
+        if listener.listen():
             alive_at = time.monotonic()
-        if result.ready_s is None and ears.all_ready():
+        if result.ready_s is None and listener.all_ready():
             result.ready_s = time.monotonic() - requested
             before_go()
-            ears.say_go()
+            listener.send_go()
             alive_at = time.monotonic()
-        if ears.one_ended_early():
-            ears.hear_last_words()
-            result.failure = blame_an_end(_evidence(ranks, ears.seen))
+        if listener.one_ended_early():
+            listener.read_last_messages()
+            result.failure = blame_an_end(_evidence(ranks, listener.seen))
             break
         progress = ranks.progress()
         if progress != last_progress:
             last_progress, alive_at = progress, time.monotonic()
         allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if time.monotonic() - alive_at > allowed:
-            result.failure = blame_a_hang(_evidence_of_hang(ranks, ears.seen), allowed)
+            result.failure = blame_a_hang(_evidence_of_hang(ranks, listener.seen), allowed)
             break
     return result
 
 
-class _Ears:
+class _Listener:
     """Hears what ranks say, and remembers who said what. Rule: no message is ever dropped."""
 
-    def __init__(self, ranks: Ranks, result: Watch, begun: Begun, sampled: Sampled) -> None:
+    def __init__(self, ranks: Ranks, result: LaunchOutcome, begun: Begun, sampled: Sampled) -> None:
         self._members, self.result = ranks.members, result
         self._begun, self._sampled = begun, sampled
-        self.seen = [_Seen() for _ in ranks.members]
+        self.seen = [_Reported() for _ in ranks.members]
 
     def all_ready(self) -> bool:
         return all(one.ready for one in self.seen)
@@ -108,7 +108,7 @@ class _Ears:
         ended = any(one.said is not None or (one.silent and not one.finished) for one in self.seen)
         return ended or any(member.lost and not self.seen[member.rank].finished for member in self._members)
 
-    def say_go(self) -> None:
+    def send_go(self) -> None:
         for member in self._members:
             with contextlib.suppress(OSError):  # gone already: its silence is noticed
                 channel.send(member.connection, {"kind": "go"})
@@ -120,9 +120,9 @@ class _Ears:
         ready = wait(list(listening), LOOK_EVERY_S)
         return sum(self._take_in(member) for connection, member in listening.items() if connection in ready) > 0
 
-    def hear_last_words(self) -> None:
+    def read_last_messages(self) -> None:
         """Listen until all ranks have ended, or for LAST_WORDS_S; what a rank said last lies in its pipe."""
-        deadline = time.monotonic() + LAST_WORDS_S
+        deadline = time.monotonic() + LAST_MESSAGES_S
         while True:
             all_gone = all(member.exit_code is not None or member.lost for member in self._members)
             for member in self._members:
@@ -145,7 +145,7 @@ class _Ears:
             self._note(one, message, line)
         return heard
 
-    def _note(self, one: _Seen, message: Json, line: bytes | None) -> None:
+    def _note(self, one: _Reported, message: Json, line: bytes | None) -> None:
         match message["kind"]:
             case "ready":
                 one.ready = True
@@ -163,7 +163,7 @@ class _Ears:
                 self.result.clocks = message.get("clocks") or self.result.clocks
 
 
-def _evidence(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:
+def _evidence(ranks: Ranks, seen: list[_Reported]) -> list[Evidence]:
     return [
         Evidence(
             rank=member.rank,
@@ -180,7 +180,7 @@ def _evidence(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:
     ]
 
 
-def _evidence_of_hang(ranks: Ranks, seen: list[_Seen]) -> list[Evidence]:
+def _evidence_of_hang(ranks: Ranks, seen: list[_Reported]) -> list[Evidence]:
     for member in ranks.members:
         member.ask_stack()
     deadline = time.monotonic() + STACK_WAIT_S

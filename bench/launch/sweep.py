@@ -16,15 +16,15 @@ from bench import encoding
 from bench.errors import LostRankError, MpirunError
 from bench.launch.budget import Spent, next_launch
 from bench.launch.ranks import Starter
-from bench.launch.supervisor import Watch, watch
+from bench.launch.supervisor import LaunchOutcome, watch
 from bench.plan import remaining
-from bench.records import Block, Case, Failure, Job, Json, Plan, Samples
+from bench.records import Case, Failure, Job, Json, Launch, Plan, Samples
 
 
 class Observer(Protocol):
     """Receives progress events."""
 
-    def launching(self, block: Block) -> None:
+    def launching(self, launch: Launch) -> None:
         """Ranks are being started."""
 
     def begun(self, case: Case, launch: int) -> None:
@@ -62,56 +62,56 @@ def sweep(
         spent.add(samples)
         observer.ended(samples)
 
-    for block in _blocks(plan, {(s.case.key, s.launch) for s in done}, spent, observer):
-        rest = block
+    for launch in _order(plan, {(s.case.key, s.launch) for s in done}, spent, observer):
+        rest = launch
         while rest.cases:
             outcome = _launch(plan, rest, launcher, log, observer, before_go, keep)
             launched(_record(rest, outcome))
             rest = _after(rest, outcome, keep)
 
 
-def _blocks(plan: Plan, done: set[tuple[str, int]], spent: Spent, observer: Observer) -> Iterator[Block]:
+def _order(plan: Plan, done: set[tuple[str, int]], spent: Spent, observer: Observer) -> Iterator[Launch]:
     """What is planned and not done; with a budget, as much of it as the budget allows, and then what it can buy."""
     planned = remaining(plan, done)
     if plan.budget_s is None:
         yield from planned
         return
     ends = time.monotonic() + plan.budget_s - spent.total_s
-    for position, block in enumerate(planned):
-        if block.launch > 1 and time.monotonic() >= ends:
+    for position, launch in enumerate(planned):
+        if launch.number > 1 and time.monotonic() >= ends:
             observer.extended(-sum(len(later.cases) for later in planned[position:]))
             return
-        yield block
-    while blocks := next_launch(plan, spent, ends - time.monotonic()):
-        observer.extended(sum(len(block.cases) for block in blocks))
-        yield from blocks
+        yield launch
+    while more := next_launch(plan, spent, ends - time.monotonic()):
+        observer.extended(sum(len(launch.cases) for launch in more))
+        yield from more
 
 
 def _launch(
     plan: Plan,
-    block: Block,
+    launch: Launch,
     launcher: Starter,
     log: Path,
     observer: Observer,
     before_go: Callable[[], None],
     keep: Callable[[Samples, bytes], None],
-) -> Watch:
-    observer.launching(block)
-    job = Job(block, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
+) -> LaunchOutcome:
+    observer.launching(launch)
+    job = Job(launch, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
     requested = time.monotonic()
     try:
-        ranks = launcher.start(block.world_size, "bench.rank.main:main", job)
+        ranks = launcher.start(launch.world_size, "bench.rank.main:main", job)
     except LostRankError as error:  # of a job: what needs this rank cannot be measured any more, what does not can
-        return Watch(failure=Failure("start", error.rank, str(error)))
+        return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
     except MpirunError as error:  # what needs mpirun cannot be measured, what does not can
-        return Watch(failure=Failure("start", None, str(error)))
+        return LaunchOutcome(failure=Failure("start", None, str(error)))
     try:
         outcome = watch(
             ranks,
             requested,
             plan.timeout_s,
             before_go=before_go,
-            begun=lambda index: observer.begun(block.cases[index], block.launch),
+            begun=lambda index: observer.begun(launch.cases[index], launch.number),
             sampled=lambda line: keep(encoding.samples_from_line(line), line),
         )
         return replace(outcome, remarks=ranks.remarks)
@@ -119,24 +119,24 @@ def _launch(
         ranks.kill()
 
 
-def _after(block: Block, outcome: Watch, keep: Callable[[Samples, bytes], None]) -> Block:
+def _after(launch: Launch, outcome: LaunchOutcome, keep: Callable[[Samples, bytes], None]) -> Launch:
     """Record the failure of a launch, if there was one; what is left of the block."""
-    rest = block.cases[outcome.measured :]
+    rest = launch.cases[outcome.measured :]
     if outcome.failure is None or not rest:
-        return replace(block, cases=())
+        return replace(launch, cases=())
     hopeless = outcome.ready_s is None
     for case in rest if hopeless else rest[:1]:
         failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
-        samples = Samples(case, block.launch, time.time(), failure=failure)
+        samples = Samples(case, launch.number, time.time(), failure=failure)
         keep(samples, encoding.samples_to_line(samples))
-    return replace(block, cases=() if hopeless else rest[1:])
+    return replace(launch, cases=() if hopeless else rest[1:])
 
 
-def _record(block: Block, outcome: Watch) -> Json:
+def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
     return {
-        "backend": block.backend,
-        "world_size": block.world_size,
-        "launch": block.launch,
+        "backend": launch.backend,
+        "world_size": launch.world_size,
+        "launch": launch.number,
         "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
         "clocks": outcome.clocks,
         "remarks": list(outcome.remarks),

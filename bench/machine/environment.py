@@ -123,11 +123,11 @@ def machine() -> Machine:
         last_level_cache_bytes=last_level_cache_bytes(),
         gpus=found,
         backends_missing=libraries.missing(torch_build(), found),
-        realtime_missing=realtime_obstacle(),
+        realtime_missing=unsupported_realtime(),
     )
 
 
-def platform_obstacle() -> str | None:
+def unsupported_platform() -> str | None:
     """Why ranks cannot be started on this operating system; None where they can."""
     if sys.platform == "win32":
         return "Windows has no fork server: use WSL"
@@ -278,7 +278,7 @@ def throttled_periods() -> int | None:
     return int(match[1]) if match else None
 
 
-def realtime_obstacle() -> str | None:
+def unsupported_realtime() -> str | None:
     """Why real-time scheduling cannot be used here, found by trying it in this very thread; None if it can."""
     if not hasattr(os, "sched_setscheduler"):
         return "this operating system has no sched_setscheduler"

@@ -20,7 +20,7 @@ VERSION_S = 10.0
 
 def missing(torch: Json | None, gpus: int) -> dict[str, str]:
     """Backend → why it cannot be used here; one that is not in it can. torch: its build, None where there is none."""
-    mpi = mpi_obstacle()
+    mpi = unsupported_mpi()
     found = {} if mpi is None else {"mpi": mpi}
     if torch is None:
         return dict.fromkeys(("gloo", "nccl", "mpi"), "torch is not installed (make install)")
@@ -32,7 +32,7 @@ def missing(torch: Json | None, gpus: int) -> dict[str, str]:
     return found
 
 
-def mpi_obstacle() -> str | None:
+def unsupported_mpi() -> str | None:
     """Why MPI cannot be used here; None if it can, as far as can be told without loading it."""
     if importlib.util.find_spec("mpi4py") is None:
         return f"mpi4py is not installed: {REMEDY}"

@@ -25,7 +25,7 @@ _DEADLINE, _SLACK, _MISSED = 0, 1, 2
 
 
 @dataclass(slots=True)
-class Gate:
+class SemaphoreBarrier:
     """`meet` returns on every rank once every rank has called it. A rank that dies leaves the others waiting,
     until the supervisor ends them.
 
@@ -37,10 +37,10 @@ class Gate:
     arrived: list[Semaphore]
     go: list[Semaphore]
     shared: Any
-    meetings: int = 0
+    rounds: int = 0
     misses: int = 0
 
-    def meet(self) -> None:
+    def wait(self) -> None:
         """The barrier: an order of leaving that no rank is favoured by over many meetings."""
         master = self._next_master()
         if self.rank != master:
@@ -50,7 +50,7 @@ class Gate:
         self._wait_for_all()
         self._let_all_go()
 
-    def meet_at_deadline(self) -> None:
+    def wait_for_deadline(self) -> None:
         """The barrier, and then all spin until one instant on the clock that they share."""
         master = self._next_master()
         if self.rank == master:
@@ -75,15 +75,15 @@ class Gate:
         took = []
         for _ in range(TRIALS):
             began = time.perf_counter_ns()
-            self.meet()
+            self.wait()
             took.append(time.perf_counter_ns() - began)
         if self.rank == 0:
             self.shared[_SLACK] = FIRST_SLACK * sorted(took)[TRIALS // 2]
-        self.meet()
+        self.wait()
 
     def _next_master(self) -> int:
-        self.meetings += 1
-        return self.meetings % len(self.go)
+        self.rounds += 1
+        return self.rounds % len(self.go)
 
     def _wait_for_all(self) -> None:
         for _ in range(len(self.go) - 1):
@@ -94,9 +94,9 @@ class Gate:
             self.go[(self.rank + step) % len(self.go)].release()
 
 
-def gates(context: ForkServerContext, world_size: int) -> list[Gate]:
+def barriers(context: ForkServerContext, world_size: int) -> list[SemaphoreBarrier]:
     """One gate a rank, all of them the same gate."""
     arrived = [context.Semaphore(0) for _ in range(world_size)]
     go = [context.Semaphore(0) for _ in range(world_size)]
     shared = context.RawArray("q", 3)
-    return [Gate(rank, arrived, go, shared) for rank in range(world_size)]
+    return [SemaphoreBarrier(rank, arrived, go, shared) for rank in range(world_size)]

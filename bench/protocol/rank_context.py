@@ -10,12 +10,12 @@ from typing import Any
 
 from bench.machine import environment
 from bench.protocol import channel
-from bench.protocol.barrier import Gate
+from bench.protocol.barrier import SemaphoreBarrier
 from bench.records import Json
 
 
 @dataclass(slots=True)
-class Seat:
+class RankContext:
     """What a rank is given by the launcher: who it is, the way to its parent, where to meet the others.
 
     gate: the barrier before each timed call; None where ranks share none, because their processes have
@@ -27,11 +27,11 @@ class Seat:
     rank: int
     world_size: int
     connection: Connection
-    gate: Gate | None
+    barrier: SemaphoreBarrier | None
     progress: Any
     rendezvous: str
     stack_file: Path
-    meeting: Path
+    shared_folder: Path
     device: int
     listener: socket.socket | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Seat:
         self.connection.recv_bytes()
 
 
-def enter(target: str, seat: Seat, argument: Any) -> None:
+def enter(target: str, context: RankContext, argument: Any) -> None:
     """First function in a rank. The target is named by text: the parent must not import its module."""
     module, _, function = target.partition(":")
-    environment.adopt(seat.variables)
+    environment.adopt(context.variables)
     try:
         entry = getattr(importlib.import_module(module), function)
     except BaseException as error:  # torch missing or broken: the parent is told, and says so in one line
-        seat.send({"kind": "error", "text": f"{type(error).__name__}: {error}"})
+        context.send({"kind": "error", "text": f"{type(error).__name__}: {error}"})
         raise
-    entry(seat, argument)
+    entry(context, argument)

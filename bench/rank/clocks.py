@@ -40,8 +40,8 @@ def _ask(group: Group, other: int) -> Bounds:
     low, high, at = -(2**62), 2**62, 0
     for _ in range(ROUNDS):
         first = time.perf_counter_ns()
-        group.tell(other, 0)
-        answer = group.hear(other)
+        group.send_number(other, 0)
+        answer = group.receive_number(other)
         second = time.perf_counter_ns()
         low, high, at = max(low, answer - second), min(high, answer - first), second
     return Bounds(at, low, high)
@@ -49,5 +49,5 @@ def _ask(group: Group, other: int) -> Bounds:
 
 def _answer(group: Group) -> None:
     for _ in range(ROUNDS):
-        group.hear(0)
-        group.tell(0, time.perf_counter_ns())
+        group.receive_number(0)
+        group.send_number(0, time.perf_counter_ns())

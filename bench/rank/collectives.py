@@ -1,6 +1,6 @@
 """One builder a collective: what a rank sends and receives in one call, and what it must hold afterwards.
 
-In: a `Team` (rank, number of ranks) and a case. Out: an `Exchange`, in elements of one buffer; `workload` makes
+In: a `Subgroup` (rank, number of ranks) and a case. Out: an `Transfer`, in elements of one buffer; `workload` makes
 buffers and calls of it. A new collective is one entry in `bench/operations.py`, one builder here, and one call for
 each library (`calls.py`, `mpi_calls.py`); a test ties them. Knows of no buffer and calls nothing.
 
@@ -38,7 +38,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Transfer:
     """One call on one rank. sends, receives: (start, stop) in elements of its buffer.
 
     to, source: the rank to send to and to receive from, where there is one of each; sent, received: elements to and
@@ -55,82 +55,82 @@ class Exchange:
 
 
 # (team, case, elements of the size, turn) → what this rank does then; None: it rests.
-Builder = Callable[[Placed, Case, int, int], Exchange | None]
+Builder = Callable[[Placed, Case, int, int], Transfer | None]
 NOTHING = (0, 0)
 
 
-def all_reduce(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def all_reduce(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all of it and receives all of the result."""
     start = length if placement(case) == "out" else 0
-    return Exchange((0, length), (start, start + length), (Block(start, length, None),))
+    return Transfer((0, length), (start, start + length), (Block(start, length, None),))
 
 
-def all_gather(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def all_gather(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes a share and receives all of them, in order of rank."""
-    share = length // team.size
+    share = length // subgroup.size
     start = 0 if placement(case) == "in" else share
-    sends = (team.rank * share, (team.rank + 1) * share) if placement(case) == "in" else (0, share)
-    return Exchange(sends, (start, start + length), _shares(start, share, team.size))
+    sends = (subgroup.rank * share, (subgroup.rank + 1) * share) if placement(case) == "in" else (0, share)
+    return Transfer(sends, (start, start + length), _shares(start, share, subgroup.size))
 
 
-def reduce_scatter(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def reduce_scatter(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all of it and receives its share of the result.
 
     In place, torch leaves a share where it belongs, and MPI at the beginning of the buffer.
     """
-    share = length // team.size
-    in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else team.rank * share
+    share = length // subgroup.size
+    in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else subgroup.rank * share
     start = in_place if placement(case) == "in" else length
-    return Exchange((0, length), (start, start + share), (Block(start, share, None, team.rank * share),))
+    return Transfer((0, length), (start, start + share), (Block(start, share, None, subgroup.rank * share),))
 
 
-def broadcast(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def broadcast(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """The root's data, on every rank."""
-    sends = (0, length) if team.rank == case.root else NOTHING
-    return Exchange(sends, (0, length), (Block(0, length, case.root),))
+    sends = (0, length) if subgroup.rank == case.root else NOTHING
+    return Transfer(sends, (0, length), (Block(0, length, case.root),))
 
 
-def reduce(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def reduce(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """The root receives the result."""
-    if team.rank != case.root:
-        return Exchange((0, length), NOTHING, ())
-    return all_reduce(team, case, length, turn)
+    if subgroup.rank != case.root:
+        return Transfer((0, length), NOTHING, ())
+    return all_reduce(subgroup, case, length, turn)
 
 
-def gather(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def gather(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """The root receives each rank's share, in order of rank."""
-    share = length // team.size
-    if team.rank != case.root:
-        return Exchange((0, share), NOTHING, ())
-    return Exchange((0, share), (share, share + length), _shares(share, share, team.size))
+    share = length // subgroup.size
+    if subgroup.rank != case.root:
+        return Transfer((0, share), NOTHING, ())
+    return Transfer((0, share), (share, share + length), _shares(share, share, subgroup.size))
 
 
-def scatter(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def scatter(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of the root's data."""
-    share = length // team.size
-    sends = (0, length) if team.rank == case.root else NOTHING
-    return Exchange(sends, (length, length + share), (Block(length, share, case.root, team.rank * share),))
+    share = length // subgroup.size
+    sends = (0, length) if subgroup.rank == case.root else NOTHING
+    return Transfer(sends, (length, length + share), (Block(length, share, case.root, subgroup.rank * share),))
 
 
-def all_to_all(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def all_to_all(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of every rank's data."""
-    share = length // team.size
-    blocks = tuple(Block(length + r * share, share, r, team.rank * share) for r in range(team.size))
-    return Exchange((0, length), (length, 2 * length), blocks)
+    share = length // subgroup.size
+    blocks = tuple(Block(length + r * share, share, r, subgroup.rank * share) for r in range(subgroup.size))
+    return Transfer((0, length), (length, 2 * length), blocks)
 
 
-def all_to_all_uneven(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def all_to_all_uneven(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """Parts of different sizes, one of them empty; part (a + b) mod n goes from a to b, and as much back."""
-    parts = uneven_parts(length, team.size)
-    sent = tuple(parts[(team.rank + other) % team.size] for other in range(team.size))
+    parts = uneven_parts(length, subgroup.size)
+    sent = tuple(parts[(subgroup.rank + other) % subgroup.size] for other in range(subgroup.size))
     # Where each part begins if they are laid round twice: what a rank sends to those before us is a stretch of it.
     begins = list(accumulate(parts + parts, initial=0))
     blocks, start = [], length
-    for other in range(team.size):
-        before = begins[other + team.rank] - begins[other]
+    for other in range(subgroup.size):
+        before = begins[other + subgroup.rank] - begins[other]
         blocks.append(Block(start, sent[other], other, before))
         start += sent[other]
-    return Exchange((0, length), (length, 2 * length), tuple(blocks), sent=sent, received=sent)
+    return Transfer((0, length), (length, 2 * length), tuple(blocks), sent=sent, received=sent)
 
 
 def uneven_parts(length: int, size: int) -> list[int]:
@@ -141,35 +141,35 @@ def uneven_parts(length: int, size: int) -> list[int]:
     return parts
 
 
-def send_recv(team: Placed, case: Case, length: int, turn: int) -> Exchange | None:
+def send_recv(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer | None:
     """An even rank sends to the next, an odd one receives; a last one without a partner rests."""
-    other = team.rank ^ 1
-    if other >= team.size:
+    other = subgroup.rank ^ 1
+    if other >= subgroup.size:
         return None
-    if team.rank % 2 == 0:
-        return Exchange((0, length), NOTHING, (), to=other)
-    return Exchange(NOTHING, (length, 2 * length), (Block(length, length, other),), source=other)
+    if subgroup.rank % 2 == 0:
+        return Transfer((0, length), NOTHING, (), to=other)
+    return Transfer(NOTHING, (length, 2 * length), (Block(length, length, other),), source=other)
 
 
-def exchange(team: Placed, case: Case, length: int, turn: int) -> Exchange | None:
+def _sendrecv_pair(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer | None:
     """Neighbours send to each other at the same time; a last one without a partner rests."""
-    other = team.rank ^ 1
-    return _both_ways(length, other, other) if other < team.size else None
+    other = subgroup.rank ^ 1
+    return _both_ways(length, other, other) if other < subgroup.size else None
 
 
-def ring(team: Placed, case: Case, length: int, turn: int) -> Exchange:
+def _sendrecv_ring(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
     """To the next, from the one before."""
-    return _both_ways(length, (team.rank + 1) % team.size, (team.rank - 1) % team.size)
+    return _both_ways(length, (subgroup.rank + 1) % subgroup.size, (subgroup.rank - 1) % subgroup.size)
 
 
-def pairwise(team: Placed, case: Case, length: int, turn: int) -> Exchange | None:
+def pairwise(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer | None:
     """Both ways, with another partner in each turn; of an odd number one rests."""
-    other = partner(team.rank, turn, team.size)
+    other = partner(subgroup.rank, turn, subgroup.size)
     return None if other is None else _both_ways(length, other, other)
 
 
-def _both_ways(length: int, to: int, source: int) -> Exchange:
-    return Exchange((0, length), (length, 2 * length), (Block(length, length, source),), to=to, source=source)
+def _both_ways(length: int, to: int, source: int) -> Transfer:
+    return Transfer((0, length), (length, 2 * length), (Block(length, length, source),), to=to, source=source)
 
 
 def _shares(start: int, share: int, size: int) -> tuple[Block, ...]:
@@ -192,7 +192,7 @@ BUILDERS: dict[str, Builder] = {
     "all_to_all_list": all_to_all,
     "all_to_all_uneven": all_to_all_uneven,
     "send_recv": send_recv,
-    "exchange": exchange,
-    "ring": ring,
+    "sendrecv_pair": _sendrecv_pair,
+    "sendrecv_ring": _sendrecv_ring,
     "pairwise": pairwise,
 }

@@ -1,6 +1,6 @@
 """A plan on paper: every case as some ranks of a world that does not exist, call by call, against the table.
 
-In: a plan, its world size, ranks to be. Out: a `Simulation`. Each case is built by the same code as in a run, at its
+In: a plan, its world size, ranks to be. Out: a `DryRunResult`. Each case is built by the same code as in a run, at its
 true size, on torch's fake process group and its meta device, which hold and move nothing; each call is made once, and
 what it hands to torch is held against `wanted`. No number of it measures communication, and no data are checked.
 
@@ -23,7 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bench import stamps
 from bench.backends import BACKENDS
-from bench.conclusions import Rehearsal, Simulation
+from bench.conclusions import DryRunCases, DryRunResult
 from bench.dtypes import dtype_named
 from bench.footprint import buffer_bytes
 from bench.operations import OPERATIONS, cycle, ranks_together
@@ -43,7 +43,7 @@ LARGEST_OBJECT_BYTES = 2**20
 # Calls whose median is given.
 REPEATS = 5
 # No case and no rank needs more to be understood.
-MOST_MISFITS = 3
+MOST_MISMATCHES = 3
 
 
 @dataclass(slots=True)
@@ -54,13 +54,13 @@ class _Kind:
     calls: int = 0
     build_s: list[float] = field(default_factory=list)
     call_s: float | None = None
-    misfits: list[str] = field(default_factory=list)
+    mismatches: list[str] = field(default_factory=list)
 
 
-def rehearse(plan: Plan, world_size: int, ranks: Sequence[int]) -> Simulation:
+def dry_run(plan: Plan, world_size: int, ranks: Sequence[int]) -> DryRunResult:
     """Each case of a plan as each of the ranks."""
     began = time.perf_counter()
-    skips = [Skip(case, reason) for case in plan.cases if (reason := _obstacle(case)) is not None]
+    skips = [Skip(case, reason) for case in plan.cases if (reason := _unsupported(case)) is not None]
     left_out = {skip.case.key for skip in skips}
     kinds: dict[tuple[object, ...], _Kind] = {}
     for case in plan.cases:
@@ -74,11 +74,11 @@ def rehearse(plan: Plan, world_size: int, ranks: Sequence[int]) -> Simulation:
                 _walk(kind, group, plan.seed)
     with _on_paper(ranks[0], world_size, REAL) as group:
         for kind in in_order:
-            kind.call_s = None if kind.misfits else _call_s(kind.cases[0], group, plan.seed)
-    return Simulation(
+            kind.call_s = None if kind.mismatches else _call_s(kind.cases[0], group, plan.seed)
+    return DryRunResult(
         world_size=world_size,
         ranks=tuple(ranks),
-        rehearsals=tuple(_rehearsal(kind, plan.pool_bytes) for kind in kinds.values()),
+        kinds=tuple(_cases_of_kind(kind, plan.pool_bytes) for kind in kinds.values()),
         skips=(*plan.skips, *skips),
         wall_s=time.perf_counter() - began,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
@@ -86,7 +86,7 @@ def rehearse(plan: Plan, world_size: int, ranks: Sequence[int]) -> Simulation:
     )
 
 
-def _obstacle(case: Case) -> str | None:
+def _unsupported(case: Case) -> str | None:
     """Why a case that could be measured elsewhere cannot be rehearsed here; None if it can."""
     if BACKENDS[case.backend].library != "torch":
         return f"{BACKENDS[case.backend].library} has no fake process group"
@@ -121,12 +121,12 @@ def _walk(kind: _Kind, group: Group, seed: int) -> None:
             began = time.perf_counter()
             work = _built(case, group, seed)
             kind.build_s.append(time.perf_counter() - began)
-            found = list(_misfits(case, group, work))
+            found = list(_mismatches(case, group, work))
         except Exception as error:  # whatever torch or a builder objects to is what this looks for
             found = [f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"]
         kind.calls += cycle(case)
         where = f"{asked.size_bytes} B as rank {group.rank}"
-        kind.misfits += [f"{where}: {one}" for one in found if one is not None][:MOST_MISFITS]
+        kind.mismatches += [f"{where}: {one}" for one in found if one is not None][:MOST_MISMATCHES]
 
 
 def _built(case: Case, group: Group, seed: int) -> workload.Workload:
@@ -135,19 +135,19 @@ def _built(case: Case, group: Group, seed: int) -> workload.Workload:
     return workload.build(case, group, arena, 0, seed)
 
 
-def _misfits(case: Case, group: Group, work: workload.Workload) -> Iterator[str | None]:
+def _mismatches(case: Case, group: Group, work: workload.Workload) -> Iterator[str | None]:
     """What is wrong in each turn."""
-    team = group.team(case)
+    subgroup = group.subgroup(case)
     with Recorder() as recorder:
         for turn in range(cycle(case)):
             if case.op in OBJECT_CALLS:
                 call: Any = work.prepare()
-                if team.teams == 1 or turn == team.number:  # the others rest
-                    yield expected_calls.misfit_of_objects(case, team, call.args, call.keywords)
+                if subgroup.subgroups == 1 or turn == subgroup.number:  # the others rest
+                    yield expected_calls.mismatch_of_objects(case, subgroup, call.args, call.keywords)
                 continue
-            recorder.handed.clear()
+            recorder.calls.clear()
             timing.call_once(work, case)
-            yield expected_calls.misfit(case, team, turn, recorder.handed)
+            yield expected_calls.mismatch(case, subgroup, turn, recorder.calls)
 
 
 def _call_s(case: Case, group: Group, seed: int) -> float | None:
@@ -173,13 +173,13 @@ def _smaller(case: Case, nbytes: int) -> Case:
     return replace(case, size_bytes=min(case.size_bytes, max(unit, nbytes // unit * unit)))
 
 
-def _rehearsal(kind: _Kind, pool_bytes: int) -> Rehearsal:
-    return Rehearsal(
+def _cases_of_kind(kind: _Kind, pool_bytes: int) -> DryRunCases:
+    return DryRunCases(
         case=kind.cases[0],
         cases=len(kind.cases),
         calls=kind.calls,
         buffer_bytes=max(buffer_bytes(case, pool_bytes) for case in kind.cases),
         build_s=statistics.median(kind.build_s) if kind.build_s else 0.0,
         call_s=kind.call_s,
-        misfits=tuple(kind.misfits),
+        mismatches=tuple(kind.mismatches),
     )

@@ -84,8 +84,8 @@ class _Faulty:
     def reserve(self, calls: int) -> None:
         self._inner.reserve(calls)
 
-    def alone(self) -> Callable[[], object] | None:
-        return self._inner.alone()
+    def single_rank_call(self) -> Callable[[], object] | None:
+        return self._inner.single_rank_call()
 
     def verify(self) -> str | None:
         return self._inner.verify()

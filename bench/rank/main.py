@@ -1,6 +1,6 @@
 """One rank of one launch: join, then measure the block's cases one after the other.
 
-In: a `Seat` (who am I, the way to my parent) and a `Job`. Out, over the pipe, JSON messages:
+In: a `RankContext` (who am I, the way to my parent) and a `Job`. Out, over the pipe, JSON messages:
 
     ready    every rank, with what it alone can tell of itself; it then waits for the parent's word
     begin    rank 0: a case begins
@@ -28,12 +28,12 @@ from bench import encoding
 from bench.footprint import buffer_bytes
 from bench.machine import environment
 from bench.operations import cycle
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank import clocks, faults, nccl, timing, workload
 from bench.rank.join import facts, joined
 from bench.rank.process import run_rank, wait_to_begin
 from bench.rank.process_group import Group
-from bench.rank.sampling import Agreed, sample
+from bench.rank.sampling import AgreedTimings, sample
 from bench.rank.tensors import Arena
 from bench.records import Case, Failure, Job, Json, Samples, Timings, Usage
 from bench.stamps import most_iterations
@@ -44,73 +44,73 @@ if TYPE_CHECKING:
 NS = 1e-9
 
 
-def main(seat: Seat, job: Job) -> None:
+def main(context: RankContext, job: Job) -> None:
     """Entry of a rank's process; never returns."""
-    run_rank(seat, job.log, lambda: _work(seat, job))
+    run_rank(context, job.log, lambda: _work(context, job))
 
 
-def _work(seat: Seat, job: Job) -> Json:
+def _work(context: RankContext, job: Job) -> Json:
     # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
-    kind = job.block.cases[0]
+    kind = job.launch.cases[0]
     if kind.scheduling == "rr":
         environment.use_realtime()
     environment.apply(kind.settings)
     if kind.oversubscribed:
-        environment.apply(nccl.shared_gpu(seat.rank))
-    with joined(seat, job.block.backend, job.timeout_s, kind.sync, kind.ctas) as group:
+        environment.apply(nccl.shared_gpu(context.rank))
+    with joined(context, job.launch.backend, job.timeout_s, kind.sync, kind.ctas) as group:
         at_start = clocks.bounds(group)
-        _serve(seat, job, group)
+        _serve(context, job, group)
         at_end = clocks.bounds(group)
     return {"clocks": [at_start, at_end] if at_start and at_end else None}
 
 
-def _serve(seat: Seat, job: Job, group: Group) -> None:
-    wait_to_begin(seat, group, lambda: facts(group, job.block.backend))
+def _serve(context: RankContext, job: Job, group: Group) -> None:
+    wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
     gc.collect()
     gc.disable()
-    nbytes = max(buffer_bytes(case, job.pool_bytes) for case in job.block.cases)
-    registered = job.block.cases[0].memory == "registered"
+    nbytes = max(buffer_bytes(case, job.pool_bytes) for case in job.launch.cases)
+    registered = job.launch.cases[0].memory == "registered"
     with nccl.registered_memory(group.device) if registered else nullcontext():
         arena = Arena(nbytes, group.device)
-    for index, case in enumerate(job.block.cases):
+    for index, case in enumerate(job.launch.cases):
         if group.rank == 0:
-            seat.send({"kind": "begin", "index": index})
-        samples = _measure(case, job, group, arena, seat)
+            context.send({"kind": "begin", "index": index})
+        samples = _measure(case, job, group, arena, context)
         if group.rank == 0:
-            seat.send({"kind": "sampled"}, encoding.samples_to_line(samples))
+            context.send({"kind": "sampled"}, encoding.samples_to_line(samples))
         gc.collect()
 
 
-def _measure(case: Case, job: Job, group: Group, arena: Arena, seat: Seat) -> Samples:
+def _measure(case: Case, job: Job, group: Group, arena: Arena, context: RankContext) -> Samples:
     before, unix_s = _Meter.read(), time.time()
     work = workload.build(case, group, arena, job.pool_bytes, job.seed)
-    work, barrier = faults.plant(job.faults, case, job.block.launch, group.rank, work, group.barrier)
+    work, barrier = faults.plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
 
     for _ in range(cycle(case)):
         timing.call_once(work, case)
     group.synchronize()
     failure = _verified(work, group, "before timing")
     if failure is not None:
-        return Samples(case, job.block.launch, unix_s, failure=failure)
-    misses = seat.gate.misses if seat.gate else 0
+        return Samples(case, job.launch.number, unix_s, failure=failure)
+    misses = context.barrier.misses if context.barrier else 0
 
     def tick() -> None:
-        seat.progress[seat.rank] += 1
+        context.progress[context.rank] += 1
 
-    def measure_block(count: int) -> Agreed:
+    def measure_block(count: int) -> AgreedTimings:
         return _agree(group, timing.measure(work, count, case, barrier, tick, group.device), case.depth)
 
     sampled = sample(job.sampling, measure_block, cycle(case), most_iterations(case))
     failure = _verified(work, group, "after timing")
-    alone = work.alone()
+    single_rank_call = work.single_rank_call()
     costs = {
-        "floor": None if alone is None else timing.floor_ns(alone, group.device),
-        "misses": seat.gate.misses - misses if seat.gate and case.sync == "deadline" else None,
+        "floor": None if single_rank_call is None else timing.floor_ns(single_rank_call, group.device),
+        "misses": context.barrier.misses - misses if context.barrier and case.sync == "deadline" else None,
     }
     base_ns = int(sampled.timed.start_ns.min())
     return Samples(
         case=case,
-        launch=job.block.launch,
+        launch=job.launch.number,
         unix_s=unix_s,
         base_ns=base_ns,
         warmup=_relative(sampled.warmup, base_ns) if sampled.warmup else None,
@@ -121,9 +121,9 @@ def _measure(case: Case, job: Job, group: Group, arena: Arena, seat: Seat) -> Sa
     )
 
 
-def _agree(group: Group, own: timing.Own, depth: int) -> Agreed:
+def _agree(group: Group, own: timing.RankTimings, depth: int) -> AgreedTimings:
     """Every rank's block, on every rank."""
-    everyone: list[timing.Own] = group.gather(own)
+    everyone: list[timing.RankTimings] = group.gather(own)
     hosts = [one.host_ns for one in everyone if one.host_ns is not None]
     timings = Timings(
         start_ns=_columns([one.start_ns for one in everyone]),
@@ -131,7 +131,7 @@ def _agree(group: Group, own: timing.Own, depth: int) -> Agreed:
         host_ns=_columns(hosts) if hosts else None,
         calls=depth,
     )
-    return Agreed(timings, max(one.elapsed_ns for one in everyone) * NS)
+    return AgreedTimings(timings, max(one.elapsed_ns for one in everyone) * NS)
 
 
 def _columns(ranks: list[list[int]]) -> Integers:

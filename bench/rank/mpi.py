@@ -1,7 +1,8 @@
 """Join the processes of an MPI job: what `group` is for torch, through mpi4py.
 
-In: a `Seat` whose variables make this process a rank of MPI (`mpirun`). Out: a `Group` made of communicators. Results
-are gathered, and the barrier is made, on a communicator of their own, so that they share no queue with what is timed.
+In: a `RankContext` whose variables make this process a rank of MPI (`mpirun`). Out: a `Group` made of communicators.
+Results are gathered, and the barrier is made, on a communicator of their own, so that they share no queue with what is
+timed.
 
 The barrier is MPI's and not the semaphores of `gate`: a call of MPI takes microseconds, and ranks that sleep in a
 semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions: loading it
@@ -17,16 +18,18 @@ from typing import Any
 import torch
 
 from bench.machine import confine, network
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank import mpi_calls
 from bench.rank.process_group import Group
-from bench.rank.subgroup import Calls, Team
+from bench.rank.subgroup import LibraryCalls, Subgroup
 from bench.records import Case
-from bench.subgroups import WORLD, layout
+from bench.subgroups import WORLD, divide
 
 
 @contextmanager
-def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0) -> Iterator[Group]:
+def joined(
+    context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
+) -> Iterator[Group]:
     """Meet the other ranks; leave MPI at the end of the context if nothing was raised in it.
 
     timeout_s, ctas: MPI knows neither; the parent ends a hang.
@@ -34,7 +37,7 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ct
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    if (world.Get_rank(), world.Get_size()) != (seat.rank, seat.world_size):
+    if (world.Get_rank(), world.Get_size()) != (context.rank, context.world_size):
         raise RuntimeError(
             f"MPI takes this for rank {world.Get_rank()} of {world.Get_size()}: mpirun is of another MPI than the one "
             f"that mpi4py has loaded ({version()})"
@@ -43,43 +46,54 @@ def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ct
     confine.to_interface(os.getpid(), network.interface_of(network.LOOPBACK) or "")
     control = world.Dup()
     barrier = control.Barrier
-    if sync == "deadline" and seat.gate is not None:
-        seat.gate.calibrate()
-        barrier = seat.gate.meet_at_deadline
-    yield _group(seat, world, control, barrier)
+    if sync == "deadline" and context.barrier is not None:
+        context.barrier.calibrate()
+        barrier = context.barrier.wait_for_deadline
+    yield _group(context, world, control, barrier)
     # Not in a `finally`: it waits for the other ranks.
     MPI.Finalize()
 
 
-def _group(seat: Seat, world: Any, control: Any, barrier: Any) -> Group:
+def _group(context: RankContext, world: Any, control: Any, barrier: Any) -> Group:
     def gather(value: Any) -> list[Any]:
         everyone: list[Any] = control.allgather(value)
         return everyone
 
-    def tell(other: int, number: int) -> None:
+    def send_number(other: int, number: int) -> None:
         control.send(number, other)
 
-    def hear(other: int) -> int:
+    def receive_number(other: int) -> int:
         return int(control.recv(source=other))
 
     @functools.cache
-    def divided(groups: str) -> Team:
-        division = layout(groups, seat.world_size)
-        number = division.of(seat.rank)
+    def divided(groups: str) -> Subgroup:
+        division = divide(groups, context.world_size)
+        number = division.of(context.rank)
         members = division.groups[number]
-        turn = (number, len(division.groups)) if division.one else (0, 1)
-        return Team(members.index(seat.rank), len(members), world.Split(number, seat.rank), *turn)
+        turn = (number, len(division.groups)) if division.serial else (0, 1)
+        return Subgroup(members.index(context.rank), len(members), world.Split(number, context.rank), *turn)
 
-    def team(case: Case) -> Team:
-        return Team(seat.rank, seat.world_size, world) if case.groups == WORLD else divided(case.groups)
+    def subgroup(case: Case) -> Subgroup:
+        return Subgroup(context.rank, context.world_size, world) if case.groups == WORLD else divided(case.groups)
 
-    def alone() -> Team:
+    def single_rank_call() -> Subgroup:
         from mpi4py import MPI
 
-        return Team(0, 1, MPI.COMM_SELF)
+        return Subgroup(0, 1, MPI.COMM_SELF)
 
-    table = Calls(mpi_calls.CALLS, mpi_calls.OBJECT_CALLS, mpi_calls.barrier)
-    return Group(seat.rank, seat.world_size, torch.device("cpu"), barrier, gather, tell, hear, team, alone, table)
+    table = LibraryCalls(mpi_calls.CALLS, mpi_calls.OBJECT_CALLS, mpi_calls.barrier)
+    return Group(
+        context.rank,
+        context.world_size,
+        torch.device("cpu"),
+        barrier,
+        gather,
+        send_number,
+        receive_number,
+        subgroup,
+        single_rank_call,
+        table,
+    )
 
 
 def version() -> str:

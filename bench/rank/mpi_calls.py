@@ -1,9 +1,9 @@
 """One call of mpi4py a collective: what `calls` is for torch.
 
-In: a `Spot`, the buffers of one call on one rank. Out: a function without arguments that makes the call; one that is
-asynchronous returns its request at once. The buffers are those of every other backend: torch tensors on the CPU, of
-which MPI gets the memory and a type. mpi4py is loaded in the functions: loading it initialises MPI, which only a rank
-may do.
+In: a `CallArguments`, the buffers of one call on one rank. Out: a function without arguments that makes the call; one
+that is asynchronous returns its request at once. The buffers are those of every other backend: torch tensors on the
+CPU, of which MPI gets the memory and a type. mpi4py is loaded in the functions: loading it initialises MPI, which only
+a rank may do.
 
 What is only copied counts as words of its size, because MPI has no float16, bfloat16 or float8. Where torch takes a
 list of tensors, the call is the one of MPI that takes counts and places (the v-variants): the same pieces.
@@ -18,8 +18,8 @@ import torch
 
 from bench.dtypes import DTYPES
 from bench.operations import placement
-from bench.rank.subgroup import Team
-from bench.rank.torch_calls import Call, ObjectCall, Spot
+from bench.rank.subgroup import Subgroup
+from bench.rank.torch_calls import Call, CallArguments, ObjectCall
 from bench.records import Case
 
 WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
@@ -46,7 +46,9 @@ def _mpi() -> Any:
     return MPI
 
 
-def _data(s: Spot, tensor: torch.Tensor, reduced: bool = False, pieces: Sequence[int] | None = None) -> list[Any]:
+def _data(
+    s: CallArguments, tensor: torch.Tensor, reduced: bool = False, pieces: Sequence[int] | None = None
+) -> list[Any]:
     """A buffer as mpi4py takes it: memory, lengths and places of the pieces if they are told, type.
 
     mpi4py counts the elements, and divides them by the ranks where MPI wants the count of a share.
@@ -57,93 +59,93 @@ def _data(s: Spot, tensor: torch.Tensor, reduced: bool = False, pieces: Sequence
     return [memory, *told, getattr(mpi, NUMBERS[dtype.name] if reduced else WORDS[dtype.itemsize])]
 
 
-def _sent(s: Spot, reduced: bool = False) -> Any:
+def _sent(s: CallArguments, reduced: bool = False) -> Any:
     """What is sent; in place, MPI is told so."""
     return _mpi().IN_PLACE if placement(s.case) == "in" else _data(s, s.outgoing, reduced)
 
 
-def _even(s: Spot, tensor: torch.Tensor) -> list[int]:
-    return [tensor.numel() // s.team.size] * s.team.size
+def _even(s: CallArguments, tensor: torch.Tensor) -> list[int]:
+    return [tensor.numel() // s.subgroup.size] * s.subgroup.size
 
 
 def _op(case: Case) -> Any:
     return getattr(_mpi(), (OPS_OF_BOOLS if case.dtype == "bool" else OPS)[case.reduce_op])
 
 
-def _call(s: Spot, name: str, *arguments: Any, **named: Any) -> Call:
+def _call(s: CallArguments, name: str, *arguments: Any, **named: Any) -> Call:
     """The communicator's method of this name, or its asynchronous twin."""
     method = f"I{name.lower()}" if s.case.call == "async" else name
-    return functools.partial(getattr(s.team.handle, method), *arguments, **named)
+    return functools.partial(getattr(s.subgroup.handle, method), *arguments, **named)
 
 
-def _all_reduce(s: Spot) -> Call:
+def _all_reduce(s: CallArguments) -> Call:
     return _call(s, "Allreduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case))
 
 
-def _all_gather(s: Spot) -> Call:
+def _all_gather(s: CallArguments) -> Call:
     return _call(s, "Allgather", _sent(s), _data(s, s.incoming))
 
 
-def _all_gather_list(s: Spot) -> Call:
+def _all_gather_list(s: CallArguments) -> Call:
     return _call(s, "Allgatherv", _sent(s), _data(s, s.incoming, pieces=_even(s, s.incoming)))
 
 
-def _reduce_scatter(s: Spot) -> Call:
+def _reduce_scatter(s: CallArguments) -> Call:
     if placement(s.case) == "in":  # what is sent lies where the result will, and more of it
         return _call(s, "Reduce_scatter_block", _mpi().IN_PLACE, _data(s, s.outgoing, reduced=True), _op(s.case))
     into = _data(s, s.incoming, reduced=True)
     return _call(s, "Reduce_scatter_block", _data(s, s.outgoing, reduced=True), into, _op(s.case))
 
 
-def _reduce_scatter_list(s: Spot) -> Call:
+def _reduce_scatter_list(s: CallArguments) -> Call:
     outgoing, into = _data(s, s.outgoing, reduced=True), _data(s, s.incoming, reduced=True)
     return _call(s, "Reduce_scatter", outgoing, into, _even(s, s.outgoing), _op(s.case))
 
 
-def _broadcast(s: Spot) -> Call:
+def _broadcast(s: CallArguments) -> Call:
     return _call(s, "Bcast", _data(s, s.incoming), s.case.root)
 
 
-def _reduce(s: Spot) -> Call:
+def _reduce(s: CallArguments) -> Call:
     if not s.is_root:
         return _call(s, "Reduce", _data(s, s.outgoing, reduced=True), None, _op(s.case), s.case.root)
     return _call(s, "Reduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case), s.case.root)
 
 
-def _gather(s: Spot) -> Call:
+def _gather(s: CallArguments) -> Call:
     return _call(s, "Gather", _data(s, s.outgoing), _data(s, s.incoming) if s.is_root else None, s.case.root)
 
 
-def _scatter(s: Spot) -> Call:
+def _scatter(s: CallArguments) -> Call:
     return _call(s, "Scatter", _data(s, s.outgoing) if s.is_root else None, _data(s, s.incoming), s.case.root)
 
 
-def _all_to_all(s: Spot) -> Call:
+def _all_to_all(s: CallArguments) -> Call:
     return _call(s, "Alltoall", _data(s, s.outgoing), _data(s, s.incoming))
 
 
-def _all_to_all_list(s: Spot) -> Call:
+def _all_to_all_list(s: CallArguments) -> Call:
     pieces = _even(s, s.outgoing)
     return _call(s, "Alltoallv", _data(s, s.outgoing, pieces=pieces), _data(s, s.incoming, pieces=pieces))
 
 
-def _all_to_all_uneven(s: Spot) -> Call:
-    outgoing = _data(s, s.outgoing, pieces=s.exchange.sent)
-    return _call(s, "Alltoallv", outgoing, _data(s, s.incoming, pieces=s.exchange.received))
+def _all_to_all_uneven(s: CallArguments) -> Call:
+    outgoing = _data(s, s.outgoing, pieces=s.transfer.sent)
+    return _call(s, "Alltoallv", outgoing, _data(s, s.incoming, pieces=s.transfer.received))
 
 
-def _send_recv(s: Spot) -> Call:
-    if s.exchange.to is not None:
-        return _call(s, "Send", _data(s, s.outgoing), s.exchange.to)
-    return _call(s, "Recv", _data(s, s.incoming), s.exchange.source)
+def _send_recv(s: CallArguments) -> Call:
+    if s.transfer.to is not None:
+        return _call(s, "Send", _data(s, s.outgoing), s.transfer.to)
+    return _call(s, "Recv", _data(s, s.incoming), s.transfer.source)
 
 
-def _both_ways(s: Spot) -> Call:
+def _both_ways(s: CallArguments) -> Call:
     outgoing, incoming = _data(s, s.outgoing), _data(s, s.incoming)
-    return _call(s, "Sendrecv", outgoing, s.exchange.to, recvbuf=incoming, source=s.exchange.source)
+    return _call(s, "Sendrecv", outgoing, s.transfer.to, recvbuf=incoming, source=s.transfer.source)
 
 
-CALLS: dict[str, Callable[[Spot], Call]] = {
+CALLS: dict[str, Callable[[CallArguments], Call]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "all_gather_list": _all_gather_list,
@@ -157,41 +159,41 @@ CALLS: dict[str, Callable[[Spot], Call]] = {
     "all_to_all_list": _all_to_all_list,
     "all_to_all_uneven": _all_to_all_uneven,
     "send_recv": _send_recv,
-    "exchange": _both_ways,
-    "ring": _both_ways,
+    "sendrecv_pair": _both_ways,
+    "sendrecv_ring": _both_ways,
     "pairwise": _both_ways,
 }
 
 
 # ── on Python objects, and on nothing ────────────────────────────────────────────────────────────
-def _all_gather_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
+def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     def call() -> None:
-        into[:] = team.handle.allgather(own[team.rank])
+        into[:] = subgroup.handle.allgather(own[subgroup.rank])
 
     return call
 
 
-def _gather_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
+def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     def call() -> None:
-        into[:] = team.handle.gather(own[team.rank], case.root) or []
+        into[:] = subgroup.handle.gather(own[subgroup.rank], case.root) or []
 
     return call
 
 
-def _broadcast_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    mine = own[case.root] if team.rank == case.root else None
+def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    mine = own[case.root] if subgroup.rank == case.root else None
 
     def call() -> None:
-        into[:] = [team.handle.bcast(mine, case.root)]
+        into[:] = [subgroup.handle.bcast(mine, case.root)]
 
     return call
 
 
-def _scatter_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    parts = own if team.rank == case.root else None
+def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    parts = own if subgroup.rank == case.root else None
 
     def call() -> None:
-        into[:] = [team.handle.scatter(parts, case.root)]
+        into[:] = [subgroup.handle.scatter(parts, case.root)]
 
     return call
 
@@ -204,7 +206,7 @@ OBJECT_CALLS: dict[str, ObjectCall] = {
 }
 
 
-def barrier(team: Team, case: Case) -> Call:
+def barrier(subgroup: Subgroup, case: Case) -> Call:
     """All come together."""
-    call: Call = team.handle.Ibarrier if case.call == "async" else team.handle.Barrier
+    call: Call = subgroup.handle.Ibarrier if case.call == "async" else subgroup.handle.Barrier
     return call

@@ -16,12 +16,12 @@ from bench.records import Case
 MOST_KEPT_BYTES = 64 * 2**20
 
 
-class Objects:
+class ObjectOperation:
     """An operation on pickled Python objects: byte strings, different on each rank."""
 
     def __init__(self, case: Case, group: Group, seed: int) -> None:
         self._case, self._group = case, group
-        self._team = group.team(case)
+        self._team = group.subgroup(case)
         shared = OPERATIONS[case.op].pieces(2) == 2
         only = None if shared else case.root  # each rank's whole object on every rank would be n times the size
         self._objects = _objects(seed, self._team.size, case.size_bytes // (self._team.size if shared else 1), only)
@@ -30,7 +30,7 @@ class Objects:
         self._turn = 0
 
     def prepare(self) -> Call:
-        turn, self._turn = self._turn, (self._turn + 1) % self._team.teams
+        turn, self._turn = self._turn, (self._turn + 1) % self._team.subgroups
         if turn != self._team.number:
             return rest
         into: list[Any] = []
@@ -57,10 +57,10 @@ class Objects:
         self._received[-1][0] = b"spoilt"
         return True
 
-    def alone(self) -> Call | None:
+    def single_rank_call(self) -> Call | None:
         make = self._group.calls.on_objects[self._case.op]
         case = dataclasses.replace(self._case, world_size=1, groups="world", root=0)
-        call: Call = make(self._group.alone(), case, [self._objects[self._case.root][:ALONE_BYTES]], [])
+        call: Call = make(self._group.single_rank_call(), case, [self._objects[self._case.root][:ALONE_BYTES]], [])
         return call
 
     def _wanted(self) -> list[bytes]:
@@ -87,12 +87,12 @@ class Barrier:
     """A barrier. That nobody leaves before all have come cannot be told from its result: nothing is verified."""
 
     def __init__(self, case: Case, group: Group) -> None:
-        self._team, self._group = group.team(case), group
+        self._team, self._group = group.subgroup(case), group
         self._call: Call = group.calls.barrier(self._team, case)
         self._case, self._turn = case, 0
 
     def prepare(self) -> Call:
-        turn, self._turn = self._turn, (self._turn + 1) % self._team.teams
+        turn, self._turn = self._turn, (self._turn + 1) % self._team.subgroups
         return self._call if turn == self._team.number else rest
 
     def reserve(self, calls: int) -> None:
@@ -104,6 +104,8 @@ class Barrier:
     def spoil(self) -> bool:
         return False
 
-    def alone(self) -> Call | None:
-        call: Call = self._group.calls.barrier(self._group.alone(), dataclasses.replace(self._case, call="sync"))
+    def single_rank_call(self) -> Call | None:
+        call: Call = self._group.calls.barrier(
+            self._group.single_rank_call(), dataclasses.replace(self._case, call="sync")
+        )
         return call

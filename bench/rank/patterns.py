@@ -68,7 +68,7 @@ def rows(data: torch.Tensor, begin: int, first: int, count: int, length: int) ->
     return data.as_strided((count, length), (1, 1), (begin + first) % PERIOD)
 
 
-def stretches(start: int, stop: int) -> Iterator[tuple[int, int]]:
+def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
     """start … stop in pieces of which `rows` can show two dimensions at once."""
     half = PERIOD // 2
     for begin in range(start, stop, half):

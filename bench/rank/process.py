@@ -1,7 +1,7 @@
 """The frame of a rank's process, whatever it measures: what comes before its work and after it.
 
-In: a `Seat`, the run's log, and the work. Out, over the pipe, the messages that every rank sends: `ready` before it is
-told to begin, then `done` or `error`. It ends with its parent and prints into the log. Knows nothing of what is
+In: a `RankContext`, the run's log, and the work. Out, over the pipe, the messages that every rank sends: `ready` before
+it is told to begin, then `done` or `error`. It ends with its parent and prints into the log. Knows nothing of what is
 measured.
 """
 
@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from types import ModuleType
 
 from bench.protocol import barrier
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank import mpi, mpi_calls, timing
 from bench.rank.process_group import Group
 from bench.records import Json
@@ -29,26 +29,28 @@ from bench.records import Json
 STATUS_AFTER_ERROR = 70
 
 
-def run_rank(seat: Seat, log_file: str, work: Callable[[], Json]) -> None:
+def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> None:
     """Do a rank's work. Never returns: it leaves by `os._exit`, so no teardown can block it.
 
     work: all that the rank does; returns what its last message tells.
     """
-    _end_with_parent(seat)
-    _write_to_log(seat, log_file)
+    _end_with_parent(context)
+    _write_to_log(context, log_file)
     status = 0
     try:
-        seat.send({"kind": "done", **work()})
+        context.send({"kind": "done", **work()})
     except BaseException as error:
         traceback.print_exc()
-        seat.send({"kind": "error", "text": one_line(error)})
+        context.send({"kind": "error", "text": one_line(error)})
         status = STATUS_AFTER_ERROR
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def wait_to_begin(seat: Seat, group: Group, facts: Callable[[], Json], waits_in: Sequence[ModuleType] = ()) -> None:
+def wait_to_begin(
+    context: RankContext, group: Group, facts: Callable[[], Json], waits_in: Sequence[ModuleType] = ()
+) -> None:
     """Tell the parent that this rank can communicate, and what it alone knows of itself; then wait for its word.
 
     waits_in: modules, besides those of torch, in which this rank waits for the others. A rank that hangs elsewhere
@@ -56,11 +58,11 @@ def wait_to_begin(seat: Seat, group: Group, facts: Callable[[], Json], waits_in:
     """
     group.gather(group.rank)  # a first collective: what cannot communicate is not ready
     files = [str(module.__file__) for module in (barrier, mpi, mpi_calls, timing, *waits_in)]
-    seat.send({"kind": "ready", "facts": facts(), "waits_in": files})
-    seat.wait_for_word()
+    context.send({"kind": "ready", "facts": facts(), "waits_in": files})
+    context.wait_for_word()
 
 
-def _end_with_parent(seat: Seat) -> None:
+def _end_with_parent(context: RankContext) -> None:
     """Leave when the measuring parent dies, even by SIGKILL and even inside a collective."""
     parent = mp.parent_process()
     if parent is None:
@@ -68,19 +70,19 @@ def _end_with_parent(seat: Seat) -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        shutil.rmtree(seat.meeting, ignore_errors=True)  # the parent's work, which it cannot do now
+        shutil.rmtree(context.shared_folder, ignore_errors=True)  # the parent's work, which it cannot do now
         os._exit(STATUS_AFTER_ERROR)
 
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
 
 
-def _write_to_log(seat: Seat, log_file: str) -> None:
+def _write_to_log(context: RankContext, log_file: str) -> None:
     """Everything that this process prints goes to the run's log; its stack too, when it is asked for."""
     log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
     # Kept open for the life of the process: faulthandler writes to the descriptor.
-    stack = os.open(seat.stack_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    stack = os.open(context.stack_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
 
 

@@ -1,6 +1,6 @@
 """Join a process group: the measured one, and a gloo control group beside it.
 
-In: a `Seat` and the name of a backend. Out: a `Group` with the few things that measuring needs of it.
+In: a `RankContext` and the name of a backend. Out: a `Group` with the few things that measuring needs of it.
 The control group carries gathered results, so that they share no queue with what is timed.
 """
 
@@ -16,11 +16,11 @@ import torch.distributed as dist
 
 from bench.backends import BACKENDS
 from bench.machine import environment
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank import nccl, torch_calls
-from bench.rank.subgroup import Calls, Team
+from bench.rank.subgroup import LibraryCalls, Subgroup
 from bench.records import Case, Json
-from bench.subgroups import WORLD, layout
+from bench.subgroups import WORLD, divide
 
 # The parent ends a hang after the run's timeout and says whom it blames; the group's own time-out, which
 # can say less, comes later, for ranks whose parent is gone.
@@ -43,11 +43,11 @@ class Group:
     device: torch.device
     barrier: Callable[[], None]
     gather: Callable[[Any], list[Any]]
-    tell: Callable[[int, int], None]
-    hear: Callable[[int], int]
-    team: Callable[[Case], Team]
-    alone: Callable[[], Team]
-    calls: Calls
+    send_number: Callable[[int, int], None]
+    receive_number: Callable[[int], int]
+    subgroup: Callable[[Case], Subgroup]
+    single_rank_call: Callable[[], Subgroup]
+    calls: LibraryCalls
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -56,48 +56,52 @@ class Group:
 
 
 @contextmanager
-def joined(seat: Seat, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0) -> Iterator[Group]:
+def joined(
+    context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
+) -> Iterator[Group]:
     """Meet the other ranks; leave the group at the end of the context if nothing was raised in it.
 
     ctas: blocks of NCCL's communicators, 0 for its own choice.
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
-        device = torch.device("cuda", seat.device % torch.cuda.device_count())
+        device = torch.device("cuda", context.device % torch.cuda.device_count())
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
-        store=_store(seat, timeout_s),
-        rank=seat.rank,
-        world_size=seat.world_size,
+        store=_store(context, timeout_s),
+        rank=context.rank,
+        world_size=context.world_size,
         timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
         device_id=device if device.type == "cuda" else None,
         pg_options=nccl.options(ctas),
     )
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
-    barrier = functools.partial(dist.barrier, group=control) if seat.gate is None else seat.gate.meet
-    if sync == "deadline" and seat.gate is not None:
-        seat.gate.calibrate()
-        barrier = seat.gate.meet_at_deadline
-    yield formed(seat.rank, seat.world_size, backend, device, control, barrier, ctas)
+    barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
+    if sync == "deadline" and context.barrier is not None:
+        context.barrier.calibrate()
+        barrier = context.barrier.wait_for_deadline
+    yield formed(context.rank, context.world_size, backend, device, control, barrier, ctas)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
 
-def _store(seat: Seat, timeout_s: float) -> dist.Store:
+def _store(context: RankContext, timeout_s: float) -> dist.Store:
     """Where the ranks leave their addresses for each other.
 
     A TCPStore of torch listens on every interface of its machine, unless it is given a socket that listens already.
     """
-    kind, _, place = seat.rendezvous.partition(":")
+    kind, _, place = context.rendezvous.partition(":")
     if kind == "file":
-        return dist.FileStore(place, seat.world_size)
+        return dist.FileStore(place, context.world_size)
     host, _, port = place.rpartition(":")
     timeout = timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s)
     options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False}
-    if seat.listener is None:
-        return dist.TCPStore(host, int(port), seat.world_size, False, **options)
-    return dist.TCPStore(host, int(port), seat.world_size, True, master_listen_fd=seat.listener.detach(), **options)
+    if context.listener is None:
+        return dist.TCPStore(host, int(port), context.world_size, False, **options)
+    return dist.TCPStore(
+        host, int(port), context.world_size, True, master_listen_fd=context.listener.detach(), **options
+    )
 
 
 def formed(
@@ -116,34 +120,36 @@ def formed(
         dist.all_gather_object(everyone, value, group=control)
         return everyone
 
-    def tell(other: int, number: int) -> None:
+    def send_number(other: int, number: int) -> None:
         dist.send(torch.tensor([number]), other, group=control)
 
-    def hear(other: int) -> int:
+    def receive_number(other: int) -> int:
         number = torch.zeros(1, dtype=torch.int64)
         dist.recv(number, other, group=control)
         return int(number)
 
     @functools.cache
-    def divided(groups: str) -> Team:
-        division = layout(groups, world_size)
+    def divided(groups: str) -> Subgroup:
+        division = divide(groups, world_size)
         # Every rank makes every group, in the same order: so torch wants it.
         handles = [dist.new_group(list(g), backend=backend, pg_options=nccl.options(ctas)) for g in division.groups]
         number = division.of(rank)
         members = division.groups[number]
-        turn = (number, len(handles)) if division.one else (0, 1)
-        return Team(members.index(rank), len(members), handles[number], *turn)
+        turn = (number, len(handles)) if division.serial else (0, 1)
+        return Subgroup(members.index(rank), len(members), handles[number], *turn)
 
-    def team(case: Case) -> Team:
-        return Team(rank, world_size, None) if case.groups == WORLD else divided(case.groups)
+    def subgroup(case: Case) -> Subgroup:
+        return Subgroup(rank, world_size, None) if case.groups == WORLD else divided(case.groups)
 
     @functools.cache
-    def alone() -> Team:
+    def single_rank_call() -> Subgroup:
         # About 1 ms, and no other rank takes part.
-        return Team(0, 1, dist.new_group([rank], backend=backend, use_local_synchronization=True))
+        return Subgroup(0, 1, dist.new_group([rank], backend=backend, use_local_synchronization=True))
 
-    table = Calls(torch_calls.CALLS, torch_calls.OBJECT_CALLS, torch_calls.barrier)
-    return Group(rank, world_size, device, barrier, gather, tell, hear, team, alone, table)
+    table = LibraryCalls(torch_calls.CALLS, torch_calls.OBJECT_CALLS, torch_calls.barrier)
+    return Group(
+        rank, world_size, device, barrier, gather, send_number, receive_number, subgroup, single_rank_call, table
+    )
 
 
 def facts(group: Group, backend: str) -> Json:

@@ -1,7 +1,8 @@
 """What reaches torch: each collective with its tensors, its group and its peer, written down and not carried out.
 
-In: calls made while a `Recorder` is active. Out: a `Handed` for each. Tensors may lie on the meta device, which holds
-no memory: nothing is moved, and every call is answered at once by work that is done. Judges nothing: `simulate` does.
+In: calls made while a `Recorder` is active. Out: a `RecordedCall` for each. Tensors may lie on the meta device, which
+holds no memory: nothing is moved, and every call is answered at once by work that is done. Judges nothing: `simulate`
+does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ PEERS = ("root_rank", "dst", "src")
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class RecordedCall:
     """One call of torch's operators. sent, received: (start, stop) in bytes of the buffer, one for each tensor.
 
     ranks: of the group that it goes to. peer: the root, or the rank at the other end, within that group.
@@ -40,7 +41,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.handed: list[Handed] = []
+        self.calls: list[RecordedCall] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -49,12 +50,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **(kwargs or {}))
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-        self.handed.append(_handed(func._schema.name.removeprefix("c10d::"), given))
+        self.calls.append(_handed(func._schema.name.removeprefix("c10d::"), given))
         work = FakeWork().boxed()
         return (args[0], work) if len(func._schema.returns) > 1 else work
 
 
-def _handed(name: str, given: Mapping[str, Any]) -> Handed:
+def _handed(name: str, given: Mapping[str, Any]) -> RecordedCall:
     """From an operator's arguments by their names, which are the same in all versions of torch."""
     outputs = [value for key, value in given.items() if key.startswith("output") and "split" not in key]
     inputs = [value for key, value in given.items() if key.startswith("input") and "split" not in key]
@@ -62,7 +63,7 @@ def _handed(name: str, given: Mapping[str, Any]) -> Handed:
     if both is not None:
         inputs = [] if name.startswith("recv") else [both]
         outputs = [] if name == "send" else [both]
-    return Handed(
+    return RecordedCall(
         name=name,
         ranks=dist.ProcessGroup.unbox(given["process_group"]).size(),
         sent=_spans(inputs),

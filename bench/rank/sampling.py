@@ -23,14 +23,14 @@ UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class AgreedTimings:
     """One block, the same on every rank. elapsed_s: the slowest rank's, with everything around the calls."""
 
     timings: Timings
     elapsed_s: float
 
 
-MeasureBlock = Callable[[int], Agreed]
+MeasureBlock = Callable[[int], AgreedTimings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int 
     round. most: no more iterations than this, of the warm-up and of the rest each (`stamps.most_iterations`)."""
     sampling = _at_most(sampling, most)
     warmup = _warm_up(sampling, measure, most)
-    blocks: list[Agreed] = []
+    blocks: list[AgreedTimings] = []
     count = sampling.iterations or _first_block(sampling, warmup, cycle)
     stopped_by = "count" if sampling.iterations else None
     while True:
@@ -83,7 +83,7 @@ def _at_most(sampling: Sampling, most: int) -> Sampling:
     )
 
 
-def _first_block(sampling: Sampling, warmup: list[Agreed], cycle: int) -> int:
+def _first_block(sampling: Sampling, warmup: list[AgreedTimings], cycle: int) -> int:
     """As many as the first decision wants, but no more than the time allows, going by the warm-up."""
     wanted = min(FIRST_BLOCK if cycle == 1 else FIRST_CYCLES * cycle, sampling.max_iterations)
     if not warmup or not warmup[-1].elapsed_s:
@@ -92,8 +92,8 @@ def _first_block(sampling: Sampling, warmup: list[Agreed], cycle: int) -> int:
     return max(min(wanted, FEWEST_FOR_MEDIAN * cycle), min(wanted, int(sampling.seconds_per_case / one)))
 
 
-def _warm_up(sampling: Sampling, measure: MeasureBlock, most: int) -> list[Agreed]:
-    blocks: list[Agreed] = []
+def _warm_up(sampling: Sampling, measure: MeasureBlock, most: int) -> list[AgreedTimings]:
+    blocks: list[AgreedTimings] = []
     if sampling.warmup:
         blocks.append(measure(sampling.warmup))
     elapsed = sum(block.elapsed_s for block in blocks)
@@ -104,7 +104,7 @@ def _warm_up(sampling: Sampling, measure: MeasureBlock, most: int) -> list[Agree
     return blocks
 
 
-def _join(blocks: list[Agreed]) -> Timings | None:
+def _join(blocks: list[AgreedTimings]) -> Timings | None:
     if not blocks:
         return None
     parts = [block.timings for block in blocks]

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 # The calls of a library: on buffers, on Python objects, and the barrier. Their arguments are told in `calls`.
-TheCall = Callable[..., Callable[[], Any]]
+CallBuilder = Callable[..., Callable[[], Any]]
 
 
-class Calls(NamedTuple):
+class LibraryCalls(NamedTuple):
     """What one library calls each operation: torch.distributed, or mpi4py."""
 
-    on_buffers: Mapping[str, TheCall]
-    on_objects: Mapping[str, TheCall]
-    barrier: TheCall
+    on_buffers: Mapping[str, CallBuilder]
+    on_objects: Mapping[str, CallBuilder]
+    barrier: CallBuilder
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class Subgroup:
     """rank, size: within the team. handle: the library's name for it (None: torch's whole world).
 
     number, teams: which team of how many this is, where they call one after the other; else 0 of 1.
@@ -30,4 +30,4 @@ class Team:
     size: int
     handle: Any
     number: int = 0
-    teams: int = 1
+    subgroups: int = 1

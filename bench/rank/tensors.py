@@ -16,10 +16,10 @@ from bench.dtypes import DTYPES, growth
 from bench.footprint import buffer_bytes, fresh_calls, pool_slots
 from bench.operations import OPERATIONS
 from bench.rank import patterns
-from bench.rank.collectives import BUILDERS, Exchange
+from bench.rank.collectives import BUILDERS, Transfer
 from bench.rank.process_group import Group
-from bench.rank.subgroup import Team
-from bench.rank.torch_calls import ALONE_BYTES, MOST_READY, Call, Spot, rest
+from bench.rank.subgroup import Subgroup
+from bench.rank.torch_calls import ALONE_BYTES, MOST_READY, Call, CallArguments, rest
 from bench.records import Case
 
 
@@ -39,7 +39,7 @@ class Arena:
         return self._bytes[:nbytes].view(dtype)
 
 
-class Moves:
+class TensorOperation:
     """An operation on buffers: a pool of them, each used until its data would no longer be exact, then refilled.
 
     Every buffer has its own place in the sequence of data, and a poisoned incoming part.
@@ -47,7 +47,7 @@ class Moves:
 
     def __init__(self, case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> None:
         self._case, self._group, self._seed = case, group, seed
-        self._team = group.team(case)
+        self._team = group.subgroup(case)
         self._turns = turns(case, self._team)
         self._slots = pool_slots(case, pool_bytes)
         pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
@@ -69,7 +69,7 @@ class Moves:
         self._used: list[int] = []
         self._last: list[int] = []
         self._stale: list[tuple[int, int]] = []
-        self._latest: tuple[int, Exchange] | None = None  # the last call that was not a rest, and its buffer
+        self._latest: tuple[int, Transfer] | None = None  # the last call that was not a rest, and its buffer
         self._ready: dict[tuple[int, int], Call] = {}
         self._fill(0, self._slots)
 
@@ -83,14 +83,14 @@ class Moves:
         turn = self._turn
         self._turn = (turn + 1) % len(self._turns)
         self._calls += 1
-        exchange = self._turns[turn]
+        transfer = self._turns[turn]
         if slot == len(self._used):
             self._used.append(0)
             self._last.append(-1)
-        if exchange is not None:  # a rest leaves in the buffer what is there
+        if transfer is not None:  # a rest leaves in the buffer what is there
             self._used[slot] += 1
             self._last[slot] = turn
-            self._latest = (slot, exchange)
+            self._latest = (slot, transfer)
             if self._mark is not None:  # all of it would warm the caches
                 self._pool[slot, self._mark : self._mark + 1].fill_(patterns.POISON)
         call = self._ready.get((slot, turn))
@@ -125,26 +125,26 @@ class Moves:
             element.view(torch.uint8)[-1:].bitwise_xor_(0x40)
         return True
 
-    def alone(self) -> Call | None:
+    def single_rank_call(self) -> Call | None:
         if OPERATIONS[self._case.op].fewest_ranks > 1:
             return None
         pieces = OPERATIONS[self._case.op].pieces(1)
         unit = pieces * DTYPES[self._case.dtype].itemsize
         size = max(unit, min(self._case.size_bytes, ALONE_BYTES) // unit * unit)
         case = dataclasses.replace(self._case, size_bytes=size, world_size=1, groups="world", root=0, call="sync")
-        team = self._group.alone()
-        (exchange,) = turns(case, team)
-        assert exchange is not None  # noqa: S101 - nobody rests alone
+        subgroup = self._group.single_rank_call()
+        (transfer,) = turns(case, subgroup)
+        assert transfer is not None  # noqa: S101 - nobody rests alone
         nbytes = operations.buffer_bytes(case)
         buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._group.device).view(self._pool.dtype)
-        return self._group.calls.on_buffers[case.op](_spot(team, case, exchange, buffer))
+        return self._group.calls.on_buffers[case.op](_arguments(subgroup, case, transfer, buffer))
 
     def _call_of(self, slot: int, turn: int) -> Call:
-        exchange = self._turns[turn]
-        if exchange is None:
+        transfer = self._turns[turn]
+        if transfer is None:
             return rest
-        spot = _spot(self._team, self._case, exchange, self._pool[slot])
-        return self._group.calls.on_buffers[self._case.op](spot)
+        arguments = _arguments(self._team, self._case, transfer, self._pool[slot])
+        return self._group.calls.on_buffers[self._case.op](arguments)
 
     def _start_anew(self) -> None:
         self._fill(0, self._slots)
@@ -164,15 +164,15 @@ class Moves:
 
     def _fill(self, first: int, stop: int) -> None:
         """Poison what is received, then write what is sent."""
-        exchange = next((turn for turn in self._turns if turn is not None), None)
-        if exchange is None:
+        transfer = next((turn for turn in self._turns if turn is not None), None)
+        if transfer is None:
             return
-        (send, end), (start, until) = exchange.sends, exchange.receives
+        (send, end), (start, until) = transfer.sends, transfer.receives
         if (send, end) != (start, until):
             self._pool[first:stop, start:until].fill_(patterns.POISON)
         begin = patterns.begin_of(self._team.rank)
-        for row, last_row in patterns.stretches(first, stop):
-            for column, last in patterns.stretches(send, end):
+        for row, last_row in patterns.chunks(first, stop):
+            for column, last in patterns.chunks(send, end):
                 data = patterns.rows(self._data, begin + column - send, row, last_row - row, last - column)
                 self._pool[row:last_row, column:last].copy_(data)
 
@@ -184,16 +184,16 @@ class Moves:
 
     def _wrong(self, first: int, stop: int, turn: int, times: int) -> str | None:
         """What differs in buffers first … stop, which were used so often and last in this turn."""
-        exchange = self._turns[turn]
-        for block in exchange.blocks if exchange is not None else ():
+        transfer = self._turns[turn]
+        for block in transfer.blocks if transfer is not None else ():
             source, begin = self._data, block.offset
             if block.rank is not None:
                 begin += patterns.begin_of(block.rank)
             else:
                 assert self._sum is not None  # noqa: S101 - only what reduces has such a block
                 source = self._sum if times == 1 or self._growth == 1 else self._sum * self._growth ** (times - 1)
-            for row, last_row in patterns.stretches(first, stop):
-                for column, last in patterns.stretches(0, block.length):
+            for row, last_row in patterns.chunks(first, stop):
+                for column, last in patterns.chunks(0, block.length):
                     want = patterns.rows(source, begin + column, row, last_row - row, last - column)
                     got = self._pool[row:last_row, block.start + column : block.start + last]
                     found = patterns.difference(got, want, self._tolerance)
@@ -207,23 +207,26 @@ class Moves:
         return None
 
 
-def turns(case: Case, team: Team) -> list[Exchange | None]:
+def turns(case: Case, subgroup: Subgroup) -> list[Transfer | None]:
     """What this rank does in each iteration of a cycle."""
     length = case.size_bytes // DTYPES[case.dtype].itemsize
     builder = BUILDERS[case.op]
-    if team.teams > 1:  # one after the other
-        return [builder(team, case, length, 0) if turn == team.number else None for turn in range(team.teams)]
-    return [builder(team, case, length, turn) for turn in range(operations.cycle(case))]
+    if subgroup.subgroups > 1:  # one after the other
+        return [
+            builder(subgroup, case, length, 0) if turn == subgroup.number else None
+            for turn in range(subgroup.subgroups)
+        ]
+    return [builder(subgroup, case, length, turn) for turn in range(operations.cycle(case))]
 
 
-def _spot(team: Team, case: Case, exchange: Exchange, buffer: torch.Tensor) -> Spot:
-    return Spot(team, case, exchange, buffer[slice(*exchange.sends)], buffer[slice(*exchange.receives)])
+def _arguments(subgroup: Subgroup, case: Case, transfer: Transfer, buffer: torch.Tensor) -> CallArguments:
+    return CallArguments(subgroup, case, transfer, buffer[slice(*transfer.sends)], buffer[slice(*transfer.receives)])
 
 
-def _marked_element(exchanges: list[Exchange | None]) -> int | None:
+def _marked_element(exchanges: list[Transfer | None]) -> int | None:
     """An element that is received and not sent: poisoned before each call, it shows whether anything arrived."""
-    exchange = next((one for one in exchanges if one is not None), None)
-    if exchange is None:
+    transfer = next((one for one in exchanges if one is not None), None)
+    if transfer is None:
         return None
-    (send, end), (start, until) = exchange.sends, exchange.receives
+    (send, end), (start, until) = transfer.sends, transfer.receives
     return next((at for at in (start, until - 1) if start < until and not send <= at < end), None)

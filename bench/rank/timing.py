@@ -1,6 +1,6 @@
 """Time a number of calls on this rank: one stamp before, one after, everything else outside.
 
-In: a workload and a count. Out: an `Own` with integer nanoseconds of this rank. Does not decide how many
+In: a workload and a count. Out: an `RankTimings` with integer nanoseconds of this rank. Does not decide how many
 and does not talk of results: `sampling` and `worker` do. Order of one iteration:
 
     prepare (buffers, refill) → device idle → barrier → stamp → call, or calls [→ waits] [→ device idle] → stamp
@@ -25,7 +25,7 @@ Prepare = Callable[[], Call]
 
 
 @dataclass(slots=True)
-class Own:
+class RankTimings:
     """What one rank measured in one block of calls; lists of integer nanoseconds.
 
     start_ns: absolute, on the monotonic clock. host_ns: on GPUs, until the device was idle again.
@@ -38,12 +38,14 @@ class Own:
     elapsed_ns: int
 
 
-def measure(workload: Workload, count: int, case: Case, barrier: Action, tick: Action, device: torch.device) -> Own:
+def measure(
+    workload: Workload, count: int, case: Case, barrier: Action, tick: Action, device: torch.device
+) -> RankTimings:
     """`count` iterations of `depth` calls back to back, each after a barrier; `tick` is called after each one."""
     began = time.perf_counter_ns()
     timed = _on_cuda if device.type == "cuda" else _on_cpu
-    starts, durations, hosts = timed(_stretches(workload, case), count, barrier, tick)
-    return Own(starts, durations, hosts, time.perf_counter_ns() - began)
+    starts, durations, hosts = timed(_prepare(workload, case), count, barrier, tick)
+    return RankTimings(starts, durations, hosts, time.perf_counter_ns() - began)
 
 
 def call_once(workload: Workload, case: Case) -> None:
@@ -51,7 +53,7 @@ def call_once(workload: Workload, case: Case) -> None:
     (_one_awaited(workload) if case.call == "async" else workload.prepare())()
 
 
-def _stretches(workload: Workload, case: Case) -> Prepare:
+def _prepare(workload: Workload, case: Case) -> Prepare:
     """What makes each iteration's calls ready."""
     if case.metric == "graph":
         return functools.partial(_replayed, workload, case.depth, _captured(workload, case.depth))

@@ -1,8 +1,8 @@
 """One call of torch.distributed a collective.
 
-In: a `Spot`, the buffers of one call on one rank. Out: a function without arguments that makes the call; one that is
-asynchronous returns its handle at once. Ranks are those of the team's group, so that a part of the world works too.
-torch 2.13 renames two functions; older ones have only the old names.
+In: a `CallArguments`, the buffers of one call on one rank. Out: a function without arguments that makes the call; one
+that is asynchronous returns its handle at once. Ranks are those of the team's group, so that a part of the world works
+too. torch 2.13 renames two functions; older ones have only the old names.
 """
 
 import functools
@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from bench.dtypes import PREMULTIPLIER
 from bench.operations import COALESCED_PIECES
-from bench.rank.collectives import Exchange
-from bench.rank.subgroup import Team
+from bench.rank.collectives import Transfer
+from bench.rank.subgroup import Subgroup
 from bench.records import Case
 
 Call = Callable[[], Any]
@@ -31,27 +31,27 @@ def rest() -> None:
     """What a rank calls that has nothing to do in this iteration."""
 
 
-class Spot(NamedTuple):
+class CallArguments(NamedTuple):
     """One call on one rank: flat tensors to send from and to receive into, the same elements in place."""
 
-    team: Team
+    subgroup: Subgroup
     case: Case
-    exchange: Exchange
+    transfer: Transfer
     outgoing: torch.Tensor
     incoming: torch.Tensor
 
     @property
     def how(self) -> dict[str, Any]:
         """Arguments that every collective takes."""
-        return {"group": self.team.handle, "async_op": self.case.call == "async"}
+        return {"group": self.subgroup.handle, "async_op": self.case.call == "async"}
 
     @property
     def is_root(self) -> bool:
-        return self.team.rank == self.case.root
+        return self.subgroup.rank == self.case.root
 
     def shares(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """One view a rank of a buffer that holds all shares."""
-        return list(buffer.view(self.team.size, -1))
+        return list(buffer.view(self.subgroup.size, -1))
 
 
 ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -65,14 +65,14 @@ def reduction(case: Case) -> Any:
     return getattr(dist.ReduceOp, case.reduce_op.upper())
 
 
-def _all_reduce(s: Spot) -> Call:
+def _all_reduce(s: CallArguments) -> Call:
     return functools.partial(dist.all_reduce, s.incoming, op=reduction(s.case), **s.how)
 
 
-def _all_reduce_coalesced(s: Spot) -> Call:
+def _all_reduce_coalesced(s: CallArguments) -> Call:
     from torch.distributed.distributed_c10d import _coalescing_manager
 
-    pieces, op, group = list(s.incoming.chunk(COALESCED_PIECES)), reduction(s.case), s.team.handle
+    pieces, op, group = list(s.incoming.chunk(COALESCED_PIECES)), reduction(s.case), s.subgroup.handle
     # The device makes NCCL start one group of calls; gloo knows no such thing.
     device = s.incoming.device if s.incoming.is_cuda else None
     asynchronous = s.case.call == "async"
@@ -86,64 +86,64 @@ def _all_reduce_coalesced(s: Spot) -> Call:
     return call
 
 
-def _all_gather(s: Spot) -> Call:
+def _all_gather(s: CallArguments) -> Call:
     return functools.partial(ALL_GATHER, s.incoming, s.outgoing, **s.how)
 
 
-def _all_gather_list(s: Spot) -> Call:
+def _all_gather_list(s: CallArguments) -> Call:
     return functools.partial(dist.all_gather, s.shares(s.incoming), s.outgoing, **s.how)
 
 
-def _reduce_scatter(s: Spot) -> Call:
+def _reduce_scatter(s: CallArguments) -> Call:
     return functools.partial(REDUCE_SCATTER, s.incoming, s.outgoing, op=reduction(s.case), **s.how)
 
 
-def _reduce_scatter_list(s: Spot) -> Call:
+def _reduce_scatter_list(s: CallArguments) -> Call:
     shares = s.shares(s.outgoing)
     return functools.partial(dist.reduce_scatter, s.incoming, shares, op=reduction(s.case), **s.how)
 
 
-def _broadcast(s: Spot) -> Call:
+def _broadcast(s: CallArguments) -> Call:
     return functools.partial(dist.broadcast, s.incoming, group_src=s.case.root, **s.how)
 
 
-def _reduce(s: Spot) -> Call:
+def _reduce(s: CallArguments) -> Call:
     return functools.partial(dist.reduce, s.outgoing, group_dst=s.case.root, op=reduction(s.case), **s.how)
 
 
-def _gather(s: Spot) -> Call:
+def _gather(s: CallArguments) -> Call:
     into = s.shares(s.incoming) if s.is_root else None
     return functools.partial(dist.gather, s.outgoing, into, group_dst=s.case.root, **s.how)
 
 
-def _scatter(s: Spot) -> Call:
+def _scatter(s: CallArguments) -> Call:
     parts = s.shares(s.outgoing) if s.is_root else None
     return functools.partial(dist.scatter, s.incoming, parts, group_src=s.case.root, **s.how)
 
 
-def _all_to_all(s: Spot) -> Call:
+def _all_to_all(s: CallArguments) -> Call:
     return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, **s.how)
 
 
-def _all_to_all_list(s: Spot) -> Call:
+def _all_to_all_list(s: CallArguments) -> Call:
     return functools.partial(dist.all_to_all, s.shares(s.incoming), s.shares(s.outgoing), **s.how)
 
 
-def _all_to_all_uneven(s: Spot) -> Call:
-    received, sent = list(s.exchange.received), list(s.exchange.sent)
+def _all_to_all_uneven(s: CallArguments) -> Call:
+    received, sent = list(s.transfer.received), list(s.transfer.sent)
     return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, received, sent, **s.how)
 
 
-def _send_recv(s: Spot) -> Call:
-    if s.exchange.to is not None:
+def _send_recv(s: CallArguments) -> Call:
+    if s.transfer.to is not None:
         send = dist.isend if s.case.call == "async" else dist.send
-        return functools.partial(send, s.outgoing, group=s.team.handle, group_dst=s.exchange.to)
+        return functools.partial(send, s.outgoing, group=s.subgroup.handle, group_dst=s.transfer.to)
     receive = dist.irecv if s.case.call == "async" else dist.recv
-    return functools.partial(receive, s.incoming, group=s.team.handle, group_src=s.exchange.source)
+    return functools.partial(receive, s.incoming, group=s.subgroup.handle, group_src=s.transfer.source)
 
 
-def _both_ways(s: Spot) -> Call:
-    group, to, source = s.team.handle, s.exchange.to, s.exchange.source
+def _both_ways(s: CallArguments) -> Call:
+    group, to, source = s.subgroup.handle, s.transfer.to, s.transfer.source
 
     def call() -> None:
         operations = [
@@ -156,7 +156,7 @@ def _both_ways(s: Spot) -> Call:
     return call
 
 
-CALLS: dict[str, Callable[[Spot], Call]] = {
+CALLS: dict[str, Callable[[CallArguments], Call]] = {
     "all_reduce": _all_reduce,
     "all_reduce_coalesced": _all_reduce_coalesced,
     "all_gather": _all_gather,
@@ -171,38 +171,38 @@ CALLS: dict[str, Callable[[Spot], Call]] = {
     "all_to_all_list": _all_to_all_list,
     "all_to_all_uneven": _all_to_all_uneven,
     "send_recv": _send_recv,
-    "exchange": _both_ways,
-    "ring": _both_ways,
+    "sendrecv_pair": _both_ways,
+    "sendrecv_ring": _both_ways,
     "pairwise": _both_ways,
 }
 
 
 # ── on Python objects, and on nothing ────────────────────────────────────────────────────────────
 # (team, case, this rank's object, into) → the call; what is received is put into the list.
-ObjectCall = Callable[[Team, Case, list[bytes], list[Any]], Call]
+ObjectCall = Callable[[Subgroup, Case, list[bytes], list[Any]], Call]
 
 
-def _all_gather_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    into.extend([None] * team.size)
-    return functools.partial(dist.all_gather_object, into, own[team.rank], group=team.handle)
+def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    into.extend([None] * subgroup.size)
+    return functools.partial(dist.all_gather_object, into, own[subgroup.rank], group=subgroup.handle)
 
 
-def _gather_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    if team.rank == case.root:
-        into.extend([None] * team.size)
-    target = into if team.rank == case.root else None
-    return functools.partial(dist.gather_object, own[team.rank], target, group=team.handle, group_dst=case.root)
+def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    if subgroup.rank == case.root:
+        into.extend([None] * subgroup.size)
+    target = into if subgroup.rank == case.root else None
+    return functools.partial(dist.gather_object, own[subgroup.rank], target, group=subgroup.handle, group_dst=case.root)
 
 
-def _broadcast_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    into.append(own[case.root] if team.rank == case.root else None)
-    return functools.partial(dist.broadcast_object_list, into, group=team.handle, group_src=case.root)
+def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    into.append(own[case.root] if subgroup.rank == case.root else None)
+    return functools.partial(dist.broadcast_object_list, into, group=subgroup.handle, group_src=case.root)
 
 
-def _scatter_object(team: Team, case: Case, own: list[bytes], into: list[Any]) -> Call:
+def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     into.append(None)
-    parts = own if team.rank == case.root else None
-    return functools.partial(dist.scatter_object_list, into, parts, group=team.handle, group_src=case.root)
+    parts = own if subgroup.rank == case.root else None
+    return functools.partial(dist.scatter_object_list, into, parts, group=subgroup.handle, group_src=case.root)
 
 
 OBJECT_CALLS: dict[str, ObjectCall] = {
@@ -213,6 +213,6 @@ OBJECT_CALLS: dict[str, ObjectCall] = {
 }
 
 
-def barrier(team: Team, case: Case) -> Call:
+def barrier(subgroup: Subgroup, case: Case) -> Call:
     """All come together."""
-    return functools.partial(dist.barrier, group=team.handle, async_op=case.call == "async")
+    return functools.partial(dist.barrier, group=subgroup.handle, async_op=case.call == "async")

@@ -11,9 +11,9 @@ import torch
 from bench.footprint import scratch_bytes
 from bench.operations import OPERATIONS
 from bench.rank.collectives import BUILDERS
-from bench.rank.objects import Barrier, Objects
+from bench.rank.objects import Barrier, ObjectOperation
 from bench.rank.process_group import Group
-from bench.rank.tensors import Arena, Moves
+from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.torch_calls import Call
 from bench.records import Case
 
@@ -33,7 +33,7 @@ class Workload(Protocol):
     def spoil(self) -> bool:
         """Change one element of what was received last, as a fault would; False where nothing was received."""
 
-    def alone(self) -> Call | None:
+    def single_rank_call(self) -> Call | None:
         """The same call in a group of this rank alone, which shows what dispatching costs; None if it has none."""
 
 
@@ -41,9 +41,9 @@ def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) ->
     """The workload of a case, filled and ready to be called."""
     workload: Workload
     if case.op in BUILDERS:
-        workload = Moves(case, group, arena, pool_bytes, seed)
+        workload = TensorOperation(case, group, arena, pool_bytes, seed)
     elif OPERATIONS[case.op].sized:
-        workload = Objects(case, group, seed)
+        workload = ObjectOperation(case, group, seed)
     else:
         workload = Barrier(case, group)
     nbytes = scratch_bytes(case, pool_bytes)
@@ -56,7 +56,12 @@ class Flushed:
     def __init__(self, inner: Workload, nbytes: int, device: torch.device) -> None:
         self._inner = inner
         self._scratch = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-        self.reserve, self.verify, self.spoil, self.alone = inner.reserve, inner.verify, inner.spoil, inner.alone
+        self.reserve, self.verify, self.spoil, self.single_rank_call = (
+            inner.reserve,
+            inner.verify,
+            inner.spoil,
+            inner.single_rank_call,
+        )
 
     def prepare(self) -> Call:
         call = self._inner.prepare()

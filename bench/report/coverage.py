@@ -23,14 +23,14 @@ NO_DTYPE = "no dtype"
 
 
 @dataclass(slots=True)
-class Outcome:
+class CaseOutcome:
     """Of one combination: world sizes that ran, and why others did not (reason → whether it is a failure)."""
 
     ran: set[int] = field(default_factory=set)
     reasons: dict[str, bool] = field(default_factory=dict)
 
 
-Cell = dict[str, Outcome]  # by reduce op; "" where nothing is reduced
+Cell = dict[str, CaseOutcome]  # by reduce op; "" where nothing is reduced
 Table = dict[tuple[str, str], Cell]  # by operation and dtype
 
 
@@ -82,17 +82,17 @@ def _outcomes(run: Run) -> dict[str, Table]:
             outcome.reasons[f"{samples.failure.kind}: {' '.join(samples.failure.text.split())}"] = True
     for skip in run.plan.skips:
         _outcome(tables, skip.case).reasons.setdefault(_general(skip.reason, skip.case), False)
-    for block in run.plan.blocks:
-        for case in block.cases:
-            if (case.key, block.launch) not in done:
+    for launch in run.plan.order:
+        for case in launch.cases:
+            if (case.key, launch.number) not in done:
                 _outcome(tables, case).reasons.setdefault("planned, and not measured", True)
     return tables
 
 
-def _outcome(tables: dict[str, Table], case: Case) -> Outcome:
+def _outcome(tables: dict[str, Table], case: Case) -> CaseOutcome:
     operation = OPERATIONS[case.op]
     cell = tables.setdefault(case.backend, {}).setdefault((case.op, case.dtype if operation.typed else NO_DTYPE), {})
-    return cell.setdefault(case.reduce_op if operation.reduces else "", Outcome())
+    return cell.setdefault(case.reduce_op if operation.reduces else "", CaseOutcome())
 
 
 def _general(reason: str, case: Case) -> str:

@@ -1,6 +1,6 @@
 """Files that start a run on several hosts: one for each launcher, ready to be handed to it.
 
-In: a `Wanted`. Out: text. The files in `examples/launch/` are made of this, too; a test keeps them equal. What a
+In: a `JobSpec`. Out: text. The files in `examples/launch/` are made of this, too; a test keeps them equal. What a
 launcher tells each process, and how they find each other, is read in `measure.job`.
 """
 
@@ -19,7 +19,7 @@ TIME_FACTOR, EXTRA_MINUTES = 2, 10
 WARNING_S = 60
 
 
-class Launcher(StrEnum):
+class LauncherName(StrEnum):
     """Who can start the processes of a job."""
 
     TORCHRUN = "torchrun"
@@ -30,7 +30,7 @@ class Launcher(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JobSpec:
     """A run of `config` (with its `--set` overrides) by `each` ranks on each of `nodes` hosts.
 
     gpus: one a rank. largest: the largest world size that is asked for. seconds: how long the run is thought to take.
@@ -55,12 +55,12 @@ class Wanted:
         return ["run", self.config, *(part for text in self.sets for part in ("--set", text))]
 
 
-def launch_file(launcher: Launcher, wanted: Wanted) -> str:
+def launch_file(launcher: LauncherName, wanted: JobSpec) -> str:
     """The file for one launcher."""
     return _FILES[launcher](wanted)
 
 
-def _fill(text: str, wanted: Wanted, **more: object) -> str:
+def _fill(text: str, wanted: JobSpec, **more: object) -> str:
     values = {
         "nodes": wanted.nodes,
         "each": wanted.each,
@@ -73,7 +73,7 @@ def _fill(text: str, wanted: Wanted, **more: object) -> str:
     return Template(text).substitute(values)
 
 
-def _note(wanted: Wanted) -> str:
+def _note(wanted: JobSpec) -> str:
     """A comment line where ranks and world sizes do not meet."""
     if wanted.largest > wanted.ranks:
         return f"# World sizes above {wanted.ranks} will be skipped: the largest asked for is {wanted.largest}.\n"
@@ -103,7 +103,7 @@ exec .venv/bin/torchrun --nnodes=$nodes --node-rank="$${1:?$$usage}" --nproc-per
 """
 
 
-def _torchrun(wanted: Wanted) -> str:
+def _torchrun(wanted: JobSpec) -> str:
     return _fill(_TORCHRUN, wanted)
 
 
@@ -123,7 +123,7 @@ srun --cpu-bind=none ${bind}--kill-on-bad-exit=0 .venv/bin/python $command
 """
 
 
-def _slurm(wanted: Wanted) -> str:
+def _slurm(wanted: JobSpec) -> str:
     return _fill(
         _SLURM,
         wanted,
@@ -194,7 +194,7 @@ ${gpus}          volumeMounts:
 """
 
 
-def _kubernetes(wanted: Wanted) -> str:
+def _kubernetes(wanted: JobSpec) -> str:
     # A JSON string is a YAML string, whatever is in it.
     items = [f"            - {json.dumps(part)}" for part in ["run_bench.py", *wanted.arguments]]
     limits = f"          resources:\n            limits:\n              nvidia.com/gpu: {wanted.each}\n"
@@ -234,7 +234,7 @@ if __name__ == "__main__":
 '''
 
 
-def _ray(wanted: Wanted) -> str:
+def _ray(wanted: JobSpec) -> str:
     return _fill(_RAY, wanted, arguments=json.dumps(wanted.arguments), gpus=wanted.gpus)
 
 
@@ -252,14 +252,14 @@ exec mpirun --hostfile "$$hosts" -n $ranks --map-by ppr:$each:node --bind-to non
 """
 
 
-def _mpirun(wanted: Wanted) -> str:
+def _mpirun(wanted: JobSpec) -> str:
     return _fill(_MPIRUN, wanted)
 
 
-_FILES: dict[Launcher, Callable[[Wanted], str]] = {
-    Launcher.TORCHRUN: _torchrun,
-    Launcher.SLURM: _slurm,
-    Launcher.KUBERNETES: _kubernetes,
-    Launcher.RAY: _ray,
-    Launcher.MPIRUN: _mpirun,
+_FILES: dict[LauncherName, Callable[[JobSpec], str]] = {
+    LauncherName.TORCHRUN: _torchrun,
+    LauncherName.SLURM: _slurm,
+    LauncherName.KUBERNETES: _kubernetes,
+    LauncherName.RAY: _ray,
+    LauncherName.MPIRUN: _mpirun,
 }

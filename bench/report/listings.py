@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.backends import BACKENDS, lack
-from bench.conclusions import Simulation
+from bench.backends import BACKENDS, unsupported_by_backend
+from bench.conclusions import DryRunResult
 from bench.footprint import buffer_bytes
 from bench.operations import OPERATIONS, Operation
 from bench.plan import estimate_s
@@ -85,7 +85,7 @@ def _memory(size_bytes: int) -> str:
     return format_rounded_bytes(size_bytes) if size_bytes else "-"
 
 
-def simulation(found: Simulation) -> str:
+def simulation(found: DryRunResult) -> str:
     """What a dry run checked: a line for each kind of case, what does not fit, what was left out, what it cost."""
     rows = [
         [
@@ -97,13 +97,13 @@ def simulation(found: Simulation) -> str:
             format_rounded_bytes(one.buffer_bytes),
             format_seconds(one.build_s),
             "-" if one.call_s is None else format_seconds(one.call_s),
-            f"{len(one.misfits)} misfits" if one.misfits else "fits",
+            f"{len(one.mismatches)} misfits" if one.mismatches else "fits",
         ]
-        for one in found.rehearsals
+        for one in found.kinds
     ]
     headers = ["operation", "backend", "data", "sizes", "calls", "buffers a rank", "to build", "a call", ""]
-    calls, cases = (sum(getattr(one, what) for one in found.rehearsals) for what in ("calls", "cases"))
-    wrong = sum(len(one.misfits) for one in found.rehearsals)
+    calls, cases = (sum(getattr(one, what) for one in found.kinds) for what in ("calls", "cases"))
+    wrong = sum(len(one.mismatches) for one in found.kinds)
     who = f"rank{'s' if len(found.ranks) > 1 else ''} {', '.join(map(str, found.ranks))}"
     lines = [
         tabulate(rows, headers, tablefmt="simple") if rows else "nothing can be measured at this world size",
@@ -113,11 +113,11 @@ def simulation(found: Simulation) -> str:
         f"took {format_seconds(found.wall_s)} in all and {format_rounded_bytes(found.peak_rss_bytes)}; “a call” is "
         "what a small one costs in Python and torch, with the fake group's own copies",
     ]
-    if any(one.call_s is None for one in found.rehearsals):
+    if any(one.call_s is None for one in found.kinds):
         lines.append("“-”: of Python objects the calls are built, of at most 1 MiB, and not made")
     if found.most_iterations is not None:
         lines.append(f"at {found.world_size} ranks at most {found.most_iterations} iterations are kept")
-    lines += [f"  {one.case.op}: {text}" for one in found.rehearsals for text in one.misfits]
+    lines += [f"  {one.case.op}: {text}" for one in found.kinds for text in one.mismatches]
     reasons = Counter((skip.case.op, skip.case.backend, skip.reason) for skip in found.skips)
     if reasons:
         lines += ["", f"{len(found.skips)} cases are skipped:"]
@@ -187,12 +187,12 @@ def _takes(operation: Operation) -> str:
 def _lacks(op: str, backend: str) -> str:
     """What of this operation the backend lacks, in words; empty if nothing but what it lacks everywhere."""
     table, operation = BACKENDS[backend], OPERATIONS[op]
-    if op in table.operations_lacking:
-        return table.operations_lacking[op]
-    found = [f"no {', '.join(sorted(table.lacking_in[op]))}"] if op in table.lacking_in else []
+    if op in table.unsupported_operations:
+        return table.unsupported_operations[op]
+    found = [f"no {', '.join(sorted(table.unsupported_dtypes_of[op]))}"] if op in table.unsupported_dtypes_of else []
     for place in operation.placements:
         usual = operation.placements[0] == place
-        if not usual and lack(Case(op, backend, 2, "float32", 2**20, placement=place)) is not None:
+        if not usual and unsupported_by_backend(Case(op, backend, 2, "float32", 2**20, placement=place)) is not None:
             found.append(f"not {PLACES[place]}")
     return "; ".join(found)
 
@@ -202,8 +202,8 @@ def backends(missing: dict[str, str]) -> str:
     rows = [[b.name, b.device, b.description, missing.get(b.name, "yes")] for b in BACKENDS.values()]
     table = tabulate(rows, ["backend", "device", "what it is", "usable here"], tablefmt="simple")
     lacks = [
-        [b.name, _names(b.dtypes_lacking), _names(b.dtypes_not_reduced), _names(b.reduce_ops_lacking),
-         _names(b.operations_lacking)]
+        [b.name, _names(b.unsupported_dtypes), _names(b.unsupported_reduce_dtypes), _names(b.unsupported_reduce_ops),
+         _names(b.unsupported_operations)]
         for b in BACKENDS.values()
     ]  # fmt: skip
     headers = ["backend", "dtypes lacking", "copied, not reduced", "reduce ops lacking", "operations lacking"]

@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.records import Block, Case, Samples
+from bench.records import Case, Launch, Samples
 from bench.report.labels import label
 
 
@@ -65,9 +65,9 @@ class StepProgress:
 class CaseProgress(StepProgress):
     """The bar of a sweep: a step is a case in one launch."""
 
-    def launching(self, block: Block) -> None:
+    def launching(self, launch: Launch) -> None:
         """Ranks are being started."""
-        self.say(f"{block.backend}, {block.world_size} ranks, launch {block.launch}", f"{len(block.cases)} cases")
+        self.say(f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}", f"{len(launch.cases)} cases")
 
     def begun(self, case: Case, launch: int) -> None:
         """A case is being measured."""

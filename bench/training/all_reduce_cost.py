@@ -1,6 +1,6 @@
 """How long an all-reduce of so many bytes takes on a link, as the bucket advisor needs it.
 
-In: α and β, or measured points. Out: a `Curve`. Measures nothing.
+In: α and β, or measured points. Out: a `AllReduceCost`. Measures nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class AllReduceCost:
     """Time of an all-reduce: straight lines through (sizes, times_s), and slope_s seconds a byte beyond the last.
 
     sizes ascend from 0, times never fall: times_s[0] is the latency α.
@@ -35,12 +35,12 @@ class Curve:
         return np.asarray(inside + np.maximum(0.0, nbytes - self.sizes[-1]) * self.slope_s)
 
     @classmethod
-    def of_link(cls, latency_s: float, bytes_per_s: float) -> Curve:
+    def of_link(cls, latency_s: float, bytes_per_s: float) -> AllReduceCost:
         """α–β: latency_s + bytes / bytes_per_s."""
         return cls((0.0,), (latency_s,), 1 / bytes_per_s)
 
     @classmethod
-    def emulated(cls, link: Link) -> Curve:
+    def emulated(cls, link: Link) -> AllReduceCost:
         """What an emulated link takes."""
         if link.points:
             return cls.through(*zip(*link.points, strict=True))
@@ -52,7 +52,7 @@ class Curve:
         return Link(self.latency_s, 1 / self.slope_s, points)
 
     @classmethod
-    def through(cls, sizes: Sequence[float], times_s: Sequence[float]) -> Curve:
+    def through(cls, sizes: Sequence[float], times_s: Sequence[float]) -> AllReduceCost:
         """Through measured points, two sizes at least. Where noise makes times fall, they are levelled.
 
         Below the smallest size the first line goes on, to zero at least; beyond the largest the last one does, or the
@@ -73,11 +73,11 @@ class Curve:
     def latency_s(self) -> float:
         return self.times_s[0]
 
-    def off_by(self, latency: float, rate: float) -> Curve:
+    def off_by(self, latency: float, rate: float) -> AllReduceCost:
         """The same with so many times the latency and so many times the rate."""
         alpha = self.latency_s
         times = tuple(alpha * latency + (time - alpha) / rate for time in self.times_s)
-        return Curve(self.sizes, times, self.slope_s / rate)
+        return AllReduceCost(self.sizes, times, self.slope_s / rate)
 
     def floors(self) -> list[tuple[float, float]]:
         """Lines (α, β), neither negative, that lie nowhere above the curve; for any size the best such is among them.

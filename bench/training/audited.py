@@ -1,15 +1,15 @@
 """What follows from a published table: made by `analyze.gradients.audit`, shown by `present.gradients.audit`.
 
-Published ─▶ Finding(one a row) ─▶ GroupAudit(one a group) ─▶ Audit
+Published ─▶ AuditedRow(one a row) ─▶ GroupAudit(one a group) ─▶ Audit
 """
 
 from dataclasses import dataclass
 
-from bench.training.published import Entry, Group, Published
+from bench.training.published import Entry, Published, TableGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditedRow:
     """What follows for one row. Seconds.
 
     exposed_s: step − T_compute; least_s: what it is at least, given how far T_compute and the step are known.
@@ -29,11 +29,11 @@ class Finding:
 class GroupAudit:
     """What follows for one group. bases: T_compute by each row that determines it. reason: why nothing follows."""
 
-    group: Group
+    group: TableGroup
     bases: dict[str, float]
     compute_s: float | None
     reason: str | None
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditedRow, ...]
 
     @property
     def apart(self) -> float:
@@ -42,12 +42,12 @@ class GroupAudit:
         return (max(values) - min(values)) / (sum(values) / len(values)) if values else 0.0
 
     @property
-    def understated(self) -> list[Finding]:
+    def understated(self) -> list[AuditedRow]:
         """Rows whose communication time is understated."""
         return [finding for finding in self.findings if finding.factor is not None]
 
     @property
-    def wrong(self) -> list[Finding]:
+    def wrong(self) -> list[AuditedRow]:
         """Rows that cannot be right, for whatever reason."""
         return [finding for finding in self.findings if finding.wrong]
 

@@ -1,6 +1,6 @@
 """What follows from a run of the training benchmark: made by `analyze.gradients`, shown by `present.gradients`.
 
-    TrainingRun ─▶ Outcome(one a strategy) ─▶ Comparison(one a scenario) ─▶ TrainingAnalysis
+    TrainingRun ─▶ StrategyResult(one a strategy) ─▶ ScenarioAnalysis(one a scenario) ─▶ TrainingAnalysis
     two of them ─▶ StepChange(one a strategy) ─▶ TrainingComparison
 
 Times are seconds of one step, of the slowest rank. Nothing here computes.
@@ -11,7 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.conclusions import Interval
-from bench.training.records import Broken, Check, Left, Rung, Scenario, Strategy, Timeline
+from bench.training.records import (
+    CallSizePoint,
+    InvariantCheck,
+    LaunchFailure,
+    Scenario,
+    SkippedStrategy,
+    Strategy,
+    Timeline,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StrategyResult:
     """One strategy in one scenario.
 
     step: time of a step, with its interval. exposed: X = step − step without synchronisation, paired within rounds;
@@ -53,18 +61,18 @@ class Outcome:
     share: float | None = None
     share_std: float | None = None
     split: Split | None = None
-    alone_s: float | None = None
+    communication_only_s: float | None = None
     hidden: float | None = None
     calls: tuple[int, ...] | None = None
     place: int | None = None
     resolved: bool = True
-    closes: bool | None = None
+    adds_up: bool | None = None
     refused: str | None = None
-    checks: tuple[Check, ...] = ()
+    checks: tuple[InvariantCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
+class AAPair:
     """An A/A pair: two copies of one strategy, measured as if they were two. difference: second − first."""
 
     label: str
@@ -88,7 +96,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ScenarioAnalysis:
     """All strategies of one scenario.
 
     compute: a step without synchronisation. noise_s: half-width of what the A/A pairs allow: a smaller difference is
@@ -97,8 +105,8 @@ class Comparison:
 
     scenario: Scenario
     compute: Interval | None
-    outcomes: tuple[Outcome, ...]
-    twins: tuple[Twins, ...]
+    results: tuple[StrategyResult, ...]
+    aa_pairs: tuple[AAPair, ...]
     noise_s: float
     rounds: int
     dropped: int
@@ -110,11 +118,11 @@ class Comparison:
 class TrainingAnalysis:
     """All that follows from one run. checks: those that concern no single strategy."""
 
-    comparisons: tuple[Comparison, ...]
-    checks: tuple[Check, ...]
-    rungs: tuple[Rung, ...]
-    left: tuple[Left, ...]
-    broken: tuple[Broken, ...]
+    scenarios: tuple[ScenarioAnalysis, ...]
+    checks: tuple[InvariantCheck, ...]
+    call_sizes: tuple[CallSizePoint, ...]
+    skips: tuple[SkippedStrategy, ...]
+    failures: tuple[LaunchFailure, ...]
     warnings: tuple[str, ...] = ()
 
 

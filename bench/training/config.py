@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from bench import yaml_file
+from bench import earlier_names, yaml_file
 from bench.config import BackendName, Bytes, Seconds, WorldSize
 from bench.training.presets import EXAMPLE as SIZES
 from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
@@ -103,7 +103,7 @@ class StrategyConfig(Strict):
 
     name: Annotated[str, OneOf((*STRATEGIES, "import"), "strategy")]
     cap: Caps | None = None
-    closes: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = "after"
+    bucket_boundary: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = "after"
     buckets: list[Bytes] | None = None
     options: list[Annotated[str, OneOf((*DDP_FLAGS, *DDP_HOOKS), "option")]] = Field(default=[])
     accumulate: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -127,7 +127,7 @@ class StrategyConfig(Strict):
         return self
 
 
-class LadderConfig(Strict):
+class CallSizesConfig(Strict):
     """So many parameters, all-reduced in so many calls."""
 
     parameters: Annotated[int, Field(ge=1)] = 6_000_000
@@ -157,8 +157,8 @@ class TrainingConfig(Strict):
     warmup: Annotated[
         int, Field(ge=3, description="torch rebuilds its buckets after the first backward, and tells two later")
     ] = 3
-    foreign: Share = 0.06
-    ladder: LadderConfig | None = None
+    max_foreign_cpu: Share = 0.06
+    call_sizes: CallSizesConfig | None = None
     timeout: Seconds = 60.0
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
 
@@ -167,4 +167,5 @@ def parse(raw: bytes, source: str, sets: list[str], default_name: str) -> Traini
     """The configuration, or a ConfigError of one line."""
     data = {"name": default_name, **yaml_file.mapping(raw, source, EXAMPLE)}
     paths = [yaml_file.override(data, text) for text in sets]
+    data, _ = earlier_names.configuration(data)
     return yaml_file.validate(TrainingConfig, data, source, paths)

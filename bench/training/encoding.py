@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
+from bench import earlier_names
 from bench.records import Json
 from bench.store import Codec
 from bench.training.records import Fact, TrainingPlan, TrainingRun
@@ -24,7 +25,7 @@ def plan_to_json(plan: TrainingPlan) -> Json:
 
 def plan_from_json(data: Json) -> TrainingPlan:
     """The inverse of `plan_to_json`; raises ValueError on anything else."""
-    return _PLAN.validate_python(data)
+    return _PLAN.validate_python(earlier_names.training_plan(data))
 
 
 def fact_to_line(fact: Fact) -> bytes:
@@ -35,10 +36,10 @@ def fact_to_line(fact: Fact) -> bytes:
 
 def fact_from_line(line: bytes) -> Fact:
     """The inverse of `fact_to_line`; raises ValueError or KeyError on anything else."""
-    data: Json = json.loads(line)
+    data = earlier_names.training_fact(json.loads(line))
     found: Any = _KINDS[data.pop("kind")].validate_python(data)
     fact: Fact = found
     return fact
 
 
-CODEC = Codec("training", plan_to_json, plan_from_json, fact_from_line, TrainingRun)
+CODEC = Codec("training", plan_to_json, plan_from_json, fact_from_line, earlier_names.notes_on_strategies, TrainingRun)

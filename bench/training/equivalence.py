@@ -1,10 +1,10 @@
 """Data-parallel training and one process: which ways to train must give the same model, and which must not.
 
-    CASES, READINGS ─▶ (measure.gradients.equivalence) ─▶ Found ─▶ verdict(found)
+    CASES, READINGS ─▶ (measure.gradients.equivalence) ─▶ TrialResult ─▶ verdict(found)
 
-A `Case` trains twice from the same beginning on the same examples, on K ranks and in one process, and compares the
-parameters. Controls are cases that must differ: a comparison that cannot tell them apart would prove nothing.
-A `Reading` compares which examples each rank reads. Everything is frozen, and nothing here knows torch.
+A `PairTrial` trains twice from the same beginning on the same examples, on K ranks and in one process, and
+compares the parameters. Controls are cases that must differ: a comparison that cannot tell them apart would prove
+nothing. A `SamplerTrial` compares which examples each rank reads. Everything is frozen, and nothing here knows torch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PairTrial:
     """The same model trained on K ranks and `alone`, in one process; or ranks compared with each other (None).
 
     data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. topic: the question that
@@ -84,7 +84,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SamplerTrial:
     """Which of `examples` examples each of `ranks` ranks reads, batch by batch, numbered from 1.
 
     expected: ranks are apart by `|`, their batches by `, then`.
@@ -99,11 +99,11 @@ class Reading:
     must: Must = "equal"
 
 
-Trial = Case | Reading
+Trial = PairTrial | SamplerTrial
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TrialResult:
     """What a trial gave. difference: largest over parameters of max |a − b| / max |b|, over all ranks.
 
     loss, alone: of all examples before training and after each step; the mean over ranks, and of one process.
@@ -121,12 +121,12 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class EquivalenceResult:
     """All trials of one call. failure: why it ended before its time; None if it did not."""
 
     world_size: int
     steps: int
-    found: tuple[Found, ...]
+    found: tuple[TrialResult, ...]
     failure: str | None = None
 
     @property
@@ -136,7 +136,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class ProofJob:
+class EquivalenceJob:
     """What every rank is told. log: where it writes what torch prints."""
 
     trials: tuple[Trial, ...]
@@ -144,16 +144,16 @@ class ProofJob:
     log: str
 
 
-def verdict(found: Found) -> tuple[bool | None, str]:
+def verdict(found: TrialResult) -> tuple[bool | None, str]:
     """Whether it is as it must be, and in words; None where nothing must hold or nothing was tried."""
     if found.missing:
         return (False if found.tried else None), found.missing
-    if isinstance(found.trial, Reading):
+    if isinstance(found.trial, SamplerTrial):
         return (True, "holds") if found.read == found.trial.expected else (False, "BROKEN")
     return _judged(found.trial, found)
 
 
-def _judged(case: Case, found: Found) -> tuple[bool | None, str]:
+def _judged(case: PairTrial, found: TrialResult) -> tuple[bool | None, str]:
     if found.difference is None or not math.isfinite(found.difference):
         return False if case.must != "shown" else None, "PROVES NOTHING: the training diverged"
     if not all(fell(curve) for curve in _that_must_fall(case, found)):
@@ -165,7 +165,7 @@ def _judged(case: Case, found: Found) -> tuple[bool | None, str]:
     return (True, "holds") if found.difference <= case.allowed else (False, "BROKEN")
 
 
-def _that_must_fall(case: Case, found: Found) -> list[tuple[float, ...]]:
+def _that_must_fall(case: PairTrial, found: TrialResult) -> list[tuple[float, ...]]:
     """Where a mistake is made on purpose, only what it is compared with has to learn."""
     curves = [found.alone] if case.alone is not None else []
     return curves if case.must == "differ" else [*curves, found.loss]
@@ -182,50 +182,53 @@ def fell(losses: tuple[float, ...]) -> bool:
 
 
 # ── what is tried ────────────────────────────────────────────────────────────────────────────────
-def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> Case:
+def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> PairTrial:
     """The same on both sides."""
-    return Case(name, must, Training(**how), Training(**how), dtype)
+    return PairTrial(name, must, Training(**how), Training(**how), dtype)
 
 
-def _exact(name: str, **how: Any) -> list[Case]:
+def _exact(name: str, **how: Any) -> list[PairTrial]:
     """The same on both sides, in both precisions."""
     return [_both(name, "equal", dtype, **how) for dtype in ALLOWED]
 
 
-TOPICS: dict[str, list[Case]] = {
+TOPICS: dict[str, list[PairTrial]] = {
     # Batch B / K a rank, B in one process.
     "Do K ranks train what one process trains?": [
         *_exact("SGD: mean of gradients"),
         *_exact("SGD with momentum", optimizer="momentum"),
         *_exact("Adam", optimizer="adam"),
         *_exact("AdamW", optimizer="adamw"),
-        *(Case("DataParallel: one process, all GPUs", "equal", dtype=dtype, data_parallel=True) for dtype in ALLOWED),
+        *(PairTrial("DataParallel: one process, all GPUs", "equal", dtype=d, data_parallel=True) for d in ALLOWED),
     ],
     "Do the ranks stay together?": [
-        Case("SGD: ranks against each other", "equal", alone=None),
-        Case("Adam: ranks against each other", "equal", Training("adam"), None, "float32"),
-        Case("gradients not synchronised: ranks against each other", "differ", Training(gradients="apart"), None),
+        PairTrial("SGD: ranks against each other", "equal", alone=None),
+        PairTrial("Adam: ranks against each other", "equal", Training("adam"), None, "float32"),
+        PairTrial("gradients not synchronised: ranks against each other", "differ", Training(gradients="apart"), None),
         _both("ranks seeded differently, DDP broadcasts rank 0's", "equal", seeds=True),
-        Case("the same, ranks against each other", "equal", Training(seeds=True), None),
-        Case(
+        PairTrial("the same, ranks against each other", "equal", Training(seeds=True), None),
+        PairTrial(
             "the same without the broadcast, ranks against each other",
             "differ", Training(seeds=True, broadcast=False), None,
         ),
     ],
     # A mean of gradients needs nothing, so lr × K is a mistake there.
     "What must make up for sums?": [
-        Case("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
-        Case("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
-        Case("SGD: mean of gradients, lr × K", "differ", Training(lr_power=1)),
-        Case("SGD: loss summed over examples, lr × K", "equal", Training(loss="sum", lr_power=1), Training(loss="sum")),
+        PairTrial("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
+        PairTrial("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
+        PairTrial("SGD: mean of gradients, lr × K", "differ", Training(lr_power=1)),
+        PairTrial(
+            "SGD: loss summed over examples, lr × K",
+            "equal", Training(loss="sum", lr_power=1), Training(loss="sum"),
+        ),
         _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
-        Case("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
+        PairTrial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
     ],
     # Fewer steps, and learning rates that make up for it about.
     "And with a batch K times as large?": [
-        Case("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
-        Case("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
-        Case("Adam: batch B a rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
+        PairTrial("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
+        PairTrial("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
+        PairTrial("Adam: batch B a rank, lr unchanged", "shown", Training("adam", growth=1), Training("adam")),
     ],
     "And in micro-batches?": [
         *_exact("SGD: 2 micro-batches with no_sync, loss / 2", accumulate=2),
@@ -237,7 +240,7 @@ TOPICS: dict[str, list[Case]] = {
         _both("shuffled, with set_epoch", "equal", sampler="shuffled"),
         _both("every rank reads the same examples (no sampler)", "differ", sampler="none"),
         _both("K does not divide N, sampler pads: against N examples", "differ", examples="odd"),
-        Case(
+        PairTrial(
             "the same against N examples and the padding again",
             "equal", Training(examples="odd"), Training(examples="padded"),
         ),
@@ -248,8 +251,8 @@ TOPICS: dict[str, list[Case]] = {
 }  # fmt: skip
 CASES = tuple(replace(case, topic=topic) for topic, cases in TOPICS.items() for case in cases)
 
-READINGS: tuple[Reading, ...] = (
-    Reading("sampler: N = 8, K = 2, batch 2", 8, "x1 x3 | x2 x4, then x5 x7 | x6 x8", batch=2),
-    Reading("sampler: N = 9, K = 2, batch 3, padded", 9, "x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1"),
-    Reading("sampler: N = 9, K = 2, batch 3, drop_last", 9, "x1 x3 x5 | x2 x4 x6, then x7 | x8", drop_last=True),
+READINGS: tuple[SamplerTrial, ...] = (
+    SamplerTrial("sampler: N = 8, K = 2, batch 2", 8, "x1 x3 | x2 x4, then x5 x7 | x6 x8", batch=2),
+    SamplerTrial("sampler: N = 9, K = 2, batch 3, padded", 9, "x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1"),
+    SamplerTrial("sampler: N = 9, K = 2, batch 3, drop_last", 9, "x1 x3 x5 | x2 x4 x6, then x7 | x8", drop_last=True),
 )

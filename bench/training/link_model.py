@@ -1,6 +1,6 @@
 """How long an all-reduce takes on a link: as a user states it, or as a run has measured it.
 
-In: text such as "2ms+1GB/s", or summaries of a run of collectives. Out: a `Known` link. Measures nothing.
+In: text such as "2ms+1GB/s", or summaries of a run of collectives. Out: a `LinkModel` link. Measures nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,19 +10,19 @@ from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.errors import ConfigError
 from bench.records import Case, case_order
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.units import format_bytes, format_rate, format_seconds, parse_link
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LinkModel:
     """A link. words: what it is. cpu: whether communicating costs CPU time there; None where nobody said.
 
     largest: bytes beyond which the curve is drawn on, not measured; None where it is a formula. ranks: of gloo on this
     kind of host, which can be measured again; None where it is another link.
     """
 
-    curve: Curve
+    cost: AllReduceCost
     words: str
     cpu: bool | None = None
     largest: int | None = None
@@ -30,19 +30,19 @@ class Known:
     ranks: int | None = None
 
 
-def stated(text: str) -> Known:
+def stated(text: str) -> LinkModel:
     """From a latency and a rate. Raises ConfigError."""
     try:
         latency_s, bytes_per_s = parse_link(text)
     except ValueError as error:
         raise ConfigError(f"--link {text}: {error}") from None
     words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s"
-    return Known(Curve.of_link(latency_s, bytes_per_s), words)
+    return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words)
 
 
 def measured(
     summaries: Iterable[Summary], run: str, dtype: str, backend: str | None = None, world_size: int | None = None
-) -> Known:
+) -> LinkModel:
     """From a run's all-reduces over sizes. Raises ConfigError where it has none, or several to choose from.
 
     Of variants the one with fewest peculiarities is taken; in place, as DistributedDataParallel reduces, if there is
@@ -70,7 +70,9 @@ def measured(
         f"{run}: {case.backend}, {case.world_size} ranks, {len(sizes)} sizes "
         f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
     )
-    return Known(Curve.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes), ranks)
+    return LinkModel(
+        AllReduceCost.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes), ranks
+    )
 
 
 def costs_cpu(backend: str) -> bool | None:

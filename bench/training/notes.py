@@ -20,8 +20,8 @@ def notes(plan: TrainingPlan, cores: int) -> list[str]:
 
 
 def _explicit_default_cap(plan: TrainingPlan) -> Iterator[str]:
-    for bout in plan.bouts:
-        for strategy in bout.strategies:
+    for launch in plan.order:
+        for strategy in launch.strategies:
             if strategy.name == "ddp" and strategy.cap_bytes in DEFAULT_CAPS:
                 yield (
                     "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
@@ -31,9 +31,9 @@ def _explicit_default_cap(plan: TrainingPlan) -> Iterator[str]:
 
 def _too_many_threads(plan: TrainingPlan, cores: int) -> Iterator[str]:
     """On a CPU backend, communication is work of the cores that compute."""
-    for bout in plan.bouts:
-        scenario = bout.scenario
-        overlapping = any(strategy.name not in BLOCKING for strategy in bout.strategies)
+    for launch in plan.order:
+        scenario = launch.scenario
+        overlapping = any(strategy.name not in BLOCKING for strategy in launch.strategies)
         on_cores = BACKENDS[scenario.backend].device == "cpu" and scenario.link is None
         if overlapping and on_cores and scenario.threads * scenario.world_size > cores:
             yield (

@@ -14,8 +14,19 @@ from bench.records import Demands, Machine
 from bench.training.config import StrategyConfig, TrainingConfig, link_of
 from bench.training.presets import find
 from bench.training.ready_times import by_sizes
-from bench.training.records import REFERENCE, Bout, Fact, Ladder, Left, Round, Scenario, Shape, Strategy, TrainingPlan
-from bench.training.strategies import kind, label, obstacle, reference_of
+from bench.training.records import (
+    REFERENCE,
+    CallSizeSweep,
+    Fact,
+    Round,
+    Scenario,
+    Shape,
+    SkippedStrategy,
+    Strategy,
+    TrainingLaunch,
+    TrainingPlan,
+)
+from bench.training.strategies import kind, label, reference_of, unsupported
 
 # A first set of ranks, each further one, and building and checking a strategy: measured 2.5, 0.3 and about 0.3 s.
 START_S, STRATEGY_S = 3.0, 0.5
@@ -25,38 +36,40 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
     """What the configuration asks for, and what of it must be left out, with the reason."""
     asked = [strategy for one in config.strategies for strategy in strategies_of(one)]
     chosen: list[tuple[Scenario, tuple[Strategy, ...]]] = []
-    left: list[Left] = []
+    skips: list[SkippedStrategy] = []
     for scenario in scenarios(config):
-        reason = unfit(scenario, machine)
+        reason = unsupported_scenario(scenario, machine)
         if reason is not None:
-            left.append(Left(scenario, None, reason))
+            skips.append(SkippedStrategy(scenario, None, reason))
             continue
         fit = []
         for strategy in asked:
-            why = obstacle(strategy, scenario, machine)
+            why = unsupported(strategy, scenario, machine)
             if why is None:
                 fit.append(strategy)
             else:
-                left.append(Left(scenario, strategy, why))
+                skips.append(SkippedStrategy(scenario, strategy, why))
         if fit:
             chosen.append((scenario, with_controls(fit)))
-    bouts = tuple(
-        Bout(scenario, launch, strategies, config.rounds)
+    order = tuple(
+        TrainingLaunch(scenario, launch, strategies, config.rounds)
         for launch in range(1, config.launches + 1)
         for scenario, strategies in chosen
     )
-    ladder = Ladder(config.ladder.parameters, tuple(config.ladder.calls)) if config.ladder else None
+    call_sizes = (
+        CallSizeSweep(config.call_sizes.parameters, tuple(config.call_sizes.calls)) if config.call_sizes else None
+    )
     return TrainingPlan(
         name=config.name,
-        bouts=bouts,
-        left=tuple(left),
+        order=order,
+        skips=tuple(skips),
         launches=config.launches,
         steps=config.steps,
         warmup=config.warmup,
         seed=seed,
         timeout_s=config.timeout,
-        foreign=config.foreign,
-        ladder=ladder,
+        max_foreign_cpu=config.max_foreign_cpu,
+        call_sizes=call_sizes,
     )
 
 
@@ -64,7 +77,7 @@ def strategies_of(asked: StrategyConfig) -> Iterator[Strategy]:
     """One strategy, or one for each cap."""
     base = Strategy(
         asked.name,
-        closes=asked.closes,
+        bucket_boundary=asked.bucket_boundary,
         buckets=tuple(asked.buckets or ()),
         options=tuple(asked.options),
         accumulate=asked.accumulate,
@@ -103,23 +116,23 @@ def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
     """Distinct strategies with their references, and second copies of two of them."""
     references = [reference_of(strategy) for strategy in asked]
     every = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
-    twins = [Strategy(REFERENCE, again=1)]
+    aa_pairs = [Strategy(REFERENCE, again=1)]
     communicating = [one for one in asked if one.name != REFERENCE]
     if communicating:
         preferred = next((one for one in communicating if one.name == "ddp" and kind(one).exact), communicating[0])
-        twins.append(replace(preferred, again=1))
-    return tuple({label(one): one for one in [*every, *twins]}.values())
+        aa_pairs.append(replace(preferred, again=1))
+    return tuple({label(one): one for one in [*every, *aa_pairs]}.values())
 
 
 def why_nothing(plan: TrainingPlan) -> str | None:
     """Why nothing of the plan can be measured here; None if something can."""
-    return None if plan.total else "; ".join(dict.fromkeys(one.reason for one in plan.left))
+    return None if plan.total else "; ".join(dict.fromkeys(one.reason for one in plan.skips))
 
 
 def demands(asked: TrainingConfig | TrainingPlan) -> Demands:
     """What a configuration or a plan asks of a job."""
     if isinstance(asked, TrainingPlan):
-        scenarios_of = [bout.scenario for bout in asked.bouts]
+        scenarios_of = [launch.scenario for launch in asked.order]
         backends, worlds = [one.backend for one in scenarios_of], [one.world_size for one in scenarios_of]
     else:
         backends, worlds = list(asked.backends), list(asked.world_sizes)
@@ -134,10 +147,10 @@ def done(plan: TrainingPlan, facts: Sequence[Fact]) -> int | None:
 
 def estimate_s(plan: TrainingPlan) -> float:
     """How long the run takes apart from the steps themselves, whose length nobody knows yet."""
-    return START_S * len(plan.bouts) + STRATEGY_S * sum(len(bout.strategies) for bout in plan.bouts)
+    return START_S * len(plan.order) + STRATEGY_S * sum(len(launch.strategies) for launch in plan.order)
 
 
-def unfit(scenario: Scenario, machine: Machine) -> str | None:
+def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     """Why nothing can be measured in this scenario here; None if something can."""
     if scenario.backend not in {"gloo", "nccl"}:
         return f"gradients are synchronised by torch here, on gloo or nccl, not on {scenario.backend}"

@@ -1,8 +1,8 @@
 """The bucket advisor: which gradients to send together, so that least communication is left over after backward.
 
-In: a `Curve`, how long an all-reduce of so many bytes takes, and a `Profile`, when each gradient is ready. Out: plans,
-the time that each leaves exposed, a bound that no plan beats, and all of it as an `Advice`. A plan is a tuple of
-ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order in which they become ready.
+In: a `AllReduceCost`, how long an all-reduce of so many bytes takes, and a `ReadyTimes`, when each gradient is ready.
+Out: plans, the time that each leaves exposed, a bound that no plan beats, and all of it as an `Advice`. A plan is a
+tuple of ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order in which they become ready.
 
 The link is FIFO: a bucket starts when its last gradient is ready and the one before it is through. That computing
 slows down while communicating, and what flattening costs, is not modelled. Measures nothing and formats nothing.
@@ -17,11 +17,11 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from bench.training.all_reduce_cost import Curve, Floats
+from bench.training.all_reduce_cost import AllReduceCost, Floats
 from bench.training.conclusions import Advice
-from bench.training.ready_times import Profile
+from bench.training.ready_times import ReadyTimes
 
-Plan = tuple[int, ...]
+BucketPlan = tuple[int, ...]
 
 MIB = 2**20
 # torch's own: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, of nn/parallel/distributed.py.
@@ -36,109 +36,109 @@ MOST_CAPS = 4096
 DRAWN_CAPS = 256
 
 
-def bucket_bytes(profile: Profile, plan: Plan) -> tuple[int, ...]:
+def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
     """Bytes of each bucket, in the order in which they are sent."""
-    return tuple(sum(profile.nbytes[start:end]) for start, end in pairwise((0, *plan)))
+    return tuple(sum(ready_times.nbytes[start:end]) for start, end in pairwise((0, *plan)))
 
 
-def members(profile: Profile, plan: Plan) -> tuple[tuple[int, ...], ...]:
+def members(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[tuple[int, ...], ...]:
     """Of each bucket, the numbers under which its gradients are registered."""
-    return tuple(profile.order[start:end] for start, end in pairwise((0, *plan)))
+    return tuple(ready_times.order[start:end] for start, end in pairwise((0, *plan)))
 
 
-def schedule(profile: Profile, plan: Plan, curve: Curve) -> list[tuple[float, float]]:
+def schedule(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> list[tuple[float, float]]:
     """When each bucket starts and when it is through."""
-    flights: list[tuple[float, float]] = []
+    calls: list[tuple[float, float]] = []
     free = -math.inf
-    for end, time in zip(plan, curve(np.array(bucket_bytes(profile, plan), dtype=float)), strict=True):
-        start = max(free, profile.ready_s[end - 1])
+    for end, time in zip(plan, cost(np.array(bucket_bytes(ready_times, plan), dtype=float)), strict=True):
+        start = max(free, ready_times.ready_s[end - 1])
         free = start + float(time)
-        flights.append((start, free))
-    return flights
+        calls.append((start, free))
+    return calls
 
 
-def finish(profile: Profile, plan: Plan, curve: Curve) -> float:
+def finish(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
     """When the last bucket is through."""
-    return schedule(profile, plan, curve)[-1][1]
+    return schedule(ready_times, plan, cost)[-1][1]
 
 
-def exposed(profile: Profile, plan: Plan, curve: Curve) -> float:
+def exposed(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
     """Communication that is left over when backward has ended: the tail."""
-    return finish(profile, plan, curve) - profile.ready_s[-1]
+    return finish(ready_times, plan, cost) - ready_times.ready_s[-1]
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
-def optimal(profile: Profile, curve: Curve) -> Plan:
+def optimal(ready_times: ReadyTimes, cost: AllReduceCost) -> BucketPlan:
     """The plan that is through first, exactly, by dynamic programming over where the last bucket begins.
 
     f[j] = min over i < j of max(f[i], ready[j-1]) + time(bytes of i .. j-1). Being through earlier with the first i
     gradients never delays the rest, so that only the best f[i] counts. Of all plans that reach f[n], one with large
     buckets: from the end on, each begins as early as its deadline permits. n² times are looked up.
     """
-    n, sent = len(profile.nbytes), _sent(profile)
+    n, sent = len(ready_times.nbytes), _sent(ready_times)
     f = np.full(n + 1, -math.inf)
     for j in range(1, n + 1):
-        f[j] = np.min(np.maximum(f[:j], profile.ready_s[j - 1]) + curve(sent[j] - sent[:j]))
+        f[j] = np.min(np.maximum(f[:j], ready_times.ready_s[j - 1]) + cost(sent[j] - sent[:j]))
     ends, deadline = [n], float(f[n])
     while True:
         j = ends[-1]
-        times = curve(sent[j] - sent[:j])
-        i = int(np.argmax(np.maximum(f[:j], profile.ready_s[j - 1]) + times <= deadline + RESOLUTION_S))
+        times = cost(sent[j] - sent[:j])
+        i = int(np.argmax(np.maximum(f[:j], ready_times.ready_s[j - 1]) + times <= deadline + RESOLUTION_S))
         if i == 0:
             return tuple(reversed(ends))
         ends.append(i)
         deadline -= float(times[i])
 
 
-def realised(profile: Profile, caps: Sequence[int], closes: str = "after") -> Plan:
+def realised(ready_times: ReadyTimes, caps: Sequence[int], bucket_boundary: str = "after") -> BucketPlan:
     """What torch makes of a list of caps, the last of which holds for all further buckets.
 
-    closes: "after" a cap is reached, as torch does (compute_bucket_assignment_by_size of its reducer.cpp), or
+    bucket_boundary: "after" a cap is reached, as torch does (compute_bucket_assignment_by_size of its reducer.cpp), or
     "before" it would be exceeded.
     """
     ends: list[int] = []
     filled = 0
-    for number, nbytes in enumerate(profile.nbytes):
+    for number, nbytes in enumerate(ready_times.nbytes):
         cap = caps[min(len(ends), len(caps) - 1)]
-        if closes == "before" and filled and filled + nbytes > cap:
+        if bucket_boundary == "before" and filled and filled + nbytes > cap:
             ends.append(number)
             filled = 0
         filled += nbytes
-        if closes == "after" and filled >= cap:
+        if bucket_boundary == "after" and filled >= cap:
             ends.append(number + 1)
             filled = 0
-    return (*ends, len(profile.nbytes)) if filled else tuple(ends)
+    return (*ends, len(ready_times.nbytes)) if filled else tuple(ends)
 
 
-def uniform(profile: Profile, cap: int, closes: str = "after") -> Plan:
+def uniform(ready_times: ReadyTimes, cap: int, bucket_boundary: str = "after") -> BucketPlan:
     """Buckets of one cap, as `bucket_cap_mb` makes them once torch has rebuilt its buckets."""
-    return realised(profile, (cap,), closes)
+    return realised(ready_times, (cap,), bucket_boundary)
 
 
-def torch_default(profile: Profile) -> Plan:
+def torch_default(ready_times: ReadyTimes) -> BucketPlan:
     """What DistributedDataParallel does if it is told nothing: 1 MiB, then 25 MiB."""
-    return realised(profile, TORCH_CAPS)
+    return realised(ready_times, TORCH_CAPS)
 
 
-def explicit_25(profile: Profile) -> Plan:
+def explicit_25(ready_times: ReadyTimes) -> BucketPlan:
     """What `bucket_cap_mb=25` does, which is not the default: it drops the first bucket of 1 MiB."""
-    return uniform(profile, TORCH_CAPS[1])
+    return uniform(ready_times, TORCH_CAPS[1])
 
 
-def textbook_cap(profile: Profile, curve: Curve) -> int:
+def textbook_cap(ready_times: ReadyTimes, cost: AllReduceCost) -> int:
     """√(s·w·o), the cap that minimises (s/k)/w + k·o over k buckets, as if ready times did not matter.
 
     s: all bytes; w: bytes a second of large messages; o: latency of a call.
     """
-    return max(1, round(math.sqrt(profile.total * curve.latency_s / curve.slope_s)))
+    return max(1, round(math.sqrt(ready_times.total * cost.latency_s / cost.slope_s)))
 
 
-def useful_caps(profile: Profile, most: int = MOST_CAPS) -> Sequence[int]:
+def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]:
     """Caps at which a uniform plan changes: sums of neighbouring gradients. Evenly chosen if there are more than most.
 
     A bucket closes when such a sum reaches the cap, so that any other cap does what the next larger of these does.
     """
-    sent = _sent(profile).astype(np.int64)
+    sent = _sent(ready_times).astype(np.int64)
     sums: set[int] = set()
     for start in range(len(sent) - 1):
         sums.update((sent[start + 1 :] - sent[start]).tolist())
@@ -148,18 +148,18 @@ def useful_caps(profile: Profile, most: int = MOST_CAPS) -> Sequence[int]:
     return [caps[i] for i in np.unique(np.linspace(0, len(caps) - 1, most).round().astype(int))]
 
 
-def uniform_exposures(profile: Profile, curve: Curve, caps: Sequence[int]) -> list[float]:
+def uniform_exposures(ready_times: ReadyTimes, cost: AllReduceCost, caps: Sequence[int]) -> list[float]:
     """What each cap leaves exposed; the same as `exposed(uniform(cap))`, for all of them at once."""
     limits = np.array(caps, dtype=float)
     filled, free = np.zeros(len(limits)), np.full(len(limits), -math.inf)
-    for nbytes, ready in zip(profile.nbytes, profile.ready_s, strict=True):
+    for nbytes, ready in zip(ready_times.nbytes, ready_times.ready_s, strict=True):
         filled += nbytes
         closed = filled >= limits
-        free[closed] = np.maximum(free[closed], ready) + curve(filled[closed])
+        free[closed] = np.maximum(free[closed], ready) + cost(filled[closed])
         filled[closed] = 0
     rest = filled > 0
-    free[rest] = np.maximum(free[rest], profile.ready_s[-1]) + curve(filled[rest])
-    return [float(left) for left in free - profile.ready_s[-1]]
+    free[rest] = np.maximum(free[rest], ready_times.ready_s[-1]) + cost(filled[rest])
+    return [float(left) for left in free - ready_times.ready_s[-1]]
 
 
 def _best(tried: Sequence[tuple[int, float]]) -> tuple[int, float]:
@@ -167,32 +167,32 @@ def _best(tried: Sequence[tuple[int, float]]) -> tuple[int, float]:
     return max(pair for pair in tried if pair[1] <= least + RESOLUTION_S)
 
 
-def _sent(profile: Profile) -> Floats:
+def _sent(ready_times: ReadyTimes) -> Floats:
     """Bytes of the first 0, 1, .. n gradients; exact up to 2⁵³."""
-    return np.concatenate([[0.0], np.cumsum(np.array(profile.nbytes, dtype=float))])
+    return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
 
 
 # ── caps that make torch follow a plan ───────────────────────────────────────────────────────────
-def caps_mib(profile: Profile, plan: Plan) -> tuple[float, ...]:
+def caps_mib(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[float, ...]:
     """`bucket_cap_mb_list` in MiB that makes torch follow the plan, each with as few decimals as possible.
 
     A bucket closes once it has reached its cap: any cap does that its last gradient reaches and the others do not.
     """
-    ranges = _cap_ranges(profile, plan)
+    ranges = _cap_ranges(ready_times, plan)
     return tuple(_shortest_mib(low, high) for low, high in ranges)
 
 
-def cap_mib(profile: Profile, cap: int) -> float:
+def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
     """`bucket_cap_mb` that makes the same plan as the cap in bytes does, with as few decimals as possible."""
-    ranges = _cap_ranges(profile, uniform(profile, cap))
+    ranges = _cap_ranges(ready_times, uniform(ready_times, cap))
     # The last bucket may end because there is nothing left, so that it says nothing of how large the cap may be.
     return _shortest_mib(max(low for low, _ in ranges), min([cap, *(high for _, high in ranges[:-1])]))
 
 
-def _cap_ranges(profile: Profile, plan: Plan) -> list[tuple[int, int]]:
+def _cap_ranges(ready_times: ReadyTimes, plan: BucketPlan) -> list[tuple[int, int]]:
     """Of each bucket its bytes without the last gradient, and with it."""
-    sizes = bucket_bytes(profile, plan)
-    return [(size - profile.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
+    sizes = bucket_bytes(ready_times, plan)
+    return [(size - ready_times.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
 
 
 def _shortest_mib(low: int, high: int) -> float:
@@ -207,7 +207,7 @@ def _shortest_mib(low: int, high: int) -> float:
 
 
 # ── how far to trust them ────────────────────────────────────────────────────────────────────────
-def lower_bound(profile: Profile, curve: Curve) -> float:
+def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
     """Seconds that every plan leaves exposed, in whatever order it sends the gradients.
 
     Let B be the bytes of gradient j and of those that become ready after it. Each is in a bucket that starts at
@@ -215,9 +215,9 @@ def lower_bound(profile: Profile, curve: Curve) -> float:
     curve, α, β ≥ 0, gives them k·α + β·B ≥ α + β·B seconds on a link that carries one at a time. So nothing is
     through before ready[j] + α + β·B, for every j and every such line.
     """
-    ready, sent = np.array(profile.ready_s), _sent(profile)
+    ready, sent = np.array(ready_times.ready_s), _sent(ready_times)
     rest = sent[-1] - sent[:-1]
-    return max(float(np.max(ready + alpha + beta * rest)) for alpha, beta in curve.floors()) - profile.ready_s[-1]
+    return max(float(np.max(ready + alpha + beta * rest)) for alpha, beta in cost.floors()) - ready_times.ready_s[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,28 +230,32 @@ class Deviation:
     optimal_s: float
 
 
-def sensitivity(profile: Profile, plan: Plan, curve: Curve, error: float = LINK_ERROR) -> tuple[Deviation, ...]:
+def sensitivity(
+    ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, error: float = LINK_ERROR
+) -> tuple[Deviation, ...]:
     """The plan on links that are off by `error` in latency, in rate and in both."""
     factors = [1.0, 1 - error, 1 + error]
     return tuple(
-        Deviation(latency, rate, exposed(profile, plan, real), exposed(profile, optimal(profile, real), real))
+        Deviation(
+            latency, rate, exposed(ready_times, plan, real), exposed(ready_times, optimal(ready_times, real), real)
+        )
         for latency, rate in product(factors, factors)
-        for real in [curve.off_by(latency, rate)]
+        for real in [cost.off_by(latency, rate)]
     )
 
 
-def advise(profile: Profile, curve: Curve) -> Advice:
+def advise(ready_times: ReadyTimes, cost: AllReduceCost) -> Advice:
     """The best plan, beside the best uniform cap, torch's default and the bound."""
-    caps = useful_caps(profile)
-    tried = list(zip(caps, uniform_exposures(profile, curve, caps), strict=True))
-    plan, best = optimal(profile, curve), _best(tried)
+    caps = useful_caps(ready_times)
+    tried = list(zip(caps, uniform_exposures(ready_times, cost, caps), strict=True))
+    plan, best = optimal(ready_times, cost), _best(tried)
     drawn = {tried[i] for i in np.linspace(0, len(tried) - 1, DRAWN_CAPS).round().astype(int)} | {best}
     return Advice(
-        buckets=bucket_bytes(profile, plan),
-        exposed_s=exposed(profile, plan, curve),
+        buckets=bucket_bytes(ready_times, plan),
+        exposed_s=exposed(ready_times, plan, cost),
         best_cap=best[0],
         best_cap_exposed_s=best[1],
-        default_exposed_s=exposed(profile, torch_default(profile), curve),
-        bound_s=lower_bound(profile, curve),
+        default_exposed_s=exposed(ready_times, torch_default(ready_times), cost),
+        bound_s=lower_bound(ready_times, cost),
         caps=tuple(sorted(drawn)),
     )

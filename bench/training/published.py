@@ -1,8 +1,8 @@
 """A published table of step times → its groups of rows, in seconds. `analyze.gradients.audit` judges them.
 
-In: the text of a CSV file, one number a row, with the columns of docs/gradients-audit.md; further columns are left
-alone. Out: a `Published`: one `Group` for what was measured alike, in it one `Entry` a strategy and bucket size. What
-cannot be read in a row is a problem of its entry and does not stop the others. Raises ForeignError with one line.
+In: the text of a CSV file, one number a row, with the columns of docs/training-audit.md; further columns are left
+alone. Out: a `Published`: one `TableGroup` for what was measured alike, in it one `Entry` a strategy and bucket size.
+What cannot be read in a row is a problem of its entry and does not stop the others. Raises ForeignError with one line.
 """
 
 import csv
@@ -59,7 +59,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TableGroup:
     """Rows of the same computing: `shared` holds what SHARED names."""
 
     shared: tuple[str, ...]
@@ -76,7 +76,7 @@ class Group:
 class Published:
     """A whole file. others: rows of each other table; passed: rows left out of TABLE, by their reason."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[TableGroup, ...]
     others: dict[str, int]
     passed: dict[str, int]
 
@@ -95,7 +95,7 @@ def read(text: str, name: str) -> Published:
             entries = groups.setdefault(tuple(row[column] for column in SHARED), {})
             key = (_strategy(row["strategy"]), row["bucket_mb"])
             _take(entries.setdefault(key, Entry(*key)), row)
-    found = tuple(Group(shared, tuple(entries.values())) for shared, entries in groups.items())
+    found = tuple(TableGroup(shared, tuple(entries.values())) for shared, entries in groups.items())
     return Published(found, dict(others), dict(passed))
 
 

@@ -1,7 +1,7 @@
 """When each gradient becomes ready: of a model that is not there, by its sizes, or as a run has recorded it.
 
 In: a preset, or a `Timeline`. Out: a `Shape`, which is in the order in which gradients are registered, and from that
-a `Profile`, in the order in which they become ready. Runs no model.
+a `ReadyTimes`, in the order in which they become ready. Runs no model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.training.records import Gradient, Shape, Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ReadyTimes:
     """Gradients in the order in which they become ready; the last one ends backward.
 
     ready_s: from the beginning of the step, or of backward. order: which number each has where it is registered.
@@ -29,7 +29,7 @@ class Profile:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> Profile:
+    def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> ReadyTimes:
         """From gradients in the order of registration; of two that are ready at once the later registered is first.
 
         Those of no bytes are left out: nothing is sent of them. Raises BenchError if none is left.
@@ -41,7 +41,7 @@ class Profile:
         return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
 
     @classmethod
-    def of_shape(cls, shape: Shape) -> Profile:
+    def of_shape(cls, shape: Shape) -> ReadyTimes:
         """The same of a shape; see `of`."""
         return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
 

@@ -1,6 +1,7 @@
 """The data of the training benchmark, in the order in which it flows. Read this module first.
 
-    Machine + configuration ─▶ TrainingPlan(Scenario, Strategy) ─▶ Checked, Round, Alone, Timeline, Rung, Broken
+    Machine + configuration ─▶ TrainingPlan(Scenario, Strategy) ─▶ StrategyChecks, Round, CommunicationOnly, Timeline,
+    CallSizePoint, LaunchFailure
 
 A scenario is all that strategies share: model, batch, link, ranks. Within a launch of a scenario, all its strategies
 are measured in rounds, each round in another random order, so that whatever disturbs the machine disturbs them alike.
@@ -38,7 +39,8 @@ class Link:
 class Strategy:
     """One way to synchronise gradients; `strategies.STRATEGIES` says what each name does and takes.
 
-    cap_bytes, closes: of buckets; "after" the cap is reached, as torch does, or "before" it would be exceeded.
+    cap_bytes: of buckets. bucket_boundary: a bucket ends "after" the cap is reached, as in torch, or "before" it would
+        be exceeded.
     buckets: bytes of each bucket, in the order in which they are sent, of `plan` and of ddp's list.
     options: of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
     accumulate: micro-batches a step; gradients are synchronised after the last one.
@@ -48,7 +50,7 @@ class Strategy:
 
     name: str
     cap_bytes: int | None = None
-    closes: str = "after"
+    bucket_boundary: str = "after"
     buckets: tuple[int, ...] = ()
     options: tuple[str, ...] = ()
     accumulate: int = 1
@@ -103,17 +105,20 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Bout:
-    """One scenario in one launch of fresh processes: its strategies, and how many rounds are to be made."""
+class TrainingLaunch:
+    """One scenario in one launch of fresh processes: its strategies, and how many rounds are to be made.
+
+    number: the launch, counted from 1.
+    """
 
     scenario: Scenario
-    launch: int
+    number: int
     strategies: tuple[Strategy, ...]
     rounds: int
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SkippedStrategy:
     """What was asked for and will not be measured, with the reason. strategy: None where all of the scenario is."""
 
     scenario: Scenario
@@ -122,7 +127,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class CallSizeSweep:
     """So many parameters, all-reduced in so many calls (Li et al., VLDB 2020, figure 2)."""
 
     parameters: int
@@ -134,24 +139,24 @@ class TrainingPlan:
     """All that a run of the training benchmark will do.
 
     steps: of a strategy in one round, between two barriers. warmup: steps of each strategy before the first round.
-    foreign: share of the machine's CPU time used by others above which a round is left out.
+    max_foreign_cpu: share of the machine's CPU time used by others above which a round is left out.
     """
 
     name: str
-    bouts: tuple[Bout, ...]
-    left: tuple[Left, ...]
+    order: tuple[TrainingLaunch, ...]
+    skips: tuple[SkippedStrategy, ...]
     launches: int
     steps: int
     warmup: int
     seed: int
     timeout_s: float
-    foreign: float
-    ladder: Ladder | None = None
+    max_foreign_cpu: float
+    call_sizes: CallSizeSweep | None = None
 
     @property
     def total(self) -> int:
         """Rounds to make."""
-        return sum(bout.rounds for bout in self.bouts)
+        return sum(launch.rounds for launch in self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ class TrainingJob:
     launch of a scenario does.
     """
 
-    bout: Bout
+    launch: TrainingLaunch
     plan: TrainingPlan
     log: str
     first_round: int = 1
@@ -172,7 +177,7 @@ class TrainingJob:
 
 # ── what was measured: facts; each is a line of samples.jsonl ────────────────────────────────────
 @dataclass(frozen=True, slots=True)
-class Check:
+class InvariantCheck:
     """One invariant of one strategy. ok: None where it does not apply, and text says why."""
 
     invariant: str
@@ -181,7 +186,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class StrategyChecks:
     """What a launch found of one strategy before timing it.
 
     strategy: its label; None for what concerns the whole run. calls: bytes of each all-reduce of a step, in order;
@@ -191,20 +196,20 @@ class Checked:
     scenario: str
     launch: int
     strategy: str | None
-    checks: tuple[Check, ...]
+    checks: tuple[InvariantCheck, ...]
     calls: tuple[int, ...] | None = None
 
     @property
-    def failed(self) -> list[Check]:
+    def failed(self) -> list[InvariantCheck]:
         return [check for check in self.checks if check.ok is False]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimedBlock:
     """`steps` steps of one strategy between two barriers. All lists have one entry a rank.
 
     wall_ns: from leaving the barrier to the end of the last step. parts_ns: of PARTS, sums over the steps.
-    steps_ns: of each rank, each step's time. foreign: share of the machine's CPU time used by others; None where
+    steps_ns: of each rank, each step's time. foreign_cpu: share of the machine's CPU time used by others; None where
     it is not known. last_ns: the tail of the rank whose tail was the shortest, which is the one that came last, step by
     step; the same sum. None in runs from before it was told.
     """
@@ -212,7 +217,7 @@ class Stretch:
     strategy: str
     wall_ns: tuple[int, ...]
     parts_ns: dict[str, tuple[int, ...]]
-    foreign: float | None = None
+    foreign_cpu: float | None = None
     last_ns: int | None = None
 
 
@@ -225,11 +230,11 @@ class Round:
     round: int
     unix_s: float
     steps: int
-    stretches: tuple[Stretch, ...]
+    blocks: tuple[TimedBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class CommunicationOnly:
     """A strategy's calls back to back, without computing; seconds of each repetition, slowest rank."""
 
     scenario: str
@@ -240,7 +245,7 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class CallRecord:
     """One call of one rank's step. Times from the beginning of the step on that rank.
 
     ready_s: when its last gradient was ready; launched_s: when it was handed over; done_s: when it was complete.
@@ -255,7 +260,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class RankLine:
+class RankTimeline:
     """One rank's step. ready_s: when each gradient became ready, in the order of `Timeline.gradients`.
 
     begin_s: when it began, on the clock that all ranks of the host share, relative to the first of them.
@@ -270,7 +275,7 @@ class RankLine:
     usable_s: float
     end_s: float
     ready_s: tuple[float, ...]
-    flights: tuple[Flight, ...]
+    calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,11 +286,11 @@ class Timeline:
     launch: int
     strategy: str
     gradients: tuple[Gradient, ...]
-    ranks: tuple[RankLine, ...]
+    ranks: tuple[RankTimeline, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class CallSizePoint:
     """So many parameters in so many calls, on `world_size` ranks; seconds of each repetition, slowest rank."""
 
     backend: str
@@ -297,7 +302,7 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class LaunchFailure:
     """A launch, or one strategy of it, that did not reach its end."""
 
     scenario: str
@@ -306,7 +311,7 @@ class Broken:
     failure: Failure
 
 
-Fact = Checked | Round | Alone | Timeline | Rung | Broken
+Fact = StrategyChecks | Round | CommunicationOnly | Timeline | CallSizePoint | LaunchFailure
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ STRATEGIES: dict[str, Kind] = {
     "naive_async": Kind("after backward, all of them launched, then waited for"),
     "flat": Kind("after backward, one all-reduce of all gradients in one tensor"),
     "overlap_param": Kind("one all-reduce a parameter, launched as soon as its gradient is ready"),
-    "overlap_bucket": Kind("buckets, each launched when its last gradient is ready", ("cap", "closes")),
+    "overlap_bucket": Kind("buckets, each launched when its last gradient is ready", ("cap", "bucket_boundary")),
     "plan": Kind("the same with buckets of these sizes", ("buckets",)),
     "ddp": Kind("torch's DistributedDataParallel", ("cap", "buckets", "options"), own=False),
     "zero1": Kind("reduce-scatter, an optimizer for a share of the parameters, all-gather", own=False, sharded=True),
@@ -63,8 +63,8 @@ def label(strategy: Strategy) -> str:
     words = [strategy.imported or strategy.name]
     if strategy.cap_bytes is not None:
         words.append(format_bytes(strategy.cap_bytes))
-    if strategy.closes != "after":
-        words.append(f"closes {strategy.closes}")
+    if strategy.bucket_boundary != "after":
+        words.append(f"ends {strategy.bucket_boundary} the cap")
     if strategy.buckets:
         words.append(f"[{', '.join(format_bytes(size) for size in strategy.buckets)}]")
     words += strategy.options
@@ -80,10 +80,10 @@ def reference_of(strategy: Strategy) -> Strategy:
     return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
-def obstacle(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
+def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
     """Why it cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
-        return _unfit_for_shape(strategy, scenario, machine.memory_available_bytes)
+        return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
     if scenario.link is not None and strategy.name in {"zero1", "zero_redundancy", "fsdp2"}:
         return f"an emulated link carries all-reduces only, and {strategy.name} makes other calls too"
     if scenario.link is not None and strategy.imported is not None:
@@ -100,7 +100,7 @@ def obstacle(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | 
     return None
 
 
-def _unfit_for_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
+def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
     """Why it cannot be measured with a shape instead of a model."""
     assert scenario.shape is not None  # noqa: S101 - the caller's question
     if strategy.imported is not None or not kind(strategy).own:

@@ -2,7 +2,7 @@
 
     python -m proof [collectives | gradients] [--quick] [--only NAME ...]
 
-Each part is kept in docs/accuracy.json, or docs/gradients-accuracy.json, as soon as it has run, with its date and
+Each part is kept in docs/accuracy.json, or docs/training-accuracy.json, as soon as it has run, with its date and
 commit, and the page beside it is written from that file: --only repeats some parts and leaves the others as they are.
 --quick: the same lines with fewer repetitions; nothing is kept.
 """
@@ -66,7 +66,7 @@ class Book:
 BOOKS = {
     "collectives": Book(COLLECTIVES, "make prove", "How accurate CollBench is", ROOT / "docs/accuracy"),
     "gradients": Book(
-        GRADIENTS, "make prove-ddp", "How accurate the training benchmark is", ROOT / "docs/gradients-accuracy"
+        GRADIENTS, "make prove-ddp", "How accurate the training benchmark is", ROOT / "docs/training-accuracy"
     ),
 }
 ABOUT = (

@@ -11,12 +11,12 @@ import numpy as np
 from bench.analyze.stats import headlines
 from bench.training import link_model as known_links
 from bench.training import planner, verification
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.advice import shape_of as shape_of_run
 from bench.training.analyze.analysis import analyze
 from bench.training.plan import shape_of
 from bench.training.presets import PRESETS
-from bench.training.ready_times import Profile
+from bench.training.ready_times import ReadyTimes
 from bench.training.records import Shape, Strategy, Timeline, TrainingRun
 from bench.units import format_seconds
 from proof import links
@@ -26,7 +26,7 @@ from proof.rig import Rig
 
 MS = 1e-3
 LATENCY_S, BYTES_PER_S = 2e-3, 1e9
-EMULATED = Curve.of_link(LATENCY_S, BYTES_PER_S)
+EMULATED = AllReduceCost.of_link(LATENCY_S, BYTES_PER_S)
 MIB = 2**20
 CAPS = (256 * 1024, 512 * 1024, MIB, 3 * MIB // 2, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB)
 BEFORE = (2 * MIB, 8 * MIB)
@@ -61,7 +61,7 @@ def planning(_: Rig, effort: Effort) -> list[Outcome]:
     times, advised = [], []
     for _ in range(effort.splits):
         began = time.perf_counter()
-        profile = Profile.of_shape(shape_of("xl-2026", 1.0, "float32"))
+        profile = ReadyTimes.of_shape(shape_of("xl-2026", 1.0, "float32"))
         planner.optimal(profile, EMULATED)
         times.append(time.perf_counter() - began)
         planner.advise(profile, EMULATED)
@@ -82,7 +82,7 @@ def against_uniform_caps(_: Rig, effort: Effort) -> list[Outcome]:
     for preset in PRESETS:
         for backward_s in (0.01, 0.06, 0.3, 2.0):
             for latency_s, rate in ((50e-6, 1e10), (1e-4, 1e8), (2e-3, 1e9), (1e-2, 1e10)):
-                found = planner.advise(_of(preset, backward_s), Curve.of_link(latency_s, rate))
+                found = planner.advise(_of(preset, backward_s), AllReduceCost.of_link(latency_s, rate))
                 worse += found.exposed_s > found.best_cap_exposed_s + planner.RESOLUTION_S
                 ratios.append(found.exposed_s / found.best_cap_exposed_s)
     tiny = planner.advise(_of("tiny", 0.06), EMULATED)
@@ -110,8 +110,8 @@ def against_uniform_caps(_: Rig, effort: Effort) -> list[Outcome]:
     ]
 
 
-def _of(preset: str, backward_s: float) -> Profile:
-    return Profile.of_shape(shape_of(preset, backward_s, "float32"))
+def _of(preset: str, backward_s: float) -> ReadyTimes:
+    return ReadyTimes.of_shape(shape_of(preset, backward_s, "float32"))
 
 
 # ── on an emulated link ──────────────────────────────────────────────────────────────────────────
@@ -120,7 +120,7 @@ def tails(rig: Rig, effort: Effort) -> list[Outcome]:
     shape = shape_of("tiny", 0.06, "float32")
     found = []
     for words, model, profile in (
-        ("tiny by its shape", "{shape: tiny, backward: 60ms}", Profile.of_shape(shape)),
+        ("tiny by its shape", "{shape: tiny, backward: 60ms}", ReadyTimes.of_shape(shape)),
         ("tiny itself", "tiny", _recorded(rig)),
     ):
         asked = _asked(profile)
@@ -141,17 +141,17 @@ def tails(rig: Rig, effort: Effort) -> list[Outcome]:
     return found
 
 
-def _recorded(rig: Rig) -> Profile:
+def _recorded(rig: Rig) -> ReadyTimes:
     """Of tiny itself, as one short run has it."""
-    return Profile.of_shape(_ready(rig.train(_text("tiny", "2ms + 1GB/s", 1, [Strategy("flat")]))))
+    return ReadyTimes.of_shape(_ready(rig.train(_text("tiny", "2ms + 1GB/s", 1, [Strategy("flat")]))))
 
 
 def _ready(run: TrainingRun) -> Shape:
     """As the run's own advice has it."""
-    return shape_of_run(run, run.plan.bouts[0].scenario)
+    return shape_of_run(run, run.plan.order[0].scenario)
 
 
-def _asked(profile: Profile) -> dict[str, tuple[Strategy, planner.Plan]]:
+def _asked(profile: ReadyTimes) -> dict[str, tuple[Strategy, planner.BucketPlan]]:
     """Eighteen plans, each as a strategy."""
     every = len(profile.nbytes)
     found = {
@@ -164,12 +164,12 @@ def _asked(profile: Profile) -> dict[str, tuple[Strategy, planner.Plan]]:
     for cap in CAPS:
         found[f"cap {cap}"] = (Strategy("overlap_bucket", cap_bytes=cap), planner.uniform(profile, cap))
     for cap in BEFORE:
-        strategy = Strategy("overlap_bucket", cap_bytes=cap, closes="before")
+        strategy = Strategy("overlap_bucket", cap_bytes=cap, bucket_boundary="before")
         found[f"before {cap}"] = (strategy, planner.uniform(profile, cap, "before"))
     return found
 
 
-def _plan(profile: Profile, ends: planner.Plan) -> Strategy:
+def _plan(profile: ReadyTimes, ends: planner.BucketPlan) -> Strategy:
     return Strategy("plan", buckets=planner.bucket_bytes(profile, ends))
 
 
@@ -179,7 +179,7 @@ def _text(model: str, link: str, launches: int, strategies: list[Strategy]) -> s
     for one in strategies:
         settings: dict[str, object] = {}
         if one.cap_bytes is not None:
-            settings |= {"cap": one.cap_bytes, "closes": one.closes}
+            settings |= {"cap": one.cap_bytes, "bucket_boundary": one.bucket_boundary}
         if one.buckets:
             settings["buckets"] = list(one.buckets)
         asked.append({one.name: settings} if settings else one.name)
@@ -187,29 +187,29 @@ def _text(model: str, link: str, launches: int, strategies: list[Strategy]) -> s
 
 
 def _pairs_over_launches(
-    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.Plan]]
+    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.BucketPlan]]
 ) -> dict[str, tuple[float, float]]:
     """Means of each launch's prediction, from its own ready times, and of its tail."""
     launches = []
     for number in range(1, run.plan.launches + 1):
         one = of_launches(run, [number])
-        launches.append(_pairs(one, asked, Profile.of_shape(_ready(one)), EMULATED))
+        launches.append(_pairs(one, asked, ReadyTimes.of_shape(_ready(one)), EMULATED))
     return {name: tuple(np.mean([pairs[name] for pairs in launches], axis=0)) for name in asked}
 
 
 def of_launches(run: TrainingRun, wanted: Sequence[int]) -> TrainingRun:
     """What a run of these launches only would be; the step in detail is that of the whole run."""
-    bouts = tuple(bout for bout in run.plan.bouts if bout.launch in wanted)
+    order = tuple(launch for launch in run.plan.order if launch.number in wanted)
     facts = [fact for fact in run.facts if isinstance(fact, Timeline) or fact.launch in wanted]
-    return replace(run, plan=replace(run.plan, bouts=bouts), facts=facts)
+    return replace(run, plan=replace(run.plan, order=order), facts=facts)
 
 
 def _pairs(
-    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.Plan]], profile: Profile, curve: Curve
+    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.BucketPlan]], profile: ReadyTimes, cost: AllReduceCost
 ) -> dict[str, tuple[float, float]]:
     """(predicted, measured) tails, of the rank that came last in a step."""
-    (comparison,) = analyze(run).comparisons
-    found = verification.verified(asked, profile, curve, comparison.outcomes)
+    (comparison,) = analyze(run).scenarios
+    found = verification.verified(asked, profile, cost, comparison.results)
     return {one.name: (one.predicted_s, one.tail_s) for one in found}
 
 
@@ -221,20 +221,20 @@ def on_a_shaped_link(rig: Rig, effort: Effort) -> list[Outcome]:
         "ms backward",
         "the same order: of two plans predicted to differ by a fifth, the shorter tail is the one predicted",
     )
-    reason = links.obstacle()
+    reason = links.unsupported()
     if reason:
         return [Outcome(claim, "", reason, None) for claim in claims]
-    profile = Profile.of_shape(shape_of("tiny", SHAPED_BACKWARD_S, "float32"))
+    profile = ReadyTimes.of_shape(shape_of("tiny", SHAPED_BACKWARD_S, "float32"))
     # Back to back, as buckets follow each other: a call alone also waits for its own messages' ways there and back.
     sweep = CURVE.format(launches=effort.links)
     with links.shaped_pair(SHAPED) as network:
         starter = NamespacedLauncher(rig.launcher, network)
-        curve = known_links.measured(headlines(rig.measure(sweep, starter)), "proof", "float32").curve
+        cost = known_links.measured(headlines(rig.measure(sweep, starter)), "proof", "float32").cost
         asked = {name: one for name, one in _asked(profile).items() if name in ON_SHAPED}
-        asked["best"] = (_plan(profile, ends := planner.optimal(profile, curve)), ends)
+        asked["best"] = (_plan(profile, ends := planner.optimal(profile, cost)), ends)
         model = f"{{shape: tiny, backward: {SHAPED_BACKWARD_S}s}}"
         text = _text(model, "real", effort.links, [strategy for strategy, _ in asked.values()])
-        pairs = _pairs(rig.train(text, starter), asked, profile, curve)
+        pairs = _pairs(rig.train(text, starter), asked, profile, cost)
     off = {name: measured / predicted - 1 for name, (predicted, measured) in pairs.items()}
     close = sum(abs(one) <= 0.2 for one in off.values())
     apart = [(a, b) for a, b in combinations(pairs.values(), 2) if max(a[0], b[0]) > 1.2 * min(a[0], b[0])]

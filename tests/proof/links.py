@@ -74,7 +74,7 @@ class Network:
 
 # ── can it be done here? ─────────────────────────────────────────────────────────────────────────
 @functools.cache
-def obstacle() -> str | None:
+def unsupported() -> str | None:
     """Why there can be no shaped links here; None where there can."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
@@ -91,10 +91,10 @@ def obstacle() -> str | None:
 
 
 @functools.cache
-def tun_obstacle() -> str | None:
+def unsupported_tun() -> str | None:
     """Why there can be no delayed links here; None where there can."""
-    if obstacle():
-        return obstacle()
+    if unsupported():
+        return unsupported()
     try:
         with delayed_pair(0):
             return None
@@ -306,9 +306,9 @@ class NamespacedLauncher:
         return self.launcher.start(world_size, f"{__name__}:enter", (self.network, target, argument))
 
 
-def enter(seat: rank_context.Seat, argument: tuple[Network, str, Any]) -> None:
+def enter(context: rank_context.RankContext, argument: tuple[Network, str, Any]) -> None:
     """First thing in a rank. The threads that it starts later, gloo's too, are in the namespace with it."""
     network, target, inner = argument
-    _move_to(network.namespaces[seat.rank])
-    os.environ["GLOO_SOCKET_IFNAME"] = network.interfaces[seat.rank]
-    rank_context.enter(target, seat, inner)
+    _move_to(network.namespaces[context.rank])
+    os.environ["GLOO_SOCKET_IFNAME"] = network.interfaces[context.rank]
+    rank_context.enter(target, context, inner)

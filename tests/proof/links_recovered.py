@@ -34,14 +34,14 @@ timeout: 60s
 
 def _scheduling() -> str:
     """Real time where it is permitted: what is to be found is the link, not the fight for two cores."""
-    return "normal" if environment.realtime_obstacle() else "rr"
+    return "normal" if environment.unsupported_realtime() else "rr"
 
 
 def rates(rig: Rig, effort: Effort) -> list[Outcome]:
     """An all-reduce of 2 ranks sends and receives its size once: algbw is the link's rate."""
     found = []
     for name, bits, burst, smallest, largest in RATES:
-        reason = links.obstacle()
+        reason = links.unsupported()
         if reason:
             found.append(Outcome(f"bandwidth and r∞ of a link shaped to {name}", "within 2 %, 3 %", reason, None))
             continue
@@ -82,7 +82,7 @@ def delays(rig: Rig, effort: Effort) -> list[Outcome]:
     """A ring of n ranks passes each piece on 2(n-1) times, one after the other. For each, gloo's receiver first says
     that it is ready, and only then the data comes: α grows by 4(n-1) one-way delays (seen: 3.9 to 4.1 at n = 2 and
     1 to 4 KiB; below that a notice overlaps, above it TCP's first window counts)."""
-    reason = links.tun_obstacle()
+    reason = links.unsupported_tun()
     if reason:
         return [Outcome("an added one-way delay, recovered in α", "within 10 %", reason, None)]
     text = SWEEP.format(
@@ -109,7 +109,7 @@ def delays(rig: Rig, effort: Effort) -> list[Outcome]:
 
 def matrix(rig: Rig, effort: Effort) -> list[Outcome]:
     """Four hosts on a bridge, one of them with half the rate: is it found, and only where it is?"""
-    reason = links.obstacle()
+    reason = links.unsupported()
     claims = ("one link of four at half the rate is named by the pairwise matrix", "no slow link: none is named")
     if reason:
         return [Outcome(claim, "", reason, None) for claim in claims]

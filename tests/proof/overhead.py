@@ -18,7 +18,7 @@ from bench.launch.mpirun import MpiLauncher
 from bench.launch.ranks import Starter
 from bench.machine import environment, libraries
 from bench.protocol import channel
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
 from bench.rank.join import joined
 from bench.rank.tensors import Arena
@@ -54,9 +54,9 @@ def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
 
 def mpi_against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
     """The same through mpi4py, against a loop of its own calls with the same arguments."""
-    obstacle = libraries.mpi_obstacle()
-    if obstacle is not None:
-        return [Outcome("mpi: reported / bare loop", "contains 1", obstacle, None)]
+    unsupported = libraries.unsupported_mpi()
+    if unsupported is not None:
+        return [Outcome("mpi: reported / bare loop", "contains 1", unsupported, None)]
     return _compared(MpiLauncher(rig.launcher), "mpi", MPI_BLOCKS, effort)
 
 
@@ -98,17 +98,17 @@ def _mean_ratio(ratios: np.ndarray) -> Interval:
     return Interval(float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)), "over blocks")
 
 
-def main(seat: Seat, task: tuple[str, list[tuple[int, int, int, int]]]) -> None:
+def main(context: RankContext, task: tuple[str, list[tuple[int, int, int, int]]]) -> None:
     """A rank: sends, for each line of the job, the medians of the blocks of each kind.
 
     In real time where it is permitted: the question is what the suite adds, not what the scheduler does. Not where
     ranks poll, which would keep everybody else from the cores.
     """
     backend, job = task
-    if backend == "gloo" and environment.realtime_obstacle() is None:
+    if backend == "gloo" and environment.unsupported_realtime() is None:
         environment.use_realtime()
     gc.disable()  # as a rank of the suite does while it measures
-    with joined(seat, backend, 120) as group:
+    with joined(context, backend, 120) as group:
         rng = np.random.default_rng(5)  # the same order on every rank
         for size, depth, pairs, length in job:
             metric = "isolated" if depth == 1 else "pipelined"
@@ -135,8 +135,8 @@ def main(seat: Seat, task: tuple[str, list[tuple[int, int, int, int]]]) -> None:
             if group.rank == 0:
                 slowest = {name: np.max([one[name] for one in everyone], axis=0) for name in blocks}
                 medians = {name: np.median(values, axis=1).tolist() for name, values in slowest.items()}
-                seat.send({"kind": "medians", "medians": medians})
-    seat.send({"kind": "done"})
+                context.send({"kind": "medians", "medians": medians})
+    context.send({"kind": "done"})
 
 
 def _of_torch(tensor: torch.Tensor) -> Callable[[], Any]:

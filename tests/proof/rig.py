@@ -24,7 +24,7 @@ from bench.training import plan as training_plan
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.launch.sweep import PRELOAD
 from bench.training.launch.sweep import sweep as train_sweep
-from bench.training.records import Broken, Checked, TrainingPlan, TrainingRun
+from bench.training.records import LaunchFailure, StrategyChecks, TrainingPlan, TrainingRun
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -58,7 +58,7 @@ class Rig:
         settings = training.parse(text.encode(), "proof", [], "proof")
         seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
         planned = training_plan.expand(settings, environment.machine(), seed)
-        assert not planned.left, planned.left[0].reason
+        assert not planned.skips, planned.skips[0].reason
         return self.trained(planned, starter)
 
     def trained(self, planned: TrainingPlan, starter: Starter | None = None) -> TrainingRun:
@@ -69,9 +69,9 @@ class Rig:
                 planned, [], starter or self.launcher, journal.append, path / store.LOG, lambda _: None, _Nobody()
             )
         run = store.read(path, TRAINING_CODEC)
-        broken = [one.failure for one in run.facts if isinstance(one, Broken)]
+        broken = [one.failure for one in run.facts if isinstance(one, LaunchFailure)]
         assert not broken, broken[0]
-        failed = [check for one in run.facts if isinstance(one, Checked) for check in one.failed]
+        failed = [check for one in run.facts if isinstance(one, StrategyChecks) for check in one.failed]
         assert not failed, failed[0]
         return run
 

@@ -15,7 +15,7 @@ from bench import intervals
 from bench.training.analyze.analysis import analyze
 from bench.training.rank import models
 from bench.training.rank import runner as runners
-from bench.training.rank.runner import Seatless
+from bench.training.rank.runner import RankInfo
 from bench.training.records import Scenario, Strategy, TrainingRun
 from bench.units import format_seconds
 from proof.bucket_plans import of_launches
@@ -64,18 +64,18 @@ def _silent(run: TrainingRun, name: str, length: int) -> tuple[list[bool], list[
     """Of each run of so many launches: whether the twins' interval has 0 in it, and half its width."""
     inside, widths = [], []
     for first in range(1, run.plan.launches - length + 2, length):
-        (comparison,) = analyze(of_launches(run, range(first, first + length))).comparisons
-        (twins,) = [one for one in comparison.twins if one.label == name.removesuffix(" again")]
-        inside.append(twins.difference.low <= 0 <= twins.difference.high)
-        widths.append((twins.difference.high - twins.difference.low) / 2)
+        (comparison,) = analyze(of_launches(run, range(first, first + length))).scenarios
+        (aa_pairs,) = [one for one in comparison.aa_pairs if one.label == name.removesuffix(" again")]
+        inside.append(aa_pairs.difference.low <= 0 <= aa_pairs.difference.high)
+        widths.append((aa_pairs.difference.high - aa_pairs.difference.low) / 2)
     return inside, widths
 
 
 def planted_wait(rig: Rig, effort: Effort) -> list[Outcome]:
     """Two synchronisers that a user brings along, one of which waits for nothing after its call."""
     run = rig.train(SHORT.format(launches=max(3, effort.splits), rounds=10, strategies=PLANTED))
-    (comparison,) = analyze(run).comparisons
-    exposed = {one.label.split(":")[1]: one.exposed for one in comparison.outcomes if ":" in one.label}
+    (comparison,) = analyze(run).scenarios
+    exposed = {one.label.split(":")[1]: one.exposed for one in comparison.results if ":" in one.label}
     late, right = exposed["Late"], exposed["OneCall"]
     found = late.value - right.value
     return [
@@ -97,7 +97,7 @@ class _Free:
     stamped = False
 
     def __init__(self):
-        self.flown = []
+        self.sent = []
 
     def all_reduce(self, tensor):
         return self
@@ -124,8 +124,8 @@ SIZES = (("micro", 1500), ("tiny", 600))
 
 def _stamps(model: str, pairs: int) -> Outcome:
     scenario = Scenario(model, "gloo", 1, 2, 64)
-    place, wire = Seatless(0, 1, torch.device("cpu")), _Free()
-    stamped = runners.build(Strategy("naive"), scenario, place, wire, range(1), 0)
+    place, transport = RankInfo(0, 1, torch.device("cpu")), _Free()
+    stamped = runners.build(Strategy("naive"), scenario, place, transport, range(1), 0)
     made = models.build(scenario, place.device, 0)
     kind, settings = runners.OPTIMIZERS["sgd"]
     optimizer = kind(made.module.parameters(), **settings)
@@ -136,8 +136,8 @@ def _stamps(model: str, pairs: int) -> Outcome:
         optimizer.zero_grad()
         made.module(*batch).backward()
         for parameter in parameters:
-            wire.all_reduce(parameter.grad).wait()
-            parameter.grad.div_(wire.world_size)
+            transport.all_reduce(parameter.grad).wait()
+            parameter.grad.div_(transport.world_size)
         optimizer.step()
 
     def by_us():

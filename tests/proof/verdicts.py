@@ -46,7 +46,7 @@ def slowed(rig: Rig, effort: Effort) -> list[Outcome]:
     found = []
     for scheduling in ("normal", "rr"):
         claim = f"20 % planted in the operation (16 MiB, 2 ranks, {scheduling} scheduling), R = 5: SLOWER"
-        reason = environment.realtime_obstacle()
+        reason = environment.unsupported_realtime()
         if scheduling == "rr" and reason:
             found.append(Outcome(claim, "≥ 95 % of the pairs", reason, None))
             continue

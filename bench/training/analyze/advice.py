@@ -9,24 +9,33 @@ from dataclasses import replace
 import numpy as np
 
 from bench.errors import BenchError
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.rounds import by_launch, facts_of, kept
 from bench.training.conclusions import Advice
 from bench.training.planner import advise
-from bench.training.ready_times import Profile, recorded
-from bench.training.records import REFERENCE, Alone, Rung, Scenario, Shape, Stretch, Timeline, TrainingRun
+from bench.training.ready_times import ReadyTimes, recorded
+from bench.training.records import (
+    REFERENCE,
+    CallSizePoint,
+    CommunicationOnly,
+    Scenario,
+    Shape,
+    TimedBlock,
+    Timeline,
+    TrainingRun,
+)
 
 FLOAT32_BYTES = 4
 
 
 def advised(run: TrainingRun, scenario: Scenario) -> Advice | None:
     """None where a run tells too little of the link or of the gradients."""
-    curve = curve_of(run, scenario)
-    if curve is None:
+    cost = curve_of(run, scenario)
+    if cost is None:
         return None
     try:
         shape = shape_of(run, scenario)
-        return None if shape is None else advise(Profile.of_shape(shape), curve)
+        return None if shape is None else advise(ReadyTimes.of_shape(shape), cost)
     except BenchError:
         return None
 
@@ -44,23 +53,23 @@ def shape_of(run: TrainingRun, scenario: Scenario) -> Shape | None:
     return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
 
 
-def _backward_ended_s(stretch: Stretch, steps: int) -> float:
-    return sum(float(np.mean(stretch.parts_ns[part])) for part in ("forward", "backward")) / steps / 1e9
+def _backward_ended_s(block: TimedBlock, steps: int) -> float:
+    return sum(float(np.mean(block.parts_ns[part])) for part in ("forward", "backward")) / steps / 1e9
 
 
-def curve_of(run: TrainingRun, scenario: Scenario) -> Curve | None:
+def curve_of(run: TrainingRun, scenario: Scenario) -> AllReduceCost | None:
     """Time of one all-reduce against its bytes, where calls follow each other."""
     if scenario.link is not None:
-        return Curve.emulated(scenario.link)
+        return AllReduceCost.emulated(scenario.link)
     points: dict[float, list[float]] = {}
-    for rung in facts_of(run, Rung):
-        if (rung.backend, rung.world_size) == (scenario.backend, scenario.world_size):
-            size = rung.parameters * FLOAT32_BYTES / rung.calls
-            points.setdefault(size, []).append(float(np.median(rung.times_s)) / rung.calls)
-    for one in facts_of(run, Alone, scenario):
+    for point in facts_of(run, CallSizePoint):
+        if (point.backend, point.world_size) == (scenario.backend, scenario.world_size):
+            size = point.parameters * FLOAT32_BYTES / point.calls
+            points.setdefault(size, []).append(float(np.median(point.times_s)) / point.calls)
+    for one in facts_of(run, CommunicationOnly, scenario):
         if len(set(one.calls)) == 1:
             points.setdefault(float(one.calls[0]), []).append(float(np.median(one.times_s)) / len(one.calls))
     if len(points) < 2:
         return None
     sizes = sorted(points)
-    return Curve.through(sizes, [float(np.median(points[size])) for size in sizes])
+    return AllReduceCost.through(sizes, [float(np.median(points[size])) for size in sizes])

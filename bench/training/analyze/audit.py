@@ -8,8 +8,8 @@ device synchronise has already missed the wait). Nothing is measured, and a doub
 
 from collections.abc import Iterator
 
-from bench.training.audited import Audit, Finding, GroupAudit
-from bench.training.published import Entry, Group, Published
+from bench.training.audited import Audit, AuditedRow, GroupAudit
+from bench.training.published import Entry, Published, TableGroup
 
 # Strategies that wait for all their communication after backward: what they report as communication was waited for.
 BLOCKING = ("naive", "flat")
@@ -29,11 +29,11 @@ def audit(published: Published, tolerance: float = TOLERANCE) -> Audit:
     return Audit(published, tolerance, tuple(_group(group, tolerance) for group in published.groups))
 
 
-def _group(group: Group, tolerance: float) -> GroupAudit:
+def _group(group: TableGroup, tolerance: float) -> GroupAudit:
     bases = {entry.name: base for entry in group.entries if (base := _base(entry)) is not None}
     reason = _reason(group, bases, tolerance)
     if reason is not None:
-        findings = tuple(Finding(entry, wrong=tuple(_impossible(entry))) for entry in group.entries)
+        findings = tuple(AuditedRow(entry, wrong=tuple(_impossible(entry))) for entry in group.entries)
         return GroupAudit(group, bases, None, reason, findings)
     values = list(bases.values())
     compute = sum(values) / len(values)
@@ -56,7 +56,7 @@ def _apart(values: list[float]) -> float:
     return (max(values) - min(values)) / (sum(values) / len(values)) if values else 0.0
 
 
-def _reason(group: Group, bases: dict[str, float], tolerance: float) -> str | None:
+def _reason(group: TableGroup, bases: dict[str, float], tolerance: float) -> str | None:
     """Why T_compute is not known."""
     silent = any(entry.name in bases and entry.strategy in SILENT for entry in group.entries)
     if len(bases) >= 2 or silent:
@@ -94,25 +94,27 @@ def _impossible(entry: Entry) -> Iterator[str]:
         yield f"the reported share {share:.2%} is not comm / step = {comm / step:.2%}"
 
 
-def _finding(entry: Entry, bases: dict[str, float], compute: float, margin: float) -> Finding:
+def _finding(entry: Entry, bases: dict[str, float], compute: float, margin: float) -> AuditedRow:
     """What a row must expose, given T_compute ± margin."""
     wrong = list(_impossible(entry))
     step, comm = entry.numbers.get("step"), entry.numbers.get("comm")
     if entry.name in bases:
-        return Finding(entry, entry.numbers["step"] - compute, wrong=tuple(wrong), note="determines T_compute")
+        return AuditedRow(entry, entry.numbers["step"] - compute, wrong=tuple(wrong), note="determines T_compute")
     if entry.problems or step is None:
-        return Finding(entry, wrong=tuple(wrong), note="; ".join(entry.problems) or "no step time is reported")
+        return AuditedRow(entry, wrong=tuple(wrong), note="; ".join(entry.problems) or "no step time is reported")
     if entry.strategy in OTHER_WORK:
-        return Finding(entry, wrong=tuple(wrong), note="its ranks compute something else: T_compute says nothing of it")
+        return AuditedRow(
+            entry, wrong=tuple(wrong), note="its ranks compute something else: T_compute says nothing of it"
+        )
     exposed, doubt = step - compute, margin + entry.numbers.get("step_std", 0.0)
     if exposed < -doubt:
         wrong.append("faster than its own computing: this step or T_compute is not what it says")
     least = exposed - doubt
     if comm is None or comm < 0:
-        return Finding(
+        return AuditedRow(
             entry, exposed, least, wrong=tuple(wrong), note="no communication time is reported" * (not wrong)
         )
     if least <= comm + entry.numbers.get("comm_std", 0.0):
-        return Finding(entry, exposed, least, wrong=tuple(wrong), note="" if wrong else "can be right")
+        return AuditedRow(entry, exposed, least, wrong=tuple(wrong), note="" if wrong else "can be right")
     wrong.append("less communication reported than exposed")
-    return Finding(entry, exposed, least, exposed / comm if comm else float("inf"), tuple(wrong))
+    return AuditedRow(entry, exposed, least, exposed / comm if comm else float("inf"), tuple(wrong))

@@ -26,10 +26,10 @@ from bench.training.analyze.rounds import (
     steps_of,
 )
 from bench.training.conclusions import (
-    Comparison,
     ExposedChange,
-    Outcome,
+    ScenarioAnalysis,
     StepChange,
+    StrategyResult,
     TrainingAnalysis,
     TrainingComparison,
     Unpaired,
@@ -48,7 +48,7 @@ class Side:
     """A strategy in one run: what follows from it there, and its series. exposed: empty for a reference."""
 
     scenario: Scenario
-    outcome: Outcome
+    result: StrategyResult
     noise_s: float
     steps: Series
     exposed: Series
@@ -101,10 +101,10 @@ def _facts_of(run: TrainingRun) -> Facts:
         **of_sessions(run.environment),
         "threads a rank": distinct(of_ranks(run.environment, lambda rank: rank.get("threads"))),
         "launches": str(plan.launches),
-        "rounds": distinct(bout.rounds for bout in plan.bouts),
+        "rounds": distinct(launch.rounds for launch in plan.order),
         "steps": str(plan.steps),
         "warmup": str(plan.warmup),
-        "foreign": f"{plan.foreign:g}",
+        "max_foreign_cpu": f"{plan.max_foreign_cpu:g}",
     }
 
 
@@ -112,22 +112,22 @@ def _facts_of(run: TrainingRun) -> Facts:
 def _sides(run: TrainingRun, analysis: TrainingAnalysis) -> dict[Key, Side]:
     """All strategies of a run in the order of its plan, also those without a time."""
     return {
-        (one.scenario.key, outcome.label): _side(one, outcome, rounds)
-        for one in analysis.comparisons
+        (one.scenario.key, result.label): _side(one, result, rounds)
+        for one in analysis.scenarios
         for rounds in [kept(run, one.scenario)]
-        for outcome in one.outcomes
+        for result in one.results
     }
 
 
-def _side(comparison: Comparison, outcome: Outcome, rounds: list[Round]) -> Side:
-    timed = outcome.step is not None
-    reference = label(reference_of(outcome.strategy))
+def _side(comparison: ScenarioAnalysis, result: StrategyResult, rounds: list[Round]) -> Side:
+    timed = result.step is not None
+    reference = label(reference_of(result.strategy))
     return Side(
         comparison.scenario,
-        outcome,
+        result,
         comparison.noise_s,
-        steps_of(rounds, outcome.label) if timed else {},
-        differences_of(rounds, outcome.label, reference) if timed and outcome.label != reference else {},
+        steps_of(rounds, result.label) if timed else {},
+        differences_of(rounds, result.label, reference) if timed and result.label != reference else {},
     )
 
 
@@ -138,19 +138,19 @@ def _lost(here: dict[Key, Side], there: dict[Key, Side], other: TrainingRun) -> 
         partner = there.get(key)
         if not side.steps or (partner is not None and partner.steps):
             continue
-        refused = partner.outcome.refused if partner is not None else None
+        refused = partner.result.refused if partner is not None else None
         if refused is not None and refused != NOT_YET:
-            failed.append(Unpaired(side.scenario, side.outcome.label, refused))
+            failed.append(Unpaired(side.scenario, side.result.label, refused))
         else:
-            untried.append(Unpaired(side.scenario, side.outcome.label, _why_untried(key, other)))
+            untried.append(Unpaired(side.scenario, side.result.label, _why_untried(key, other)))
     return failed, untried
 
 
 def _why_untried(key: Key, run: TrainingRun) -> str:
-    for one in run.plan.left:
+    for one in run.plan.skips:
         if one.scenario.key == key[0] and (one.strategy is None or label(one.strategy) == key[1]):
             return one.reason
-    planned = {(bout.scenario.key, label(strategy)) for bout in run.plan.bouts for strategy in bout.strategies}
+    planned = {(launch.scenario.key, label(strategy)) for launch in run.plan.order for strategy in launch.strategies}
     return NOT_YET if key in planned else NOT_ASKED
 
 
@@ -172,14 +172,14 @@ def _tested(pairs: Sequence[Pair], min_change: float) -> Iterator[StepChange]:
     for (old, _), a, b, (ratio, verdict, further) in zip(pairs, before, after, judged, strict=True):
         # geometric means, as of collectives, so that their ratio is the ratio
         steps = intervals.launch_interval(a), intervals.launch_interval(b)
-        yield StepChange(old.scenario, old.outcome.label, *steps, ratio, verdict, further_launches=further)
+        yield StepChange(old.scenario, old.result.label, *steps, ratio, verdict, further_launches=further)
 
 
 def _pooled(old: Side, new: Side, min_change: float, noise_floor: float | None) -> StepChange:
     before, after = estimate(old.steps), estimate(new.steps)
     verdict, ratio = verdicts.by_noise_floor(before, after, min_change, noise_floor)
     note = FEW_LAUNCHES + ("" if noise_floor is None else f"; rests on the stated {noise_floor:.0%}")
-    return StepChange(old.scenario, old.outcome.label, before, after, ratio, verdict, note=note)
+    return StepChange(old.scenario, old.result.label, before, after, ratio, verdict, note=note)
 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────
@@ -211,7 +211,7 @@ def _warnings(
 ) -> Iterable[str]:
     for run, analysis in runs:
         yield from (f"{run.name}: {text}" for text in analysis.warnings)
-        for one in analysis.broken:
+        for one in analysis.failures:
             what = one.strategy or "every strategy"
             yield f"{run.name}: {one.scenario}: {what} broke in launch {one.launch}: {one.failure.text}"
     if broken:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bench import intervals
 from bench.conclusions import Interval
-from bench.training.records import Round, Scenario, Stretch, TrainingRun
+from bench.training.records import Round, Scenario, TimedBlock, TrainingRun
 
 # Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
 LAUNCHES_FOR_INTERVAL = 3
@@ -32,39 +32,39 @@ def facts_of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) 
 def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:
     """Rounds in which nobody else used the machine; all of them where those would be less than half."""
     every = facts_of(run, Round, scenario)
-    quiet = [one for one in every if not _loud(one, run.plan.foreign)]
+    quiet = [one for one in every if not _loud(one, run.plan.max_foreign_cpu)]
     return quiet if len(quiet) * 2 >= len(every) else every
 
 
 def disturbed(run: TrainingRun, scenario: Scenario) -> int:
     """How many rounds others disturbed."""
-    return sum(_loud(one, run.plan.foreign) for one in facts_of(run, Round, scenario))
+    return sum(_loud(one, run.plan.max_foreign_cpu) for one in facts_of(run, Round, scenario))
 
 
 def _loud(one: Round, allowed: float) -> bool:
-    return any(stretch.foreign is not None and stretch.foreign > allowed for stretch in one.stretches)
+    return any(block.foreign_cpu is not None and block.foreign_cpu > allowed for block in one.blocks)
 
 
-def step_s(stretch: Stretch, steps: int) -> float:
+def step_s(block: TimedBlock, steps: int) -> float:
     """A step of the slowest rank."""
-    return max(stretch.wall_ns) / steps / 1e9
+    return max(block.wall_ns) / steps / 1e9
 
 
 def by_launch(
     rounds: list[Round],
     name: str,
-    value: Callable[[Stretch, int], float],
+    value: Callable[[TimedBlock, int], float],
     minus: str | None = None,
     share: bool = False,
 ) -> Series:
     """Of each launch, one value a round; `minus`: less that of another strategy in the same round, or its share."""
     found: dict[int, list[float]] = {}
     for one in rounds:
-        stretches = {stretch.strategy: stretch for stretch in one.stretches}
-        if name not in stretches or (minus is not None and minus not in stretches):
+        blocks = {block.strategy: block for block in one.blocks}
+        if name not in blocks or (minus is not None and minus not in blocks):
             continue
-        mine = value(stretches[name], one.steps)
-        other = value(stretches[minus], one.steps) if minus is not None else 0.0
+        mine = value(blocks[name], one.steps)
+        other = value(blocks[minus], one.steps) if minus is not None else 0.0
         found.setdefault(one.launch, []).append((mine - other) / mine if share else mine - other)
     return {launch: np.array(values) for launch, values in found.items()}
 

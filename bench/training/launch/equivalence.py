@@ -1,7 +1,7 @@
 """Prove on real ranks that data-parallel training trains the same model as one process.
 
-In: trials, a number of ranks and of steps. Out: a `Proof`: what each trial gave, and why it ended early, if it did.
-This is the parent: it starts ranks and listens; the training is in `equivalence_rank`, in their processes.
+In: trials, a number of ranks and of steps. Out: a `EquivalenceResult`: what each trial gave, and why it ended early, if
+it did. This is the parent: it starts ranks and listens; the training is in `equivalence_rank`, in their processes.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
 from bench.records import Json
-from bench.training.equivalence import TIMEOUT_S, Found, Proof, ProofJob, Trial
+from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, EquivalenceResult, Trial, TrialResult
 
 
 def prove(
@@ -22,14 +22,14 @@ def prove(
     launcher: Starter,
     log: str = os.devnull,
     begun: Callable[[int], None] = lambda _: None,
-) -> Proof:
+) -> EquivalenceResult:
     """Try all of them in one launch. begun: takes the number of the trial that begins."""
     lines: list[Json] = []
     requested = time.monotonic()
-    job = ProofJob(tuple(trials), steps, log)
+    job = EquivalenceJob(tuple(trials), steps, log)
     ranks = launcher.start(world_size, "bench.training.rank.equivalence:main", job)
     try:
-        outcome = watch(
+        result = watch(
             ranks,
             requested,
             TIMEOUT_S,
@@ -40,10 +40,10 @@ def prove(
     finally:
         ranks.kill()
     found = [_found(trial, line) for trial, line in zip(trials, lines, strict=False)]
-    found += [Found(trial, missing="NOT MEASURED: the ranks ended before") for trial in trials[len(found) :]]
-    return Proof(world_size, steps, tuple(found), outcome.failure.text if outcome.failure else None)
+    found += [TrialResult(trial, missing="NOT MEASURED: the ranks ended before") for trial in trials[len(found) :]]
+    return EquivalenceResult(world_size, steps, tuple(found), result.failure.text if result.failure else None)
 
 
-def _found(trial: Trial, line: Json) -> Found:
+def _found(trial: Trial, line: Json) -> TrialResult:
     lists = {name: tuple(value) for name, value in line.items() if isinstance(value, list)}
-    return Found(trial, **(line | lists))
+    return TrialResult(trial, **(line | lists))

@@ -13,10 +13,20 @@ from typing import Protocol
 
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
-from bench.launch.supervisor import Watch, watch
+from bench.launch.supervisor import LaunchOutcome, watch
 from bench.records import Json
 from bench.training.encoding import fact_from_line, fact_to_line
-from bench.training.records import Alone, Bout, Broken, Checked, Fact, Round, Timeline, TrainingJob, TrainingPlan
+from bench.training.records import (
+    CommunicationOnly,
+    Fact,
+    LaunchFailure,
+    Round,
+    StrategyChecks,
+    Timeline,
+    TrainingJob,
+    TrainingLaunch,
+    TrainingPlan,
+)
 from bench.training.strategies import label
 
 # Modules that every rank will need beside torch. torch loads this one when the first optimizer is made: two seconds
@@ -32,7 +42,7 @@ def launcher() -> Launcher:
 class TrainingObserver(Protocol):
     """Receives progress events."""
 
-    def launching(self, bout: Bout) -> None:
+    def launching(self, launch: TrainingLaunch) -> None:
         """Ranks are being started."""
 
     def checking(self, strategy: str) -> None:
@@ -61,28 +71,28 @@ def sweep(
         append(line)
         observer.told(fact_from_line(line))
 
-    detailed = {fact.scenario for fact in done if isinstance(fact, Timeline | Alone)}
-    for bout in plan.bouts:
-        made = max((f.round for f in done if isinstance(f, Round) and _of(f, bout)), default=0)
-        checked = any(isinstance(f, Checked) and f.strategy is None and _of(f, bout) for f in done)
-        rest = bout
+    detailed = {fact.scenario for fact in done if isinstance(fact, Timeline | CommunicationOnly)}
+    for launch in plan.order:
+        made = max((f.round for f in done if isinstance(f, Round) and _of(f, launch)), default=0)
+        checked = any(isinstance(f, StrategyChecks) and f.strategy is None and _of(f, launch) for f in done)
+        rest = launch
         while made < rest.rounds:
             job = TrainingJob(rest, plan, str(log.resolve()), made + 1, checked, rest.scenario.key not in detailed)
-            outcome, last = _launch(job, launcher, observer, keep, before_go)
-            launched(_record(rest, outcome))
-            if outcome.failure is None:
+            result, last = _launch(job, launcher, observer, keep, before_go)
+            launched(_record(rest, result))
+            if result.failure is None:
                 detailed.add(rest.scenario.key)
                 break
             guilty = rest.strategies[last] if last is not None and last < len(rest.strategies) else None
             said = label(guilty) if guilty is not None else None
-            keep(fact_to_line(Broken(rest.scenario.key, rest.launch, said, outcome.failure)))
+            keep(fact_to_line(LaunchFailure(rest.scenario.key, rest.number, said, result.failure)))
             if guilty is None or len(rest.strategies) == 1:
                 break
             rest = replace(rest, strategies=tuple(one for one in rest.strategies if one != guilty))
 
 
-def _of(fact: Round | Checked, bout: Bout) -> bool:
-    return (fact.scenario, fact.launch) == (bout.scenario.key, bout.launch)
+def _of(fact: Round | StrategyChecks, launch: TrainingLaunch) -> bool:
+    return (fact.scenario, fact.launch) == (launch.scenario.key, launch.number)
 
 
 def _launch(
@@ -91,33 +101,33 @@ def _launch(
     observer: TrainingObserver,
     keep: Callable[[bytes], None],
     before_go: Callable[[], None],
-) -> tuple[Watch, int | None]:
+) -> tuple[LaunchOutcome, int | None]:
     """How it ended, and the number of the strategy that was checked last."""
-    observer.launching(job.bout)
+    observer.launching(job.launch)
     seen: list[int] = []
 
     def begun(index: int) -> None:
         seen.append(index)
-        if index < len(job.bout.strategies):
-            observer.checking(label(job.bout.strategies[index]))
+        if index < len(job.launch.strategies):
+            observer.checking(label(job.launch.strategies[index]))
         else:
             observer.rounds_begin()
 
     requested = time.monotonic()
-    ranks = launcher.start(job.bout.scenario.world_size, "bench.training.rank.main:main", job)
+    ranks = launcher.start(job.launch.scenario.world_size, "bench.training.rank.main:main", job)
     try:
-        outcome = watch(ranks, requested, job.plan.timeout_s, before_go=before_go, begun=begun, sampled=keep)
-        return outcome, seen[-1] if seen else None
+        result = watch(ranks, requested, job.plan.timeout_s, before_go=before_go, begun=begun, sampled=keep)
+        return result, seen[-1] if seen else None
     finally:
         ranks.kill()
 
 
-def _record(bout: Bout, outcome: Watch) -> Json:
+def _record(launch: TrainingLaunch, result: LaunchOutcome) -> Json:
     return {
-        "backend": bout.scenario.backend,
-        "world_size": bout.scenario.world_size,
-        "scenario": bout.scenario.key,
-        "launch": bout.launch,
-        "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
-        "ranks": sorted(outcome.facts, key=lambda facts: int(facts["rank"])),
+        "backend": launch.scenario.backend,
+        "world_size": launch.scenario.world_size,
+        "scenario": launch.scenario.key,
+        "launch": launch.number,
+        "ready_s": None if result.ready_s is None else round(result.ready_s, 4),
+        "ranks": sorted(result.facts, key=lambda facts: int(facts["rank"])),
     }

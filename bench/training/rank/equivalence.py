@@ -1,7 +1,7 @@
 """One rank of a proof of equivalence: train every case as one of K ranks and as one process, and compare.
 
-In: a `Seat` and a `ProofJob`. Out, over the pipe, what `worker` says too: ready, begin, sampled (of rank 0, the numbers
-of one trial), error, done. Judges nothing: `gradients.equivalences` does.
+In: a `RankContext` and a `EquivalenceJob`. Out, over the pipe, what `worker` says too: ready, begin, sampled (of rank
+0, the numbers of one trial), error, done. Judges nothing: `gradients.equivalences` does.
 """
 
 import json
@@ -10,43 +10,43 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank.join import joined
 from bench.rank.process import run_rank, wait_to_begin
 from bench.rank.process_group import Group
 from bench.records import Json
-from bench.training.equivalence import TIMEOUT_S, Case, ProofJob, Reading, Training
+from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
 from bench.training.rank import small_model
-from bench.training.rank.small_model import Place, Trained, train
+from bench.training.rank.small_model import ProcessRole, Trained, train
 
 # DataParallel divides a batch among as many GPUs.
 GPUS_WANTED = 2
 
 
-def main(seat: Seat, job: ProofJob) -> None:
+def main(context: RankContext, job: EquivalenceJob) -> None:
     """Entry of a rank's process; never returns."""
-    run_rank(seat, job.log, lambda: _work(seat, job))
+    run_rank(context, job.log, lambda: _work(context, job))
 
 
-def _work(seat: Seat, job: ProofJob) -> Json:
-    with joined(seat, "gloo", TIMEOUT_S) as group:
-        _serve(seat, job, group)
+def _work(context: RankContext, job: EquivalenceJob) -> Json:
+    with joined(context, "gloo", TIMEOUT_S) as group:
+        _serve(context, job, group)
     return {}
 
 
-def _serve(seat: Seat, job: ProofJob, group: Group) -> None:
-    wait_to_begin(seat, group, lambda: {"rank": group.rank})
+def _serve(context: RankContext, job: EquivalenceJob, group: Group) -> None:
+    wait_to_begin(context, group, lambda: {"rank": group.rank})
     for index, trial in enumerate(job.trials):
         if group.rank == 0:
-            seat.send({"kind": "begin", "index": index})
-        numbers = _read(trial, group) if isinstance(trial, Reading) else _train(trial, group, job.steps)
-        seat.progress[seat.rank] += 1
+            context.send({"kind": "begin", "index": index})
+        numbers = _read(trial, group) if isinstance(trial, SamplerTrial) else _train(trial, group, job.steps)
+        context.progress[context.rank] += 1
         if group.rank == 0:
-            seat.send({"kind": "sampled"}, json.dumps(numbers).encode())
+            context.send({"kind": "sampled"}, json.dumps(numbers).encode())
 
 
 # ── which examples ───────────────────────────────────────────────────────────────────────────────
-def _read(reading: Reading, group: Group) -> Json:
+def _read(reading: SamplerTrial, group: Group) -> Json:
     own = None
     if group.rank < reading.ranks:
         own = small_model.indices(reading.examples, group.rank, reading.ranks, reading.batch, reading.drop_last)
@@ -55,10 +55,10 @@ def _read(reading: Reading, group: Group) -> Json:
 
 
 # ── which parameters ─────────────────────────────────────────────────────────────────────────────
-def _train(case: Case, group: Group, steps: int) -> Json:
+def _train(case: PairTrial, group: Group, steps: int) -> Json:
     if case.data_parallel:
         return _data_parallel(case, group, steps)
-    ours = train(case.ranks, Place(group.rank, group.world_size, group.world_size), case.dtype, steps)
+    ours = train(case.ranks, ProcessRole(group.rank, group.world_size, group.world_size), case.dtype, steps)
     if case.alone is None:
         return _numbers(_against_rank_0(ours), ours, None, group)
     one = _one_process(case.alone, group, case.dtype, steps * group.world_size**case.ranks.growth)
@@ -67,10 +67,10 @@ def _train(case: Case, group: Group, steps: int) -> Json:
 
 def _one_process(how: Training, group: Group, dtype: str, steps: int, devices: int = 0) -> Trained:
     """Every rank trains it: that costs nothing but otherwise idle time, and saves sending parameters."""
-    return train(replace(how, accumulate=1), Place(0, 1, group.world_size, devices), dtype, steps)
+    return train(replace(how, accumulate=1), ProcessRole(0, 1, group.world_size, devices), dtype, steps)
 
 
-def _data_parallel(case: Case, group: Group, steps: int) -> Json:
+def _data_parallel(case: PairTrial, group: Group, steps: int) -> Json:
     gpus = torch.cuda.device_count()
     if gpus < GPUS_WANTED:
         return {"missing": "not tried: needs two GPUs", "tried": False}

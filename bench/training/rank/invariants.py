@@ -1,7 +1,7 @@
-"""What must hold of a strategy before it is given a number: I1 to I12 of docs/gradients.md.
+"""What must hold of a strategy before it is given a number: I1 to I12 of docs/training.md.
 
-In: a strategy in its scenario, on every rank. Out: the same `Checked` on every rank. Every rank calls everything here
-in the same order. Whether a model was trained rightly is seen on a small twin of a preset, in float64 and float32.
+In: a strategy in its scenario, on every rank. Out: the same `StrategyChecks` on every rank. Every rank calls everything
+here in the same order. Whether a model was trained rightly is seen on a small twin of a preset, in float64 and float32.
 """
 
 import hashlib
@@ -14,10 +14,10 @@ import torch
 
 from bench.training.presets import find
 from bench.training.rank import runner as runners
-from bench.training.rank.runner import Runner, Seatless
+from bench.training.rank.runner import RankInfo, Runner
 from bench.training.rank.torch_synchronisers import Ddp
-from bench.training.rank.transport import Real
-from bench.training.records import REFERENCE, Check, Scenario, Strategy
+from bench.training.rank.transport import ProcessGroupTransport
+from bench.training.records import REFERENCE, InvariantCheck, Scenario, Strategy
 from bench.training.strategies import DDP_HOOKS, kind, label
 
 # Steps after which parameters are compared, on the same batch: the loss must fall, or nothing was learnt from it.
@@ -28,11 +28,11 @@ Gather = Callable[[Any], list[Any]]
 
 
 @dataclass(slots=True)
-class Bench:
+class CheckContext:
     """What all checks of one launch share. finals: hashes of the twins' parameters, by label."""
 
     scenario: Scenario
-    place: Seatless
+    place: RankInfo
     gather: Gather
     seed: int
     order: list[int]
@@ -53,35 +53,39 @@ def _flat(parameters: Sequence[Any]) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in whole])
 
 
-def of_start(bench: Bench, runner: Runner) -> Check:
+def of_start(bench: CheckContext, runner: Runner) -> InvariantCheck:
     """I9: whatever weights each rank drew, all begin with the same."""
     alike = len(set(bench.gather(digest(runner.parameters)))) == 1
-    return Check("I9", alike, "all ranks begin with the same weights" if alike else "ranks begin with other weights")
+    return InvariantCheck(
+        "I9", alike, "all ranks begin with the same weights" if alike else "ranks begin with other weights"
+    )
 
 
-def of_end(bench: Bench, runner: Runner, steps: int) -> Check:
+def of_end(bench: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
     """I1: after some steps on data of their own, ranks have the same bits; without synchronisation (I4) they differ."""
     alike = len(set(bench.gather(digest(runner.parameters)))) == 1
     said = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
     if kind(runner.strategy).synchronises:
-        return Check("I1", alike, said)
-    return Check("I4", not alike, f"{said}, as must be without synchronisation" if not alike else f"{said}: no control")
+        return InvariantCheck("I1", alike, said)
+    return InvariantCheck(
+        "I4", not alike, f"{said}, as must be without synchronisation" if not alike else f"{said}: no control"
+    )
 
 
-def of_calls(bench: Bench, runner: Runner) -> tuple[list[Check], tuple[int, ...] | None]:
+def of_calls(bench: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
     """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks."""
     calls = calls_of(runner)
     if calls is None:
         why = "the library does not tell its calls"
-        return [Check(name, None, why) for name in ("I5", "I6", "I7")], None
+        return [InvariantCheck(name, None, why) for name in ("I5", "I6", "I7")], None
     if runner.strategy.name == REFERENCE or "noop" in runner.strategy.options:
-        return [Check(name, None, "nothing is sent") for name in ("I5", "I6", "I7")], calls
+        return [InvariantCheck(name, None, "nothing is sent") for name in ("I5", "I6", "I7")], calls
     want, sent = sum(bench.sizes), sum(calls)
-    checks = [Check("I5", sent == want, f"{sent} bytes sent of {want} bytes of gradients")]
+    checks = [InvariantCheck("I5", sent == want, f"{sent} bytes sent of {want} bytes of gradients")]
     checks.append(_realised(runner, bench, calls))
     everyone = bench.gather(calls)
     same = len(set(everyone)) == 1
-    checks.append(Check("I7", same, "all ranks launch in one order" if same else f"ranks launch {everyone}"))
+    checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {everyone}"))
     return checks, calls
 
 
@@ -91,31 +95,33 @@ def calls_of(runner: Runner) -> tuple[int, ...] | None:
         return ()
     if isinstance(runner.sync, Ddp):
         if runner.sync.seen:
-            return tuple(flown.nbytes for flown in runner.wire.flown)
+            return tuple(sent.nbytes for sent in runner.transport.sent)
         return runner.sync.buckets() if not set(runner.strategy.options) & set(DDP_HOOKS) else None
-    return tuple(flown.nbytes for flown in runner.wire.flown) if kind(runner.strategy).own else None
+    return tuple(sent.nbytes for sent in runner.transport.sent) if kind(runner.strategy).own else None
 
 
-def _realised(runner: Runner, bench: Bench, calls: tuple[int, ...]) -> Check:
+def _realised(runner: Runner, bench: CheckContext, calls: tuple[int, ...]) -> InvariantCheck:
     planned = runner.strategy.buckets
     if planned:
-        return Check("I6", calls == planned, f"buckets of {list(calls)} bytes, planned were {list(planned)}")
+        return InvariantCheck("I6", calls == planned, f"buckets of {list(calls)} bytes, planned were {list(planned)}")
     if runner.buckets is None:
-        return Check("I6", None, "no plan was asked for")
+        return InvariantCheck("I6", None, "no plan was asked for")
     want = tuple(sum(bench.sizes[n] for n in bucket) for bucket in runner.buckets)
-    return Check(
+    return InvariantCheck(
         "I6", calls == want, f"{len(calls)} calls, {len(want)} wanted" if calls != want else f"{len(calls)} calls"
     )
 
 
-def of_shards(bench: Bench, runner: Runner) -> Check:
+def of_shards(bench: CheckContext, runner: Runner) -> InvariantCheck:
     """I12: the ranks' optimizer states add up to one copy of the parameters."""
     if not kind(runner.strategy).sharded:
-        return Check("I12", None, "the optimizer is not sharded")
+        return InvariantCheck("I12", None, "the optimizer is not sharded")
     own = _largest_state(runner.optimizer)
     total, want = sum(bench.gather(own)), sum(p.numel() for p in runner.parameters)
     # Shares of equal length hold a few elements more than the parameters.
-    return Check("I12", want <= total < want + bench.place.world_size, f"states of {total} for {want} parameters")
+    return InvariantCheck(
+        "I12", want <= total < want + bench.place.world_size, f"states of {total} for {want} parameters"
+    )
 
 
 def _largest_state(optimizer: Any) -> int:
@@ -127,21 +133,23 @@ def _largest_state(optimizer: Any) -> int:
     return found
 
 
-def of_training(bench: Bench, strategy: Strategy) -> list[Check]:
+def of_training(bench: CheckContext, strategy: Strategy) -> list[InvariantCheck]:
     """I2: the same model as one process with the whole batch, in float64 and float32; it also keeps bits for I3."""
     entry = kind(strategy)
     if not entry.exact:
-        return [Check("I2", None, "it does not compute the exact mean")]
+        return [InvariantCheck("I2", None, "it does not compute the exact mean")]
     checks = []
     for dtype, allowed in ALLOWED.items():
-        twin = _twin(bench.scenario, dtype)
-        trained, losses, calls = _train(bench, strategy, twin)
-        want, fell = _reference(bench, twin, strategy)
+        pair = _twin(bench.scenario, dtype)
+        trained, losses, calls = _train(bench, strategy, pair)
+        want, fell = _reference(bench, pair, strategy)
         largest = float((trained - want).abs().max() / want.abs().max())
         worst = max(bench.gather(largest))
         said = f"{dtype}: differs from one process by {worst:.1e} of the largest parameter, allowed {allowed:g}"
         stable = all(bench.gather(fell and losses[-1] < losses[0]))
-        checks.append(Check("I2", worst <= allowed if stable else None, said if stable else f"{dtype}: the loss rose"))
+        checks.append(
+            InvariantCheck("I2", worst <= allowed if stable else None, said if stable else f"{dtype}: the loss rose")
+        )
         if dtype == "float32":
             bench.finals[label(strategy)] = (calls, digest([trained]))
     return checks
@@ -153,31 +161,31 @@ def _twin(scenario: Scenario, dtype: str) -> Scenario:
 
 
 def _train(
-    bench: Bench, strategy: Strategy, twin: Scenario
+    bench: CheckContext, strategy: Strategy, pair: Scenario
 ) -> tuple[torch.Tensor, list[float], tuple[int, ...] | None]:
-    wire = Real(bench.place.world_size)
+    transport = ProcessGroupTransport(bench.place.world_size)
     if not bench.twin_order:
-        bench.twin_order = runners.readiness(twin, bench.place, wire, bench.seed)
+        bench.twin_order = runners.readiness(pair, bench.place, transport, bench.seed)
     adapted = replace(strategy, name="overlap_param", buckets=()) if strategy.name == "plan" else strategy
     if strategy.buckets and strategy.name == "ddp":
         adapted = replace(strategy, buckets=())  # its buckets are those of the model itself
-    runner = runners.build(adapted, twin, bench.place, wire, bench.twin_order, bench.seed)
-    batch = runner.draw(_dice(bench.seed, bench.place.rank), twin.batch)
+    runner = runners.build(adapted, pair, bench.place, transport, bench.twin_order, bench.seed)
+    batch = runner.draw(_dice(bench.seed, bench.place.rank), pair.batch)
     losses = []
     for _ in range(STEPS):
-        wire.flown.clear()
+        transport.sent.clear()
         runner.step(batch)
         losses.append(float(runner.loss))
     return _flat(runner.parameters), losses, calls_of(runner)
 
 
-def _reference(bench: Bench, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
+def _reference(bench: CheckContext, pair: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
     """One process with the batches of all ranks; every rank computes it for itself."""
-    key = f"{twin.dtype}/{strategy.accumulate}"
+    key = f"{pair.dtype}/{strategy.accumulate}"
     if key not in bench.references:
-        alone = Seatless(0, 1, bench.place.device)
-        runner = runners.build(Strategy(REFERENCE), twin, alone, Real(1), range(0), bench.seed)
-        batches = [runner.draw(_dice(bench.seed, rank), twin.batch) for rank in range(bench.place.world_size)]
+        alone = RankInfo(0, 1, bench.place.device)
+        runner = runners.build(Strategy(REFERENCE), pair, alone, ProcessGroupTransport(1), range(0), bench.seed)
+        batches = [runner.draw(_dice(bench.seed, rank), pair.batch) for rank in range(bench.place.world_size)]
         whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
         losses = []
         for _ in range(STEPS):
@@ -191,11 +199,11 @@ def _dice(seed: int, rank: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1000 + rank)
 
 
-def of_bits(bench: Bench, strategy: Strategy) -> Check:
+def of_bits(bench: CheckContext, strategy: Strategy) -> InvariantCheck:
     """I3: exact strategies have the same bits at two ranks; at more, those with the same calls."""
     mine = bench.finals.get(label(strategy))
     if mine is None:
-        return Check("I3", None, "it does not compute the exact mean")
+        return InvariantCheck("I3", None, "it does not compute the exact mean")
     two = bench.place.world_size == 2
     peers = {
         name: final
@@ -203,10 +211,10 @@ def of_bits(bench: Bench, strategy: Strategy) -> Check:
         if strategy.accumulate == 1 and "micro-batches" not in name and (two or (calls and calls == mine[0]))
     }
     if len(peers) < 2:
-        return Check("I3", None, "no other strategy must have the same bits")
+        return InvariantCheck("I3", None, "no other strategy must have the same bits")
     # Who is alone is wrong: one synchroniser that rounds must not cost all others their numbers.
     common = Counter(peers.values()).most_common(1)[0][0]
     alike = [name for name, final in peers.items() if final == common]
     if mine[1] == common:
-        return Check("I3", True, f"the same bits as {len(alike) - 1} of {len(peers) - 1} others")
-    return Check("I3", False, f"other bits than {', '.join(alike)}")
+        return InvariantCheck("I3", True, f"the same bits as {len(alike) - 1} of {len(peers) - 1} others")
+    return InvariantCheck("I3", False, f"other bits than {', '.join(alike)}")

@@ -1,6 +1,6 @@
 """One rank of one launch of the training benchmark: join, check every strategy, then measure them in rounds.
 
-In: a Seat and a TrainingJob. Out, over the pipe, the messages of `measure.worker`; a `sampled` line is a fact of
+In: a RankContext and a TrainingJob. Out, over the pipe, the messages of `measure.worker`; a `sampled` line is a fact of
 `gradients.records`, and `begin` tells the number of the strategy that is checked, or how many there are when rounds
 begin.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from bench.machine import environment
-from bench.protocol.rank_context import Seat
+from bench.protocol.rank_context import RankContext
 from bench.rank.join import facts, joined
 from bench.rank.process import one_line, run_rank, wait_to_begin
 from bench.rank.process_group import Group
@@ -26,23 +26,23 @@ from bench.records import Json
 from bench.training.encoding import fact_to_line
 from bench.training.rank import general_invariants, invariants, synchronisers, torch_synchronisers, transport
 from bench.training.rank import runner as runners
-from bench.training.rank.invariants import Bench
-from bench.training.rank.runner import Runner, Seatless
+from bench.training.rank.invariants import CheckContext
+from bench.training.rank.runner import RankInfo, Runner
 from bench.training.rank.timeline import timeline
-from bench.training.rank.transport import Emulated, Real, Wire
+from bench.training.rank.transport import EmulatedLink, ProcessGroupTransport, Transport
 from bench.training.records import (
     REFERENCE,
-    Alone,
-    Checked,
+    CallSizePoint,
+    CallSizeSweep,
+    CommunicationOnly,
     Fact,
-    Ladder,
     Round,
-    Rung,
     Strategy,
-    Stretch,
+    StrategyChecks,
+    TimedBlock,
     TrainingJob,
 )
-from bench.training.records import Check as OneCheck
+from bench.training.records import InvariantCheck as InvariantCheck
 from bench.training.strategies import kind, label
 
 # Repetitions of a strategy's calls alone, and of a rung of the ladder; one more comes before them.
@@ -52,100 +52,106 @@ WAITS_IN = (transport, synchronisers, torch_synchronisers)
 BATCHES = 4
 
 
-def main(seat: Seat, job: TrainingJob) -> None:
+def main(context: RankContext, job: TrainingJob) -> None:
     """Entry of a rank's process; never returns."""
-    run_rank(seat, job.log, lambda: _work(seat, job))
+    run_rank(context, job.log, lambda: _work(context, job))
 
 
-def _work(seat: Seat, job: TrainingJob) -> Json:
-    scenario = job.bout.scenario
+def _work(context: RankContext, job: TrainingJob) -> Json:
+    scenario = job.launch.scenario
     torch.set_num_threads(scenario.threads)
-    with joined(seat, scenario.backend, job.plan.timeout_s) as group:
-        wait_to_begin(seat, group, lambda: facts(group, scenario.backend), WAITS_IN)
-        _Bout(seat, job, group).measure()
+    with joined(context, scenario.backend, job.plan.timeout_s) as group:
+        wait_to_begin(context, group, lambda: facts(group, scenario.backend), WAITS_IN)
+        _Launch(context, job, group).measure()
     return {}
 
 
-class _Bout:
+class _Launch:
     """All that one launch does. Every rank goes through the same calls in the same order."""
 
-    def __init__(self, seat: Seat, job: TrainingJob, group: Group) -> None:
-        self.seat, self.job, self.group = seat, job, group
-        self.scenario, self.plan, self.launch = job.bout.scenario, job.plan, job.bout.launch
-        self.place = Seatless(group.rank, group.world_size, group.device)
-        self.wire = self._wire()
-        self.order = runners.readiness(self.scenario, self.place, Real(group.world_size), self.plan.seed)
+    def __init__(self, context: RankContext, job: TrainingJob, group: Group) -> None:
+        self.context, self.job, self.group = context, job, group
+        self.scenario, self.plan, self.launch = job.launch.scenario, job.plan, job.launch.number
+        self.place = RankInfo(group.rank, group.world_size, group.device)
+        self.transport = self._transport()
+        self.order = runners.readiness(
+            self.scenario, self.place, ProcessGroupTransport(group.world_size), self.plan.seed
+        )
         self.batches: list[Any] = []
 
-    def _wire(self) -> Wire:
+    def _transport(self) -> Transport:
         if self.scenario.link is None:
-            return Real(self.group.world_size)
-        file = Path(self.seat.stack_file).parent / "link"
+            return ProcessGroupTransport(self.group.world_size)
+        file = Path(self.context.stack_file).parent / "link"
         if self.group.rank == 0:
-            Emulated(self.scenario.link, 0, self.group.world_size, file)
+            EmulatedLink(self.scenario.link, 0, self.group.world_size, file)
         self.group.barrier()
-        return Emulated(self.scenario.link, self.group.rank, self.group.world_size, file)
+        return EmulatedLink(self.scenario.link, self.group.rank, self.group.world_size, file)
 
     def measure(self) -> None:
         chosen = self._checked()
-        self.seat_says(len(self.job.bout.strategies))
-        for number in range(self.job.first_round, self.job.bout.rounds + 1):
+        self.send_begin(len(self.job.launch.strategies))
+        for number in range(self.job.first_round, self.job.launch.rounds + 1):
             self._round(number, chosen)
         if self.job.detail:
             for strategy, runner in chosen.items():
-                self._alone(strategy, runner)
+                self._communication_only(strategy, runner)
                 self._detail(strategy)
-        if self.plan.ladder and self.scenario.link is None:
-            self._ladder(self.plan.ladder)
+        if self.plan.call_sizes and self.scenario.link is None:
+            self._call_sizes(self.plan.call_sizes)
 
-    def seat_says(self, index: int) -> None:
+    def send_begin(self, index: int) -> None:
         if self.group.rank == 0:
-            self.seat.send({"kind": "begin", "index": index})
+            self.context.send({"kind": "begin", "index": index})
 
     def emit(self, fact: Fact) -> None:
         if self.group.rank == 0:
-            self.seat.send({"kind": "sampled"}, fact_to_line(fact))
+            self.context.send({"kind": "sampled"}, fact_to_line(fact))
 
     def tick(self) -> None:
-        self.seat.progress[self.seat.rank] += 1
+        self.context.progress[self.context.rank] += 1
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────────
     def _checked(self) -> dict[Strategy, Runner]:
         """The strategies that may be timed, each warmed up."""
-        bench = Bench(self.scenario, self.place, self.group.gather, self.plan.seed, self.order, [])
+        bench = CheckContext(self.scenario, self.place, self.group.gather, self.plan.seed, self.order, [])
         warmed: dict[Strategy, Runner] = {}
-        found: dict[Strategy, tuple[list[OneCheck], tuple[int, ...] | None]] = {}
-        for index, strategy in enumerate(self.job.bout.strategies):
-            self.seat_says(index)
+        found: dict[Strategy, tuple[list[InvariantCheck], tuple[int, ...] | None]] = {}
+        for index, strategy in enumerate(self.job.launch.strategies):
+            self.send_begin(index)
             checks, calls, runner = self._tried(strategy, bench)
             if runner is not None and not any(check.ok is False for check in checks):
                 warmed[strategy] = runner
             else:  # what is wrong by itself says nothing of the bits of others
                 bench.finals.pop(label(strategy), None)
             found[strategy] = (checks, calls)
-        facts: list[Checked] = []
+        facts: list[StrategyChecks] = []
         for strategy, (checks, calls) in found.items():
             every = (*checks, invariants.of_bits(bench, strategy))
-            facts.append(Checked(self.scenario.key, self.launch, label(strategy), every, calls))
+            facts.append(StrategyChecks(self.scenario.key, self.launch, label(strategy), every, calls))
             if facts[-1].failed:
                 warmed.pop(strategy, None)
         if not self.job.checked:
-            for fact in (*facts, Checked(self.scenario.key, self.launch, None, general_invariants.checks())):
+            for fact in (*facts, StrategyChecks(self.scenario.key, self.launch, None, general_invariants.checks())):
                 self.emit(fact)
         return warmed
 
-    def _tried(self, strategy: Strategy, bench: Bench) -> tuple[list[OneCheck], tuple[int, ...] | None, Runner | None]:
+    def _tried(
+        self, strategy: Strategy, bench: CheckContext
+    ) -> tuple[list[InvariantCheck], tuple[int, ...] | None, Runner | None]:
         """What was found of a strategy; an error of it on any rank is one of its findings."""
-        runner, checks, calls, problem = None, list[OneCheck](), None, None
+        runner, checks, calls, problem = None, list[InvariantCheck](), None, None
         try:
             runner, checks, calls = self._warm(strategy, bench)
         except (RuntimeError, ValueError, TypeError, ImportError, AttributeError, NotImplementedError) as error:
             problem = one_line(error)
         said = [text for text in self.group.gather(problem) if text]
-        return ([*checks, OneCheck("runs", False, said[0])] if said else checks), calls, runner
+        return ([*checks, InvariantCheck("runs", False, said[0])] if said else checks), calls, runner
 
-    def _warm(self, strategy: Strategy, bench: Bench) -> tuple[Runner, list[OneCheck], tuple[int, ...] | None]:
-        runner = runners.build(strategy, self.scenario, self.place, self.wire, self.order, self.plan.seed)
+    def _warm(
+        self, strategy: Strategy, bench: CheckContext
+    ) -> tuple[Runner, list[InvariantCheck], tuple[int, ...] | None]:
+        runner = runners.build(strategy, self.scenario, self.place, self.transport, self.order, self.plan.seed)
         if not bench.sizes:
             bench.sizes.extend(p.numel() * p.element_size() for p in runner.parameters)
         if not self.batches:
@@ -154,7 +160,7 @@ class _Bout:
         moved = self.scenario.link is None and self.scenario.shape is None
         checks = [invariants.of_start(bench, runner)] if moved and strategy.name != "fsdp2" else []
         for step in range(self.plan.warmup):
-            self.wire.flown.clear()
+            self.transport.sent.clear()
             runner.step(self.batches[step % BATCHES])
             self.tick()
         if moved:
@@ -173,13 +179,13 @@ class _Bout:
         began = time.time()
         gc.collect()
         gc.disable()
-        own = [self._stretch(chosen[strategy]) for strategy in order]
+        own = [self._timed_block(chosen[strategy]) for strategy in order]
         gc.enable()
         everyone: list[list[dict[str, Any]]] = self.group.gather(own)
-        stretches = tuple(self._joined(strategy, [rank[at] for rank in everyone]) for at, strategy in enumerate(order))
-        self.emit(Round(self.scenario.key, self.launch, number, began, self.plan.steps, stretches))
+        blocks = tuple(self._joined(strategy, [rank[at] for rank in everyone]) for at, strategy in enumerate(order))
+        self.emit(Round(self.scenario.key, self.launch, number, began, self.plan.steps, blocks))
 
-    def _stretch(self, runner: Runner) -> dict[str, Any]:
+    def _timed_block(self, runner: Runner) -> dict[str, Any]:
         """Some steps of one strategy between two barriers, on this rank."""
         parts: dict[str, int] = {}
         tails: list[int] = []
@@ -200,13 +206,13 @@ class _Bout:
             tails = [last["tail"]] * self.plan.steps
             _add(parts, {name: time_ns * self.plan.steps for name, time_ns in last.items()})
         self.group.barrier()
-        runner.wire.flown.clear()
+        runner.transport.sent.clear()
         self.tick()
         after = _cpu()
         busy = None if None in (before[0], after[0]) else after[0] - before[0]  # type: ignore[operator]
         return {"wall": wall, "parts": parts, "tails": tails, "busy": busy, "cpu": after[1] - before[1]}
 
-    def _joined(self, strategy: Strategy, ranks: list[dict[str, Any]]) -> Stretch:
+    def _joined(self, strategy: Strategy, ranks: list[dict[str, Any]]) -> TimedBlock:
         wall = max(rank["wall"] for rank in ranks) / 1e9
         foreign = None
         if ranks[0]["busy"] is not None:
@@ -214,12 +220,12 @@ class _Bout:
             foreign = round(max(0.0, others) / (wall * (os.cpu_count() or 1)), 4)
         parts = {name: tuple(rank["parts"][name] for rank in ranks) for name in ranks[0]["parts"]}
         last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
-        return Stretch(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
+        return TimedBlock(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
 
     # ── beside the rounds ────────────────────────────────────────────────────────────────────────
-    def _alone(self, strategy: Strategy, runner: Runner) -> None:
+    def _communication_only(self, strategy: Strategy, runner: Runner) -> None:
         """The calls of a step without the step."""
-        runner.wire.flown.clear()
+        runner.transport.sent.clear()
         runner.step(self.batches[0])
         calls = invariants.calls_of(runner)
         if not calls or strategy.name == REFERENCE or not (kind(strategy).own or strategy.name == "ddp"):
@@ -228,7 +234,7 @@ class _Bout:
         device = "meta" if self.scenario.shape is not None else self.place.device
         tensors = [torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=device) for nbytes in calls]
         times = self._repeated(tensors, one_by_one=strategy.name == "naive")
-        self.emit(Alone(self.scenario.key, self.launch, label(strategy), calls, times))
+        self.emit(CommunicationOnly(self.scenario.key, self.launch, label(strategy), calls, times))
 
     def _repeated(self, tensors: list[torch.Tensor], one_by_one: bool = False) -> tuple[float, ...]:
         times = []
@@ -237,9 +243,9 @@ class _Bout:
             began = time.perf_counter_ns()
             if one_by_one:
                 for tensor in tensors:
-                    self.wire.all_reduce(tensor).wait()
+                    self.transport.all_reduce(tensor).wait()
             else:
-                for handle in [self.wire.all_reduce(tensor) for tensor in tensors]:
+                for handle in [self.transport.all_reduce(tensor) for tensor in tensors]:
                     handle.wait()
             self.group.synchronize()
             times.append(time.perf_counter_ns() - began)
@@ -248,18 +254,32 @@ class _Bout:
         return tuple(max(rank[at] for rank in everyone) / 1e9 for at in range(REPEATS))
 
     def _detail(self, strategy: Strategy) -> None:
-        if kind(strategy).own or strategy.name == "ddp":
-            found = timeline(strategy, self.scenario, self.place, self.wire, self.order, self.plan.seed, self.batches,
-                             self.group, self.launch)  # fmt: skip
-            if found is not None:
-                self.emit(found)
-            self.tick()
+        if not (kind(strategy).own or strategy.name == "ddp"):
+            return
+        found = timeline(
+            strategy,
+            self.scenario,
+            self.place,
+            self.transport,
+            self.order,
+            self.plan.seed,
+            self.batches,
+            self.group,
+            self.launch,
+        )
+        if found is not None:
+            self.emit(found)
+        self.tick()
 
-    def _ladder(self, ladder: Ladder) -> None:
-        for calls in ladder.calls:
-            flat = torch.zeros(ladder.parameters, device=self.place.device)
+    def _call_sizes(self, call_sizes: CallSizeSweep) -> None:
+        for calls in call_sizes.calls:
+            flat = torch.zeros(call_sizes.parameters, device=self.place.device)
             times = self._repeated(list(flat.chunk(calls)))
-            self.emit(Rung(self.scenario.backend, self.group.world_size, self.launch, ladder.parameters, calls, times))
+            self.emit(
+                CallSizePoint(
+                    self.scenario.backend, self.group.world_size, self.launch, call_sizes.parameters, calls, times
+                )
+            )
 
 
 def _cpu() -> tuple[float | None, float]:

@@ -133,10 +133,10 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.gate = nn.Linear(preset.d_model, preset.d_ff, bias=False)
+        self.barrier = nn.Linear(preset.d_model, preset.d_ff, bias=False)
         self.up = nn.Linear(preset.d_model, preset.d_ff, bias=False)
         self.down = nn.Linear(preset.d_ff, preset.d_model, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        out: torch.Tensor = self.down(functional.silu(self.barrier(x)) * self.up(x))
         return out

@@ -15,7 +15,7 @@ from bench.training.rank import models
 from bench.training.rank.stopwatch import Stopwatch
 from bench.training.rank.synchronisers import AfterBackward, DuringBackward, Nothing, Synchroniser, buckets_of
 from bench.training.rank.torch_synchronisers import Ddp, Fsdp2, Zero1, sharded_optimizer
-from bench.training.rank.transport import Wire
+from bench.training.rank.transport import Transport
 from bench.training.records import PARTS, REFERENCE, Scenario, Strategy
 
 # Small enough that every preset's loss falls from its first weights on, which the invariants need.
@@ -27,7 +27,7 @@ Batch = tuple[torch.Tensor, ...]
 
 
 @dataclass(slots=True)
-class Seatless:
+class RankInfo:
     """What building a runner needs of the group: who this rank is, and where it computes."""
 
     rank: int
@@ -44,7 +44,7 @@ class Runner:
     optimizer: torch.optim.Optimizer
     parameters: list[torch.Tensor]
     watch: Stopwatch
-    wire: Wire
+    transport: Transport
     draw: Callable[[torch.Generator, int], Batch]
     buckets: list[list[int]] | None = None
     ready: dict[int, Any] = field(default_factory=dict)
@@ -101,8 +101,8 @@ def divided(batch: Batch, count: int) -> list[Batch]:
 def build(
     strategy: Strategy,
     scenario: Scenario,
-    place: Seatless,
-    wire: Wire,
+    place: RankInfo,
+    transport: Transport,
     order: Sequence[int],
     seed: int,
     traced: bool = False,
@@ -124,11 +124,11 @@ def build(
     if own and scenario.shape is None:
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, 0)
-    sync, buckets = _synchroniser(strategy, module, place, wire, watch, order, traced)
+    sync, buckets = _synchroniser(strategy, module, place, transport, watch, order, traced)
     optimizer = _optimizer(strategy, scenario.optimizer, sync)
     if strategy.name == "fsdp2":
         parameters = list(sync.module.parameters())
-    return Runner(strategy, sync, optimizer, parameters, watch, wire, made.batch, buckets, ready)
+    return Runner(strategy, sync, optimizer, parameters, watch, transport, made.batch, buckets, ready)
 
 
 def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[torch.Tensor], None]:
@@ -139,7 +139,13 @@ def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[to
 
 
 def _synchroniser(
-    strategy: Strategy, module: Any, place: Seatless, wire: Wire, watch: Stopwatch, order: Sequence[int], traced: bool
+    strategy: Strategy,
+    module: Any,
+    place: RankInfo,
+    transport: Transport,
+    watch: Stopwatch,
+    order: Sequence[int],
+    traced: bool,
 ) -> tuple[Synchroniser, list[list[int]] | None]:
     if strategy.imported is not None:
         return _Users(models.imported(strategy.imported)(module, place.world_size), module), None
@@ -150,19 +156,19 @@ def _synchroniser(
             count = sum(p.requires_grad for p in module.parameters())
             one = [list(range(count))]
             return (
-                AfterBackward(module, strategy.name, wire, watch),
+                AfterBackward(module, strategy.name, transport, watch),
                 one if strategy.name == "flat" else [[number] for number in range(count)],
             )
         case "overlap_param" | "overlap_bucket" | "plan":
             sizes = [p.numel() * p.element_size() for p in module.parameters() if p.requires_grad]
             buckets = buckets_of(strategy, order, sizes)
-            return DuringBackward(module, buckets, wire, watch), buckets
+            return DuringBackward(module, buckets, transport, watch), buckets
         case "zero1":
             return Zero1(module, place.world_size, place.rank), None
         case "fsdp2":
             return Fsdp2(module, place.device, place.world_size), None
         case "ddp" | "zero_redundancy":
-            return Ddp(module, strategy, wire, traced), None
+            return Ddp(module, strategy, transport, traced), None
     raise ValueError(f"{strategy.name} is not measured by processes of one rank each")
 
 
@@ -186,11 +192,11 @@ def _optimizer(strategy: Strategy, name: str, sync: Synchroniser) -> torch.optim
     return kind(sync.module.parameters(), **settings)
 
 
-def readiness(scenario: Scenario, place: Seatless, wire: Wire, seed: int) -> list[int]:
+def readiness(scenario: Scenario, place: RankInfo, transport: Transport, seed: int) -> list[int]:
     """Numbers of the parameters in the order in which rank 0's gradients become ready, on every rank."""
     module = models.build(scenario, place.device, seed).module
     count = sum(p.requires_grad for p in module.parameters())
-    runner = build(Strategy(REFERENCE), scenario, place, wire, range(count), seed, traced=True)
+    runner = build(Strategy(REFERENCE), scenario, place, transport, range(count), seed, traced=True)
     runner.step(runner.draw(torch.Generator().manual_seed(seed), scenario.batch))
     # Where marks cannot be compared yet, on a GPU, the order in which they were made is the order of the stream.
     agreed = [list(runner.ready)]

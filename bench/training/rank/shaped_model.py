@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.training.ready_times import Profile
+from bench.training.ready_times import ReadyTimes
 from bench.training.records import Shape
 
 
@@ -22,8 +22,8 @@ class ByShape(nn.Module):  # type: ignore[misc]
         self.gradients = nn.ParameterList(
             nn.Parameter(torch.empty(one.elements, dtype=dtype, device="meta")) for one in shape.gradients
         )
-        profile = Profile.of_shape(shape)
-        self._last_first = list(zip(reversed(profile.order), reversed(profile.ready_s), strict=True))
+        ready_times = ReadyTimes.of_shape(shape)
+        self._last_first = list(zip(reversed(ready_times.order), reversed(ready_times.ready_s), strict=True))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         began = time.perf_counter()

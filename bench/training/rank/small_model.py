@@ -37,7 +37,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float, dict[st
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessRole:
     """Where a training runs. rank, of: among those that share the examples. ranks: K, also in one process.
 
     devices: GPUs of this process, shared by torch's DataParallel if there are several; 0 for the CPU.
@@ -61,7 +61,7 @@ class Trained:
     batch: int
 
 
-def train(how: Training, place: Place, dtype: str, steps: int) -> Trained:
+def train(how: Training, place: ProcessRole, dtype: str, steps: int) -> Trained:
     """So many steps, from the beginning that `how` says."""
     kind = getattr(torch, dtype)
     device = torch.device("cuda" if place.devices else "cpu")
@@ -89,7 +89,7 @@ def indices(number: int, rank: int, ranks: int, batch: int, drop_last: bool) -> 
 
 
 # ── the model ────────────────────────────────────────────────────────────────────────────────────
-def _module(how: Training, place: Place, dtype: torch.dtype) -> nn.Module:
+def _module(how: Training, place: ProcessRole, dtype: torch.dtype) -> nn.Module:
     """In float64 first, so that both precisions begin at the same place."""
     torch.manual_seed(SEED + place.rank if how.seeds else SEED)
     norm: list[nn.Module] = [nn.BatchNorm1d(WIDTH)] if how.normalised else []
@@ -97,7 +97,7 @@ def _module(how: Training, place: Place, dtype: torch.dtype) -> nn.Module:
     return nn.Sequential(*layers).to(dtype)
 
 
-def _synchronised(module: nn.Module, how: Training, place: Place) -> nn.Module:
+def _synchronised(module: nn.Module, how: Training, place: ProcessRole) -> nn.Module:
     if place.devices > 1:
         return DataParallel(module, device_ids=list(range(place.devices)))
     if place.of == 1 or how.gradients == "apart":
@@ -114,7 +114,7 @@ def _sum_hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.
     return work.get_future().then(lambda done: done.value()[0])
 
 
-def _optimizer(module: nn.Module, how: Training, place: Place) -> torch.optim.Optimizer:
+def _optimizer(module: nn.Module, how: Training, place: ProcessRole) -> torch.optim.Optimizer:
     build, rate, more = OPTIMIZERS[how.optimizer]
     # The sum over a batch of B has gradients B times as large.
     scale = float(place.ranks) ** how.lr_power / (BATCH if how.loss == "sum" else 1)
@@ -146,7 +146,7 @@ def _loss(module: nn.Module, examples: list[torch.Tensor]) -> float:
 
 
 # ── its examples ─────────────────────────────────────────────────────────────────────────────────
-def _examples(how: Training, place: Place, dtype: torch.dtype) -> TensorDataset:
+def _examples(how: Training, place: ProcessRole, dtype: torch.dtype) -> TensorDataset:
     """Targets that a model of this kind cannot reach quite: a linear map, bent."""
     generator = torch.Generator().manual_seed(SEED)
     inputs = torch.randn(EXAMPLES, INPUTS, generator=generator, dtype=torch.float64)
@@ -158,7 +158,7 @@ def _examples(how: Training, place: Place, dtype: torch.dtype) -> TensorDataset:
     return TensorDataset(inputs[chosen].to(dtype), targets[chosen].to(dtype))
 
 
-def _uneven(how: Training, place: Place) -> torch.Tensor:
+def _uneven(how: Training, place: ProcessRole) -> torch.Tensor:
     """One more example than K divides. In one process: what K samplers would make of it together."""
     every = torch.arange(SHARE * place.ranks + 1)
     if place.of > 1 or how.examples == "odd":
@@ -166,7 +166,7 @@ def _uneven(how: Training, place: Place) -> torch.Tensor:
     return every[:-1] if how.examples == "dropped" else torch.cat([every, every[: place.ranks - 1]])
 
 
-def _batches(how: Training, place: Place, dtype: torch.dtype) -> Iterator[list[torch.Tensor]]:
+def _batches(how: Training, place: ProcessRole, dtype: torch.dtype) -> Iterator[list[torch.Tensor]]:
     """A process's share, epoch after epoch; where K does not divide the examples, all of them are one batch."""
     examples: Dataset[Any] = _examples(how, place, dtype)
     of, rank = (1, 0) if how.sampler == "none" else (place.of, place.rank)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bench.training.rank.stopwatch import Stopwatch
-from bench.training.rank.transport import Handle, Wire
+from bench.training.rank.transport import Handle, Transport
 from bench.training.records import Strategy
 
 
@@ -58,10 +58,10 @@ class Nothing:
 class AfterBackward(Nothing):
     """naive, naive_async and flat: nothing happens before backward has ended."""
 
-    def __init__(self, module: nn.Module, how: str, wire: Wire, watch: Stopwatch) -> None:
+    def __init__(self, module: nn.Module, how: str, transport: Transport, watch: Stopwatch) -> None:
         super().__init__(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._wire, self._watch = wire, watch
+        self._transport, self._watch = transport, watch
         self.finish = {"naive": self._naive, "naive_async": self._naive_async, "flat": self._flat}[how]  # type: ignore[method-assign]
 
     def _gradients(self) -> list[torch.Tensor]:
@@ -69,24 +69,24 @@ class AfterBackward(Nothing):
 
     def _naive(self) -> None:
         for gradient in self._gradients():
-            self._wire.all_reduce(gradient).wait()
+            self._transport.all_reduce(gradient).wait()
             with self._watch.packing():
-                gradient.div_(self._wire.world_size)
+                gradient.div_(self._transport.world_size)
 
     def _naive_async(self) -> None:
-        handles = [self._wire.all_reduce(gradient) for gradient in self._gradients()]
+        handles = [self._transport.all_reduce(gradient) for gradient in self._gradients()]
         for gradient, handle in zip(self._gradients(), handles, strict=True):
             handle.wait()
             with _packing_after(handles[-1], self._watch):
-                gradient.div_(self._wire.world_size)
+                gradient.div_(self._transport.world_size)
 
     def _flat(self) -> None:
         gradients = self._gradients()
         with self._watch.packing():
             flat = torch._utils._flatten_dense_tensors(gradients)
-        self._wire.all_reduce(flat).wait()
+        self._transport.all_reduce(flat).wait()
         with self._watch.packing():
-            flat.div_(self._wire.world_size)
+            flat.div_(self._transport.world_size)
             for gradient, mean in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
                 gradient.copy_(mean)
 
@@ -99,10 +99,12 @@ class DuringBackward(Nothing):
     parameters have no memory, there is nothing to copy or divide.
     """
 
-    def __init__(self, module: nn.Module, buckets: Sequence[Sequence[int]], wire: Wire, watch: Stopwatch) -> None:
+    def __init__(
+        self, module: nn.Module, buckets: Sequence[Sequence[int]], transport: Transport, watch: Stopwatch
+    ) -> None:
         super().__init__(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._wire, self._watch = wire, watch
+        self._transport, self._watch = transport, watch
         self._buckets = [list(bucket) for bucket in buckets]
         self._bucket_of = {number: at for at, bucket in enumerate(buckets) for number in bucket}
         self._buffers = [self._buffer(bucket) for bucket in self._buckets]
@@ -149,7 +151,7 @@ class DuringBackward(Nothing):
     def _launch(self) -> None:
         """All buckets that are complete, as far as those before them are launched."""
         while (at := len(self._handles)) < len(self._buckets) and not self._missing[at]:
-            self._handles.append(self._wire.all_reduce(self._tensor(at)))
+            self._handles.append(self._transport.all_reduce(self._tensor(at)))
 
     def _tensor(self, at: int) -> torch.Tensor:
         buffer = self._buffers[at]
@@ -163,7 +165,7 @@ class DuringBackward(Nothing):
             if self._blank:
                 continue
             with _packing_after(self._handles[-1], self._watch):
-                self._tensor(at).div_(self._wire.world_size)
+                self._tensor(at).div_(self._transport.world_size)
                 for view, number in zip(self._views[at], self._buckets[at], strict=False):
                     self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))
 
@@ -181,12 +183,12 @@ def buckets_of(strategy: Strategy, order: Sequence[int], nbytes: Sequence[int]) 
     buckets: list[list[int]] = [[]]
     filled = 0
     for number in order:
-        if strategy.closes == "before" and buckets[-1] and filled + nbytes[number] > strategy.cap_bytes:
+        if strategy.bucket_boundary == "before" and buckets[-1] and filled + nbytes[number] > strategy.cap_bytes:
             buckets.append([])
             filled = 0
         buckets[-1].append(number)
         filled += nbytes[number]
-        if strategy.closes == "after" and filled >= strategy.cap_bytes:
+        if strategy.bucket_boundary == "after" and filled >= strategy.cap_bytes:
             buckets.append([])
             filled = 0
     return [bucket for bucket in buckets if bucket]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from bench.rank.process_group import Group
 from bench.training.rank import runner as runners
-from bench.training.rank.runner import Batch, Runner, Seatless
-from bench.training.rank.transport import Wire
-from bench.training.records import REFERENCE, Flight, Gradient, RankLine, Scenario, Strategy, Timeline
+from bench.training.rank.runner import Batch, RankInfo, Runner
+from bench.training.rank.transport import Transport
+from bench.training.records import REFERENCE, CallRecord, Gradient, RankTimeline, Scenario, Strategy, Timeline
 from bench.training.strategies import label
 
 # torch rebuilds its buckets after the first backward; the third step is like all that follow.
@@ -20,8 +20,8 @@ STEPS = 3
 def timeline(
     strategy: Strategy,
     scenario: Scenario,
-    place: Seatless,
-    wire: Wire,
+    place: RankInfo,
+    transport: Transport,
     order: Sequence[int],
     seed: int,
     batches: Sequence[Batch],
@@ -31,23 +31,23 @@ def timeline(
     """The same on every rank; None on GPUs, whose streams this does not see."""
     if place.device.type != "cpu":
         return None
-    runner = runners.build(strategy, scenario, place, wire, order, seed, traced=True)
+    runner = runners.build(strategy, scenario, place, transport, order, seed, traced=True)
     began = 0
     for number in range(STEPS):
-        wire.flown.clear()
-        wire.stamped = number == STEPS - 1
+        transport.sent.clear()
+        transport.stamped = number == STEPS - 1
         group.barrier()
         began = time.perf_counter_ns()
         runner.step(batches[number % len(batches)])
-    wire.stamped = False
+    transport.stamped = False
     group.barrier()
-    ranks: list[RankLine] = group.gather(_line(runner, place.rank, began))
+    ranks: list[RankTimeline] = group.gather(_line(runner, place.rank, began))
     gradients = scenario.shape.gradients if scenario.shape is not None else _gradients(runner)
     first = min(line.begin_s for line in ranks)
     moved = tuple(
-        RankLine(
+        RankTimeline(
             line.rank, line.begin_s - first, line.forward_s, line.backward_s, line.usable_s, line.end_s, line.ready_s,
-            line.flights,
+            line.calls,
         )
         for line in ranks
     )  # fmt: skip
@@ -59,19 +59,19 @@ def _gradients(runner: Runner) -> tuple[Gradient, ...]:
     return tuple(Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in named)
 
 
-def _line(runner: Runner, rank: int, began: int) -> RankLine:
+def _line(runner: Runner, rank: int, began: int) -> RankTimeline:
     begin, forward, backward, usable, end = runner.marks
 
     def since(instant: int) -> float:
         return float(instant - begin) / 1e9
 
     ready = tuple(since(runner.ready.get(number, backward)) for number in range(len(runner.parameters)))
-    flights = []
-    for at, flown in enumerate(runner.wire.flown if runner.strategy.name != REFERENCE else ()):
+    calls = []
+    for at, sent in enumerate(runner.transport.sent if runner.strategy.name != REFERENCE else ()):
         numbers = tuple(runner.buckets[at]) if runner.buckets else ()
-        launched = since(flown.launched_ns)
+        launched = since(sent.launched_ns)
         complete = max((ready[number] for number in numbers), default=launched)
-        flights.append(Flight(flown.nbytes, complete, launched, since(flown.done_ns or usable), numbers))
-    return RankLine(
-        rank, begin / 1e9, since(forward), since(backward), since(usable), since(end), ready, tuple(flights)
+        calls.append(CallRecord(sent.nbytes, complete, launched, since(sent.done_ns or usable), numbers))
+    return RankTimeline(
+        rank, begin / 1e9, since(forward), since(backward), since(usable), since(end), ready, tuple(calls)
     )

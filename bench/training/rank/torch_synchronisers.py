@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.rank.torch_calls import ALL_GATHER, REDUCE_SCATTER
 from bench.training.rank.synchronisers import Nothing
-from bench.training.rank.transport import Emulated, Wire
+from bench.training.rank.transport import EmulatedLink, Transport
 from bench.training.records import Strategy
 from bench.training.strategies import DDP_FLAGS
 
@@ -24,9 +24,9 @@ MIB = 2**20
 class Ddp(Nothing):
     """torch's DistributedDataParallel. seen: its calls go over the wire by a hook, where we see them."""
 
-    def __init__(self, module: nn.Module, strategy: Strategy, wire: Wire, seen: bool) -> None:
-        super().__init__(wrapped(module, strategy, wire, seen))
-        self.seen = seen or isinstance(wire, Emulated)
+    def __init__(self, module: nn.Module, strategy: Strategy, transport: Transport, seen: bool) -> None:
+        super().__init__(wrapped(module, strategy, transport, seen))
+        self.seen = seen or isinstance(transport, EmulatedLink)
 
     def micro(self, last: bool) -> Any:
         return nullcontext() if last else self.module.no_sync()
@@ -37,7 +37,7 @@ class Ddp(Nothing):
         return tuple(int(size) for size in text.replace(",", " ").split()) or None
 
 
-def wrapped(module: nn.Module, strategy: Strategy, wire: Wire, seen: bool) -> Any:
+def wrapped(module: nn.Module, strategy: Strategy, transport: Transport, seen: bool) -> Any:
     """The module in DistributedDataParallel as the strategy wants it."""
     arguments: dict[str, Any] = {flag: True for flag in strategy.options if flag in DDP_FLAGS}
     if strategy.cap_bytes is not None:
@@ -49,8 +49,8 @@ def wrapped(module: nn.Module, strategy: Strategy, wire: Wire, seen: bool) -> An
         ddp.register_comm_hook(None, _noop)
     elif hook := next((one for one in ("fp16", "bf16", "powersgd") if one in strategy.options), None):
         _compress(ddp, hook)
-    elif seen or isinstance(wire, Emulated):
-        ddp.register_comm_hook(wire, _over_wire)
+    elif seen or isinstance(transport, EmulatedLink):
+        ddp.register_comm_hook(transport, _over_wire)
     return ddp
 
 
@@ -60,8 +60,8 @@ def _noop(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]
     return future
 
 
-def _over_wire(wire: Wire, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return wire.future(bucket.buffer())
+def _over_wire(transport: Transport, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return transport.future(bucket.buffer())
 
 
 def _compress(ddp: DistributedDataParallel, hook: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.records import Link
 
 # Calls in flight at once; a step of the largest model has a few hundred.
@@ -35,7 +35,7 @@ class Handle(Protocol):
 
 
 @dataclass(slots=True)
-class Flown:
+class SentCall:
     """One call as it was seen; times of `perf_counter_ns`, done 0 where it is not known."""
 
     nbytes: int
@@ -43,12 +43,12 @@ class Flown:
     done_ns: int = 0
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """What carries the sums. flown: calls since `clear`; with `stamped`, with their times."""
 
     world_size: int
     stamped: bool
-    flown: list[Flown]
+    sent: list[SentCall]
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         """Begin to sum over ranks, in place."""
@@ -58,18 +58,18 @@ class Wire(Protocol):
 
 
 @dataclass(slots=True)
-class Real:
+class ProcessGroupTransport:
     """torch's process group. blank: what it carries for tensors without memory."""
 
     world_size: int
     stamped: bool = False
-    flown: list[Flown] = field(default_factory=list)
+    sent: list[SentCall] = field(default_factory=list)
     blank: torch.Tensor | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
-        flown = self._note(tensor)
+        sent = self._note(tensor)
         work = dist.all_reduce(self._carried(tensor) if tensor.is_meta else tensor, async_op=True)
-        return _Stamped(work, flown) if self.stamped else work
+        return _Stamped(work, sent) if self.stamped else work
 
     def _carried(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a link carries for a tensor without memory: as many zeros, the same for all calls in flight."""
@@ -78,29 +78,29 @@ class Real:
         return self.blank[: tensor.numel()]
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        flown = self._note(tensor)
+        sent = self._note(tensor)
 
         def mean(done: Any) -> torch.Tensor:
-            flown.done_ns = time.perf_counter_ns()
+            sent.done_ns = time.perf_counter_ns()
             out: torch.Tensor = done.value()[0].div_(self.world_size)
             return out
 
         return dist.all_reduce(tensor, async_op=True).get_future().then(mean)
 
-    def _note(self, tensor: torch.Tensor) -> Flown:
-        flown = Flown(tensor.numel() * tensor.element_size(), time.perf_counter_ns())
-        self.flown.append(flown)
-        return flown
+    def _note(self, tensor: torch.Tensor) -> SentCall:
+        sent = SentCall(tensor.numel() * tensor.element_size(), time.perf_counter_ns())
+        self.sent.append(sent)
+        return sent
 
 
 class _Stamped:
     """A call whose completion is noted when it happens, not when somebody waits for it."""
 
-    def __init__(self, work: Any, flown: Flown) -> None:
+    def __init__(self, work: Any, sent: SentCall) -> None:
         def note(_: Any) -> None:
-            flown.done_ns = time.perf_counter_ns()
+            sent.done_ns = time.perf_counter_ns()
 
-        self._flown = flown
+        self._flown = sent
         self._future = work.get_future().then(note)
         self._work = work
 
@@ -113,7 +113,7 @@ class _Stamped:
         return done
 
 
-class Emulated:
+class EmulatedLink:
     """A link that carries one all-reduce after the other, each once all ranks have launched it.
 
     Ranks share a file of instants; nothing is moved, so that it costs no CPU but sleeping.
@@ -121,14 +121,14 @@ class Emulated:
 
     def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
         self.world_size, self.stamped = world_size, False
-        self.flown: list[Flown] = []
-        self._curve, self._rank = Curve.emulated(link), rank
+        self.sent: list[SentCall] = []
+        self._curve, self._rank = AllReduceCost.emulated(link), rank
         mode: Any = "r+" if file.exists() else "w+"
         self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))
         self._count = self._settled = 0
         self._free_ns = 0
         self._bytes: list[int] = []
-        self._flights: list[Flown] = []
+        self._calls: list[SentCall] = []
         self._timer: queue.SimpleQueue[tuple[int, Callable[[], None]]] | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
@@ -145,10 +145,10 @@ class Emulated:
 
     def _launch(self, tensor: torch.Tensor) -> int:
         index, now = self._count, time.perf_counter_ns()
-        flown = Flown(tensor.numel() * tensor.element_size(), now)
-        self.flown.append(flown)
-        self._flights.append(flown)
-        self._bytes.append(flown.nbytes)
+        sent = SentCall(tensor.numel() * tensor.element_size(), now)
+        self.sent.append(sent)
+        self._calls.append(sent)
+        self._bytes.append(sent.nbytes)
         self._launched[self._rank, index % SLOTS] = (now, index + 1)
         self._count += 1
         return index
@@ -157,13 +157,13 @@ class Emulated:
         """Until call number `index` is complete, and all before it."""
         while not self._settle(index):
             time.sleep(POLL_S)
-        left = (self._flights[index].done_ns - time.perf_counter_ns()) / 1e9
+        left = (self._calls[index].done_ns - time.perf_counter_ns()) / 1e9
         if left > 0:
             time.sleep(left)
 
     def is_completed(self, index: int) -> bool:
         """Whether call number `index` is complete."""
-        return self._settle(index) and self._flights[index].done_ns <= time.perf_counter_ns()
+        return self._settle(index) and self._calls[index].done_ns <= time.perf_counter_ns()
 
     def _settle(self, index: int) -> bool:
         """Work out when each call up to this one is complete; False as long as a rank has not launched it."""
@@ -174,7 +174,7 @@ class Emulated:
             began = max(self._free_ns, int(slot[:, 0].max()))
             taken = float(self._curve(np.array(float(self._bytes[self._settled]))))
             self._free_ns = began + int(taken * 1e9)
-            self._flights[self._settled].done_ns = self._free_ns
+            self._calls[self._settled].done_ns = self._free_ns
             self._settled += 1
         return True
 
@@ -188,7 +188,7 @@ class Emulated:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    link: Emulated
+    link: EmulatedLink
     index: int
 
     def wait(self) -> None:

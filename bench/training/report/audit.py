@@ -4,7 +4,7 @@ Text of the file is printed without control characters and without what would br
 """
 
 from bench.report.tables import NOTHING, markdown
-from bench.training.audited import Audit, Finding, GroupAudit
+from bench.training.audited import Audit, AuditedRow, GroupAudit
 
 HEADERS = ("strategy", "step", "reported comm", "must be exposed", "at least", "understated", "verdict")
 ALIGN = ("left", "right", "right", "right", "right", "right", "left")
@@ -22,7 +22,7 @@ def _group(group: GroupAudit, tolerance: float) -> str:
     return f"## {plain(group.group.name)}\n\n{markdown(rows, HEADERS, ALIGN)}\n\n{conclusion(group, tolerance)}"
 
 
-def _row(finding: Finding) -> list[str]:
+def _row(finding: AuditedRow) -> list[str]:
     numbers = finding.entry.numbers
     return [
         plain(finding.entry.name),

@@ -13,17 +13,17 @@ from typing import Any
 from bench.report import document
 from bench.report.document import Picture, duration, machine_lines
 from bench.report.tables import lines
-from bench.training.conclusions import Comparison, TrainingAnalysis
+from bench.training.conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import TrainingPlan, TrainingRun
 from bench.training.report import sections, tables, trace
 from bench.training.report.labels import NOTHING, cell, scenario_text, seconds
 
 # File name without suffix → title, in the order of the report.
 PICTURES = {
-    "gradient-steps": "Step time: computing and exposed communication",
-    "gradient-timeline": "One step of each strategy: when communication overlaps with computing",
-    "gradient-buckets": "Exposed communication against bucket size",
-    "gradient-ladder": "The same parameters in more and more calls",
+    "training-steps": "Step time: computing and exposed communication",
+    "training-timeline": "One step of each strategy: when communication overlaps with computing",
+    "training-buckets": "Exposed communication against bucket size",
+    "training-call-sizes": "The same parameters in more and more calls",
 }
 TRACE = "trace.json"
 # Pages of one picture, of which each has one scenario or a dozen strategies; nobody leafs through more.
@@ -40,7 +40,7 @@ COLUMNS = (
     "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
     "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
     f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
-    "**interference**: growth of computing while communicating; **residual**: what these do not explain; **closes**: "
+    "**interference**: growth of computing while communicating; **residual**: what these do not explain; **adds up**: "
     "whether the residual is as small as it must be",
     "**place**: strategies that cannot be told apart share the place of the first of them (=)",
 )
@@ -65,18 +65,18 @@ def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Pictu
         lines(COLUMNS),
         method_line(run.plan),
     ]
-    for comparison in analysis.comparisons:
+    for comparison in analysis.scenarios:
         parts += _scenario(comparison)
     parts += ["## What must hold", sections.invariants(analysis)]
     ends = {
-        "## The same parameters in more and more calls": sections.ladder(analysis),
+        "## The same parameters in more and more calls": sections.call_sizes(analysis),
         "## Left out": sections.left_out(analysis),
-        "## Broken off": sections.broken(analysis),
+        "## Broken off": sections.failures(analysis),
     }
     parts += [text for title, body in ends.items() if body for text in (title, body)]
     if pictures:
         parts += ["## Pictures", *(f"![{title}]({address}/{name}.png)" for title, name in pictures)]
-    parts.append("Terms and formulas: docs/gradients.md.")
+    parts.append("Terms and formulas: docs/training.md.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,9 +107,9 @@ def terminal(run: TrainingRun, analysis: TrainingAnalysis) -> str:
 
 def problems(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
     """A sentence on each strategy that got no number, each invariant that is violated, each launch that broke off."""
-    found = [f"{o.label}: {o.refused}" for c in analysis.comparisons for o in c.outcomes if o.refused]
+    found = [f"{o.label}: {o.refused}" for c in analysis.scenarios for o in c.results if o.refused]
     found += [f"{check.invariant}: {check.text}" for check in analysis.checks if check.ok is False]
-    found += [one.failure.text for one in analysis.broken]
+    found += [one.failure.text for one in analysis.failures]
     return [f"failed: {text}" for text in dict.fromkeys(found)]
 
 
@@ -120,7 +120,7 @@ def documents(
     address = os.path.relpath(folder, run.path)
     text = build(run, analysis, pictures, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
-    timelines = [one for comparison in analysis.comparisons for one in comparison.timelines]
+    timelines = [one for comparison in analysis.scenarios for one in comparison.timelines]
     return {
         "summary.csv": csv_of(run, analysis),
         "report.md": text,
@@ -132,11 +132,11 @@ def documents(
 def summary_tables(analysis: TrainingAnalysis) -> str:
     """What the terminal shows: the customary table of each scenario, the order in words, and what is violated."""
     parts = []
-    for comparison in analysis.comparisons:
+    for comparison in analysis.scenarios:
         parts += [f"### {scenario_text(comparison.scenario)}", _reference(comparison)]
         parts += [tables.overview(comparison, brief=True), sections.ranking(comparison), tables.refused(comparison)]
     violated = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
-    gone = [f"broken off: {b.strategy or 'launch'} {b.launch}: {cell(b.failure.text)}" for b in analysis.broken]
+    gone = [f"broken off: {b.strategy or 'launch'} {b.launch}: {cell(b.failure.text)}" for b in analysis.failures]
     parts.append(lines([*violated, *gone, *map(cell, analysis.warnings)]))
     return "\n\n".join(part for part in parts if part) or "Nothing was measured."
 
@@ -147,18 +147,18 @@ def method_line(plan: TrainingPlan) -> str:
         f"How measured: {plan.steps} steps of a strategy between two barriers, slowest rank · all strategies in every "
         f"round, each round in another random order, seed {plan.seed} · {plan.warmup} steps of each beforehand · "
         f"{_count(plan.launches, 'launch', 'launches')} of fresh processes · rounds in which others used more than "
-        f"{plan.foreign:.0%} of the machine's CPU time are left out · ± is the standard deviation over rounds"
+        f"{plan.max_foreign_cpu:.0%} of the machine's CPU time are left out · ± is the standard deviation over rounds"
     )
 
 
 def _head(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
     manifest: dict[str, Any] = run.manifest
     session: dict[str, Any] = run.environment[0] if run.environment else {}
-    timed = sum(o.step is not None for c in analysis.comparisons for o in c.outcomes)
-    every = sum(len(c.outcomes) for c in analysis.comparisons)
-    what = _count(len(analysis.comparisons), "scenario", "scenarios")
+    timed = sum(o.step is not None for c in analysis.scenarios for o in c.results)
+    every = sum(len(c.results) for c in analysis.scenarios)
+    what = _count(len(analysis.scenarios), "scenario", "scenarios")
     return [
-        f"**What**: {what}; {timed} of {every} strategies timed, {len(analysis.left)} left out",
+        f"**What**: {what}; {timed} of {every} strategies timed, {len(analysis.skips)} left out",
         f"**State**: {manifest.get('status')}{duration(manifest)}",
         *machine_lines(session),
     ]
@@ -166,17 +166,17 @@ def _head(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
 
 def _trust(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
     found = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
-    for comparison in analysis.comparisons:
+    for comparison in analysis.scenarios:
         if comparison.dropped:
             found.append(
                 f"{comparison.scenario.key}: {comparison.dropped} of {comparison.rounds} rounds left out because "
                 "others used the machine"
             )
-        open_ = [o.label for o in comparison.outcomes if o.closes is False]
+        open_ = [o.label for o in comparison.results if o.adds_up is False]
         if open_:
             found.append(f"{comparison.scenario.key}: the split of {', '.join(open_)} does not add up to comm_time")
-    if analysis.broken:
-        found.append(f"broken off before their end, launches or strategies of one: {len(analysis.broken)}, see below")
+    if analysis.failures:
+        found.append(f"broken off before their end, launches or strategies of one: {len(analysis.failures)}, see below")
     # A warning of the analysis may have found its way through the run as well.
     return list(dict.fromkeys([*found, *map(cell, (*run.warnings, *analysis.warnings))]))
 
@@ -185,11 +185,11 @@ def _violated(analysis: TrainingAnalysis) -> list[tuple[str, Any]]:
     return [(who, check) for who, check in sections.checks(analysis) if check.ok is False]
 
 
-def _scenario(comparison: Comparison) -> list[str]:
+def _scenario(comparison: ScenarioAnalysis) -> list[str]:
     under = {
         "### Order": sections.ranking(comparison),
         "### Where exposed communication goes": tables.split(comparison),
-        "### What two copies of the same strategy differ by": sections.twins(comparison),
+        "### What two copies of the same strategy differ by": sections.aa_pairs(comparison),
         "### Best buckets": sections.advice(comparison),
     }
     parts = [f"## {scenario_text(comparison.scenario)}", _reference(comparison), tables.overview(comparison)]
@@ -198,12 +198,12 @@ def _scenario(comparison: Comparison) -> list[str]:
     return [part for part in parts if part]
 
 
-def _reference(comparison: Comparison) -> str:
+def _reference(comparison: ScenarioAnalysis) -> str:
     """What the strategies are compared with, and what can be told apart."""
     compute = comparison.compute
     without = f"{seconds(compute.value)} a step" if compute else "not known"
     used = comparison.rounds - comparison.dropped
-    if comparison.twins and math.isfinite(comparison.noise_s):
+    if comparison.aa_pairs and math.isfinite(comparison.noise_s):
         limit = f"a difference below {seconds(comparison.noise_s)} a step is not resolved"
     else:
         limit = "which differences are resolved is not known, for want of a strategy that was measured twice"

@@ -1,6 +1,7 @@
 """A proof of equivalence as a table and as a picture of its loss curves.
 
-In: a `Proof`. Out: Markdown, and a figure with a panel a topic. Judges nothing: `gradients.equivalences.verdict` did.
+In: a `EquivalenceResult`. Out: Markdown, and a figure with a panel a topic. Judges nothing:
+`gradients.equivalences.verdict` did.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bench.report.plots.plot_style import COLOURS, LINES, MARKERS, STYLE, save
 from bench.report.tables import NOTHING, lines, markdown
-from bench.training.equivalence import Case, Found, Proof, Reading, verdict
+from bench.training.equivalence import EquivalenceResult, PairTrial, SamplerTrial, TrialResult, verdict
 
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
 MUST = {"equal": "yes: equal", "differ": "yes: different (control)", "shown": "no"}
@@ -25,7 +26,7 @@ REFERENCE: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zord
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
-def headline(proof: Proof) -> str:
+def headline(proof: EquivalenceResult) -> str:
     """One sentence: does it hold?"""
     judged = [held for one in proof.found if (held := verdict(one)[0]) is not None]
     ranks = f"{proof.world_size} ranks, {proof.steps} steps"
@@ -36,24 +37,24 @@ def headline(proof: Proof) -> str:
     return f"HOLDS ({ranks}): all {len(judged)} equivalences and controls are as they must be"
 
 
-def table(proof: Proof) -> str:
+def table(proof: EquivalenceResult) -> str:
     """A row a trial."""
     difference = f"largest relative parameter difference after {proof.steps} steps"
     headers = ["case", "must hold?", difference, "allowed", "verdict"]
     return markdown([_row(one) for one in proof.found], headers, ["left", "left", "right", "right", "left"])
 
 
-def readings(proof: Proof) -> str:
+def readings(proof: EquivalenceResult) -> str:
     """What the sampler gave to each rank; ranks are apart by a bar, which a table could not hold."""
     return lines(
         f"{one.trial.name}: `{one.read or NOTHING}`"
         + (f", expected `{one.trial.expected}`" if verdict(one)[0] is False else "")
         for one in proof.found
-        if isinstance(one.trial, Reading)
+        if isinstance(one.trial, SamplerTrial)
     )
 
 
-def document(proof: Proof) -> str:
+def document(proof: EquivalenceResult) -> str:
     """Everything, with the picture."""
     k = proof.world_size
     return f"""# Does data-parallel training train the same model?
@@ -80,15 +81,15 @@ statistics from a rank's own share (SyncBatchNorm takes them from all, on GPUs).
 """
 
 
-def _row(found: Found) -> list[str]:
+def _row(found: TrialResult) -> list[str]:
     trial, words = found.trial, verdict(found)[1]
-    if isinstance(trial, Reading):
+    if isinstance(trial, SamplerTrial):
         return [trial.name, MUST[trial.must], NOTHING, "exactly these", words]
     difference = NOTHING if found.difference is None else f"{found.difference:.2g}"
     return [f"{trial.name}, {trial.dtype}", MUST[trial.must], difference, _allowed(trial), words]
 
 
-def _allowed(case: Case) -> str:
+def _allowed(case: PairTrial) -> str:
     if case.allowed is None:
         return NOTHING
     if case.must == "differ":
@@ -97,7 +98,7 @@ def _allowed(case: Case) -> str:
 
 
 # ── picture ──────────────────────────────────────────────────────────────────────────────────────
-def draw(proof: Proof, folder: Path) -> Path:
+def draw(proof: EquivalenceResult, folder: Path) -> Path:
     """The loss curves of all cases, a panel a topic. Returns the PNG's path."""
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
@@ -105,10 +106,10 @@ def draw(proof: Proof, folder: Path) -> Path:
     return folder / PICTURE
 
 
-def _figure(proof: Proof) -> Figure:
-    topics: dict[str, list[Found]] = {}
+def _figure(proof: EquivalenceResult) -> Figure:
+    topics: dict[str, list[TrialResult]] = {}
     for one in proof.found:
-        if isinstance(one.trial, Case) and one.loss:
+        if isinstance(one.trial, PairTrial) and one.loss:
             topics.setdefault(one.trial.topic, []).append(one)
     rows = max(1, -(-len(topics) // COLUMNS))
     figure = Figure(figsize=(5.2 * COLUMNS, 0.9 + 5.0 * rows), layout="constrained")
@@ -127,7 +128,7 @@ def _figure(proof: Proof) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, topic: str, members: Sequence[Found]) -> None:
+def _panel(axes: Axes, topic: str, members: Sequence[TrialResult]) -> None:
     axes.set_title(topic, fontsize=10.5)
     # Both precisions give the same curve to the eye: the first of them is drawn.
     distinct = list({one.trial.name: one for one in reversed(members)}.values())[::-1]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bench.conclusions import Interval
 from bench.report.labels import ranks_text
-from bench.training.conclusions import Comparison, Outcome
+from bench.training.conclusions import ScenarioAnalysis, StrategyResult
 from bench.training.records import REFERENCE, Scenario
 from bench.units import format_rate, format_seconds
 
@@ -61,29 +61,29 @@ def names(labels: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def ordered(comparison: Comparison) -> list[Outcome]:
+def ordered(comparison: ScenarioAnalysis) -> list[StrategyResult]:
     """The reference first, then by place; what has a time and no place follows, and the refused are the last."""
 
-    def key(outcome: Outcome) -> tuple[int, float, float]:
-        group = 3 if outcome.step is None else 0 if is_reference(outcome) else 1 if outcome.place else 2
-        return group, outcome.place or 0, outcome.step.value if outcome.step else 0
+    def key(result: StrategyResult) -> tuple[int, float, float]:
+        group = 3 if result.step is None else 0 if is_reference(result) else 1 if result.place else 2
+        return group, result.place or 0, result.step.value if result.step else 0
 
-    return sorted(comparison.outcomes, key=key)
+    return sorted(comparison.results, key=key)
 
 
-def is_reference(outcome: Outcome) -> bool:
+def is_reference(result: StrategyResult) -> bool:
     """Whether it is the step without synchronisation; a second copy of it is compared like any other."""
-    strategy = outcome.strategy
+    strategy = result.strategy
     return strategy.name == REFERENCE and strategy.imported is None and not strategy.again
 
 
-def place_text(outcome: Outcome, comparison: Comparison) -> str:
+def place_text(result: StrategyResult, comparison: ScenarioAnalysis) -> str:
     """Such as `1`, `3 =` where others share the place, `3 =, not resolved`."""
-    if is_reference(outcome):
+    if is_reference(result):
         return "reference"
-    alike = sum(other.place == outcome.place for other in comparison.outcomes)
-    place = NOTHING if outcome.place is None else f"{outcome.place} =" if alike > 1 else str(outcome.place)
-    return place if outcome.resolved else f"{place}, {UNRESOLVED}"
+    alike = sum(other.place == result.place for other in comparison.results)
+    place = NOTHING if result.place is None else f"{result.place} =" if alike > 1 else str(result.place)
+    return place if result.resolved else f"{place}, {UNRESOLVED}"
 
 
 def seconds(value: float | None) -> str:

@@ -1,12 +1,13 @@
 """One rank's step as bars: what it computes, and its calls in as few lanes as keep them from lying over each other.
 
-In: a `RankLine`. Out: bars with begin and end in seconds from the beginning of the step. For the picture and the trace.
+In: a `RankTimeline`. Out: bars with begin and end in seconds from the beginning of the step. For the picture and the
+trace.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.training.records import Flight, RankLine
+from bench.training.records import CallRecord, RankTimeline
 
 # The parts of a step that a compute lane shows, in order.
 FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
@@ -21,7 +22,7 @@ class Bar:
     end_s: float
 
 
-def computing(line: RankLine) -> list[Bar]:
+def computing(line: RankTimeline) -> list[Bar]:
     """The parts of the step that took any time. waiting: until the last gradient was usable, packing included."""
     stamps = (0.0, line.forward_s, line.backward_s, line.usable_s, line.end_s)
     bars = [
@@ -31,14 +32,14 @@ def computing(line: RankLine) -> list[Bar]:
     return [bar for bar in bars if bar.end_s > bar.begin_s]
 
 
-def lanes(flights: Sequence[Flight]) -> list[list[Flight]]:
+def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
     """Flights by launch, each in the first lane that is free: as many lanes as were ever under way at once."""
-    found: list[list[Flight]] = []
-    for flight in sorted(flights, key=lambda f: (f.launched_s, f.done_s)):
+    found: list[list[CallRecord]] = []
+    for call in sorted(calls, key=lambda f: (f.launched_s, f.done_s)):
         for lane in found:
-            if lane[-1].done_s <= flight.launched_s:
-                lane.append(flight)
+            if lane[-1].done_s <= call.launched_s:
+                lane.append(call)
                 break
         else:
-            found.append([flight])
+            found.append([call])
     return found

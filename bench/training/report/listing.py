@@ -16,13 +16,13 @@ from bench.units import format_seconds
 
 def plan(plan: TrainingPlan, machine: Machine) -> str:
     """Scenarios, strategies, what is left out, about how long it takes, and notes on the settings."""
-    first = {bout.scenario.key: bout for bout in plan.bouts}
+    first = {launch.scenario.key: launch for launch in plan.order}
     text = []
-    for bout in first.values():
-        rows = [(label(strategy), kind(strategy).about) for strategy in bout.strategies]
-        text += [f"{bout.scenario.key}: {len(rows)} strategies", "", tabulate(rows, ["strategy", "what it does"]), ""]
+    for launch in first.values():
+        rows = [(label(strategy), kind(strategy).about) for strategy in launch.strategies]
+        text += [f"{launch.scenario.key}: {len(rows)} strategies", "", tabulate(rows, ["strategy", "what it does"]), ""]
     text += [
-        f"left out: {label(one.strategy) if one.strategy else one.scenario.key}: {one.reason}" for one in plan.left
+        f"left out: {label(one.strategy) if one.strategy else one.scenario.key}: {one.reason}" for one in plan.skips
     ]
     rounds = next(iter(first.values())).rounds if first else 0
     text.append(

@@ -1,16 +1,17 @@
 """How a run of the training benchmark goes: a bar of rounds on a terminal, a line a launch elsewhere."""
 
 from bench.report.progress import StepProgress
-from bench.training.records import Bout, Broken, Checked, Fact, Round
+from bench.training.records import Fact, LaunchFailure, Round, StrategyChecks, TrainingLaunch
 
 
 class RoundProgress(StepProgress):
     """Context that shows rounds done, what is being checked, and the time that is left."""
 
-    def launching(self, bout: Bout) -> None:
+    def launching(self, launch: TrainingLaunch) -> None:
         """Ranks are being started."""
         self.say(
-            f"{bout.scenario.key}, launch {bout.launch}", f"{len(bout.strategies)} strategies, {bout.rounds} rounds"
+            f"{launch.scenario.key}, launch {launch.number}",
+            f"{len(launch.strategies)} strategies, {launch.rounds} rounds",
         )
 
     def checking(self, strategy: str) -> None:
@@ -26,7 +27,7 @@ class RoundProgress(StepProgress):
         match fact:
             case Round():
                 self.advance()
-            case Checked() if fact.failed:
+            case StrategyChecks() if fact.failed:
                 self.complain(f"refused: {fact.strategy}: {fact.failed[0].invariant}: {fact.failed[0].text}")
-            case Broken():
+            case LaunchFailure():
                 self.complain(f"failed: {fact.strategy or fact.scenario}: {fact.failure.text}")

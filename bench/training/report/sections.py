@@ -8,13 +8,13 @@ from statistics import median
 
 from bench.conclusions import Interval
 from bench.report.tables import lines, markdown
-from bench.training.conclusions import Advice, Comparison, Outcome, TrainingAnalysis
-from bench.training.records import Check, Left, Strategy
+from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, TrainingAnalysis
+from bench.training.records import InvariantCheck, SkippedStrategy, Strategy
 from bench.training.report.labels import NOTHING, bounds, cell, is_reference, names, ordered, seconds, short
 from bench.training.strategies import label
 from bench.units import format_bytes, format_rounded_bytes
 
-# What each invariant says, in the order of docs/gradients.md.
+# What each invariant says, in the order of docs/training.md.
 INVARIANTS = {
     "I1": "ranks hold the same bits after some steps",
     "I2": "training equals that of one process with the whole batch",
@@ -39,14 +39,14 @@ NO_STRATEGY = "the run itself"
 
 
 # ── of one scenario ──────────────────────────────────────────────────────────────────────────────
-def ranking(comparison: Comparison) -> str:
+def ranking(comparison: ScenarioAnalysis) -> str:
     """The order in words: a line for each place, who cannot be told apart, and whose communication is not resolved."""
     timed = [o for o in ordered(comparison) if o.step is not None and not is_reference(o)]
-    called = names([o.label for o in comparison.outcomes])
-    places: dict[int, list[Outcome]] = {}
-    for outcome in timed:
-        if outcome.place is not None:
-            places.setdefault(outcome.place, []).append(outcome)
+    called = names([o.label for o in comparison.results])
+    places: dict[int, list[StrategyResult]] = {}
+    for result in timed:
+        if result.place is not None:
+            places.setdefault(result.place, []).append(result)
     found = [_place(place, members, called) for place, members in places.items()]
     unresolved = [called[o.label] for o in timed if not o.resolved]
     if unresolved:
@@ -57,7 +57,7 @@ def ranking(comparison: Comparison) -> str:
     return lines(found)
 
 
-def _place(place: int, members: Sequence[Outcome], called: dict[str, str]) -> str:
+def _place(place: int, members: Sequence[StrategyResult], called: dict[str, str]) -> str:
     steps = [o.step.value for o in members if o.step]
     if len(members) == 1:
         return f"**{place}.** {called[members[0].label]}: {seconds(steps[0])} a step"
@@ -65,11 +65,11 @@ def _place(place: int, members: Sequence[Outcome], called: dict[str, str]) -> st
     return f"**{place}.** {which}: {seconds(min(steps))} to {seconds(max(steps))} a step, cannot be told apart"
 
 
-def twins(comparison: Comparison) -> str:
+def aa_pairs(comparison: ScenarioAnalysis) -> str:
     """The A/A pairs: what two copies of one strategy differ by."""
     rows = [
         [short(pair.label), seconds(pair.difference.value), bounds(pair.difference), _holds_zero(pair.difference)]
-        for pair in comparison.twins
+        for pair in comparison.aa_pairs
     ]
     headers = ["strategy, twice", "second − first, a step", "its 95 % interval", "holds 0"]
     return markdown(rows, headers, ["left", "right", "right", "left"]) if rows else ""
@@ -82,7 +82,7 @@ def _holds_zero(difference: Interval) -> str:
     return "yes" if difference.low <= 0 <= difference.high else "NO (by chance, 1 pair in 20 does not)"
 
 
-def advice(comparison: Comparison) -> str:
+def advice(comparison: ScenarioAnalysis) -> str:
     """The best plan beside the best cap, torch's default and the bound; predicted, and measured where it was."""
     found = comparison.advice
     if found is None:
@@ -104,14 +104,14 @@ def advice(comparison: Comparison) -> str:
     return f"{table}\n\n{PREDICTION} Best plan, in the order in which buckets are sent: {plan}."
 
 
-def _measured(comparison: Comparison, found: Advice) -> dict[str, str]:
+def _measured(comparison: ScenarioAnalysis, found: Advice) -> dict[str, str]:
     """What was measured of those that the advice names."""
     wanted = {
         "best plan": Strategy("plan", buckets=found.buckets),
         "best uniform cap": Strategy("overlap_bucket", cap_bytes=found.best_cap),
         "torch's default": Strategy("ddp"),
     }
-    times = {o.strategy: f"{seconds(o.exposed.value)} {bounds(o.exposed)}" for o in comparison.outcomes if o.exposed}
+    times = {o.strategy: f"{seconds(o.exposed.value)} {bounds(o.exposed)}" for o in comparison.results if o.exposed}
     return {name: times[strategy] for name, strategy in wanted.items() if strategy in times}
 
 
@@ -141,18 +141,18 @@ def invariants(analysis: TrainingAnalysis) -> str:
     return markdown(rows, headers, ["left", "left", "right", "left", "left"])
 
 
-def checks(analysis: TrainingAnalysis) -> list[tuple[str, Check]]:
+def checks(analysis: TrainingAnalysis) -> list[tuple[str, InvariantCheck]]:
     """Every check with whom it is of: a strategy, in words that name the scenario where there are several."""
-    several = len(analysis.comparisons) > 1
+    several = len(analysis.scenarios) > 1
     found = [(NO_STRATEGY, check) for check in analysis.checks]
-    for comparison in analysis.comparisons:
+    for comparison in analysis.scenarios:
         where = f" ({comparison.scenario.key})" if several else ""
-        called = names([o.label for o in comparison.outcomes])
-        found += [(called[o.label] + where, check) for o in comparison.outcomes for check in o.checks]
+        called = names([o.label for o in comparison.results])
+        found += [(called[o.label] + where, check) for o in comparison.results for check in o.checks]
     return found
 
 
-def _because(without: Sequence[Check]) -> str:
+def _because(without: Sequence[InvariantCheck]) -> str:
     count: dict[str, int] = {}
     for check in without:
         count[check.text] = count.get(check.text, 0) + 1
@@ -165,12 +165,12 @@ def _listed(items: Iterable[str]) -> str:
     return "; ".join(found[:MOST_NAMED] + more) or NOTHING
 
 
-def ladder(analysis: TrainingAnalysis) -> str:
+def call_sizes(analysis: TrainingAnalysis) -> str:
     """The call-size ladder: medians over repetitions and launches, and how often the fastest rung."""
     pooled: dict[tuple[str, int, int], dict[int, list[float]]] = {}
-    for rung in analysis.rungs:
-        rows = pooled.setdefault((rung.backend, rung.world_size, rung.parameters), {})
-        rows.setdefault(rung.calls, []).extend(rung.times_s)
+    for point in analysis.call_sizes:
+        rows = pooled.setdefault((point.backend, point.world_size, point.parameters), {})
+        rows.setdefault(point.calls, []).extend(point.times_s)
     text = []
     for (backend, world, parameters), rows in pooled.items():
         times = {calls: median(values) for calls, values in sorted(rows.items()) if values}
@@ -189,8 +189,8 @@ def ladder(analysis: TrainingAnalysis) -> str:
 
 def left_out(analysis: TrainingAnalysis) -> str:
     """What was asked for and not measured: a row a reason."""
-    reasons: dict[tuple[str, str], list[Left]] = {}
-    for left in analysis.left:
+    reasons: dict[tuple[str, str], list[SkippedStrategy]] = {}
+    for left in analysis.skips:
         who = short(label(left.strategy)) if left.strategy else "all strategies"
         reasons.setdefault((who, left.reason), []).append(left)
     rows = [
@@ -200,14 +200,14 @@ def left_out(analysis: TrainingAnalysis) -> str:
     return markdown(rows, ["strategy", "scenario", "why"], ["left"] * 3) if rows else ""
 
 
-def broken(analysis: TrainingAnalysis) -> str:
+def failures(analysis: TrainingAnalysis) -> str:
     """Launches and strategies that did not reach their end."""
     rows = [
         [
             b.scenario, str(b.launch), NOTHING if b.strategy is None else short(b.strategy), b.failure.kind,
             NOTHING if b.failure.rank is None else str(b.failure.rank), cell(b.failure.text),
         ]
-        for b in analysis.broken
+        for b in analysis.failures
     ]  # fmt: skip
     return (
         markdown(rows, ["scenario", "launch", "strategy", "kind", "rank", "what happened"], ["left"] * 6)

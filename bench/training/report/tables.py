@@ -15,8 +15,8 @@ import pandas as pd
 from bench.conclusions import Interval
 from bench.records import Json
 from bench.report.tables import lines, markdown
-from bench.training.conclusions import Comparison, Outcome, Split, TrainingAnalysis
-from bench.training.records import Check, Scenario, TrainingPlan
+from bench.training.conclusions import ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
+from bench.training.records import InvariantCheck, Scenario, TrainingPlan
 from bench.training.report.labels import (
     NOTHING,
     bounds,
@@ -32,7 +32,7 @@ from bench.training.report.labels import (
 
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
-def overview(comparison: Comparison, brief: bool = False) -> str:
+def overview(comparison: ScenarioAnalysis, brief: bool = False) -> str:
     """One row a strategy that was timed, by place: average ± standard deviation over rounds.
 
     brief: without the columns that are the same in all rows, for a terminal and under a title that has them.
@@ -43,16 +43,16 @@ def overview(comparison: Comparison, brief: bool = False) -> str:
     rows = [
         [
             *shared,
-            called[outcome.label],
-            place_text(outcome, comparison),
-            spread(_value(outcome.step), outcome.step_std, seconds),
-            spread(_value(outcome.exposed), outcome.exposed_std, seconds),
-            bounds(outcome.exposed),
-            spread(outcome.share, outcome.share_std, percent),
-            percent(outcome.hidden),
+            called[result.label],
+            place_text(result, comparison),
+            spread(_value(result.step), result.step_std, seconds),
+            spread(_value(result.exposed), result.exposed_std, seconds),
+            bounds(result.exposed),
+            spread(result.share, result.share_std, percent),
+            percent(result.hidden),
         ]
-        for outcome in ordered(comparison)
-        if outcome.step is not None
+        for result in ordered(comparison)
+        if result.step is not None
     ]
     headers = [] if brief else ["model", "backend", "world_size", "global_batch_size"]
     headers += ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval"]
@@ -61,31 +61,38 @@ def overview(comparison: Comparison, brief: bool = False) -> str:
     return markdown(rows, headers, align) if rows else "No strategy was timed."
 
 
-def split(comparison: Comparison) -> str:
+def split(comparison: ScenarioAnalysis) -> str:
     """Where exposed communication goes, a row a strategy of which it is known; empty where it is of none."""
     called, rows = _names(comparison), []
-    for outcome in ordered(comparison):
-        parts = outcome.split
+    for result in ordered(comparison):
+        parts = result.split
         if parts is None:
             continue
-        times = (parts.tail_s, parts.late_s, parts.pack_s, parts.interference_s, parts.residual_s, outcome.alone_s)
-        closes = {True: "yes", False: "NO", None: NOTHING}[outcome.closes]
-        calls = NOTHING if outcome.calls is None else str(len(outcome.calls))
-        exposed = seconds(_value(outcome.exposed))
-        rows.append([called[outcome.label], calls, exposed, *map(seconds, times), closes])
+        times = (
+            parts.tail_s,
+            parts.late_s,
+            parts.pack_s,
+            parts.interference_s,
+            parts.residual_s,
+            result.communication_only_s,
+        )
+        adds_up = {True: "yes", False: "NO", None: NOTHING}[result.adds_up]
+        calls = NOTHING if result.calls is None else str(len(result.calls))
+        exposed = seconds(_value(result.exposed))
+        rows.append([called[result.label], calls, exposed, *map(seconds, times), adds_up])
     headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "residual"]
-    return markdown(rows, [*headers, "calls alone", "closes"], ["left", *["right"] * 8, "left"]) if rows else ""
+    return markdown(rows, [*headers, "calls alone", "adds up"], ["left", *["right"] * 8, "left"]) if rows else ""
 
 
-def refused(comparison: Comparison) -> str:
+def refused(comparison: ScenarioAnalysis) -> str:
     """Those without times, with the reason; empty where there are none."""
     called = _names(comparison)
     found = [f"**{called[o.label]}** got no times: {cell(o.refused)}" for o in ordered(comparison) if o.refused]
     return lines(found)
 
 
-def _names(comparison: Comparison) -> dict[str, str]:
-    return names([outcome.label for outcome in comparison.outcomes])
+def _names(comparison: ScenarioAnalysis) -> dict[str, str]:
+    return names([result.label for result in comparison.results])
 
 
 def _value(interval: Interval | None) -> float | None:
@@ -108,11 +115,11 @@ def to_json(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str
     """The same rows and all else that follows from the run; null where there is no number."""
     data = {
         "strategies": _rows(analysis, plan),
-        "scenarios": [_scenario_json(comparison) for comparison in analysis.comparisons],
+        "scenarios": [_scenario_json(comparison) for comparison in analysis.scenarios],
         "checks": _checks(analysis),
-        "ladder": [asdict(rung) for rung in analysis.rungs],
-        "left": [{**asdict(left), "scenario": left.scenario.key} for left in analysis.left],
-        "broken": [asdict(broken) for broken in analysis.broken],
+        "ladder": [asdict(point) for point in analysis.call_sizes],
+        "left": [{**asdict(left), "scenario": left.scenario.key} for left in analysis.skips],
+        "failures": [asdict(failure) for failure in analysis.failures],
         "warnings": list(analysis.warnings),
     }
     return json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False)
@@ -120,43 +127,41 @@ def to_json(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str
 
 def _rows(analysis: TrainingAnalysis, plan: TrainingPlan | None) -> list[Json]:
     return [
-        _row(comparison.scenario, outcome, plan)
-        for comparison in analysis.comparisons
-        for outcome in ordered(comparison)
+        _row(comparison.scenario, result, plan) for comparison in analysis.scenarios for result in ordered(comparison)
     ]
 
 
-def _row(scenario: Scenario, outcome: Outcome, plan: TrainingPlan | None) -> Json:
-    link, parts = scenario.link, outcome.split
+def _row(scenario: Scenario, result: StrategyResult, plan: TrainingPlan | None) -> Json:
+    link, parts = scenario.link, result.split
     return {
         "model": scenario.model,
         "backend": scenario.backend,
         "world_size": scenario.world_size,
         "global_batch_size": global_batch(scenario),
         "warmup_steps": plan.warmup if plan else None,
-        "benchmark_steps": plan.steps * outcome.rounds if plan else None,
-        "strategy": outcome.label,
-        **_columns("step_time", outcome.step, outcome.step_std),
-        **_columns("comm_time", outcome.exposed, outcome.exposed_std),
-        "comm_frac_avg": outcome.share,
-        "comm_frac_std": outcome.share_std,
-        "hidden": outcome.hidden,
+        "benchmark_steps": plan.steps * result.rounds if plan else None,
+        "strategy": result.label,
+        **_columns("step_time", result.step, result.step_std),
+        **_columns("comm_time", result.exposed, result.exposed_std),
+        "comm_frac_avg": result.share,
+        "comm_frac_std": result.share_std,
+        "hidden": result.hidden,
         **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
-        "calls_alone_s": outcome.alone_s,
-        "calls": len(outcome.calls) if outcome.calls is not None else None,
-        "place": outcome.place,
-        "resolved": outcome.resolved if outcome.step else None,
-        "closes": outcome.closes,
-        "rounds": outcome.rounds,
-        "refused": outcome.refused,
+        "calls_alone_s": result.communication_only_s,
+        "calls": len(result.calls) if result.calls is not None else None,
+        "place": result.place,
+        "resolved": result.resolved if result.step else None,
+        "adds_up": result.adds_up,
+        "rounds": result.rounds,
+        "refused": result.refused,
         "sequence": scenario.sequence,
         "dtype": scenario.dtype,
         "optimizer": scenario.optimizer,
         "threads": scenario.threads,
         "link_latency_s": link.latency_s if link else None,
         "link_bytes_per_s": link.bytes_per_s if link else None,
-        "bucket_bytes": outcome.strategy.cap_bytes,
-        "accumulate": outcome.strategy.accumulate,
+        "bucket_bytes": result.strategy.cap_bytes,
+        "accumulate": result.strategy.accumulate,
         "scenario": scenario.key,
     }
 
@@ -171,22 +176,22 @@ def _columns(name: str, interval: Interval | None, std: float | None) -> Json:
     }
 
 
-def _scenario_json(comparison: Comparison) -> Json:
+def _scenario_json(comparison: ScenarioAnalysis) -> Json:
     return {
         "scenario": comparison.scenario.key,
         "compute": asdict(comparison.compute) if comparison.compute else None,
         "noise_s": comparison.noise_s,
         "rounds": comparison.rounds,
         "dropped": comparison.dropped,
-        "twins": [asdict(twins) for twins in comparison.twins],
+        "twins": [asdict(aa_pairs) for aa_pairs in comparison.aa_pairs],
         "advice": asdict(comparison.advice) if comparison.advice else None,
     }
 
 
 def _checks(analysis: TrainingAnalysis) -> list[Json]:
     """Every check, with the scenario and strategy that it is of."""
-    found: list[tuple[str | None, str | None, Sequence[Check]]] = [(None, None, analysis.checks)]
-    found += [(c.scenario.key, o.label, o.checks) for c in analysis.comparisons for o in c.outcomes]
+    found: list[tuple[str | None, str | None, Sequence[InvariantCheck]]] = [(None, None, analysis.checks)]
+    found += [(c.scenario.key, o.label, o.checks) for c in analysis.scenarios for o in c.results]
     return [{"scenario": s, "strategy": o, **asdict(check)} for s, o, checks in found for check in checks]
 
 

@@ -8,7 +8,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 from collections.abc import Iterator, Sequence
 
 from bench.records import Json
-from bench.training.records import Flight, RankLine, Timeline
+from bench.training.records import CallRecord, RankTimeline, Timeline
 from bench.training.report.lanes import computing, lanes
 from bench.units import format_rounded_bytes
 
@@ -34,10 +34,10 @@ def trace(timelines: Sequence[Timeline]) -> Json:
     return {"traceEvents": metadata + events, "displayTimeUnit": "ms"}
 
 
-def _names(process: int, name: str, line: RankLine) -> Iterator[Json]:
+def _names(process: int, name: str, line: RankTimeline) -> Iterator[Json]:
     """What the viewer calls a process and its threads, and in which order it shows them."""
     threads = [(COMPUTE, "compute")]
-    for number in range(max(1, len(lanes(line.flights)))):
+    for number in range(max(1, len(lanes(line.calls)))):
         threads.append((COMMUNICATION + number, "communication" + (f" {number + 1}" if number else "")))
     yield _metadata(process, 0, "process_name", {"name": name})
     yield _metadata(process, 0, "process_sort_index", {"sort_index": process})
@@ -50,7 +50,7 @@ def _metadata(process: int, thread: int, name: str, arguments: Json) -> Json:
     return {"ph": "M", "pid": process, "tid": thread, "name": name, "ts": 0, "args": arguments}
 
 
-def _events(process: int, timeline: Timeline, line: RankLine) -> Iterator[Json]:
+def _events(process: int, timeline: Timeline, line: RankTimeline) -> Iterator[Json]:
     def place(thread: int, name: str, kind: str, begin_s: float) -> Json:
         return {
             "ph": "X", "pid": process, "tid": thread, "name": name, "cat": kind,
@@ -63,22 +63,22 @@ def _events(process: int, timeline: Timeline, line: RankLine) -> Iterator[Json]:
         yield place(COMPUTE, f"ready: {gradient.name}", "ready", ready) | {
             "ph": "i", "s": "t", "args": {"bytes": gradient.nbytes},
         }  # fmt: skip
-    for number, lane in enumerate(lanes(line.flights)):
-        for flight in lane:
-            name = f"all-reduce {format_rounded_bytes(flight.nbytes)}"
-            took = max(0.0, flight.done_s - flight.launched_s)
-            yield place(COMMUNICATION + number, name, "communication", flight.launched_s) | {
-                "dur": _microseconds(took), "args": _arguments(flight, timeline),
+    for number, lane in enumerate(lanes(line.calls)):
+        for call in lane:
+            name = f"all-reduce {format_rounded_bytes(call.nbytes)}"
+            took = max(0.0, call.done_s - call.launched_s)
+            yield place(COMMUNICATION + number, name, "communication", call.launched_s) | {
+                "dur": _microseconds(took), "args": _arguments(call, timeline),
             }  # fmt: skip
 
 
-def _arguments(flight: Flight, timeline: Timeline) -> Json:
-    named = [timeline.gradients[number].name for number in flight.parameters[:MOST_NAMED]]
-    more = len(flight.parameters) - len(named)
+def _arguments(call: CallRecord, timeline: Timeline) -> Json:
+    named = [timeline.gradients[number].name for number in call.parameters[:MOST_NAMED]]
+    more = len(call.parameters) - len(named)
     return {
-        "bytes": flight.nbytes,
-        "ready_us": _microseconds(flight.ready_s),
-        "launched after ready by, µs": _microseconds(flight.launched_s - flight.ready_s),
+        "bytes": call.nbytes,
+        "ready_us": _microseconds(call.ready_s),
+        "launched after ready by, µs": _microseconds(call.launched_s - call.ready_s),
         "gradients": named + ([f"and {more} more"] if more else []),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from bench.training.conclusions import Comparison
+from bench.training.conclusions import ScenarioAnalysis
 from bench.training.report.labels import NOTHING, scenario_text
 from bench.training.verification import OFF_S, OFF_SHARE, Verified
 from bench.units import format_seconds
@@ -15,7 +15,7 @@ from bench.units import format_seconds
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
 
 
-def document(verified: Sequence[Verified], comparison: Comparison) -> str:
+def document(verified: Sequence[Verified], comparison: ScenarioAnalysis) -> str:
     """A heading, the table, and what it says in a sentence."""
     rows = [_row(one) for one in verified]
     headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
@@ -25,15 +25,15 @@ def document(verified: Sequence[Verified], comparison: Comparison) -> str:
         f"tail, of the rank that comes last in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most.",
         _order(verified),
     ]
-    refused = [f"- {one.name}: {one.outcome.refused}" for one in verified if one.outcome and one.outcome.refused]
+    refused = [f"- {one.name}: {one.result.refused}" for one in verified if one.result and one.result.refused]
     return "\n\n".join(["## Predicted and measured", table, *said, *(["\n".join(refused)] if refused else [])])
 
 
 def _row(one: Verified) -> list[str]:
-    outcome = one.outcome
-    if outcome is None or one.tail_s is None or outcome.exposed is None:
+    result = one.result
+    if result is None or one.tail_s is None or result.exposed is None:
         return [one.name, format_seconds(one.predicted_s), NOTHING, HOLDS[None], NOTHING, NOTHING]
-    exposed = outcome.exposed
+    exposed = result.exposed
     return [
         one.name,
         format_seconds(one.predicted_s),
@@ -46,7 +46,7 @@ def _row(one: Verified) -> list[str]:
 
 def _order(verified: Sequence[Verified]) -> str:
     """Whether the plan that was to be the best was."""
-    there = [(one.outcome.exposed, one) for one in verified if one.outcome and one.outcome.exposed]
+    there = [(one.result.exposed, one) for one in verified if one.result and one.result.exposed]
     if len(there) < 2:
         return "Too little could be measured to tell which is the best."
     (least, first), (next_, second) = sorted(there, key=lambda pair: pair[0].value)[:2]

@@ -12,21 +12,21 @@ from matplotlib.figure import Figure
 
 from bench.report.document import Picture
 from bench.report.plots.plot_style import STYLE, save_pages
-from bench.training.conclusions import Comparison, TrainingAnalysis
+from bench.training.conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import TrainingRun
 from bench.training.report.document import MOST_PAGES, PICTURES, pictures_in
 from bench.training.report.plots import sizes, steps, timelines
 
 
-def _of_each(drawn: Callable[[Comparison], list[Figure]]) -> Callable[[TrainingAnalysis], list[Figure]]:
-    return lambda analysis: [figure for comparison in analysis.comparisons for figure in drawn(comparison)]
+def _of_each(drawn: Callable[[ScenarioAnalysis], list[Figure]]) -> Callable[[TrainingAnalysis], list[Figure]]:
+    return lambda analysis: [figure for comparison in analysis.scenarios for figure in drawn(comparison)]
 
 
 DRAWINGS: dict[str, Callable[[TrainingAnalysis], list[Figure]]] = {
-    "gradient-steps": _of_each(steps.steps),
-    "gradient-timeline": _of_each(timelines.timelines),
-    "gradient-buckets": _of_each(sizes.buckets),
-    "gradient-ladder": lambda analysis: sizes.ladder(analysis.rungs),
+    "training-steps": _of_each(steps.steps),
+    "training-timeline": _of_each(timelines.timelines),
+    "training-buckets": _of_each(sizes.buckets),
+    "training-call-sizes": lambda analysis: sizes.call_sizes(analysis.call_sizes),
 }
 
 

@@ -23,8 +23,8 @@ from bench.report.plots.plot_style import (
     time_axis,
     with_intervals,
 )
-from bench.training.conclusions import Advice, Comparison, Outcome
-from bench.training.records import Rung, Strategy
+from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult
+from bench.training.records import CallSizePoint, Strategy
 from bench.training.report.labels import ends, names, scenario_text, seconds
 from bench.units import format_bytes
 
@@ -36,9 +36,9 @@ NEIGHBOURS = 1.9
 MOST_LINES = 6
 
 
-def buckets(comparison: Comparison) -> list[Figure]:
+def buckets(comparison: ScenarioAnalysis) -> list[Figure]:
     """Measured caps and plans, and what the advisor predicts for uniform caps."""
-    measured = [o for o in comparison.outcomes if o.exposed is not None and _size(o.strategy)]
+    measured = [o for o in comparison.results if o.exposed is not None and _size(o.strategy)]
     advice = comparison.advice
     caps = advice.caps if advice else ()
     if not measured and not caps:
@@ -46,7 +46,7 @@ def buckets(comparison: Comparison) -> list[Figure]:
     figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(comparison.scenario), WIDE))
     figure.set_size_inches(9.5, 5.4)
     noise = comparison.noise_s
-    if comparison.twins and math.isfinite(noise):
+    if comparison.aa_pairs and math.isfinite(noise):
         label = f"not resolved: ± {seconds(noise)}"
         axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     _measured(axes, measured)
@@ -79,14 +79,14 @@ def _written(measured: Sequence[int], predicted: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
-def _measured(axes: Axes, measured: Sequence[Outcome]) -> None:
+def _measured(axes: Axes, measured: Sequence[StrategyResult]) -> None:
     """A line for each kind of strategy over its caps; plans stand alone."""
     series: dict[str, list[tuple[int, Interval]]] = {}
     called = names([o.label for o in measured])
-    for outcome in measured:
-        if outcome.exposed is not None:
-            series.setdefault(_series(outcome.strategy, called[outcome.label]), []).append(
-                (_size(outcome.strategy), outcome.exposed)
+    for result in measured:
+        if result.exposed is not None:
+            series.setdefault(_series(result.strategy, called[result.label]), []).append(
+                (_size(result.strategy), result.exposed)
             )
     for style, (name, points) in enumerate(series.items()):
         points.sort(key=lambda point: point[0])
@@ -100,10 +100,10 @@ def _series(strategy: Strategy, name: str) -> str:
     """What all caps of one kind have in common."""
     if strategy.cap_bytes is None:
         return name
-    closes = [f"closes {strategy.closes} the cap"] if strategy.closes != "after" else []
+    boundary = [f"bucket ends {strategy.bucket_boundary} the cap"] if strategy.bucket_boundary != "after" else []
     over = [f"over {strategy.accumulate} micro-batches"] if strategy.accumulate > 1 else []
     again = ["again"] if strategy.again else []
-    return " ".join(["measured:", strategy.name, *closes, *strategy.options, *over, *again])
+    return " ".join(["measured:", strategy.name, *boundary, *strategy.options, *over, *again])
 
 
 def _predicted(axes: Axes, advice: Advice) -> None:
@@ -125,12 +125,12 @@ def _predicted(axes: Axes, advice: Advice) -> None:
 
 
 # ── the call-size ladder ─────────────────────────────────────────────────────────────────────────
-def ladder(rungs: Sequence[Rung]) -> list[Figure]:
+def call_sizes(call_sizes: Sequence[CallSizePoint]) -> list[Figure]:
     """The same parameters in more and more calls: time against parameters a call."""
     lines: dict[str, dict[float, list[float]]] = {}
-    for rung in rungs:
-        name = f"{_count(rung.parameters)} parameters, {rung.backend}, {ranks_text(rung.world_size)}"
-        lines.setdefault(name, {}).setdefault(rung.parameters / rung.calls, []).extend(rung.times_s)
+    for point in call_sizes:
+        name = f"{_count(point.parameters)} parameters, {point.backend}, {ranks_text(point.world_size)}"
+        lines.setdefault(name, {}).setdefault(point.parameters / point.calls, []).extend(point.times_s)
     shown = dict(list(lines.items())[:MOST_LINES])
     if not shown:
         return []

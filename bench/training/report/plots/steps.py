@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, time_axis
-from bench.training.conclusions import Comparison, Outcome
+from bench.training.conclusions import ScenarioAnalysis, StrategyResult
 from bench.training.report.labels import (
     UNRESOLVED,
     ends,
@@ -31,22 +31,22 @@ COMPUTING, EXPOSED = COLOURS[5], COLOURS[1]
 PALE = 0.4
 
 
-def steps(comparison: Comparison) -> list[Figure]:
+def steps(comparison: ScenarioAnalysis) -> list[Figure]:
     """A bar a strategy, the fastest on top; whiskers: interval of what is exposed."""
     timed = [o for o in ordered(comparison) if o.step is not None]
     shown = timed[:MOST_ROWS]
     if not shown:
         return []
-    called = names([o.label for o in comparison.outcomes])
+    called = names([o.label for o in comparison.results])
     figure = Figure(figsize=(10, 1.9 + 0.34 * len(shown)), layout="constrained")
     axes = figure.subplots()
     more = f" · the fastest {len(shown)} of {len(timed)}" if len(shown) < len(timed) else ""
     what = wrapped(scenario_text(comparison.scenario) + more, WIDE)
     figure.suptitle(f"How much of a step is communication?\n{what}", x=0.01, ha="left", fontsize=10.5)
     right = max(map(_right, shown))
-    for row, outcome in enumerate(shown):
-        _bar(axes, row, outcome)
-        axes.text(1.02 * _right(outcome) + 0.004 * right, row, _text(outcome), va="center", fontsize=8.5)
+    for row, result in enumerate(shown):
+        _bar(axes, row, result)
+        axes.text(1.02 * _right(result) + 0.004 * right, row, _text(result), va="center", fontsize=8.5)
     if comparison.compute is not None:
         axes.axvline(comparison.compute.value, color="black", linewidth=1, linestyle=":")
     axes.set_yticks(range(len(shown)), [_row_name(o, comparison, called) for o in shown], fontsize=8.5)
@@ -64,51 +64,51 @@ def steps(comparison: Comparison) -> list[Figure]:
     return [figure]
 
 
-def _row_name(outcome: Outcome, comparison: Comparison, called: dict[str, str]) -> str:
-    return f"{called[outcome.label]} ({place_text(outcome, comparison).removesuffix(f', {UNRESOLVED}')})"
+def _row_name(result: StrategyResult, comparison: ScenarioAnalysis, called: dict[str, str]) -> str:
+    return f"{called[result.label]} ({place_text(result, comparison).removesuffix(f', {UNRESOLVED}')})"
 
 
-def _right(outcome: Outcome) -> float:
+def _right(result: StrategyResult) -> float:
     """Where the bar and its whisker end."""
-    assert outcome.step is not None  # noqa: S101 - the caller selects such
-    if outcome.exposed is None:
-        return outcome.step.value
-    _, high = ends(outcome.exposed) or (0.0, outcome.exposed.value)
-    base = outcome.step.value - outcome.exposed.value
-    return max(outcome.step.value, base, base + high)
+    assert result.step is not None  # noqa: S101 - the caller selects such
+    if result.exposed is None:
+        return result.step.value
+    _, high = ends(result.exposed) or (0.0, result.exposed.value)
+    base = result.step.value - result.exposed.value
+    return max(result.step.value, base, base + high)
 
 
-def _bar(axes: Axes, row: int, outcome: Outcome) -> None:
+def _bar(axes: Axes, row: int, result: StrategyResult) -> None:
     """Computing is the step without what is exposed: that of its own reference, also over micro-batches."""
-    assert outcome.step is not None  # noqa: S101 - the caller selects such
-    exposed = outcome.exposed
-    base = outcome.step.value - (exposed.value if exposed else 0.0)
-    axes.barh(row, min(base, outcome.step.value), color=COMPUTING, height=0.66)
+    assert result.step is not None  # noqa: S101 - the caller selects such
+    exposed = result.exposed
+    base = result.step.value - (exposed.value if exposed else 0.0)
+    axes.barh(row, min(base, result.step.value), color=COMPUTING, height=0.66)
     if exposed is None:
         return
-    alpha = 1.0 if outcome.resolved else PALE
+    alpha = 1.0 if result.resolved else PALE
     if exposed.value >= 0:
         axes.barh(row, exposed.value, left=base, color=EXPOSED, alpha=alpha, height=0.66)
     else:
         axes.barh(
-            row, -exposed.value, left=outcome.step.value, facecolor="none", edgecolor=EXPOSED, hatch="////", height=0.66
+            row, -exposed.value, left=result.step.value, facecolor="none", edgecolor=EXPOSED, hatch="////", height=0.66
         )
     known = ends(exposed)
     if known is not None:
         arms = [[max(exposed.value - known[0], 0)], [max(known[1] - exposed.value, 0)]]
-        axes.errorbar([outcome.step.value], [row], xerr=arms, color="black", capsize=3, linewidth=1.1, linestyle="")
+        axes.errorbar([result.step.value], [row], xerr=arms, color="black", capsize=3, linewidth=1.1, linestyle="")
 
 
-def _text(outcome: Outcome) -> str:
+def _text(result: StrategyResult) -> str:
     """Such as `2.42 ms exposed, 11.2 %`."""
-    assert outcome.step is not None  # noqa: S101 - the caller selects such
-    if outcome.exposed is None:
-        return f"{seconds(outcome.step.value)} a step" if is_reference(outcome) else ""
-    share = "" if outcome.share is None else f", {percent(outcome.share)} %"
-    return f"{seconds(outcome.exposed.value)} exposed{share}" + ("" if outcome.resolved else f", {UNRESOLVED}")
+    assert result.step is not None  # noqa: S101 - the caller selects such
+    if result.exposed is None:
+        return f"{seconds(result.step.value)} a step" if is_reference(result) else ""
+    share = "" if result.share is None else f", {percent(result.share)} %"
+    return f"{seconds(result.exposed.value)} exposed{share}" + ("" if result.resolved else f", {UNRESOLVED}")
 
 
-def _handles(shown: Sequence[Outcome]) -> list[Patch]:
+def _handles(shown: Sequence[StrategyResult]) -> list[Patch]:
     exposed = [o for o in shown if o.exposed is not None]
     found = [
         Patch(color=COMPUTING, label="computing"),

@@ -15,8 +15,8 @@ from matplotlib.patches import Patch, Rectangle
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, time_axis
 from bench.report.plots.plot_style import spread as evenly
-from bench.training.conclusions import Comparison
-from bench.training.records import RankLine, Timeline
+from bench.training.conclusions import ScenarioAnalysis
+from bench.training.records import RankTimeline, Timeline
 from bench.training.report.labels import is_reference, names, ordered, scenario_text, seconds
 from bench.training.report.lanes import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
 
@@ -31,15 +31,15 @@ COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
 MOST_TICKS, MOST_OUTLINES, MOST_OUTLINED_LANES = 400, 150, 6
 
 
-def timelines(comparison: Comparison) -> list[Figure]:
+def timelines(comparison: ScenarioAnalysis) -> list[Figure]:
     """Pages of strategies by place, each as the first launch that recorded it."""
     first: dict[str, Timeline] = {}
     for timeline in (found for found in comparison.timelines if found.ranks):
         first.setdefault(timeline.strategy, timeline)
-    order = [outcome.label for outcome in ordered(comparison) if outcome.label in first]
+    order = [result.label for result in ordered(comparison) if result.label in first]
     order += [label for label in first if label not in order]
-    called = names([*(o.label for o in comparison.outcomes), *first])
-    silent = {o.label for o in comparison.outcomes if o.calls is None and not is_reference(o)}
+    called = names([*(o.label for o in comparison.results), *first])
+    silent = {o.label for o in comparison.results if o.calls is None and not is_reference(o)}
     titles = {label: f"{called[label]}: {_in_words(first[label], label in silent)}" for label in first}
     ranks = max((min(len(timeline.ranks), MOST_RANKS) for timeline in first.values()), default=1)
     many = MOST_ROWS // max(1, ranks)
@@ -82,7 +82,7 @@ def _meaning(name: str) -> str:
 def _in_words(timeline: Timeline, silent: bool) -> str:
     """Such as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: where there are no calls, they were not seen."""
     tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
-    calls = max(len(line.flights) for line in timeline.ranks)
+    calls = max(len(line.calls) for line in timeline.ranks)
     words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
     words += [f"waits {seconds(tail)}"] if tail > 0 else []
     words.append(
@@ -110,7 +110,7 @@ def _draw(axes: Axes, title: str, timeline: Timeline) -> None:
     axes.set_axisbelow(True)
 
 
-def _compute_lane(axes: Axes, line: RankLine, y: float) -> None:
+def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
     for bar in computing(line):
         width = bar.end_s - bar.begin_s
         axes.add_patch(Rectangle((line.begin_s + bar.begin_s, y), width, COMPUTE, color=PARTS[bar.name], linewidth=0))
@@ -119,14 +119,14 @@ def _compute_lane(axes: Axes, line: RankLine, y: float) -> None:
         axes.add_collection(LineCollection(ticks, colors="black", linewidths=min(0.7, 40 / max(1, len(ticks)))))
 
 
-def _communication_lane(axes: Axes, line: RankLine, y: float) -> None:
+def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
     """Calls that are under way at once share the height of the lane."""
-    found = lanes(line.flights)
+    found = lanes(line.calls)
     height = COMMUNICATION / max(1, len(found))
     bars = [
-        Rectangle((line.begin_s + flight.launched_s, y + number * height), flight.done_s - flight.launched_s, height)
+        Rectangle((line.begin_s + call.launched_s, y + number * height), call.done_s - call.launched_s, height)
         for number, lane in enumerate(found)
-        for flight in lane
+        for call in lane
     ]
     outlined = len(bars) <= MOST_OUTLINES and len(found) <= MOST_OUTLINED_LANES
     shades = [

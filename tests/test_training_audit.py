@@ -95,8 +95,8 @@ def test_rows_that_disagree_allow_no_conclusion_unless_the_tolerance_does():
     ],
 )
 def test_groups_without_a_conclusion_say_why(rows, reason):
-    outcome = judged(*rows)
-    assert not outcome.conclusive and reason in outcome.groups[0].reason
+    result = judged(*rows)
+    assert not result.conclusive and reason in result.groups[0].reason
 
 
 def test_a_step_without_synchronisation_is_enough():
@@ -130,10 +130,10 @@ def test_sharded_optimizers_are_not_judged_by_the_computing_of_others():
 
 def test_groups_are_apart_by_source_and_other_tables_are_counted():
     rows = lines(XL) + lines({("ddp", ""): (0.3, 0.1)}, source="b") + [line("", "time", 1, table="allreduce")]
-    outcome = judged(*rows, line("naive", "exposed_vs_compute", 9), line("naive", "step_time", 9, verified="derived"))
-    assert [group.reason is None for group in outcome.groups] == [True, False]
-    assert outcome.published.others == {"allreduce": 1}
-    assert outcome.published.passed == {"of other metrics": 1, "derived from others": 1}
+    result = judged(*rows, line("naive", "exposed_vs_compute", 9), line("naive", "step_time", 9, verified="derived"))
+    assert [group.reason is None for group in result.groups] == [True, False]
+    assert result.published.others == {"allreduce": 1}
+    assert result.published.passed == {"of other metrics": 1, "derived from others": 1}
 
 
 def test_units_are_converted_and_order_mark_line_ends_and_further_columns_do_no_harm():

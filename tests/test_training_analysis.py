@@ -9,13 +9,13 @@ from bench.training.analyze.analysis import analyze
 from bench.training.plan import with_controls
 from bench.training.records import (
     PARTS,
-    Bout,
-    Check,
-    Checked,
+    InvariantCheck,
     Round,
     Scenario,
     Strategy,
-    Stretch,
+    StrategyChecks,
+    TimedBlock,
+    TrainingLaunch,
     TrainingPlan,
     TrainingRun,
 )
@@ -29,34 +29,34 @@ STEPS, COMPUTE_S = 2, 0.1
 def run_of(extra_s, launches=4, rounds=12, noise_s=1e-3, foreign=lambda number: 0.0, hidden_s=0.0, failed=()):
     """extra_s: seconds that each strategy's tail adds to a step. hidden_s: added to steps, and to no part of them."""
     dice = np.random.default_rng(3)
-    facts = [Checked(SCENARIO.key, 1, name, (Check("I1", False, "differs"),)) for name in failed]
+    facts = [StrategyChecks(SCENARIO.key, 1, name, (InvariantCheck("I1", False, "differs"),)) for name in failed]
     for launch in range(1, launches + 1):
         for number in range(1, rounds + 1):
             drift = 0.02 * number / rounds  # the same for all: only pairing within rounds takes it out
-            stretches = []
+            blocks = []
             for one in STRATEGIES:
                 tail = extra_s.get(one.name, 0.0)
                 wall = COMPUTE_S + drift + tail + (hidden_s if tail else 0.0) + dice.normal(0, noise_s)
                 parts = dict.fromkeys(PARTS, 0.0) | {"backward": COMPUTE_S + drift, "tail": tail}
                 ns = {name: (int(STEPS * s * 1e9),) * 2 for name, s in parts.items()}
                 walls = (int(STEPS * wall * 0.9e9), int(STEPS * wall * 1e9))
-                stretches.append(Stretch(label(one), walls, ns, foreign(number)))
-            facts.append(Round(SCENARIO.key, launch, number, 0.0, STEPS, tuple(stretches)))
-    bouts = tuple(Bout(SCENARIO, launch, STRATEGIES, rounds) for launch in range(1, launches + 1))
-    plan = TrainingPlan("t", bouts, (), launches, STEPS, 3, 1, 60.0, 0.06)
+                blocks.append(TimedBlock(label(one), walls, ns, foreign(number)))
+            facts.append(Round(SCENARIO.key, launch, number, 0.0, STEPS, tuple(blocks)))
+    order = tuple(TrainingLaunch(SCENARIO, launch, STRATEGIES, rounds) for launch in range(1, launches + 1))
+    plan = TrainingPlan("t", order, (), launches, STEPS, 3, 1, 60.0, 0.06)
     return TrainingRun(Path("t"), {}, plan, [], facts)
 
 
-def outcomes(run):
-    (comparison,) = analyze(run).comparisons
-    return comparison, {one.label: one for one in comparison.outcomes}
+def results(run):
+    (comparison,) = analyze(run).scenarios
+    return comparison, {one.label: one for one in comparison.results}
 
 
 def test_a_planted_wait_is_recovered_and_explained():
-    comparison, found = outcomes(run_of({"flat": 0.005, "naive": 0.03}))
+    comparison, found = results(run_of({"flat": 0.005, "naive": 0.03}))
     assert found["flat"].exposed.value == pytest.approx(0.005, rel=0.1)
     assert found["naive"].exposed.low < 0.03 < found["naive"].exposed.high
-    assert found["naive"].split.tail_s == pytest.approx(0.03) and found["naive"].closes
+    assert found["naive"].split.tail_s == pytest.approx(0.03) and found["naive"].adds_up
     assert found["none"].exposed is None and comparison.compute.value == pytest.approx(0.11, rel=0.1)
     assert found["none again"].exposed.low < 0 < found["none again"].exposed.high
     assert (found["none again"].place, found["flat"].place, found["flat again"].place) == (1, 3, 3)
@@ -64,35 +64,35 @@ def test_a_planted_wait_is_recovered_and_explained():
 
 
 def test_a_difference_within_that_of_two_copies_is_not_resolved():
-    _, found = outcomes(run_of({"flat": 0.0005}, noise_s=5e-3))
+    _, found = results(run_of({"flat": 0.0005}, noise_s=5e-3))
     assert not found["flat"].resolved and found["flat"].place == found["none again"].place
 
 
 def test_parts_that_do_not_add_up_are_said_so():
     """I8: 20 ms of a step of 150 ms are in no part of it."""
-    _, found = outcomes(run_of({"flat": 0.02}, hidden_s=0.02))
-    assert found["flat"].closes is False and found["flat"].split.residual_s == pytest.approx(0.02, rel=0.1)
-    assert found["none again"].closes
+    _, found = results(run_of({"flat": 0.02}, hidden_s=0.02))
+    assert found["flat"].adds_up is False and found["flat"].split.residual_s == pytest.approx(0.02, rel=0.1)
+    assert found["none again"].adds_up
 
 
 def test_rounds_that_others_disturbed_are_left_out_and_counted():
     run = run_of({"flat": 0.005}, foreign=lambda number: 0.5 if number % 4 == 0 else 0.01)
-    comparison, found = outcomes(run)
+    comparison, found = results(run)
     assert (comparison.dropped, found["flat"].rounds) == (12, 36)
     assert any("12 of 48 rounds left out" in text for text in analyze(run).warnings)
 
 
 def test_where_most_were_disturbed_all_are_kept_and_that_is_said():
     run = run_of({"flat": 0.005}, foreign=lambda number: 0.5)
-    comparison, _ = outcomes(run)
+    comparison, _ = results(run)
     assert comparison.dropped == 0 and any("all were kept" in text for text in analyze(run).warnings)
 
 
 def test_two_launches_claim_nothing_of_how_launches_differ():
-    _, found = outcomes(run_of({"flat": 0.005}, launches=2))
+    _, found = results(run_of({"flat": 0.005}, launches=2))
     assert found["flat"].exposed.kind == "within-run"
 
 
 def test_who_fails_a_check_in_any_launch_gets_no_number():
-    _, found = outcomes(run_of({}, failed=["flat"]))
+    _, found = results(run_of({}, failed=["flat"]))
     assert found["flat"].refused == "I1: differs" and found["flat"].step is None and found["naive"].step is not None

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-import gradient_fixtures as invented
-from bench.training.records import Flight, Strategy
+import training_fixtures as invented
+from bench.training.records import CallRecord, Strategy
 from bench.training.report.lanes import computing, lanes
 from bench.training.report.trace import trace
 
@@ -49,9 +49,9 @@ def test_events_of_a_thread_do_not_overlap(events):
 def test_times_are_microseconds_of_the_step(events):
     process = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "flat · rank 1")
     line = invented.rank_line(Strategy("flat"), 1)
-    (flight,) = (e for e in events if e["pid"] == process and e.get("cat") == "communication")
-    assert flight["ts"] == pytest.approx((line.begin_s + line.flights[0].launched_s) * 1e6, abs=0.01)
-    assert flight["args"]["bytes"] == sum(g.nbytes for g in invented.GRADIENTS)
+    (call,) = (e for e in events if e["pid"] == process and e.get("cat") == "communication")
+    assert call["ts"] == pytest.approx((line.begin_s + line.calls[0].launched_s) * 1e6, abs=0.01)
+    assert call["args"]["bytes"] == sum(g.nbytes for g in invented.GRADIENTS)
     assert len([e for e in events if e["pid"] == process and e.get("cat") == "ready"]) == len(invented.GRADIENTS)
 
 
@@ -63,8 +63,8 @@ def test_several_scenarios_are_told_apart():
 
 
 def test_lanes_are_as_many_as_were_under_way_at_once():
-    flights = [Flight(1, 0.0, begin, end) for begin, end in ((0, 4), (1, 2), (2, 3), (3, 5), (4, 6))]
-    found = lanes(flights)
+    calls = [CallRecord(1, 0.0, begin, end) for begin, end in ((0, 4), (1, 2), (2, 3), (3, 5), (4, 6))]
+    found = lanes(calls)
     assert [len(lane) for lane in found] == [2, 3]
     assert lanes([]) == [] and sorted(f.done_s for lane in found for f in lane) == [2, 3, 4, 5, 6]
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-import gradient_fixtures as invented
+import training_fixtures as invented
 from bench.conclusions import NO_INTERVAL, Interval
 from bench.report import document as pages
-from bench.training.conclusions import Comparison, TrainingAnalysis, Twins
-from bench.training.records import Check, Strategy
+from bench.training.conclusions import AAPair, ScenarioAnalysis, TrainingAnalysis
+from bench.training.records import InvariantCheck, Strategy
 from bench.training.report import document, labels, sections, tables
 
 
@@ -30,8 +30,8 @@ def row_of(table, *words):
 
 
 def test_the_customary_table_has_the_outcome(analysis):
-    comparison = analysis.comparisons[0]
-    flat = next(o for o in comparison.outcomes if o.label == "flat")
+    comparison = analysis.scenarios[0]
+    flat = next(o for o in comparison.results if o.label == "flat")
     row = row_of(tables.overview(comparison), "flat")
     assert row[:6] == ["micro", "gloo", "2", "16", "flat", str(flat.place)]
     assert row[6] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
@@ -40,7 +40,7 @@ def test_the_customary_table_has_the_outcome(analysis):
 
 
 def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
-    text = tables.overview(analysis.comparisons[0]) + tables.refused(analysis.comparisons[0])
+    text = tables.overview(analysis.scenarios[0]) + tables.refused(analysis.scenarios[0])
     assert row_of(text, "overlap_bucket 256 KiB", "2 =")[5] == "2 ="
     unresolved = row_of(text, "ddp noop", "1, not resolved")
     assert unresolved[7].startswith("-400 µs") and unresolved[8] == "[-700 µs – -100 µs]"
@@ -50,10 +50,10 @@ def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
 
 
 def test_order_is_by_place_and_the_reference_is_first(analysis):
-    found = labels.ordered(analysis.comparisons[0])
+    found = labels.ordered(analysis.scenarios[0])
     assert labels.is_reference(found[0]) and found[-1].refused
     places = [o.place for o in found if o.place]
-    assert places == sorted(places) and len(found) == len(analysis.comparisons[0].outcomes)
+    assert places == sorted(places) and len(found) == len(analysis.scenarios[0].results)
 
 
 def test_the_csv_is_typed_and_has_the_fields_columns(analysis):
@@ -64,9 +64,9 @@ def test_the_csv_is_typed_and_has_the_fields_columns(analysis):
     ]  # fmt: skip
     assert [name for name in frame.columns if name in customary] == customary
     flat = frame[frame.strategy == "flat"].iloc[0]
-    outcome = next(o for o in analysis.comparisons[0].outcomes if o.label == "flat")
-    assert flat.comm_time_avg == pytest.approx(outcome.exposed.value)
-    assert flat.comm_time_low == pytest.approx(outcome.exposed.low)
+    result = next(o for o in analysis.scenarios[0].results if o.label == "flat")
+    assert flat.comm_time_avg == pytest.approx(result.exposed.value)
+    assert flat.comm_time_low == pytest.approx(result.exposed.low)
     assert flat.benchmark_steps == 60 and flat.warmup_steps == 3
     assert flat.tail_s + flat.pack_s + flat.interference_s + flat.residual_s == pytest.approx(flat.comm_time_avg)
     assert frame[frame.strategy == "zero1"].step_time_avg.isna().all()
@@ -74,16 +74,16 @@ def test_the_csv_is_typed_and_has_the_fields_columns(analysis):
 
 
 def test_json_is_json_even_where_a_number_is_none(analysis):
-    broken = replace(analysis.comparisons[0], noise_s=math.inf)
-    data = json.loads(tables.to_json(replace(analysis, comparisons=(broken,))))
+    broken = replace(analysis.scenarios[0], noise_s=math.inf)
+    data = json.loads(tables.to_json(replace(analysis, scenarios=(broken,))))
     assert data["scenarios"][0]["noise_s"] is None
-    assert {row["strategy"] for row in data["strategies"]} == {o.label for o in broken.outcomes}
-    assert data["broken"][0]["failure"]["rank"] == 1 and data["scenarios"][0]["advice"]["best_cap"]
+    assert {row["strategy"] for row in data["strategies"]} == {o.label for o in broken.results}
+    assert data["failures"][0]["failure"]["rank"] == 1 and data["scenarios"][0]["advice"]["best_cap"]
     assert any(check["strategy"] == "zero1" and check["ok"] is False for check in data["checks"])
 
 
 def test_the_report_says_what_how_far_and_what_is_missing(analysis):
-    text = document.build(invented.run(), analysis, [("Step time", "gradient-steps")], "../../plots/r")
+    text = document.build(invented.run(), analysis, [("Step time", "training-steps")], "../../plots/r")
     for part in (
         "# invented: gradient synchronisation, 2026-01-02 03:04 UTC",
         "**I12 violated** by zero1",
@@ -96,7 +96,7 @@ def test_the_report_says_what_how_far_and_what_is_missing(analysis):
         "torch's default",
         "carries all-reduces only",
         "rank 1 was ended by SIGKILL",
-        "![Step time](../../plots/r/gradient-steps.png)",
+        "![Step time](../../plots/r/training-steps.png)",
     ):
         assert part in text, part
     assert "nan" not in text.lower() and "None" not in text and " inf" not in text
@@ -113,8 +113,8 @@ def test_an_empty_run_has_a_report():
     nothing = TrainingAnalysis((), (), (), (), ())
     assert "0 scenarios" in document.build(invented.run(), nothing, [], "p")
     assert document.summary_tables(nothing) == "Nothing was measured."
-    empty = Comparison(invented.SCENARIO, None, (), (), 0.0, 0, 0)
-    assert "No strategy was timed." in document.summary_tables(replace(nothing, comparisons=(empty,)))
+    empty = ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0)
+    assert "No strategy was timed." in document.summary_tables(replace(nothing, scenarios=(empty,)))
 
 
 def test_invariants_count_strategies_and_name_offenders(analysis):
@@ -125,9 +125,11 @@ def test_invariants_count_strategies_and_name_offenders(analysis):
 
 
 def test_what_is_violated_in_one_launch_does_not_hold(analysis):
-    comparison = analysis.comparisons[0]
-    both = replace(comparison.outcomes[1], checks=(Check("I1", True, "x"), Check("I1", False, "a | b\nc")))
-    table = sections.invariants(invented.analysis((replace(comparison, outcomes=(both,)),)))
+    comparison = analysis.scenarios[0]
+    both = replace(
+        comparison.results[1], checks=(InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
+    )
+    table = sections.invariants(invented.analysis((replace(comparison, results=(both,)),)))
     assert row_of(table, "I1")[2:3] == ["0"] and "a \\| b c" in table
 
 
@@ -140,15 +142,15 @@ def test_the_terminal_has_less_than_the_report(analysis):
 
 
 def test_advice_lays_measured_beside_predicted(analysis):
-    row = row_of(sections.advice(analysis.comparisons[0]), "best plan")
-    plan = next(o for o in analysis.comparisons[0].outcomes if o.strategy == invented.PLAN)
+    row = row_of(sections.advice(analysis.scenarios[0]), "best plan")
+    plan = next(o for o in analysis.scenarios[0].results if o.strategy == invented.PLAN)
     assert row[2] == "1.20 ms" and row[4].startswith(f"{plan.exposed.value * 1e3:.2f} ms [")
 
 
 def test_a_pair_that_differs_is_shouted(analysis):
-    pair = Twins("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
-    unknown = Twins("naive", Interval(2e-3, 2e-3, 2e-3, NO_INTERVAL))
-    table = sections.twins(replace(analysis.comparisons[0], twins=(pair, unknown)))
+    pair = AAPair("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
+    unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, NO_INTERVAL))
+    table = sections.aa_pairs(replace(analysis.scenarios[0], aa_pairs=(pair, unknown)))
     assert row_of(table, "flat")[3].startswith("NO") and row_of(table, "naive")[2:] == ["-", "-"]
 
 
@@ -159,33 +161,33 @@ def test_long_labels_are_cut_and_stay_distinct():
 
 
 def test_the_ladder_pools_launches(analysis):
-    rows = sections.ladder(analysis).splitlines()[2:]
+    rows = sections.call_sizes(analysis).splitlines()[2:]
     assert len(rows) == 8 and "| 600 |" in rows[3].replace("  ", "")
     assert rows[0].rstrip(" |").endswith("1.0")
 
 
 def test_intervals_that_say_nothing_are_no_numbers(analysis):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
-    comparison = analysis.comparisons[0]
-    outcome = replace(comparison.outcomes[1], exposed=wide, exposed_std=math.nan)
-    odd = replace(comparison, outcomes=(outcome,), noise_s=math.inf, twins=())
+    comparison = analysis.scenarios[0]
+    result = replace(comparison.results[1], exposed=wide, exposed_std=math.nan)
+    odd = replace(comparison, results=(result,), noise_s=math.inf, aa_pairs=())
     text = document.build(invented.run(), invented.analysis((odd,)), [], "p")
     assert "for want of a strategy that was measured twice" in text
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
 
 def test_without_a_pair_no_limit_is_claimed_and_a_copy_of_the_reference_is_compared(analysis):
-    comparison = analysis.comparisons[0]
-    copy = invented.outcome(Strategy("naive"), 4)
+    comparison = analysis.scenarios[0]
+    copy = invented.result(Strategy("naive"), 4)
     copy = replace(copy, strategy=Strategy("none", again=1), label="none again")
-    odd = replace(comparison, noise_s=0.0, twins=(), outcomes=(*comparison.outcomes, copy))
+    odd = replace(comparison, noise_s=0.0, aa_pairs=(), results=(*comparison.results, copy))
     text = document.summary_tables(invented.analysis((odd,)))
     assert "for want of a strategy" in text and "a difference below" not in text
     assert row_of(text, "none again")[1] == "4 =" and row_of(text, "none", "reference")[0] == "none"
 
 
 def test_who_shares_the_place_of_the_reference_is_not_alone(analysis):
-    comparison = analysis.comparisons[0]
-    first = tuple(replace(o, place=1) for o in comparison.outcomes[:2])
-    shared = replace(comparison, outcomes=first)
+    comparison = analysis.scenarios[0]
+    first = tuple(replace(o, place=1) for o in comparison.results[:2])
+    shared = replace(comparison, results=first)
     assert [labels.place_text(o, shared) for o in labels.ordered(shared)] == ["reference", "1 ="]

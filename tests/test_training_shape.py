@@ -9,14 +9,14 @@ import pytest
 from bench import store
 from bench.records import Machine
 from bench.training import planner, verification
-from bench.training.all_reduce_cost import Curve
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.analysis import analyze
-from bench.training.conclusions import Outcome, Split
+from bench.training.conclusions import Split, StrategyResult
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.plan import shape_of
-from bench.training.ready_times import Profile
+from bench.training.ready_times import ReadyTimes
 from bench.training.records import REFERENCE, Link, Scenario, Strategy, Timeline
-from bench.training.strategies import label, obstacle
+from bench.training.strategies import label, unsupported
 from bench.training.verification import Verified, candidates, close, verified
 
 NANO = shape_of("nano", 0.01, "float32")
@@ -32,25 +32,25 @@ strategies: [naive, flat, {overlap_bucket: {cap: 64KiB}}, {plan: {buckets: [BUCK
 
 
 def test_it_is_trained_like_a_model(warm):
-    profile = Profile.of_shape(NANO)
+    profile = ReadyTimes.of_shape(NANO)
     buckets = planner.bucket_bytes(profile, planner.uniform(profile, 2**18))
     done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, buckets)))), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = store.read(warm.runs()[0], TRAINING_CODEC)
-    assert {left.strategy.name for left in run.plan.left} == {"ddp"}
-    assert all("a shape has no parameters" in left.reason for left in run.plan.left)
-    assert len(analyze(run).comparisons) == 2
-    for comparison in analyze(run).comparisons:
-        outcomes = {one.label: one for one in comparison.outcomes}
-        assert all(one.step is not None for one in outcomes.values())
-        assert outcomes["none"].step.low > max(NANO.ready_s)
-        held = {check.invariant for check in outcomes["flat"].checks if check.ok}
+    assert {left.strategy.name for left in run.plan.skips} == {"ddp"}
+    assert all("a shape has no parameters" in left.reason for left in run.plan.skips)
+    assert len(analyze(run).scenarios) == 2
+    for comparison in analyze(run).scenarios:
+        results = {one.label: one for one in comparison.results}
+        assert all(one.step is not None for one in results.values())
+        assert results["none"].step.low > max(NANO.ready_s)
+        held = {check.invariant for check in results["flat"].checks if check.ok}
         assert {"I2", "I3", "I5", "I6", "I7"} <= held
-        assert outcomes["flat"].calls == (profile.total,)
-        assert next(o for name, o in outcomes.items() if name.startswith("plan")).calls == buckets
+        assert results["flat"].calls == (profile.total,)
+        assert next(o for name, o in results.items() if name.startswith("plan")).calls == buckets
     # An emulated link is never faster than it says.
-    assert outcomes["flat"].split.tail_s >= 1e-3 + profile.total / 1e8
-    assert outcomes["naive"].split.tail_s >= len(NANO.gradients) * 1e-3
+    assert results["flat"].split.tail_s >= 1e-3 + profile.total / 1e8
+    assert results["naive"].split.tail_s >= len(NANO.gradients) * 1e-3
 
     steps = [fact for fact in run.facts if isinstance(fact, Timeline) and fact.strategy == REFERENCE]
     assert len(steps) == 2
@@ -100,17 +100,17 @@ def test_what_is_wrong_is_said_in_a_line(warm, model, said):
 def test_a_real_link_must_have_memory_for_what_it_moves():
     xl = Scenario("shape:xl", "gloo", 2, 1, 2, shape=shape_of("xl-2026", 1.0, "float32"))
     small = Machine("h", 2, 8 * 2**30, 32 * 2**20, 0, {})
-    assert "memory" in obstacle(Strategy("flat"), xl, small)
-    assert obstacle(Strategy("overlap_bucket", cap_bytes=2**25), xl, small) is None
-    assert obstacle(Strategy("flat"), replace(xl, link=Link(1e-3, 1e9)), small) is None
+    assert "memory" in unsupported(Strategy("flat"), xl, small)
+    assert unsupported(Strategy("overlap_bucket", cap_bytes=2**25), xl, small) is None
+    assert unsupported(Strategy("flat"), replace(xl, link=Link(1e-3, 1e9)), small) is None
 
 
 def test_a_measured_curve_is_emulated_as_it_is():
-    curve = Curve.through([1e3, 1e5, 1e6], [1e-4, 2e-4, 3e-3])
-    again = Curve.emulated(curve.as_link())
-    assert again.sizes == curve.sizes
-    assert again.times_s == pytest.approx(curve.times_s) and again.slope_s == pytest.approx(curve.slope_s)
-    assert Curve.emulated(Curve.of_link(2e-3, 1e9).as_link()) == Curve.of_link(2e-3, 1e9)
+    cost = AllReduceCost.through([1e3, 1e5, 1e6], [1e-4, 2e-4, 3e-3])
+    again = AllReduceCost.emulated(cost.as_link())
+    assert again.sizes == cost.sizes
+    assert again.times_s == pytest.approx(cost.times_s) and again.slope_s == pytest.approx(cost.slope_s)
+    assert AllReduceCost.emulated(AllReduceCost.of_link(2e-3, 1e9).as_link()) == AllReduceCost.of_link(2e-3, 1e9)
 
 
 # ── advise --verify ──────────────────────────────────────────────────────────────────────────────
@@ -134,14 +134,14 @@ def test_what_is_close():
 
 
 def test_predictions_stand_beside_the_right_measurements():
-    profile, curve = Profile.of_shape(NANO), Curve.of_link(1e-3, 1e8)
-    asked = candidates(profile, planner.advise(profile, curve), of_shape=False)
+    profile, cost = ReadyTimes.of_shape(NANO), AllReduceCost.of_link(1e-3, 1e8)
+    asked = candidates(profile, planner.advise(profile, cost), of_shape=False)
     assert asked["torch's default"][0] == Strategy("ddp")
     plan = asked["best plan"][0]
-    found = Outcome(plan, "another", 1)
-    assert all(one.outcome is None for one in verified(asked, profile, curve, [found]))
-    tail = planner.exposed(profile, asked["best plan"][1], curve)
+    found = StrategyResult(plan, "another", 1)
+    assert all(one.result is None for one in verified(asked, profile, cost, [found]))
+    tail = planner.exposed(profile, asked["best plan"][1], cost)
     found = replace(found, label=label(plan), split=Split(tail + 0.5e-3, 0.0, 0.0, 0.0))
-    (first, *rest) = verified(asked, profile, curve, [found])
+    (first, *rest) = verified(asked, profile, cost, [found])
     assert first == Verified("best plan", pytest.approx(tail), found) and first.holds
     assert all(one.holds is None for one in rest)

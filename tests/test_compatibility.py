@@ -11,8 +11,8 @@ from bench.analyze import warnings
 from bench.analyze.environment_diff import differences, facts_of
 from bench.errors import ConfigError, JobError
 from bench.launch import compatibility
-from bench.launch.job import Place
-from bench.records import Block, Case, Fault, Job, Sampling
+from bench.launch.job import JobRank
+from bench.records import Case, Fault, Job, Launch, Sampling
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 4, "float32", 4096)
@@ -20,12 +20,12 @@ CASE = Case("all_reduce", "gloo", 4, "float32", 4096)
 
 @pytest.fixture(scope="module")
 def own():
-    place = Place("srun", 0, 4, 0, "127.0.0.1", (1,), "x", True)
-    return compatibility.hello(place, lambda: b"asked")
+    place = JobRank("srun", 0, 4, 0, "127.0.0.1", (1,), "x", True)
+    return compatibility.handshake(place, lambda: b"asked")
 
 
 @pytest.fixture
-def hellos(own):
+def handshakes(own):
     """Two ranks each on hosts a and b, with a GPU each."""
     found = []
     for rank in range(4):
@@ -39,16 +39,16 @@ def hellos(own):
     return found
 
 
-def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(hellos):
-    compatibility.check(hellos)
-    compatibility.check_gpus(hellos)
-    machine = compatibility.merged(hellos)
+def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(handshakes):
+    compatibility.check(handshakes)
+    compatibility.check_gpus(handshakes)
+    machine = compatibility.merged(handshakes)
     assert (machine.ranks, machine.ranks_a_host, machine.gpus, machine.cores) == (4, 2, 4, 4)
     assert machine.memory_available_bytes == 2**33 - 3 * 2**30
-    hellos[3]["machine"]["backends_missing"] = {"nccl": "no GPU"}
-    hellos[2]["gpu"] = None
-    assert compatibility.merged(hellos).backends_missing == {"nccl": "host b: no GPU"}
-    assert compatibility.merged(hellos).gpus == 2
+    handshakes[3]["machine"]["backends_missing"] = {"nccl": "no GPU"}
+    handshakes[2]["gpu"] = None
+    assert compatibility.merged(handshakes).backends_missing == {"nccl": "host b: no GPU"}
+    assert compatibility.merged(handshakes).gpus == 2
 
 
 @pytest.mark.parametrize(
@@ -63,34 +63,34 @@ def test_equal_processes_are_admitted_and_planned_for_as_the_weakest(hellos):
         ({"problem": "c.yaml: No such file"}, "rank 3 on host b: c.yaml: No such file"),
     ],
 )
-def test_who_does_not_fit_is_named(hellos, change, words):
-    hellos[3] |= change
+def test_who_does_not_fit_is_named(handshakes, change, words):
+    handshakes[3] |= change
     with pytest.raises(JobError, match=re.escape(words)):
-        compatibility.check(hellos)
+        compatibility.check(handshakes)
 
 
 def test_what_cannot_be_read_is_part_of_the_hello():
     def asked():
         raise ConfigError("c.yaml: No such file")
 
-    hello = compatibility.hello(Place("srun", 1, 2, 0, "127.0.0.1", (1,), "x", True), asked)
-    assert hello["problem"] == "c.yaml: No such file"
+    handshake = compatibility.handshake(JobRank("srun", 1, 2, 0, "127.0.0.1", (1,), "x", True), asked)
+    assert handshake["problem"] == "c.yaml: No such file"
 
 
-def test_two_ranks_on_one_gpu_are_refused_unless_they_may(hellos):
-    hellos[1]["gpu"] = hellos[0]["gpu"]
+def test_two_ranks_on_one_gpu_are_refused_unless_they_may(handshakes):
+    handshakes[1]["gpu"] = handshakes[0]["gpu"]
     with pytest.raises(JobError, match="ranks 0 and 1 on host a would share GPU GPU-0"):
-        compatibility.check_gpus(hellos)
-    compatibility.check_gpus(hellos, share=True)
-    assert compatibility.merged(hellos).gpus == 1
-    hellos[1] |= {"device": 1, "gpus": 1}
-    assert compatibility.device_of(hellos[1], share=True) == 0
+        compatibility.check_gpus(handshakes)
+    compatibility.check_gpus(handshakes, share=True)
+    assert compatibility.merged(handshakes).gpus == 1
+    handshakes[1] |= {"device": 1, "gpus": 1}
+    assert compatibility.device_of(handshakes[1], share=True) == 0
 
 
-def test_hosts_that_differ_are_kept_and_named(hellos):
-    hellos[2]["host"]["packages"] = hellos[3]["host"]["packages"] = {"torch": "2.11.0"}
-    hellos[0]["host"]["packages"]["torch"] = hellos[1]["host"]["packages"]["torch"] = "2.13.0"
-    hosts = compatibility.hosts(hellos)
+def test_hosts_that_differ_are_kept_and_named(handshakes):
+    handshakes[2]["host"]["packages"] = handshakes[3]["host"]["packages"] = {"torch": "2.11.0"}
+    handshakes[0]["host"]["packages"]["torch"] = handshakes[1]["host"]["packages"]["torch"] = "2.13.0"
+    hosts = compatibility.hosts(handshakes)
     assert [(host["hostname"], host["ranks"], host["cores"]) for host in hosts] == [
         ("a", [0, 1], [0, 1]),
         ("b", [2, 3], [0, 1]),
@@ -107,10 +107,10 @@ def test_hosts_that_differ_are_kept_and_named(hellos):
     assert ("launcher", "not available", "srun") in differences(facts_of(invented_run([])), facts_of(run))
 
 
-def test_a_rank_that_is_bound_to_one_core_is_told(hellos):
-    for one, core in zip(hellos, (0, 1, 0, 1), strict=True):
+def test_a_rank_that_is_bound_to_one_core_is_told(handshakes):
+    for one, core in zip(handshakes, (0, 1, 0, 1), strict=True):
         one["affinity"] = [core]
-    hosts = compatibility.hosts(hellos)
+    hosts = compatibility.hosts(handshakes)
     assert hosts[0]["cores"] == [0, 1] and hosts[0]["fewest_cores"] == 1
     hosts[0]["cpu"]["logical_cores"] = hosts[1]["cpu"]["logical_cores"] = 2
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
@@ -119,6 +119,6 @@ def test_a_rank_that_is_bound_to_one_core_is_told(hellos):
 
 
 def test_a_job_survives_the_way_over_the_network():
-    block = Block("gloo", 2, 3, (Case("all_reduce", "gloo", 2, "float32", 4096, root=1, settings="NCCL_ALGO=Ring"),))
+    block = Launch("gloo", 2, 3, (Case("all_reduce", "gloo", 2, "float32", 4096, root=1, settings="NCCL_ALGO=Ring"),))
     job = Job(block, Sampling(1, 0.0, None, 0.05, 1.0, 20), 7, 2**20, 9.0, (Fault("late", 1, delay_s=0.1),), "log")
     assert encoding.job_from_json(json.loads(json.dumps(encoding.job_to_json(job)))) == job

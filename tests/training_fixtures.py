@@ -5,21 +5,21 @@
 
 from bench.conclusions import Interval
 from bench.records import Failure
-from bench.training.conclusions import Advice, Comparison, Outcome, Split, TrainingAnalysis, Twins
+from bench.training.conclusions import AAPair, Advice, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
 from bench.training.presets import PRESETS, gradients
 from bench.training.records import (
     REFERENCE,
-    Bout,
-    Broken,
-    Check,
-    Flight,
-    Left,
+    CallRecord,
+    CallSizePoint,
+    InvariantCheck,
+    LaunchFailure,
     Link,
-    RankLine,
-    Rung,
+    RankTimeline,
     Scenario,
+    SkippedStrategy,
     Strategy,
     Timeline,
+    TrainingLaunch,
     TrainingPlan,
     TrainingRun,
 )
@@ -39,7 +39,7 @@ STRATEGIES = (
     Strategy("overlap_bucket", cap_bytes=2**18),
     Strategy("overlap_bucket", cap_bytes=2**20),
     Strategy("overlap_bucket", cap_bytes=25 * 2**20),
-    Strategy("overlap_bucket", cap_bytes=2**20, closes="before"),
+    Strategy("overlap_bucket", cap_bytes=2**20, bucket_boundary="before"),
     PLAN,
 )
 
@@ -64,7 +64,7 @@ def buckets_of(strategy):
     limits = iter(strategy.buckets or ())
     limit, found, filled = next(limits, strategy.cap_bytes), [[]], 0
     for number in order:
-        early = strategy.closes == "before" and filled + GRADIENTS[number].nbytes > (limit or 1)
+        early = strategy.bucket_boundary == "before" and filled + GRADIENTS[number].nbytes > (limit or 1)
         if filled and (early or filled >= (limit or 1)):
             found.append([])
             limit, filled = next(limits, strategy.cap_bytes), 0
@@ -74,7 +74,7 @@ def buckets_of(strategy):
 
 
 def rank_line(strategy, rank=0, link=LINK):
-    ready, free, flights = ready_times(), 0.0, []
+    ready, free, calls = ready_times(), 0.0, []
     backward = FORWARD + BACKWARD
     blocked = {"naive", "naive_async", "flat"}
     for bucket in [] if strategy.name == REFERENCE else buckets_of(strategy):
@@ -82,31 +82,31 @@ def rank_line(strategy, rank=0, link=LINK):
         last = max(ready[number] for number in bucket)
         launched = max(last, backward if strategy.name in blocked else 0.0, free if strategy.name == "naive" else 0.0)
         free = max(free, launched) + link.latency_s + nbytes / link.bytes_per_s
-        flights.append(Flight(nbytes, last, launched, free, tuple(bucket)))
-    usable = max(backward, free) + (PACK if flights else 0.0)
-    return RankLine(rank, 0.2e-3 * rank, FORWARD, backward, usable, usable + UPDATE, ready, tuple(flights))
+        calls.append(CallRecord(nbytes, last, launched, free, tuple(bucket)))
+    usable = max(backward, free) + (PACK if calls else 0.0)
+    return RankTimeline(rank, 0.2e-3 * rank, FORWARD, backward, usable, usable + UPDATE, ready, tuple(calls))
 
 
 def timeline(strategy, ranks=2, scenario=SCENARIO):
     return Timeline(scenario.key, 1, label(strategy), GRADIENTS, tuple(rank_line(strategy, r) for r in range(ranks)))
 
 
-def outcome(strategy, place=None, shift=0.0, **more):
+def result(strategy, place=None, shift=0.0, **more):
     """What the timeline says, `shift` added to what is exposed."""
     line = rank_line(strategy)
     step = line.end_s + shift
     exposed = step - rank_line(Strategy(REFERENCE)).end_s
     if strategy.name == REFERENCE:
-        return Outcome(strategy, label(strategy), 12, interval(step, 0.1e-3), 0.2e-3, closes=None, **more)
-    alone = sum(f.nbytes / LINK.bytes_per_s + LINK.latency_s for f in line.flights)
+        return StrategyResult(strategy, label(strategy), 12, interval(step, 0.1e-3), 0.2e-3, adds_up=None, **more)
+    alone = sum(f.nbytes / LINK.bytes_per_s + LINK.latency_s for f in line.calls)
     tail = line.usable_s - line.backward_s - PACK
     values = {
         "step": interval(step), "step_std": 0.4e-3, "exposed": interval(exposed), "exposed_std": 0.5e-3,
         "share": exposed / step, "share_std": 0.01, "split": Split(tail, PACK, 0.1e-3, exposed - tail - PACK - 0.1e-3),
-        "alone_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.flights),
-        "closes": True, "checks": (Check("I1", True, "ranks agree bit by bit"),),
+        "communication_only_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.calls),
+        "adds_up": True, "checks": (InvariantCheck("I1", True, "ranks agree bit by bit"),),
     }  # fmt: skip
-    return Outcome(strategy, label(strategy), 12, place=place, **{**values, **more})
+    return StrategyResult(strategy, label(strategy), 12, place=place, **{**values, **more})
 
 
 def predicted(cap):
@@ -126,28 +126,28 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     order = sorted(steps, key=lambda s: steps[s])
     places = {s: number + 2 for number, s in enumerate(order)}
     places[order[1]] = places[order[0]]
-    outcomes = [outcome(s, places.get(s)) for s in strategies]
+    results = [result(s, places.get(s)) for s in strategies]
     noop, zero, bf16 = (Strategy("ddp", options=("noop",)), Strategy("zero1"), Strategy("ddp", options=("bf16",)))
     # its calls carry nothing: a step that is a little faster than the reference's, within the noise
-    outcomes.append(
-        outcome(
+    results.append(
+        result(
             noop, 1, shift=rank_line(Strategy(REFERENCE)).end_s - rank_line(noop).end_s - 0.4e-3, resolved=False,
-            split=None, hidden=None, alone_s=None, calls=None, closes=None,
-            checks=(Check("I1", None, "noop does not synchronise"),),
+            split=None, hidden=None, communication_only_s=None, calls=None, adds_up=None,
+            checks=(InvariantCheck("I1", None, "noop does not synchronise"),),
         )
     )  # fmt: skip
-    outcomes.append(Outcome(bf16, label(bf16), 0, refused="torch's bf16 hook raises on gloo"))
-    failed = (Check("I12", False, "the shares of the optimizer's state add up to 1.5 copies"),)
-    outcomes.append(Outcome(zero, label(zero), 0, refused="I12 is violated", checks=failed))
-    twins = (Twins("ddp", interval(0.1e-3, 0.5e-3)), Twins("flat", interval(-0.2e-3, 0.4e-3)))
+    results.append(StrategyResult(bf16, label(bf16), 0, refused="torch's bf16 hook raises on gloo"))
+    failed = (InvariantCheck("I12", False, "the shares of the optimizer's state add up to 1.5 copies"),)
+    results.append(StrategyResult(zero, label(zero), 0, refused="I12 is violated", checks=failed))
+    aa_pairs = (AAPair("ddp", interval(0.1e-3, 0.5e-3)), AAPair("flat", interval(-0.2e-3, 0.4e-3)))
     lines = tuple(timeline(s, scenario=scenario) for s in strategies)
     compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
-    return Comparison(scenario, compute, tuple(outcomes), twins, 0.6e-3, 14, 2, lines, advice())
+    return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 14, 2, lines, advice())
 
 
-def rungs():
+def call_sizes():
     return tuple(
-        Rung(
+        CallSizePoint(
             "gloo",
             world,
             launch,
@@ -161,19 +161,19 @@ def rungs():
     )
 
 
-def analysis(comparisons=None):
+def analysis(scenarios=None):
     return TrainingAnalysis(
-        (comparison(),) if comparisons is None else comparisons,
-        (Check("I11", True, "rank::2 interleaving, padding with the first examples"),),
-        rungs(),
-        (Left(SCENARIO, Strategy("fsdp2"), "an emulated link carries all-reduces only"),),
-        (Broken(SCENARIO.key, 2, "fsdp2", Failure("killed", 1, "rank 1 was ended by SIGKILL")),),
+        (comparison(),) if scenarios is None else scenarios,
+        (InvariantCheck("I11", True, "rank::2 interleaving, padding with the first examples"),),
+        call_sizes(),
+        (SkippedStrategy(SCENARIO, Strategy("fsdp2"), "an emulated link carries all-reduces only"),),
+        (LaunchFailure(SCENARIO.key, 2, "fsdp2", Failure("killed", 1, "rank 1 was ended by SIGKILL")),),
         ("2 ranks share 1 core",),
     )
 
 
 def run():
-    bout = Bout(SCENARIO, 1, STRATEGIES, 7)
-    plan = TrainingPlan("invented", (bout,), (), 2, 5, 3, 1, 60.0, 0.06)
+    launch = TrainingLaunch(SCENARIO, 1, STRATEGIES, 7)
+    plan = TrainingPlan("invented", (launch,), (), 2, 5, 3, 1, 60.0, 0.06)
     manifest = {"name": "invented", "status": "finished", "started": "2026-01-02T03:04:05+00:00"}
     return TrainingRun("results/invented", manifest, plan, [], [])

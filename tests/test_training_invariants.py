@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from bench.training.rank import general_invariants, invariants
-from bench.training.rank.invariants import Bench
-from bench.training.rank.runner import Seatless
+from bench.training.rank.invariants import CheckContext
+from bench.training.rank.runner import RankInfo
 from bench.training.records import Scenario, Strategy
 
 OVERLAPPED = Strategy("overlap_param")
@@ -16,15 +16,15 @@ SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
 
 def bench(other=None, sizes=(400, 200)):
     """Rank 0 of two; the other says `other(own)`."""
-    place = Seatless(0, 2, torch.device("cpu"))
-    return Bench(SCENARIO, place, lambda own: [own, other(own) if other else own], 1, [1, 0], list(sizes))
+    place = RankInfo(0, 2, torch.device("cpu"))
+    return CheckContext(SCENARIO, place, lambda own: [own, other(own) if other else own], 1, [1, 0], list(sizes))
 
 
 def runner(calls=(200, 400), strategy=OVERLAPPED, buckets=([1], [0])):
-    flown = [SimpleNamespace(nbytes=nbytes) for nbytes in calls]
+    sent = [SimpleNamespace(nbytes=nbytes) for nbytes in calls]
     parameters = [torch.arange(100.0), torch.arange(50.0)]
-    wire, buckets = SimpleNamespace(flown=flown), [list(bucket) for bucket in buckets]
-    return SimpleNamespace(strategy=strategy, wire=wire, parameters=parameters, buckets=buckets, sync=None)
+    transport, buckets = SimpleNamespace(sent=sent), [list(bucket) for bucket in buckets]
+    return SimpleNamespace(strategy=strategy, transport=transport, parameters=parameters, buckets=buckets, sync=None)
 
 
 def verdicts(checks):

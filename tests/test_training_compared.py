@@ -24,15 +24,15 @@ from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.plan import with_controls
 from bench.training.records import (
     PARTS,
-    Bout,
-    Broken,
-    Check,
-    Checked,
-    Left,
+    InvariantCheck,
+    LaunchFailure,
     Round,
     Scenario,
+    SkippedStrategy,
     Strategy,
-    Stretch,
+    StrategyChecks,
+    TimedBlock,
+    TrainingLaunch,
     TrainingPlan,
     TrainingRun,
 )
@@ -60,27 +60,27 @@ def run_of(
         whole = np.exp(dice.normal(0, scatter))
         own = {label(one): np.exp(dice.normal(0, scatter / 4)) for one in strategies}
         for number in range(1, rounds + 1):
-            stretches = []
+            blocks = []
             for one in strategies:
                 wall = (COMPUTE_S + EXTRA_S.get(one.name, 0.0)) * whole * own[label(one)]
                 wall = wall * (slower or {}).get(one.name, 1.0) + (more_s or {}).get(one.name, 0.0)
                 wall = (wall + dice.normal(0, 5e-4)) * (3 if disturbed(number) else 1)
                 ns = {part: (int(STEPS * wall * 1e9 / len(PARTS)),) * 2 for part in PARTS}
                 walls = (int(STEPS * wall * 0.9e9), int(STEPS * wall * 1e9))
-                stretches.append(Stretch(label(one), walls, ns, disturbed(number)))
-            facts.append(Round(scenario.key, launch, number, 0.0, STEPS, tuple(stretches)))
-    bouts = tuple(Bout(scenario, launch, strategies, rounds) for launch in range(1, launches + 1))
-    plan = TrainingPlan("t", bouts, (), launches, STEPS, 3, 1, 60.0, 0.06)
+                blocks.append(TimedBlock(label(one), walls, ns, disturbed(number)))
+            facts.append(Round(scenario.key, launch, number, 0.0, STEPS, tuple(blocks)))
+    order = tuple(TrainingLaunch(scenario, launch, strategies, rounds) for launch in range(1, launches + 1))
+    plan = TrainingPlan("t", order, (), launches, STEPS, 3, 1, 60.0, 0.06)
     return TrainingRun(Path(name), {}, plan, list(environment), facts)
 
 
-def without(run, name, *facts, left=()):
+def without(run, name, *facts, skips=()):
     """The same run in which one strategy was never timed, with facts that say why."""
     kept = [
-        replace(one, stretches=tuple(s for s in one.stretches if s.strategy != name)) if isinstance(one, Round) else one
+        replace(one, blocks=tuple(s for s in one.blocks if s.strategy != name)) if isinstance(one, Round) else one
         for one in run.facts
     ]
-    return replace(run, facts=[*facts, *kept], plan=replace(run.plan, left=tuple(left)))
+    return replace(run, facts=[*facts, *kept], plan=replace(run.plan, skips=tuple(skips)))
 
 
 def of(result):
@@ -168,8 +168,8 @@ def test_rounds_that_others_disturbed_are_left_out():
 
 
 # ── what has no partner ──────────────────────────────────────────────────────────────────────────
-REFUSED = Checked(SCENARIO.key, 1, "flat", (Check("I2", False, "trains another model"),))
-KILLED = Broken(SCENARIO.key, 1, "flat", Failure("killed", 1, "rank 1 was ended by SIGKILL"))
+REFUSED = StrategyChecks(SCENARIO.key, 1, "flat", (InvariantCheck("I2", False, "trains another model"),))
+KILLED = LaunchFailure(SCENARIO.key, 1, "flat", Failure("killed", 1, "rank 1 was ended by SIGKILL"))
 
 
 @pytest.mark.parametrize(("fact", "reason"), [(REFUSED, "I2: trains another model"), (KILLED, "ended by SIGKILL")])
@@ -189,8 +189,8 @@ def test_who_was_not_tried_after_is_listed_with_the_reason():
     fewer = with_controls([Strategy("naive")])
     found = {one.label: one.reason for one in compare(old, run_of(2, strategies=fewer)).only_before}
     assert found == {"flat": "not asked for", "flat again": "not asked for"}
-    left = Left(SCENARIO, Strategy("flat"), "needs a GPU")
-    skipped = without(run_of(2, strategies=fewer), "flat", left=[left])
+    left = SkippedStrategy(SCENARIO, Strategy("flat"), "needs a GPU")
+    skipped = without(run_of(2, strategies=fewer), "flat", skips=[left])
     assert {one.label: one.reason for one in compare(old, skipped).only_before}["flat"] == "needs a GPU"
 
 

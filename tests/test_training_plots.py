@@ -9,7 +9,7 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
-import gradient_fixtures as invented
+import training_fixtures as invented
 from bench.conclusions import Interval
 from bench.report.plots.plot_style import STYLE
 from bench.training.conclusions import TrainingAnalysis
@@ -31,14 +31,14 @@ def svg(figure) -> str:
 
 def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
     few = replace(comparison, timelines=comparison.timelines[:3])
-    (tmp_path / "gradient-steps-2.png").write_bytes(b"left behind")
+    (tmp_path / "training-steps-2.png").write_bytes(b"left behind")
     drawn = catalogue.draw(None, invented.analysis((few,)), tmp_path)
     assert [name for _, name in drawn] == list(catalogue.PICTURES)
     words = {
-        "gradient-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
-        "gradient-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
-        "gradient-buckets": ["bucket size", "256 KiB", "advised cap", "torch's default 5.61 ms", "closes before"],
-        "gradient-ladder": ["parameters a call", "10 k", "6 M parameters, gloo, 4 ranks", "100 ms"],
+        "training-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
+        "training-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
+        "training-buckets": ["bucket size", "256 KiB", "advised cap", "torch's default 5.61 ms", "ends before"],
+        "training-call-sizes": ["parameters a call", "10 k", "6 M parameters, gloo, 4 ranks", "100 ms"],
     }
     for _, name in drawn:
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
@@ -56,7 +56,7 @@ def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
     def of(name):
         return [bar for bar in bars if abs(bar.get_y() + bar.get_height() / 2 - row_of[name]) < 0.01]
 
-    flat = next(o for o in comparison.outcomes if o.label == "flat")
+    flat = next(o for o in comparison.results if o.label == "flat")
     computing, exposed = of("flat")
     assert computing.get_width() == pytest.approx(comparison.compute.value)
     assert exposed.get_width() == pytest.approx(flat.exposed.value)
@@ -104,22 +104,22 @@ def test_without_advice_only_what_was_measured_is_drawn(comparison):
     (figure,) = sizes.buckets(replace(comparison, advice=None))
     text = svg(figure)
     assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
-    only_plan = replace(comparison, advice=None, outcomes=(invented.outcome(invented.PLAN, 1),))
+    only_plan = replace(comparison, advice=None, results=(invented.result(invented.PLAN, 1),))
     assert "plan [" in svg(sizes.buckets(only_plan)[0])
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     assert catalogue.draw(None, TrainingAnalysis((), (), (), (), ()), tmp_path) == []
-    none = replace(comparison, outcomes=(), timelines=(), advice=None)
+    none = replace(comparison, results=(), timelines=(), advice=None)
     assert catalogue.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
-    alone = replace(comparison, outcomes=(invented.outcome(Strategy("none")),), timelines=(), advice=None)
+    alone = replace(comparison, results=(invented.result(Strategy("none")),), timelines=(), advice=None)
     assert len(steps.steps(alone)) == 1 and sizes.buckets(alone) == []
 
 
 def test_intervals_without_ends_are_drawn_without_bars(comparison):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
-    outcomes = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.outcomes)
-    odd = replace(comparison, outcomes=outcomes, noise_s=math.inf, advice=None)
+    results = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.results)
+    odd = replace(comparison, results=results, noise_s=math.inf, advice=None)
     for figure in (*steps.steps(odd), *sizes.buckets(odd)):
         text = svg(figure)
         assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
@@ -130,6 +130,6 @@ def test_calls_that_cannot_be_seen_are_not_none(comparison):
     ddp = Strategy("ddp")
     unseen = invented.timeline(Strategy("none"))
     lines = (unseen, replace(unseen, strategy="ddp"))
-    odd = replace(comparison, outcomes=(*comparison.outcomes, invented.outcome(ddp, 3, calls=None)), timelines=lines)
+    odd = replace(comparison, results=(*comparison.results, invented.result(ddp, 3, calls=None)), timelines=lines)
     titles = [axes.get_title() for axes in timelines.timelines(odd)[0].axes]
     assert titles[0].endswith("no calls") and titles[1].endswith("its calls cannot be seen")
