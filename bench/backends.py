@@ -17,10 +17,9 @@ class Backend:
     """One way to communicate.
 
     device: "cpu" or "cuda"; one GPU a rank on "cuda". library: "torch" or "mpi4py".
-    dtypes_lacking: that it cannot even copy; dtypes_not_reduced: that it copies and cannot reduce.
-    lacking_in: operation → dtypes that it refuses there only.
-    reduce_ops_lacking: in any dtype. operations_lacking: operation → why.
-    peculiar: operation → what it does in another way than its name says, for the report.
+    unsupported_dtypes: that it cannot even copy. unsupported_reduce_dtypes: that it copies and cannot reduce.
+    unsupported_dtypes_of: operation → dtypes that it refuses there only. unsupported_reduce_ops: in any dtype.
+    peculiar: operation → how it differs from what its name says, for the report.
     polls: whether a rank that waits keeps its core busy. most_elements: that a call can count; None for any number.
     latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks, for the
         time that `plan` guesses when the iteration count is fixed. Nothing measured uses them.
@@ -36,7 +35,6 @@ class Backend:
     unsupported_reduce_dtypes: frozenset[str] = frozenset()
     unsupported_dtypes_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     unsupported_reduce_ops: frozenset[str] = frozenset()
-    unsupported_operations: Mapping[str, str] = field(default_factory=dict)
     peculiar: Mapping[str, str] = field(default_factory=dict)
     polls: bool = False
     most_elements: int | None = None
@@ -100,7 +98,6 @@ BACKENDS = {
             library="mpi4py",
             unsupported_reduce_dtypes=_FLOAT8 | {"float16", "bfloat16"},
             unsupported_reduce_ops=frozenset({"avg", "premul_sum"}),
-            unsupported_operations={"all_reduce_coalesced": "MPI has no call that reduces several buffers together"},
             peculiar={
                 "all_gather_list": "MPI_Allgatherv into one buffer",
                 "reduce_scatter": "in place, each rank's share is left at the beginning of its buffer",
@@ -116,13 +113,19 @@ BACKENDS = {
 }
 
 
+def unsupported_operation(op: str, backend: Backend) -> str | None:
+    """Why a backend has no such operation; None if it has it."""
+    return OPERATIONS[op].torch_only or None if backend.library != "torch" else None
+
+
 def unsupported_by_backend(case: Case) -> str | None:
     """What of a case its backend does not have; None if it has everything."""
     backend, operation = BACKENDS[case.backend], OPERATIONS[case.op]
     if backend.device != "cuda" and (case.ctas or case.memory != "plain" or case.metric == "graph"):
         return "CTAs, registered memory and graphs are NCCL's, on GPUs"
-    if case.op in backend.unsupported_operations:
-        return backend.unsupported_operations[case.op]
+    missing = unsupported_operation(case.op, backend)
+    if missing is not None:
+        return missing
     if case.dtype in backend.unsupported_dtypes:
         return f"{case.backend} has no {case.dtype}"
     if case.dtype in backend.unsupported_dtypes_of.get(case.op, ()):
@@ -141,10 +144,10 @@ def unsupported_by_backend(case: Case) -> str | None:
         return f"torch's {case.op} works in place"
     if case.call not in operation.calls:
         return f"{case.op} has no asynchronous call"
-    return _lack_of_the_library(case, backend)
+    return _unsupported_by_library(case, backend)
 
 
-def _lack_of_the_library(case: Case, backend: Backend) -> str | None:
+def _unsupported_by_library(case: Case, backend: Backend) -> str | None:
     if backend.polls and case.scheduling == "rr":
         return f"ranks of {case.backend} wait by polling: in real time they would keep all else from their cores"
     elements = case.size_bytes // dtype_named(case.dtype).itemsize

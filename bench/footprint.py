@@ -1,15 +1,25 @@
-"""How many buffers a case walks through, and how many bytes that takes. Knows no torch.
+"""What a case takes: buffers and their bytes on each rank, and iterations that may be kept. Knows no torch, no numpy.
 
 A pool larger than the caches makes each call work on cold memory; and an operation in place needs so many buffers that
 calls back to back need no refill between them (docs/method.md, "Data").
+
+Each iteration leaves a start and a duration of each rank. All of them are kept as they are, not condensed into
+quantiles: who was late, and when, cannot be told from quantiles. So what grows with the ranks is bounded by measuring
+fewer iterations (docs/method.md, "Order, warm-up, stopping").
 """
 
 import math
 
 from bench import operations
 from bench.dtypes import calls_before_refill
-from bench.operations import OPERATIONS, placement, ranks_together
-from bench.records import Case
+from bench.operations import OPERATIONS, cycle, placement, ranks_together
+from bench.records import Case, Plan
+
+# Pairs of a start and a duration in one case and launch: 4 MiB as numbers on each rank, about 6 MB as a line of
+# samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
+MOST_STAMPS = 2**18
+# Below so many no interval of a median exists (`intervals.FEWEST_FOR_MEDIAN`, which planning would load scipy for).
+FEWEST_ITERATIONS = 6
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:
@@ -43,3 +53,18 @@ def buffer_bytes(case: Case, pool_bytes: int) -> int:
 def scratch_bytes(case: Case, pool_bytes: int) -> int:
     """Bytes that `flush` overwrites before each call, so that the caches hold nothing of the buffers."""
     return pool_bytes if case.buffers == "flush" else 0
+
+
+def most_iterations(case: Case) -> int:
+    """Iterations that are kept, and so made: never fewer than an interval needs in each round or group."""
+    return max(FEWEST_ITERATIONS * cycle(case), MOST_STAMPS // case.world_size)
+
+
+def bounded(plan: Plan) -> dict[int, int]:
+    """World size → most iterations, where that is less than the plan asks for."""
+    asked = plan.sampling.iterations or plan.sampling.max_iterations
+    most: dict[int, int] = {}
+    for case in plan.cases:
+        if (kept := most_iterations(case)) < asked:
+            most[case.world_size] = max(kept, most.get(case.world_size, 0))
+    return most

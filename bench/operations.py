@@ -1,8 +1,8 @@
 """The table of collectives: what exists, what `size` means, what moves over the wire. Knows no torch.
 
-To add a collective: one entry here, one builder in `bench/rank/collectives.py`, and one call for each backend
-(`calls.py` for torch, `mpi.py`); a test ties them. Definitions are those of nccl-tests' PERFORMANCE.md, so that
-numbers compare: where each rank contributes a share, size counts all n shares.
+To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test ties them. MPI's call
+is in `bench/rank/mpi_calls.py`; for one that MPI lacks, the entry says why (`torch_only`). Definitions are those of
+nccl-tests' PERFORMANCE.md, so that numbers compare: where each rank contributes a share, size counts all n shares.
 """
 
 import math
@@ -32,6 +32,7 @@ class Operation:
     fewest_ranks: below so many it means nothing.
     paired: ranks call it in pairs, round by round (`rounds`), and iterations of different rounds are
         different things; such an operation has no pipelined metric.
+    torch_only: why MPI has no such call; empty where it has one (`bench/rank/mpi_calls.py`).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Operation:
     sized: bool = True
     fewest_ranks: int = 1
     paired: bool = False
+    torch_only: str = ""
 
 
 def _whole(n: int) -> float:
@@ -99,6 +101,7 @@ OPERATIONS = {
             pieces=lambda n: COALESCED_PIECES,
             reduces=True,
             placements=("in",),
+            torch_only="MPI has no call that reduces several buffers together",
         ),
         Operation("all_gather", ALL_SHARES, _others, _share_and_whole, _ranks, placements=BOTH),
         Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, _share_and_whole, _ranks),

@@ -11,9 +11,8 @@ from dataclasses import replace
 from bench.backends import BACKENDS
 from bench.cases import combinations, unsupported, unsupported_anywhere
 from bench.config import Config
-from bench.footprint import buffer_bytes
+from bench.footprint import buffer_bytes, most_iterations
 from bench.records import Case, Demands, Fault, Launch, Machine, Plan, Samples, Sampling, Skip
-from bench.stamps import most_iterations
 
 # L2 of the largest GPUs (126 MB on a B200): a driver does not tell it without CUDA.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20

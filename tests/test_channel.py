@@ -8,7 +8,7 @@ from multiprocessing import AuthenticationError
 
 import pytest
 
-from bench.protocol import channel
+from bench.protocol import channel, messages
 
 KEY = b"k" * 32
 
@@ -39,13 +39,13 @@ def joined(listener, key=KEY, other=KEY):
 def test_messages_go_both_ways(listener):
     here, there = joined(listener)
     with here, there:
-        channel.send(here, {"kind": "go", "text": "ä"})
-        assert channel.receive(there) == ({"kind": "go", "text": "ä"}, None)
-        channel.send(there, {"kind": "sampled"}, b'{"x":1}' * 100_000)
-        assert channel.receive(here) == ({"kind": "sampled"}, b'{"x":1}' * 100_000)
+        messages.send(here, {"kind": "go", "text": "ä"})
+        assert messages.receive(there) == ({"kind": "go", "text": "ä"}, None)
+        messages.send(there, {"kind": "sampled"}, b'{"x":1}' * 100_000)
+        assert messages.receive(here) == ({"kind": "sampled"}, b'{"x":1}' * 100_000)
         there.close()
         with pytest.raises(EOFError):
-            channel.receive(here)
+            messages.receive(here)
 
 
 def test_another_key_is_refused_on_both_ends(listener):
@@ -53,7 +53,7 @@ def test_another_key_is_refused_on_both_ends(listener):
 
 
 def test_a_silent_stranger_is_not_waited_for(listener, monkeypatch):
-    monkeypatch.setattr(channel, "HANDSHAKE_S", 1)
+    monkeypatch.setattr(channel, "PROOF_S", 1)
     began = time.monotonic()
     with socket.create_connection(listener.getsockname()), pytest.raises(AuthenticationError):
         channel.answer(listener.accept()[0], KEY)
@@ -68,7 +68,7 @@ def test_what_is_no_json_object_is_no_message(listener, garbage):
     with here, there:
         there.send_bytes(garbage)
         with pytest.raises(OSError, match="no message"):
-            channel.receive(here)
+            messages.receive(here)
 
 
 def test_a_message_that_stops_half_way_is_not_waited_for(listener):
@@ -78,7 +78,7 @@ def test_a_message_that_stops_half_way_is_not_waited_for(listener):
         with socket.socket(fileno=there.fileno()) as raw:
             raw.sendall(b"\0\0\1\0half")
             with pytest.raises(OSError):
-                channel.receive(here)
+                messages.receive(here)
             raw.detach()
 
 

@@ -14,7 +14,7 @@ import pytest
 from bench import plan as planning
 from bench.analyze.stats import summarize
 from bench.analyze.warnings import warnings_of
-from bench.backends import BACKENDS, unsupported_by_backend
+from bench.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.config import parse
 from bench.errors import MpirunError
 from bench.launch import mpirun
@@ -22,7 +22,9 @@ from bench.launch.mpirun import MEMORY, MpiLauncher
 from bench.launch.rendezvous import LOCK, PREFIX
 from bench.launch.sweep import sweep
 from bench.machine import confine, libraries, network
-from bench.rank import mpi_calls, torch_calls
+from bench.operations import OPERATIONS
+from bench.rank import mpi_calls
+from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from bench.records import Case, Samples
 from bench.report import document
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples
@@ -63,9 +65,9 @@ def _held(lock: Path) -> bool:
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
-    lacking = set(BACKENDS["mpi"].unsupported_operations)
-    assert set(mpi_calls.CALLS) == set(torch_calls.CALLS) - lacking
-    assert set(mpi_calls.OBJECT_CALLS) == set(torch_calls.OBJECT_CALLS) - lacking
+    lacking = {op for op in OPERATIONS if unsupported_operation(op, BACKENDS["mpi"]) is not None}
+    assert set(mpi_calls.CALLS) == set(COLLECTIVES) - lacking
+    assert set(mpi_calls.OBJECT_CALLS) == set(OBJECT_COLLECTIVES) - lacking
 
 
 SIMPLE = ("dtypes=[float32]", "reduce_ops=[sum]")

@@ -11,7 +11,7 @@ from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.machine import environment
 from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
-from bench.protocol import channel
+from bench.protocol import messages
 from bench.records import Case
 
 EVERYTHING = f"""
@@ -43,11 +43,11 @@ def walked(launcher, cases: list[Case]) -> dict[str, list[dict]]:
     try:
         # A rank of MPI does not notice that another one has ended.
         assert all(member.connection.poll(ANSWER_S) for member in ranks.members), "a rank does not answer"
-        messages = [channel.receive(member.connection)[0] for member in ranks.members]
+        answers = [messages.receive(member.connection)[0] for member in ranks.members]
     finally:
         ranks.kill()
-    assert {message["kind"] for message in messages} == {"walked"}, messages
-    return {case.key: [message["cases"][case.key] for message in messages] for case in cases}
+    assert {message["kind"] for message in answers} == {"walked"}, answers
+    return {case.key: [message["cases"][case.key] for message in answers] for case in cases}
 
 
 def assert_right(launcher, cases: list[Case]) -> None:
@@ -64,13 +64,13 @@ def assert_right(launcher, cases: list[Case]) -> None:
         assert sum(one["spoilt"] for one in said) >= least, key
 
 
-def test_the_table_has_a_builder_and_a_call_for_each_operation():
-    from bench.rank import collectives, torch_calls
+def test_the_table_has_an_entry_for_each_operation():
+    from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 
     moved = {name for name, operation in OPERATIONS.items() if operation.typed}
     objects = {name for name, operation in OPERATIONS.items() if not operation.typed and operation.sized}
-    assert set(collectives.BUILDERS) == set(torch_calls.CALLS) == moved
-    assert set(torch_calls.OBJECT_CALLS) == objects
+    assert set(COLLECTIVES) == moved
+    assert set(OBJECT_COLLECTIVES) == objects
     assert set(OPERATIONS) == moved | objects | {"barrier"}
 
 
@@ -136,18 +136,18 @@ def test_groups_count_only_their_own_ranks():
 
 
 def test_no_operation_needs_more_than_its_buffers():
-    from bench.rank.collectives import BUILDERS
-    from bench.rank.subgroup import Subgroup
+    from bench.rank.collectives import COLLECTIVES
+    from bench.rank.transfer import Subgroup
 
-    for op, ranks, size in itertools.product(BUILDERS, (2, 3, 4, 5), (240, 960)):
+    for op, ranks, size in itertools.product(COLLECTIVES, (2, 3, 4, 5), (240, 960)):
         for place in OPERATIONS[op].placements:
             case = Case(op, "gloo", ranks, "int8", size, placement=place)
             for rank, turn in itertools.product(range(ranks), range(cycle(case))):
-                exchange = BUILDERS[op](Subgroup(rank, ranks, None), case, size, turn)
-                if exchange is None:
+                transfer = COLLECTIVES[op].transfer(Subgroup(rank, ranks, None), case, size, turn)
+                if transfer is None:
                     continue
-                spans = [exchange.sends, exchange.receives, *((b.start, b.start + b.length) for b in exchange.blocks)]
+                spans = [transfer.sends, transfer.receives, *((b.start, b.start + b.length) for b in transfer.arrives)]
                 assert max(end for _, end in spans) <= buffer_bytes(case), (op, place, rank)
-                received = exchange.receives[1] - exchange.receives[0]
-                assert sum(block.length for block in exchange.blocks) == received
+                received = transfer.receives[1] - transfer.receives[0]
+                assert sum(span.length for span in transfer.arrives) == received
                 assert placement(case) == place

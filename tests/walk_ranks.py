@@ -8,7 +8,7 @@ from bench.machine import environment
 from bench.operations import cycle
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
-from bench.rank.join import joined
+from bench.rank.process import joined
 from bench.rank.tensors import Arena
 from bench.records import Case
 

@@ -33,7 +33,9 @@ def in_job(task: "Callable[[Coordinator | None], int]", asked: Callable[[], byte
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process leaves with a fault: that must not cut rank 0 short.
-    with coordinating(place, environment.secret(), asked, before_bye=lambda: _ignore(signal.SIGTERM)) as coordinator:
+    with coordinating(
+        place, environment.secret(), asked, before_leaving=lambda: _ignore(signal.SIGTERM)
+    ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code
 

@@ -22,7 +22,7 @@ from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank, RankAssignment
 from bench.launch.ranks import KILL_WAIT_S
 from bench.machine import network
-from bench.protocol import channel
+from bench.protocol import channel, messages
 from bench.records import Json
 
 # How often the rank is looked at; the supervisor's time-outs are seconds.
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 0.25
 CONNECT_S = 3.0
 AGAIN_S = 0.3
 # After an interrupt, rank 0 gets so long to end the job in order.
-BYE_WAIT_S = 5.0
+LEAVE_WAIT_S = 5.0
 # Of what a rank printed, the end is what explains its end.
 LOG_BYTES = 64 * 1024
 
@@ -55,7 +55,7 @@ def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes]) -> int:
         handshake, key = compatibility.handshake(place, asked), job.key(place, secret)
         line, reached = _reach(place, key, deadline)
         with line:
-            channel.send(line, handshake)
+            messages.send(line, handshake)
             return _Agent(place.rank, line, reached, key, launcher).serve()
 
 
@@ -72,8 +72,8 @@ class _Agent:
         except KeyboardInterrupt:
             with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
                 self._kill()
-                channel.send(self._line, {"kind": "interrupted"})
-                self._wait_for_bye()
+                messages.send(self._line, {"kind": "interrupted"})
+                self._wait_for_leave()
             return INTERRUPTED
         except (EOFError, OSError):
             raise JobError("rank 0 is lost: its process has ended or its host no longer answers") from None
@@ -84,8 +84,8 @@ class _Agent:
         while True:
             sentinels = [self._child.process.process.sentinel] if self._child else []
             if self._line in wait([self._line, *sentinels], LOOK_EVERY_S):
-                message, _ = channel.receive(self._line)
-                if message["kind"] == "bye":
+                message, _ = messages.receive(self._line)
+                if message["kind"] == "leave":
                     return int(message["code"])
                 self._obey(message)
             self._report()
@@ -97,16 +97,16 @@ class _Agent:
             return  # it has ended meanwhile, and rank 0 has been told
         elif message["kind"] == "kill":
             self._kill()
-        elif message["kind"] == "look":
+        elif message["kind"] == "inspect":
             self._child.asked = True
             self._child.process.ask_stack()
-            self._tell("looked", state=self._child.process.state(), stack="")
+            self._tell("inspected", state=self._child.process.state(), stack="")
 
     def _start(self, message: Json) -> None:
         launch, folder = message["launch"], self._launcher.folder()
         try:
             line = channel.connect(*self._reached, self._key, CONNECT_S)
-            channel.send(line, {"kind": "seat", "launch": launch, "rank": self._rank})
+            messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self._rank})
             channel.limit(line, 0)  # the rank waits for its word as long as it takes
             assignment = RankAssignment(
                 self._rank, message["world_size"], message["rendezvous"], message["device"], line
@@ -119,7 +119,7 @@ class _Agent:
 
     def _refuse(self, launch: int, why: str) -> None:
         text = f"rank {self._rank} could not be started: {why}"
-        channel.send(self._line, {"kind": "failed", "launch": launch, "text": text})
+        messages.send(self._line, {"kind": "failed", "launch": launch, "text": text})
 
     def _report(self) -> None:
         """What has changed since the last time."""
@@ -131,7 +131,7 @@ class _Agent:
             self._tell("progress", value=count)
         if child.asked and (stack := child.process.stack()):
             child.asked = False
-            self._tell("looked", state=child.process.state(), stack=stack)
+            self._tell("inspected", state=child.process.state(), stack=stack)
         if child.process.exit_code is not None:
             self._tell("ended", code=child.process.exit_code, log=_tail(child.folder / "log"))
             shutil.rmtree(child.folder, ignore_errors=True)
@@ -146,13 +146,13 @@ class _Agent:
 
     def _tell(self, kind: str, **what: object) -> None:
         assert self._child is not None  # noqa: S101 - the callers have seen it
-        channel.send(self._line, {"kind": kind, "launch": self._child.launch, **what})
+        messages.send(self._line, {"kind": kind, "launch": self._child.launch, **what})
 
-    def _wait_for_bye(self) -> None:
-        deadline = time.monotonic() + BYE_WAIT_S
+    def _wait_for_leave(self) -> None:
+        deadline = time.monotonic() + LEAVE_WAIT_S
         while self._line.poll(max(0.0, deadline - time.monotonic())):
-            message, _ = channel.receive(self._line)
-            if message["kind"] == "bye":
+            message, _ = messages.receive(self._line)
+            if message["kind"] == "leave":
                 return
             if message["kind"] == "start":  # rank 0 had not heard of the interrupt yet
                 self._refuse(message["launch"], "interrupted")

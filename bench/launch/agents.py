@@ -21,16 +21,16 @@ from multiprocessing.connection import Connection, wait
 
 from bench.errors import JobError, LostRankError, RankError
 from bench.launch.ranks import KILL_WAIT_S
-from bench.protocol import channel
+from bench.protocol import channel, messages
 from bench.records import Json
 
 # How often threads look whether they are still wanted.
 LOOK_EVERY_S = 0.25
 # A follower opens the line of a rank before it starts it, within milliseconds: what takes longer is stuck.
-SEAT_WAIT_S = 30.0
-SEAT_SILENT_S = channel.SILENT_S + 15
+RANK_LINE_WAIT_S = 30.0
+RANK_LINE_SILENT_S = channel.SILENT_S + 15
 # So long the followers get to leave after the last word.
-BYE_WAIT_S = 5.0
+LEAVE_WAIT_S = 5.0
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class RemoteAgent:
     def tell(self, message: Json) -> None:
         """Send, or know that it is lost."""
         try:
-            channel.send(self.line, message)
+            messages.send(self.line, message)
         except OSError:
             self.lose()
 
@@ -96,7 +96,7 @@ class RemoteRank:
 
     def ask_stack(self) -> None:
         """The answer takes its way to the host and back."""
-        self.agent.tell({"kind": "look", "launch": self.launch})
+        self.agent.tell({"kind": "inspect", "launch": self.launch})
 
     def stack(self) -> str:
         """As last reported."""
@@ -137,8 +137,8 @@ class Agents:
         agents = list(self._members.values())
         for agent in agents:
             if not agent.gone:
-                agent.tell({"kind": "bye", "code": self.code})
-        self.wait_until(lambda: all(agent.gone for agent in agents), BYE_WAIT_S)
+                agent.tell({"kind": "leave", "code": self.code})
+        self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
         for thread in self._threads:
             thread.join()
@@ -204,7 +204,9 @@ class Agents:
 
     def _line(self, rank: RemoteRank) -> Connection:
         place = (rank.launch, rank.rank)
-        self.wait_until(lambda: place in self._lines or rank.lost or rank.problem or self._interrupted, SEAT_WAIT_S)
+        self.wait_until(
+            lambda: place in self._lines or rank.lost or rank.problem or self._interrupted, RANK_LINE_WAIT_S
+        )
         self.raise_if_interrupted()
         if rank.problem:
             raise RankError(rank.problem)
@@ -226,15 +228,15 @@ class Agents:
         """A caller's first word says what its line is for."""
         try:
             line = channel.answer(caller, self._key)
-            message, _ = channel.receive(line)
+            message, _ = messages.receive(line)
         except (AuthenticationError, EOFError, OSError):
             return
         with self._changed, contextlib.suppress(KeyError):
-            if message["kind"] == "seat":
+            if message["kind"] == "rank_line":
                 # Longer than the follower's own line, so that a lost host is known before its rank falls silent.
-                channel.bear_silence(line, SEAT_SILENT_S)
+                channel.bear_silence(line, RANK_LINE_SILENT_S)
                 self._lines[message["launch"], message["rank"]] = line
-            elif message["kind"] == "hello":
+            elif message["kind"] == "handshake":
                 self._register(message, line)
             self._changed.notify_all()
 
@@ -246,7 +248,7 @@ class Agents:
             )
             self._problem = f"two processes say that they are rank {rank} of {self._world_size}, on host {hosts}"
             with contextlib.suppress(OSError):
-                channel.send(line, {"kind": "bye", "code": JobError.exit_code})
+                messages.send(line, {"kind": "leave", "code": JobError.exit_code})
             return
         self._members[rank] = RemoteAgent(rank, line, handshake)
 
@@ -262,7 +264,7 @@ class Agents:
 
     def _hear(self, agent: RemoteAgent) -> None:
         try:
-            message, _ = channel.receive(agent.line)
+            message, _ = messages.receive(agent.line)
         except (EOFError, OSError):
             message = {"kind": "end"}
         with self._changed:
@@ -281,7 +283,7 @@ class Agents:
         elif rank is not None and message.get("launch") == rank.launch:
             if kind == "progress":
                 rank.count = message["value"]
-            elif kind == "looked":
+            elif kind == "inspected":
                 rank.said_state, rank.said_stack = message["state"], message["stack"]
             elif kind == "failed":
                 rank.problem = message["text"]

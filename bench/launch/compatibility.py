@@ -34,7 +34,7 @@ def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
     # One visible GPU is this rank's own (srun --gpus-per-task); of several it takes the one of its local rank.
     device = 0 if visible == 1 else place.local_rank
     return {
-        "kind": "hello",
+        "kind": "handshake",
         "rank": place.rank,
         "world_size": place.world_size,
         "hostname": host["hostname"],

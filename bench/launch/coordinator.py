@@ -62,11 +62,11 @@ class Coordinator:
 
 @contextlib.contextmanager
 def coordinating(
-    place: JobRank, secret: str, asked: Callable[[], bytes], before_bye: Callable[[], None]
+    place: JobRank, secret: str, asked: Callable[[], bytes], before_leaving: Callable[[], None]
 ) -> Iterator[Coordinator]:
     """Context in which the other processes of the job are there. Raises JobError if they do not fit together.
 
-    before_bye: called before the others are told to leave.
+    before_leaving: called before the others are told to leave.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     address = _own_address(place, deadline)
@@ -87,7 +87,7 @@ def coordinating(
             agents.code = INTERRUPTED
             raise
         finally:
-            before_bye()
+            before_leaving()
 
 
 class JobLauncher:

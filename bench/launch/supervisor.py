@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 
 from bench.launch.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
 from bench.launch.ranks import Rank, Ranks
-from bench.protocol import channel
+from bench.protocol import messages
 from bench.records import Failure, Json
 
 # How often the ranks' progress is looked at; also the longest that Ctrl-C waits in a system call.
@@ -111,7 +111,7 @@ class _Listener:
     def send_go(self) -> None:
         for member in self._members:
             with contextlib.suppress(OSError):  # gone already: its silence is noticed
-                channel.send(member.connection, {"kind": "go"})
+                messages.send(member.connection, {"kind": "go"})
 
     def listen(self) -> bool:
         """Take in what has arrived, after at most LOOK_EVERY_S; whether there was anything."""
@@ -137,7 +137,7 @@ class _Listener:
             try:
                 if not member.connection.poll():
                     break
-                message, line = channel.receive(member.connection)
+                message, line = messages.receive(member.connection)
             except (EOFError, OSError):
                 one.silent = True
                 break

@@ -1,15 +1,13 @@
-"""Connections between the processes of a run: JSON messages, and both ends prove that they know a key.
+"""TCP connections between the processes of a run, on which both ends prove that they know a key.
 
-In: an address and a key. Out: `Connection`s whose messages are JSON objects. Never pickle: unpickling what came
-over a network can run anything. (`Connection.send` and `.recv` pickle, so only `send_bytes` and `recv_bytes` are
-used.) Works over TCP; does not know what a message means.
+In: an address and a key. Out: a `Connection`, over which `messages` sends and receives. Does not know what a message
+means.
 
 The key keeps out strangers, and other jobs that find the port by accident. What is sent is not encrypted: whoever
 can read a cluster's network can read the numbers, too.
 """
 
 import errno
-import json
 import os
 import socket
 import struct
@@ -17,12 +15,8 @@ from collections.abc import Iterable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-from bench.records import Json
-
-# A line of samples.jsonl can be megabytes, and only the journal needs it: it travels as it is, behind this mark.
-SAMPLED = b"sampled\n"
 # Both ends answer within milliseconds; a stranger who says nothing is not waited for longer.
-HANDSHAKE_S = 10
+PROOF_S = 10
 # A message that has begun arrives whole within this time, or its sender is stuck.
 MESSAGE_S = 30
 # When a whole host goes silent, its kernel is asked after so long, and again so often, so many seconds apart.
@@ -31,27 +25,7 @@ SILENT_S, ASK_AGAIN_S, ASK_TIMES = 10, 5, 3
 BACKLOG = 1024
 
 
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────
-def send(line: Connection, message: Json, sampled: bytes = b"") -> None:
-    """A message; the one of kind `sampled` carries a line of the journal instead."""
-    line.send_bytes(SAMPLED + sampled if message["kind"] == "sampled" else json.dumps(message).encode())
-
-
-def receive(line: Connection) -> tuple[Json, bytes | None]:
-    """The next message and, with `sampled`, its line. Raises EOFError or OSError when the other end is gone."""
-    raw = line.recv_bytes()
-    if raw.startswith(SAMPLED):
-        return {"kind": "sampled"}, raw[len(SAMPLED) :]
-    try:
-        message = json.loads(raw)
-    except ValueError:
-        raise OSError("what arrived is no message") from None
-    if not isinstance(message, dict) or "kind" not in message:
-        raise OSError("what arrived is no message")
-    return message, None
-
-
-# ── who is asked ─────────────────────────────────────────────────────────────────────────────────
+# ── the end that listens ─────────────────────────────────────────────────────────────────────────────────
 def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     """A socket that listens on the first free port; None if all are taken.
 
@@ -79,7 +53,7 @@ def answer(caller: socket.socket, key: bytes) -> Connection:
     return _proven(caller, key, asked=True)
 
 
-# ── who asks ─────────────────────────────────────────────────────────────────────────────────────
+# ── the end that connects ─────────────────────────────────────────────────────────────────────────────────────
 def connect(host: str, port: int, key: bytes, seconds: float) -> Connection:
     """A connection to whoever listens there; raises OSError if nobody does, AuthenticationError without the key."""
     return _proven(socket.create_connection((host, port), timeout=seconds), key, asked=False)
@@ -90,7 +64,7 @@ def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line = Connection(raw.detach())
-    limit(line, HANDSHAKE_S)
+    limit(line, PROOF_S)
     bear_silence(line, SILENT_S)
     try:
         for step in (deliver_challenge, answer_challenge) if asked else (answer_challenge, deliver_challenge):

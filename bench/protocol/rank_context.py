@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import environment
-from bench.protocol import channel
+from bench.protocol import messages
 from bench.protocol.barrier import SemaphoreBarrier
 from bench.records import Json
 
@@ -38,7 +38,7 @@ class RankContext:
 
     def send(self, message: Json, line: bytes = b"") -> None:
         """A message to the parent; `sampled` carries its line instead."""
-        channel.send(self.connection, message, line)
+        messages.send(self.connection, message, line)
 
     def wait_for_word(self) -> None:
         """Until the parent says something; there is only one thing that it says."""

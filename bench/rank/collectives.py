@@ -1,139 +1,130 @@
-"""One builder a collective: what a rank sends and receives in one call, and what it must hold afterwards.
+"""The collectives as torch.distributed calls them: what each rank sends and receives, and the call itself.
 
-In: a `Subgroup` (rank, number of ranks) and a case. Out: an `Transfer`, in elements of one buffer; `workload` makes
-buffers and calls of it. A new collective is one entry in `bench/operations.py`, one builder here, and one call for
-each library (`calls.py`, `mpi_calls.py`); a test ties them. Knows of no buffer and calls nothing.
-
-In place, outgoing and incoming data share their elements; out of place, what is received lies behind what is sent.
+In: a case, and which rank of how many. Out: a `Transfer`, and of that and its buffers a function without arguments
+that makes the call; an asynchronous one returns its handle at once. Ranks are those of the subgroup, so that a part of
+the world works too. Owns no buffer. To add a collective: an entry in `bench/operations.py` and one in the table below;
+where MPI has it too, its call in `mpi_calls`.
 """
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
 
 from bench.backends import BACKENDS
-from bench.operations import partner, placement
+from bench.dtypes import PREMULTIPLIER
+from bench.operations import COALESCED_PIECES, partner, placement
+from bench.rank.transfer import (
+    BuildCall,
+    BuildObjectCall,
+    Call,
+    CallArguments,
+    LibraryCalls,
+    Member,
+    Span,
+    Subgroup,
+    Transfer,
+)
 from bench.records import Case
 
-
-class Placed(Protocol):
-    """Who am I among how many: all that a builder asks of a team."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """After the call, elements start … start+length hold those of `rank` from `offset` on; None: the reduced ones."""
-
-    start: int
-    length: int
-    rank: int | None
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """One call on one rank. sends, receives: (start, stop) in elements of its buffer.
-
-    to, source: the rank to send to and to receive from, where there is one of each; sent, received: elements to and
-    from each rank, where they are not all alike.
-    """
-
-    sends: tuple[int, int]
-    receives: tuple[int, int]
-    blocks: tuple[Block, ...]
-    to: int | None = None
-    source: int | None = None
-    sent: tuple[int, ...] = ()
-    received: tuple[int, ...] = ()
-
-
-# (team, case, elements of the size, turn) → what this rank does then; None: it rests.
-Builder = Callable[[Placed, Case, int, int], Transfer | None]
 NOTHING = (0, 0)
 
 
-def all_reduce(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+class Collective(NamedTuple):
+    """One operation on buffers.
+
+    transfer: (which rank, case, elements of the size, turn) → what this rank does then; None where it rests.
+    """
+
+    transfer: Callable[[Member, Case, int, int], Transfer | None]
+    call: BuildCall
+
+
+class ObjectCollective(NamedTuple):
+    """One operation on Python objects. arrives: (subgroup, case, the objects of all ranks) → what a rank receives."""
+
+    call: BuildObjectCall
+    arrives: Callable[[Subgroup, Case, list[bytes]], list[bytes]]
+
+
+# ── what is sent and received ────────────────────────────────────────────────────────────────────
+def _all_reduce(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all of it and receives all of the result."""
     start = length if placement(case) == "out" else 0
-    return Transfer((0, length), (start, start + length), (Block(start, length, None),))
+    return Transfer((0, length), (start, start + length), (Span(start, length, None),))
 
 
-def all_gather(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _all_gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes a share and receives all of them, in order of rank."""
-    share = length // subgroup.size
+    share = length // who.size
     start = 0 if placement(case) == "in" else share
-    sends = (subgroup.rank * share, (subgroup.rank + 1) * share) if placement(case) == "in" else (0, share)
-    return Transfer(sends, (start, start + length), _shares(start, share, subgroup.size))
+    sends = (who.rank * share, (who.rank + 1) * share) if placement(case) == "in" else (0, share)
+    return Transfer(sends, (start, start + length), _shares(start, share, who.size))
 
 
-def reduce_scatter(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _reduce_scatter(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all of it and receives its share of the result.
 
     In place, torch leaves a share where it belongs, and MPI at the beginning of the buffer.
     """
-    share = length // subgroup.size
-    in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else subgroup.rank * share
+    share = length // who.size
+    in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else who.rank * share
     start = in_place if placement(case) == "in" else length
-    return Transfer((0, length), (start, start + share), (Block(start, share, None, subgroup.rank * share),))
+    return Transfer((0, length), (start, start + share), (Span(start, share, None, who.rank * share),))
 
 
-def broadcast(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _broadcast(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """The root's data, on every rank."""
-    sends = (0, length) if subgroup.rank == case.root else NOTHING
-    return Transfer(sends, (0, length), (Block(0, length, case.root),))
+    sends = (0, length) if who.rank == case.root else NOTHING
+    return Transfer(sends, (0, length), (Span(0, length, case.root),))
 
 
-def reduce(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _reduce(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """The root receives the result."""
-    if subgroup.rank != case.root:
+    if who.rank != case.root:
         return Transfer((0, length), NOTHING, ())
-    return all_reduce(subgroup, case, length, turn)
+    return _all_reduce(who, case, length, turn)
 
 
-def gather(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """The root receives each rank's share, in order of rank."""
-    share = length // subgroup.size
-    if subgroup.rank != case.root:
+    share = length // who.size
+    if who.rank != case.root:
         return Transfer((0, share), NOTHING, ())
-    return Transfer((0, share), (share, share + length), _shares(share, share, subgroup.size))
+    return Transfer((0, share), (share, share + length), _shares(share, share, who.size))
 
 
-def scatter(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _scatter(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of the root's data."""
-    share = length // subgroup.size
-    sends = (0, length) if subgroup.rank == case.root else NOTHING
-    return Transfer(sends, (length, length + share), (Block(length, share, case.root, subgroup.rank * share),))
+    share = length // who.size
+    sends = (0, length) if who.rank == case.root else NOTHING
+    return Transfer(sends, (length, length + share), (Span(length, share, case.root, who.rank * share),))
 
 
-def all_to_all(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _all_to_all(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of every rank's data."""
-    share = length // subgroup.size
-    blocks = tuple(Block(length + r * share, share, r, subgroup.rank * share) for r in range(subgroup.size))
-    return Transfer((0, length), (length, 2 * length), blocks)
+    share = length // who.size
+    spans = tuple(Span(length + r * share, share, r, who.rank * share) for r in range(who.size))
+    return Transfer((0, length), (length, 2 * length), spans)
 
 
-def all_to_all_uneven(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _all_to_all_uneven(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Parts of different sizes, one of them empty; part (a + b) mod n goes from a to b, and as much back."""
-    parts = uneven_parts(length, subgroup.size)
-    sent = tuple(parts[(subgroup.rank + other) % subgroup.size] for other in range(subgroup.size))
+    parts = _uneven_parts(length, who.size)
+    sent = tuple(parts[(who.rank + other) % who.size] for other in range(who.size))
     # Where each part begins if they are laid round twice: what a rank sends to those before us is a stretch of it.
     begins = list(accumulate(parts + parts, initial=0))
-    blocks, start = [], length
-    for other in range(subgroup.size):
-        before = begins[other + subgroup.rank] - begins[other]
-        blocks.append(Block(start, sent[other], other, before))
+    spans, start = [], length
+    for other in range(who.size):
+        before = begins[other + who.rank] - begins[other]
+        spans.append(Span(start, sent[other], other, before))
         start += sent[other]
-    return Transfer((0, length), (length, 2 * length), tuple(blocks), sent=sent, received=sent)
+    return Transfer((0, length), (length, 2 * length), tuple(spans), sent=sent, received=sent)
 
 
-def uneven_parts(length: int, size: int) -> list[int]:
+def _uneven_parts(length: int, size: int) -> list[int]:
     """`length` in parts in the ratio 0 : 1 : … : size-1, the last with what is left over."""
     whole = size * (size - 1) // 2
     parts = [length * part // whole if whole else 0 for part in range(size)]
@@ -141,58 +132,209 @@ def uneven_parts(length: int, size: int) -> list[int]:
     return parts
 
 
-def send_recv(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer | None:
+def _send_recv(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
     """An even rank sends to the next, an odd one receives; a last one without a partner rests."""
-    other = subgroup.rank ^ 1
-    if other >= subgroup.size:
+    other = who.rank ^ 1
+    if other >= who.size:
         return None
-    if subgroup.rank % 2 == 0:
+    if who.rank % 2 == 0:
         return Transfer((0, length), NOTHING, (), to=other)
-    return Transfer(NOTHING, (length, 2 * length), (Block(length, length, other),), source=other)
+    return Transfer(NOTHING, (length, 2 * length), (Span(length, length, other),), source=other)
 
 
-def _sendrecv_pair(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer | None:
+def _sendrecv_pair(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
     """Neighbours send to each other at the same time; a last one without a partner rests."""
-    other = subgroup.rank ^ 1
-    return _both_ways(length, other, other) if other < subgroup.size else None
+    other = who.rank ^ 1
+    return _to_and_from(length, other, other) if other < who.size else None
 
 
-def _sendrecv_ring(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer:
+def _sendrecv_ring(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """To the next, from the one before."""
-    return _both_ways(length, (subgroup.rank + 1) % subgroup.size, (subgroup.rank - 1) % subgroup.size)
+    return _to_and_from(length, (who.rank + 1) % who.size, (who.rank - 1) % who.size)
 
 
-def pairwise(subgroup: Placed, case: Case, length: int, turn: int) -> Transfer | None:
+def _pairwise(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
     """Both ways, with another partner in each turn; of an odd number one rests."""
-    other = partner(subgroup.rank, turn, subgroup.size)
-    return None if other is None else _both_ways(length, other, other)
+    other = partner(who.rank, turn, who.size)
+    return None if other is None else _to_and_from(length, other, other)
 
 
-def _both_ways(length: int, to: int, source: int) -> Transfer:
-    return Transfer((0, length), (length, 2 * length), (Block(length, length, source),), to=to, source=source)
+def _to_and_from(length: int, to: int, source: int) -> Transfer:
+    return Transfer((0, length), (length, 2 * length), (Span(length, length, source),), to=to, source=source)
 
 
-def _shares(start: int, share: int, size: int) -> tuple[Block, ...]:
-    return tuple(Block(start + rank * share, share, rank) for rank in range(size))
+def _shares(start: int, share: int, size: int) -> tuple[Span, ...]:
+    return tuple(Span(start + rank * share, share, rank) for rank in range(size))
 
 
-# Operations on buffers; those on Python objects and on nothing are in `workload`.
-BUILDERS: dict[str, Builder] = {
-    "all_reduce": all_reduce,
-    "all_reduce_coalesced": all_reduce,
-    "all_gather": all_gather,
-    "all_gather_list": all_gather,
-    "reduce_scatter": reduce_scatter,
-    "reduce_scatter_list": reduce_scatter,
-    "broadcast": broadcast,
-    "reduce": reduce,
-    "gather": gather,
-    "scatter": scatter,
-    "all_to_all": all_to_all,
-    "all_to_all_list": all_to_all,
-    "all_to_all_uneven": all_to_all_uneven,
-    "send_recv": send_recv,
-    "sendrecv_pair": _sendrecv_pair,
-    "sendrecv_ring": _sendrecv_ring,
-    "pairwise": pairwise,
+# ── the calls ────────────────────────────────────────────────────────────────────────────────────
+# torch 2.13 renames these two; older versions have the old names only.
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+def _how(s: CallArguments) -> dict[str, Any]:
+    """Arguments that every collective takes."""
+    return {"group": s.subgroup.handle, "async_op": s.case.call == "async"}
+
+
+def _reduction(case: Case) -> Any:
+    """torch's name for the case's reduce op."""
+    if case.reduce_op == "premul_sum":
+        return dist._make_nccl_premul_sum(float(PREMULTIPLIER))
+    return getattr(dist.ReduceOp, case.reduce_op.upper())
+
+
+def _call_all_reduce(s: CallArguments) -> Call:
+    return functools.partial(dist.all_reduce, s.incoming, op=_reduction(s.case), **_how(s))
+
+
+def _call_all_reduce_coalesced(s: CallArguments) -> Call:
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    pieces, op, group = list(s.incoming.chunk(COALESCED_PIECES)), _reduction(s.case), s.subgroup.handle
+    # The device makes NCCL start one group of calls; gloo knows no such thing.
+    device = s.incoming.device if s.incoming.is_cuda else None
+    asynchronous = s.case.call == "async"
+
+    def call() -> Any:
+        with _coalescing_manager(group=group, device=device, async_ops=asynchronous) as together:
+            for piece in pieces:
+                dist.all_reduce(piece, op=op, group=group)
+        return together
+
+    return call
+
+
+def _call_all_gather(s: CallArguments) -> Call:
+    return functools.partial(ALL_GATHER, s.incoming, s.outgoing, **_how(s))
+
+
+def _call_all_gather_list(s: CallArguments) -> Call:
+    return functools.partial(dist.all_gather, s.shares(s.incoming), s.outgoing, **_how(s))
+
+
+def _call_reduce_scatter(s: CallArguments) -> Call:
+    return functools.partial(REDUCE_SCATTER, s.incoming, s.outgoing, op=_reduction(s.case), **_how(s))
+
+
+def _call_reduce_scatter_list(s: CallArguments) -> Call:
+    shares = s.shares(s.outgoing)
+    return functools.partial(dist.reduce_scatter, s.incoming, shares, op=_reduction(s.case), **_how(s))
+
+
+def _call_broadcast(s: CallArguments) -> Call:
+    return functools.partial(dist.broadcast, s.incoming, group_src=s.case.root, **_how(s))
+
+
+def _call_reduce(s: CallArguments) -> Call:
+    return functools.partial(dist.reduce, s.outgoing, group_dst=s.case.root, op=_reduction(s.case), **_how(s))
+
+
+def _call_gather(s: CallArguments) -> Call:
+    into = s.shares(s.incoming) if s.is_root else None
+    return functools.partial(dist.gather, s.outgoing, into, group_dst=s.case.root, **_how(s))
+
+
+def _call_scatter(s: CallArguments) -> Call:
+    parts = s.shares(s.outgoing) if s.is_root else None
+    return functools.partial(dist.scatter, s.incoming, parts, group_src=s.case.root, **_how(s))
+
+
+def _call_all_to_all(s: CallArguments) -> Call:
+    return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, **_how(s))
+
+
+def _call_all_to_all_list(s: CallArguments) -> Call:
+    return functools.partial(dist.all_to_all, s.shares(s.incoming), s.shares(s.outgoing), **_how(s))
+
+
+def _call_all_to_all_uneven(s: CallArguments) -> Call:
+    received, sent = list(s.transfer.received), list(s.transfer.sent)
+    return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, received, sent, **_how(s))
+
+
+def _call_send_recv(s: CallArguments) -> Call:
+    if s.transfer.to is not None:
+        send = dist.isend if s.case.call == "async" else dist.send
+        return functools.partial(send, s.outgoing, group=s.subgroup.handle, group_dst=s.transfer.to)
+    receive = dist.irecv if s.case.call == "async" else dist.recv
+    return functools.partial(receive, s.incoming, group=s.subgroup.handle, group_src=s.transfer.source)
+
+
+def _call_both_ways(s: CallArguments) -> Call:
+    group, to, source = s.subgroup.handle, s.transfer.to, s.transfer.source
+
+    def call() -> None:
+        operations = [
+            dist.P2POp(dist.isend, s.outgoing, group=group, group_peer=to),
+            dist.P2POp(dist.irecv, s.incoming, group=group, group_peer=source),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+
+    return call
+
+
+# ── on Python objects, and on nothing ────────────────────────────────────────────────────────────
+def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    into.extend([None] * subgroup.size)
+    return functools.partial(dist.all_gather_object, into, own[subgroup.rank], group=subgroup.handle)
+
+
+def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    if subgroup.rank == case.root:
+        into.extend([None] * subgroup.size)
+    target = into if subgroup.rank == case.root else None
+    return functools.partial(dist.gather_object, own[subgroup.rank], target, group=subgroup.handle, group_dst=case.root)
+
+
+def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    into.append(own[case.root] if subgroup.rank == case.root else None)
+    return functools.partial(dist.broadcast_object_list, into, group=subgroup.handle, group_src=case.root)
+
+
+def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    into.append(None)
+    parts = own if subgroup.rank == case.root else None
+    return functools.partial(dist.scatter_object_list, into, parts, group=subgroup.handle, group_src=case.root)
+
+
+def barrier(subgroup: Subgroup, case: Case) -> Call:
+    """All come together."""
+    return functools.partial(dist.barrier, group=subgroup.handle, async_op=case.call == "async")
+
+
+COLLECTIVES: dict[str, Collective] = {
+    "all_reduce": Collective(_all_reduce, _call_all_reduce),
+    "all_reduce_coalesced": Collective(_all_reduce, _call_all_reduce_coalesced),
+    "all_gather": Collective(_all_gather, _call_all_gather),
+    "all_gather_list": Collective(_all_gather, _call_all_gather_list),
+    "reduce_scatter": Collective(_reduce_scatter, _call_reduce_scatter),
+    "reduce_scatter_list": Collective(_reduce_scatter, _call_reduce_scatter_list),
+    "broadcast": Collective(_broadcast, _call_broadcast),
+    "reduce": Collective(_reduce, _call_reduce),
+    "gather": Collective(_gather, _call_gather),
+    "scatter": Collective(_scatter, _call_scatter),
+    "all_to_all": Collective(_all_to_all, _call_all_to_all),
+    "all_to_all_list": Collective(_all_to_all, _call_all_to_all_list),
+    "all_to_all_uneven": Collective(_all_to_all_uneven, _call_all_to_all_uneven),
+    "send_recv": Collective(_send_recv, _call_send_recv),
+    "sendrecv_pair": Collective(_sendrecv_pair, _call_both_ways),
+    "sendrecv_ring": Collective(_sendrecv_ring, _call_both_ways),
+    "pairwise": Collective(_pairwise, _call_both_ways),
 }
+OBJECT_COLLECTIVES: dict[str, ObjectCollective] = {
+    "all_gather_object": ObjectCollective(_all_gather_object, lambda subgroup, case, sent: sent),
+    "gather_object": ObjectCollective(
+        _gather_object, lambda subgroup, case, sent: sent if subgroup.rank == case.root else []
+    ),
+    "broadcast_object": ObjectCollective(_broadcast_object, lambda subgroup, case, sent: [sent[case.root]]),
+    "scatter_object": ObjectCollective(_scatter_object, lambda subgroup, case, sent: [sent[subgroup.rank]]),
+}
+
+
+def torch_calls() -> LibraryCalls:
+    """The calls of torch.distributed."""
+    on_buffers = {name: one.call for name, one in COLLECTIVES.items()}
+    return LibraryCalls(on_buffers, {name: one.call for name, one in OBJECT_COLLECTIVES.items()}, barrier)

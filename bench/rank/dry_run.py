@@ -1,37 +1,40 @@
-"""A plan on paper: every case as some ranks of a world that does not exist, call by call, against the table.
+"""A dry run: make every call of a plan as some ranks of a world that does not exist, and check each against the table.
 
-In: a plan, its world size, ranks to be. Out: a `DryRunResult`. Each case is built by the same code as in a run, at its
-true size, on torch's fake process group and its meta device, which hold and move nothing; each call is made once, and
-what it hands to torch is held against `wanted`. No number of it measures communication, and no data are checked.
+In: a plan, its world size, and which ranks to be. Out: a `DryRunResult`. Each case is built by the same code as in a
+run, at its true size, on torch's fake process group and its meta device, which hold and move nothing. Each call is made
+once and recorded; it must go to the right group, name the right root, and use the buffers that memory was planned by
+(`operations`). No number of it measures communication, and no data are checked.
 
-Operations on Python objects are built and their arguments checked, but not called: nothing arrives that could be
-unpickled. Those of mpi4py have no fake group.
+Calls on Python objects are built but not made: nothing arrives that could be unpickled. mpi4py has no fake
+process group.
 """
 
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench import stamps
+from bench import operations
 from bench.backends import BACKENDS
 from bench.conclusions import DryRunCases, DryRunResult
 from bench.dtypes import dtype_named
-from bench.footprint import buffer_bytes
+from bench.footprint import bounded, buffer_bytes
 from bench.operations import OPERATIONS, cycle, ranks_together
-from bench.rank import expected_calls, timing, workload
+from bench.rank import timing, workload
+from bench.rank.collectives import OBJECT_COLLECTIVES
 from bench.rank.process_group import Group, formed
-from bench.rank.recorder import Recorder
 from bench.rank.tensors import Arena
-from bench.rank.torch_calls import OBJECT_CALLS
+from bench.rank.transfer import Subgroup, rest
 from bench.records import Case, Plan, Skip
 
 FAKE = "fake"
@@ -42,6 +45,8 @@ SMALL_BYTES = 64 * 2**10
 LARGEST_OBJECT_BYTES = 2**20
 # Calls whose median is given.
 REPEATS = 5
+# What torch's operators call the rank at the other end, or the root.
+PEERS = ("root_rank", "dst", "src")
 # No case and no rank needs more to be understood.
 MOST_MISMATCHES = 3
 
@@ -57,8 +62,8 @@ class _Kind:
     mismatches: list[str] = field(default_factory=list)
 
 
-def dry_run(plan: Plan, world_size: int, ranks: Sequence[int]) -> DryRunResult:
-    """Each case of a plan as each of the ranks."""
+def dry_run(plan: Plan, world_size: int, ranks: Sequence[int], check: "Check | None" = None) -> DryRunResult:
+    """Make the calls of each case of a plan as each of the ranks. check: of the calls of a turn; `mismatch` without."""
     began = time.perf_counter()
     skips = [Skip(case, reason) for case in plan.cases if (reason := _unsupported(case)) is not None]
     left_out = {skip.case.key for skip in skips}
@@ -71,7 +76,7 @@ def dry_run(plan: Plan, world_size: int, ranks: Sequence[int]) -> DryRunResult:
     for rank in ranks:
         with _on_paper(rank, world_size, PAPER) as group:
             for kind in in_order:
-                _walk(kind, group, plan.seed)
+                _walk(kind, group, plan.seed, check or mismatch)
     with _on_paper(ranks[0], world_size, REAL) as group:
         for kind in in_order:
             kind.call_s = None if kind.mismatches else _call_s(kind.cases[0], group, plan.seed)
@@ -82,7 +87,7 @@ def dry_run(plan: Plan, world_size: int, ranks: Sequence[int]) -> DryRunResult:
         skips=(*plan.skips, *skips),
         wall_s=time.perf_counter() - began,
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        most_iterations=stamps.bounded(plan).get(world_size),
+        most_iterations=bounded(plan).get(world_size),
     )
 
 
@@ -113,15 +118,15 @@ def _on_paper(rank: int, world_size: int, device: torch.device) -> Iterator[Grou
         dist.destroy_process_group()
 
 
-def _walk(kind: _Kind, group: Group, seed: int) -> None:
-    """Each size of a kind, each of its turns."""
+def _walk(kind: _Kind, group: Group, seed: int, check: "Check") -> None:
+    """Make the calls of each size of a kind, in each of its turns."""
     for asked in kind.cases:
-        case = _smaller(asked, LARGEST_OBJECT_BYTES) if asked.op in OBJECT_CALLS else asked
+        case = _smaller(asked, LARGEST_OBJECT_BYTES) if asked.op in OBJECT_COLLECTIVES else asked
         try:
             began = time.perf_counter()
             work = _built(case, group, seed)
             kind.build_s.append(time.perf_counter() - began)
-            found = list(_mismatches(case, group, work))
+            found = list(_mismatches(case, group, work, check))
         except Exception as error:  # whatever torch or a builder objects to is what this looks for
             found = [f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"]
         kind.calls += cycle(case)
@@ -135,25 +140,24 @@ def _built(case: Case, group: Group, seed: int) -> workload.Workload:
     return workload.build(case, group, arena, 0, seed)
 
 
-def _mismatches(case: Case, group: Group, work: workload.Workload) -> Iterator[str | None]:
+def _mismatches(case: Case, group: Group, work: workload.Workload, check: "Check") -> Iterator[str | None]:
     """What is wrong in each turn."""
     subgroup = group.subgroup(case)
     with Recorder() as recorder:
         for turn in range(cycle(case)):
-            if case.op in OBJECT_CALLS:
-                call: Any = work.prepare()
-                if subgroup.subgroups == 1 or turn == subgroup.number:  # the others rest
-                    yield expected_calls.mismatch_of_objects(case, subgroup, call.args, call.keywords)
-                continue
             recorder.calls.clear()
-            timing.call_once(work, case)
-            yield expected_calls.mismatch(case, subgroup, turn, recorder.calls)
+            if case.op in OBJECT_COLLECTIVES:
+                call = work.prepare()
+                recorder.calls += [_of_objects(call)] if call is not rest else []
+            else:
+                timing.call_once(work, case)
+            yield check(case, subgroup, turn, recorder.calls)
 
 
 def _call_s(case: Case, group: Group, seed: int) -> float | None:
     """Median time of one small call of this kind in Python and torch's bookkeeping; the fake group moves next to
     nothing. None of Python objects."""
-    if case.op in OBJECT_CALLS:
+    if case.op in OBJECT_COLLECTIVES:
         return None
     small = _smaller(case, SMALL_BYTES)
     work, took = _built(small, group, seed), []
@@ -183,3 +187,112 @@ def _cases_of_kind(kind: _Kind, pool_bytes: int) -> DryRunCases:
         call_s=kind.call_s,
         mismatches=tuple(kind.mismatches),
     )
+
+
+# ── recording ────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call of torch's operators, or of torch's function for Python objects.
+
+    ranks: number of ranks in the group that is called. sent, received: (start, stop) in bytes of the buffer, one for
+    each tensor. peer: the root, or the rank at the other end, within the group. sent_parts, received_parts: elements
+    for each rank, where the call says them. arguments: of a function for Python objects, in their order.
+    """
+
+    name: str
+    ranks: int
+    sent: tuple[tuple[int, int], ...]
+    received: tuple[tuple[int, int], ...]
+    peer: int | None
+    sent_parts: tuple[int, ...]
+    received_parts: tuple[int, ...]
+    arguments: tuple[Any, ...] = ()
+
+
+# A subclass, because torch knows no other way to see every operator.
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Context in which torch's collectives are recorded in `calls`, and answered at once by work that is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[RecordedCall] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func.namespace != "c10d":
+            return func(*args, **(kwargs or {}))
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+        self.calls.append(_recorded(func._schema.name.removeprefix("c10d::"), given))
+        work = FakeWork().boxed()
+        return (args[0], work) if len(func._schema.returns) > 1 else work
+
+
+def _recorded(name: str, given: Mapping[str, Any]) -> RecordedCall:
+    """From an operator's arguments by their names, which are the same in all versions of torch."""
+    outputs = [value for key, value in given.items() if key.startswith("output") and "split" not in key]
+    inputs = [value for key, value in given.items() if key.startswith("input") and "split" not in key]
+    both = given.get("tensors")
+    if both is not None:
+        inputs = [] if name.startswith("recv") else [both]
+        outputs = [] if name == "send" else [both]
+    return RecordedCall(
+        name=name,
+        ranks=dist.ProcessGroup.unbox(given["process_group"]).size(),
+        sent=_spans(inputs),
+        received=_spans(outputs),
+        peer=next((int(given[key]) for key in PEERS if key in given), None),
+        sent_parts=tuple(given.get("input_split_sizes", ())),
+        received_parts=tuple(given.get("output_split_sizes", ())),
+    )
+
+
+def _spans(values: Any) -> tuple[tuple[int, int], ...]:
+    """Where each tensor of a nest of lists begins and ends; all of them are contiguous."""
+    if isinstance(values, torch.Tensor):
+        begin = values.storage_offset() * values.element_size()
+        return ((begin, begin + values.numel() * values.element_size()),)
+    return tuple(span for value in values for span in _spans(value))
+
+
+def _of_objects(call: Any) -> RecordedCall:
+    """A call of a function for Python objects, which is ready and not made."""
+    named = call.keywords
+    peer = next((named[key] for key in ("group_src", "group_dst") if key in named), None)
+    return RecordedCall(call.func.__name__, dist.get_world_size(named["group"]), (), (), peer, (), (), call.args)
+
+
+# ── checking ─────────────────────────────────────────────────────────────────────────────────────
+# (case, subgroup, turn, its calls) → what is wrong, or None.
+Check = Callable[[Case, Subgroup, int, Sequence[RecordedCall]], str | None]
+
+
+def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[RecordedCall]) -> str | None:
+    """What of a turn's calls contradicts the table of operations: their group, their root, their buffers."""
+    operation, ranks = OPERATIONS[case.op], ranks_together(case)
+    if subgroup.subgroups > 1 and turn != subgroup.number:
+        return f"calls {calls[0].name} in another group's turn" if calls else None
+    for call in calls:
+        if call.ranks != ranks:
+            return f"{call.name}: goes to a group of {call.ranks} ranks, not of {ranks}"
+        if operation.rooted and call.peer != case.root:
+            return f"{call.name}: names rank {call.peer} as root, not {case.root}"
+        if call.peer is not None and not 0 <= call.peer < ranks:
+            return f"{call.name}: names rank {call.peer} of {ranks}"
+    planned = operations.buffer_bytes(case)
+    held = _covered([span for call in calls for span in (*call.sent, *call.received)])
+    # Who only sends, or is not the root, holds a part of it.
+    partly = case.op == "send_recv" or (operation.rooted and subgroup.rank != case.root)
+    if operation.typed and calls and (held > planned or (held < planned and not partly)):
+        return f"the call's tensors take {held} B, and {planned} B are planned"
+    return None
+
+
+def _covered(spans: Sequence[tuple[int, int]]) -> int:
+    """Bytes that lie in one of the spans or more."""
+    total = end = 0
+    for start, stop in sorted(spans):
+        total += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return total

@@ -25,18 +25,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench import encoding
-from bench.footprint import buffer_bytes
+from bench.footprint import buffer_bytes, most_iterations
 from bench.machine import environment
 from bench.operations import cycle
 from bench.protocol.rank_context import RankContext
 from bench.rank import clocks, faults, nccl, timing, workload
-from bench.rank.join import facts, joined
-from bench.rank.process import run_rank, wait_to_begin
+from bench.rank.process import facts, joined, run_rank, wait_to_begin
 from bench.rank.process_group import Group
 from bench.rank.sampling import AgreedTimings, sample
 from bench.rank.tensors import Arena
 from bench.records import Case, Failure, Job, Json, Samples, Timings, Usage
-from bench.stamps import most_iterations
 
 if TYPE_CHECKING:
     from bench.records import Integers

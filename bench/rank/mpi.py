@@ -21,7 +21,7 @@ from bench.machine import confine, network
 from bench.protocol.rank_context import RankContext
 from bench.rank import mpi_calls
 from bench.rank.process_group import Group
-from bench.rank.subgroup import LibraryCalls, Subgroup
+from bench.rank.transfer import Subgroup
 from bench.records import Case
 from bench.subgroups import WORLD, divide
 
@@ -76,12 +76,11 @@ def _group(context: RankContext, world: Any, control: Any, barrier: Any) -> Grou
     def subgroup(case: Case) -> Subgroup:
         return Subgroup(context.rank, context.world_size, world) if case.groups == WORLD else divided(case.groups)
 
-    def single_rank_call() -> Subgroup:
+    def single_rank_subgroup() -> Subgroup:
         from mpi4py import MPI
 
         return Subgroup(0, 1, MPI.COMM_SELF)
 
-    table = LibraryCalls(mpi_calls.CALLS, mpi_calls.OBJECT_CALLS, mpi_calls.barrier)
     return Group(
         context.rank,
         context.world_size,
@@ -91,8 +90,8 @@ def _group(context: RankContext, world: Any, control: Any, barrier: Any) -> Grou
         send_number,
         receive_number,
         subgroup,
-        single_rank_call,
-        table,
+        single_rank_subgroup,
+        mpi_calls.mpi_calls(),
     )
 
 

@@ -1,4 +1,4 @@
-"""One call of mpi4py a collective: what `calls` is for torch.
+"""The collectives as mpi4py calls them; `collectives` has those of torch.
 
 In: a `CallArguments`, the buffers of one call on one rank. Out: a function without arguments that makes the call; one
 that is asynchronous returns its request at once. The buffers are those of every other backend: torch tensors on the
@@ -10,7 +10,7 @@ list of tensors, the call is the one of MPI that takes counts and places (the v-
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -18,8 +18,7 @@ import torch
 
 from bench.dtypes import DTYPES
 from bench.operations import placement
-from bench.rank.subgroup import Subgroup
-from bench.rank.torch_calls import Call, CallArguments, ObjectCall
+from bench.rank.transfer import BuildCall, BuildObjectCall, Call, CallArguments, LibraryCalls, Subgroup
 from bench.records import Case
 
 WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
@@ -145,7 +144,7 @@ def _both_ways(s: CallArguments) -> Call:
     return _call(s, "Sendrecv", outgoing, s.transfer.to, recvbuf=incoming, source=s.transfer.source)
 
 
-CALLS: dict[str, Callable[[CallArguments], Call]] = {
+CALLS: dict[str, BuildCall] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "all_gather_list": _all_gather_list,
@@ -198,7 +197,7 @@ def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list
     return call
 
 
-OBJECT_CALLS: dict[str, ObjectCall] = {
+OBJECT_CALLS: dict[str, BuildObjectCall] = {
     "all_gather_object": _all_gather_object,
     "gather_object": _gather_object,
     "broadcast_object": _broadcast_object,
@@ -210,3 +209,8 @@ def barrier(subgroup: Subgroup, case: Case) -> Call:
     """All come together."""
     call: Call = subgroup.handle.Ibarrier if case.call == "async" else subgroup.handle.Barrier
     return call
+
+
+def mpi_calls() -> LibraryCalls:
+    """The calls of MPI."""
+    return LibraryCalls(CALLS, OBJECT_CALLS, barrier)

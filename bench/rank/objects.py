@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from bench.operations import OPERATIONS
+from bench.rank.collectives import OBJECT_COLLECTIVES
 from bench.rank.process_group import Group
-from bench.rank.torch_calls import ALONE_BYTES, MOST_READY, Call, rest
+from bench.rank.tensors import MOST_READY, SINGLE_RANK_BYTES
+from bench.rank.transfer import Call, rest
 from bench.records import Case
 
 # Received objects wait for the check that follows the timed calls: as many of the last ones as this holds.
@@ -21,29 +23,30 @@ class ObjectOperation:
 
     def __init__(self, case: Case, group: Group, seed: int) -> None:
         self._case, self._group = case, group
-        self._team = group.subgroup(case)
+        self._subgroup = group.subgroup(case)
         shared = OPERATIONS[case.op].pieces(2) == 2
         only = None if shared else case.root  # each rank's whole object on every rank would be n times the size
-        self._objects = _objects(seed, self._team.size, case.size_bytes // (self._team.size if shared else 1), only)
+        self._objects = _objects(
+            seed, self._subgroup.size, case.size_bytes // (self._subgroup.size if shared else 1), only
+        )
         kept = max(1, min(MOST_READY, MOST_KEPT_BYTES // max(1, case.size_bytes)))
         self._received: deque[list[Any]] = deque(maxlen=kept)
         self._turn = 0
 
     def prepare(self) -> Call:
-        turn, self._turn = self._turn, (self._turn + 1) % self._team.subgroups
-        if turn != self._team.number:
+        turn, self._turn = self._turn, (self._turn + 1) % self._subgroup.subgroups
+        if turn != self._subgroup.number:
             return rest
         into: list[Any] = []
         self._received.append(into)
         make = self._group.calls.on_objects[self._case.op]
-        call: Call = make(self._team, self._case, self._objects, into)
-        return call
+        return make(self._subgroup, self._case, self._objects, into)
 
     def reserve(self, calls: int) -> None:
         """Nothing is ever refilled."""
 
     def verify(self) -> str | None:
-        want = self._wanted()
+        want = OBJECT_COLLECTIVES[self._case.op].arrives(self._subgroup, self._case, self._objects)
         for got in self._received:
             for position, (one, right) in enumerate(zip(got, want, strict=True)):
                 if one != right:
@@ -60,20 +63,10 @@ class ObjectOperation:
     def single_rank_call(self) -> Call | None:
         make = self._group.calls.on_objects[self._case.op]
         case = dataclasses.replace(self._case, world_size=1, groups="world", root=0)
-        call: Call = make(self._group.single_rank_call(), case, [self._objects[self._case.root][:ALONE_BYTES]], [])
+        call: Call = make(
+            self._group.single_rank_subgroup(), case, [self._objects[self._case.root][:SINGLE_RANK_BYTES]], []
+        )
         return call
-
-    def _wanted(self) -> list[bytes]:
-        """What this rank must have received."""
-        match self._case.op:
-            case "all_gather_object":
-                return self._objects
-            case "gather_object":
-                return self._objects if self._team.rank == self._case.root else []
-            case "broadcast_object":
-                return [self._objects[self._case.root]]
-            case _:
-                return [self._objects[self._team.rank]]
 
 
 @functools.lru_cache(maxsize=1)
@@ -83,17 +76,17 @@ def _objects(seed: int, ranks: int, nbytes: int, only: int | None) -> list[bytes
     return [dice.bytes(nbytes) if only in {None, rank} else b"" for rank in range(ranks)]
 
 
-class Barrier:
+class BarrierOperation:
     """A barrier. That nobody leaves before all have come cannot be told from its result: nothing is verified."""
 
     def __init__(self, case: Case, group: Group) -> None:
-        self._team, self._group = group.subgroup(case), group
-        self._call: Call = group.calls.barrier(self._team, case)
+        self._subgroup, self._group = group.subgroup(case), group
+        self._call: Call = group.calls.barrier(self._subgroup, case)
         self._case, self._turn = case, 0
 
     def prepare(self) -> Call:
-        turn, self._turn = self._turn, (self._turn + 1) % self._team.subgroups
-        return self._call if turn == self._team.number else rest
+        turn, self._turn = self._turn, (self._turn + 1) % self._subgroup.subgroups
+        return self._call if turn == self._subgroup.number else rest
 
     def reserve(self, calls: int) -> None:
         """There is no buffer."""
@@ -105,7 +98,5 @@ class Barrier:
         return False
 
     def single_rank_call(self) -> Call | None:
-        call: Call = self._group.calls.barrier(
-            self._group.single_rank_call(), dataclasses.replace(self._case, call="sync")
-        )
-        return call
+        case = dataclasses.replace(self._case, call="sync")
+        return self._group.calls.barrier(self._group.single_rank_subgroup(), case)

@@ -1,8 +1,8 @@
-"""The frame of a rank's process, whatever it measures: what comes before its work and after it.
+"""What every rank's process does, whatever it measures: join the others, say so, work, and end.
 
-In: a `RankContext`, the run's log, and the work. Out, over the pipe, the messages that every rank sends: `ready` before
-it is told to begin, then `done` or `error`. It ends with its parent and prints into the log. Knows nothing of what is
-measured.
+In: a `RankContext`, the run's log, and the work. Out: a joined `Group`, the same for every library; and to the parent
+the messages `ready`, before the rank is told to begin, then `done` or `error`. The process ends with its parent and
+prints into the log. Knows nothing of what is measured.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from types import ModuleType
 
+from bench.backends import BACKENDS
 from bench.protocol import barrier
 from bench.protocol.rank_context import RankContext
-from bench.rank import mpi, mpi_calls, timing
+from bench.rank import mpi, mpi_calls, process_group, timing
 from bench.rank.process_group import Group
 from bench.records import Json
 
 # Any number but 0: "left with status 0 before it was done" is a fault of its own.
 STATUS_AFTER_ERROR = 70
+# By the library that a backend belongs to.
+JOINED = {"torch": process_group.joined, "mpi4py": mpi.joined}
 
 
 def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> None:
@@ -46,6 +50,21 @@ def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> N
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+@contextmanager
+def joined(
+    context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
+) -> Iterator[Group]:
+    """Join the other ranks; leave the group at the end of the context if nothing was raised in it."""
+    with JOINED[BACKENDS[backend].library](context, backend, timeout_s, sync, ctas) as group:
+        yield group
+
+
+def facts(group: Group, backend: str) -> Json:
+    """What only a rank can say of itself."""
+    loaded = {"mpi": mpi.version()} if BACKENDS[backend].library == "mpi4py" else {}
+    return process_group.facts(group, backend) | loaded
 
 
 def wait_to_begin(

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from bench.backends import BACKENDS
 from bench.machine import environment
 from bench.protocol.rank_context import RankContext
-from bench.rank import nccl, torch_calls
-from bench.rank.subgroup import LibraryCalls, Subgroup
+from bench.rank import collectives, nccl
+from bench.rank.transfer import LibraryCalls, Subgroup
 from bench.records import Case, Json
 from bench.subgroups import WORLD, divide
 
@@ -32,10 +32,10 @@ class Group:
     """A joined process group.
 
     device: where the buffers of this rank live. barrier: returns on every rank once all have called it.
-    gather: every rank's value, in order of rank, on every rank. tell, hear: a number to a rank, and from one.
-    team: the ranks that call a case together; every rank must ask for the same cases in the same order.
-    alone: a team of this rank alone, on the same backend, made when it is first asked for.
-    calls: what the library that communicates calls each operation.
+    gather: every rank's value, in order of rank, on every rank. send_number, receive_number: a number to a rank, and
+    from one. subgroup: the ranks that call a case together; every rank must ask for the same cases in the same order.
+    single_rank_subgroup: this rank alone, on the same backend, made when it is first asked for.
+    calls: how the library that communicates calls each operation.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class Group:
     send_number: Callable[[int, int], None]
     receive_number: Callable[[int], int]
     subgroup: Callable[[Case], Subgroup]
-    single_rank_call: Callable[[], Subgroup]
+    single_rank_subgroup: Callable[[], Subgroup]
     calls: LibraryCalls
 
     def synchronize(self) -> None:
@@ -142,13 +142,21 @@ def formed(
         return Subgroup(rank, world_size, None) if case.groups == WORLD else divided(case.groups)
 
     @functools.cache
-    def single_rank_call() -> Subgroup:
+    def single_rank_subgroup() -> Subgroup:
         # About 1 ms, and no other rank takes part.
         return Subgroup(0, 1, dist.new_group([rank], backend=backend, use_local_synchronization=True))
 
-    table = LibraryCalls(torch_calls.CALLS, torch_calls.OBJECT_CALLS, torch_calls.barrier)
     return Group(
-        rank, world_size, device, barrier, gather, send_number, receive_number, subgroup, single_rank_call, table
+        rank,
+        world_size,
+        device,
+        barrier,
+        gather,
+        send_number,
+        receive_number,
+        subgroup,
+        single_rank_subgroup,
+        collectives.torch_calls(),
     )
 
 

@@ -44,7 +44,7 @@ class Sampled:
 
 def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int = UNBOUNDED) -> Sampled:
     """Warm up, then measure until the rule says stop. cycle: iterations until an operation is back at its first
-    round. most: no more iterations than this, of the warm-up and of the rest each (`stamps.most_iterations`)."""
+    round. most: no more iterations than this, of the warm-up and of the rest each (`footprint.most_iterations`)."""
     sampling = _at_most(sampling, most)
     warmup = _warm_up(sampling, measure, most)
     blocks: list[AgreedTimings] = []

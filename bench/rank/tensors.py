@@ -1,7 +1,7 @@
 """Operations on tensors: buffers that are filled, used, checked and filled anew.
 
-What is sent and what must arrive is told by `collectives`, what it consists of by `patterns`, and how a library
-calls it by `calls` or `mpi_calls`.
+`collectives` says what is sent and what must arrive, `patterns` which values these are, and `collectives` or
+`mpi_calls` how the library calls it.
 """
 
 import dataclasses
@@ -16,11 +16,16 @@ from bench.dtypes import DTYPES, growth
 from bench.footprint import buffer_bytes, fresh_calls, pool_slots
 from bench.operations import OPERATIONS
 from bench.rank import patterns
-from bench.rank.collectives import BUILDERS, Transfer
+from bench.rank.collectives import COLLECTIVES
 from bench.rank.process_group import Group
-from bench.rank.subgroup import Subgroup
-from bench.rank.torch_calls import ALONE_BYTES, MOST_READY, Call, CallArguments, rest
+from bench.rank.transfer import Call, CallArguments, Subgroup, Transfer, rest
 from bench.records import Case
+
+# So many calls are made once and kept: making twenty before each pipelined stretch lets the ranks idle long enough
+# to be seen in it (2 % at 4 KiB). More would be memory for nothing.
+MOST_READY = 64
+# The call in a group of one shows what dispatching costs, whatever the size: a small one will do.
+SINGLE_RANK_BYTES = 64 * 2**10
 
 
 class Arena:
@@ -47,21 +52,21 @@ class TensorOperation:
 
     def __init__(self, case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> None:
         self._case, self._group, self._seed = case, group, seed
-        self._team = group.subgroup(case)
-        self._turns = turns(case, self._team)
+        self._subgroup = group.subgroup(case)
+        self._turns = turns(case, self._subgroup)
         self._slots = pool_slots(case, pool_bytes)
         pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
         self._pool = pool.view(self._slots, -1)
         self._fresh = fresh_calls(case) or 2**62
         grows = operations.placement(case) == "in" and OPERATIONS[case.op].reduces
-        self._growth = growth(case.dtype, case.reduce_op, self._team.size) if grows else 1
+        self._growth = growth(case.dtype, case.reduce_op, self._subgroup.size) if grows else 1
         self._sum = None
         reduce_op = case.reduce_op if OPERATIONS[case.op].reduces else None
-        self._data = patterns.sequence(seed, case.dtype, reduce_op, self._team.size, group.device)
+        self._data = patterns.sequence(seed, case.dtype, reduce_op, self._subgroup.size, group.device)
         self._tolerance = 0.0
         if reduce_op is not None:
-            self._sum = patterns.reduced(seed, case.dtype, reduce_op, self._team.size, group.device)
-            self._tolerance = patterns.tolerance(case.dtype, reduce_op, self._team.size)
+            self._sum = patterns.reduced(seed, case.dtype, reduce_op, self._subgroup.size, group.device)
+            self._tolerance = patterns.tolerance(case.dtype, reduce_op, self._subgroup.size)
         self._mark = _marked_element(self._turns)
         self._turn = self._calls = 0
         # Of each buffer: how often it was used since it was filled, and in which turn last (-1: not since the check).
@@ -115,10 +120,10 @@ class TensorOperation:
         return None
 
     def spoil(self) -> bool:
-        blocks = [block for block in self._latest[1].blocks if block.length] if self._latest else []
-        if not blocks or not self._latest:
+        spans = [span for span in self._latest[1].arrives if span.length] if self._latest else []
+        if not spans or not self._latest:
             return False
-        element = self._pool[self._latest[0], blocks[0].start : blocks[0].start + 1]
+        element = self._pool[self._latest[0], spans[0].start : spans[0].start + 1]
         if self._case.dtype == "bool":
             element.logical_not_()
         else:  # of a number the highest bits, which no tolerance forgives
@@ -130,9 +135,9 @@ class TensorOperation:
             return None
         pieces = OPERATIONS[self._case.op].pieces(1)
         unit = pieces * DTYPES[self._case.dtype].itemsize
-        size = max(unit, min(self._case.size_bytes, ALONE_BYTES) // unit * unit)
+        size = max(unit, min(self._case.size_bytes, SINGLE_RANK_BYTES) // unit * unit)
         case = dataclasses.replace(self._case, size_bytes=size, world_size=1, groups="world", root=0, call="sync")
-        subgroup = self._group.single_rank_call()
+        subgroup = self._group.single_rank_subgroup()
         (transfer,) = turns(case, subgroup)
         assert transfer is not None  # noqa: S101 - nobody rests alone
         nbytes = operations.buffer_bytes(case)
@@ -143,7 +148,7 @@ class TensorOperation:
         transfer = self._turns[turn]
         if transfer is None:
             return rest
-        arguments = _arguments(self._team, self._case, transfer, self._pool[slot])
+        arguments = _arguments(self._subgroup, self._case, transfer, self._pool[slot])
         return self._group.calls.on_buffers[self._case.op](arguments)
 
     def _start_anew(self) -> None:
@@ -170,7 +175,7 @@ class TensorOperation:
         (send, end), (start, until) = transfer.sends, transfer.receives
         if (send, end) != (start, until):
             self._pool[first:stop, start:until].fill_(patterns.POISON)
-        begin = patterns.begin_of(self._team.rank)
+        begin = patterns.begin_of(self._subgroup.rank)
         for row, last_row in patterns.chunks(first, stop):
             for column, last in patterns.chunks(send, end):
                 data = patterns.rows(self._data, begin + column - send, row, last_row - row, last - column)
@@ -185,23 +190,23 @@ class TensorOperation:
     def _wrong(self, first: int, stop: int, turn: int, times: int) -> str | None:
         """What differs in buffers first … stop, which were used so often and last in this turn."""
         transfer = self._turns[turn]
-        for block in transfer.blocks if transfer is not None else ():
-            source, begin = self._data, block.offset
-            if block.rank is not None:
-                begin += patterns.begin_of(block.rank)
+        for span in transfer.arrives if transfer is not None else ():
+            source, begin = self._data, span.offset
+            if span.rank is not None:
+                begin += patterns.begin_of(span.rank)
             else:
-                assert self._sum is not None  # noqa: S101 - only what reduces has such a block
+                assert self._sum is not None  # noqa: S101 - only what reduces has such a span
                 source = self._sum if times == 1 or self._growth == 1 else self._sum * self._growth ** (times - 1)
             for row, last_row in patterns.chunks(first, stop):
-                for column, last in patterns.chunks(0, block.length):
+                for column, last in patterns.chunks(0, span.length):
                     want = patterns.rows(source, begin + column, row, last_row - row, last - column)
-                    got = self._pool[row:last_row, block.start + column : block.start + last]
+                    got = self._pool[row:last_row, span.start + column : span.start + last]
                     found = patterns.difference(got, want, self._tolerance)
                     if found is not None:
                         at, value, right = found, got[found], want[found]
-                        whose = "" if block.rank is None else f" of rank {block.rank}'s data"
+                        whose = "" if span.rank is None else f" of rank {span.rank}'s data"
                         return (
-                            f"element {block.offset + column + at[1]}{whose} in buffer {row + at[0]} is "
+                            f"element {span.offset + column + at[1]}{whose} in buffer {row + at[0]} is "
                             f"{value.item()}, expected {right.item()}"
                         )
         return None
@@ -210,13 +215,13 @@ class TensorOperation:
 def turns(case: Case, subgroup: Subgroup) -> list[Transfer | None]:
     """What this rank does in each iteration of a cycle."""
     length = case.size_bytes // DTYPES[case.dtype].itemsize
-    builder = BUILDERS[case.op]
+    transfer_of = COLLECTIVES[case.op].transfer
     if subgroup.subgroups > 1:  # one after the other
         return [
-            builder(subgroup, case, length, 0) if turn == subgroup.number else None
+            transfer_of(subgroup, case, length, 0) if turn == subgroup.number else None
             for turn in range(subgroup.subgroups)
         ]
-    return [builder(subgroup, case, length, turn) for turn in range(operations.cycle(case))]
+    return [transfer_of(subgroup, case, length, turn) for turn in range(operations.cycle(case))]
 
 
 def _arguments(subgroup: Subgroup, case: Case, transfer: Transfer, buffer: torch.Tensor) -> CallArguments:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.rank.torch_calls import Call
+from bench.rank.transfer import Call
 from bench.rank.workload import Workload
 from bench.records import Case
 

@@ -1,7 +1,7 @@
 """A case as something that can be called again and again, and checked: its buffers, calls and data.
 
-In: a Case, the Group, the Arena of this rank. Out: a `Workload`. Tensors are moved by `moves`, Python objects by
-`objects`.
+In: a Case, the Group, the Arena of this rank. Out: a `Workload`. `tensors` has the operations on
+buffers, `objects` those on Python objects.
 """
 
 from typing import Protocol
@@ -10,11 +10,11 @@ import torch
 
 from bench.footprint import scratch_bytes
 from bench.operations import OPERATIONS
-from bench.rank.collectives import BUILDERS
-from bench.rank.objects import Barrier, ObjectOperation
+from bench.rank.collectives import COLLECTIVES
+from bench.rank.objects import BarrierOperation, ObjectOperation
 from bench.rank.process_group import Group
 from bench.rank.tensors import Arena, TensorOperation
-from bench.rank.torch_calls import Call
+from bench.rank.transfer import Call
 from bench.records import Case
 
 
@@ -40,12 +40,12 @@ class Workload(Protocol):
 def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> Workload:
     """The workload of a case, filled and ready to be called."""
     workload: Workload
-    if case.op in BUILDERS:
+    if case.op in COLLECTIVES:
         workload = TensorOperation(case, group, arena, pool_bytes, seed)
     elif OPERATIONS[case.op].sized:
         workload = ObjectOperation(case, group, seed)
     else:
-        workload = Barrier(case, group)
+        workload = BarrierOperation(case, group)
     nbytes = scratch_bytes(case, pool_bytes)
     return Flushed(workload, nbytes, group.device) if nbytes else workload
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.backends import BACKENDS, unsupported_by_backend
+from bench.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.conclusions import DryRunResult
-from bench.footprint import buffer_bytes
+from bench.footprint import bounded, buffer_bytes
 from bench.operations import OPERATIONS, Operation
 from bench.plan import estimate_s
 from bench.records import Case, Json, Machine, Plan
 from bench.report import groups
 from bench.report.labels import PLACES, dtype_words, extras, span, variety
-from bench.stamps import bounded
 from bench.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 
 # Bus factor at 4 ranks → its formula.
@@ -187,8 +186,9 @@ def _takes(operation: Operation) -> str:
 def _lacks(op: str, backend: str) -> str:
     """What of this operation the backend lacks, in words; empty if nothing but what it lacks everywhere."""
     table, operation = BACKENDS[backend], OPERATIONS[op]
-    if op in table.unsupported_operations:
-        return table.unsupported_operations[op]
+    missing = unsupported_operation(op, table)
+    if missing is not None:
+        return missing
     found = [f"no {', '.join(sorted(table.unsupported_dtypes_of[op]))}"] if op in table.unsupported_dtypes_of else []
     for place in operation.placements:
         usual = operation.placements[0] == place
@@ -203,7 +203,7 @@ def backends(missing: dict[str, str]) -> str:
     table = tabulate(rows, ["backend", "device", "what it is", "usable here"], tablefmt="simple")
     lacks = [
         [b.name, _names(b.unsupported_dtypes), _names(b.unsupported_reduce_dtypes), _names(b.unsupported_reduce_ops),
-         _names(b.unsupported_operations)]
+         _names([op for op in OPERATIONS if unsupported_operation(op, b) is not None])]
         for b in BACKENDS.values()
     ]  # fmt: skip
     headers = ["backend", "dtypes lacking", "copied, not reduced", "reduce ops lacking", "operations lacking"]

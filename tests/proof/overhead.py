@@ -17,10 +17,10 @@ from bench.intervals import effective_size
 from bench.launch.mpirun import MpiLauncher
 from bench.launch.ranks import Starter
 from bench.machine import environment, libraries
-from bench.protocol import channel
+from bench.protocol import messages
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
-from bench.rank.join import joined
+from bench.rank.process import joined
 from bench.rank.tensors import Arena
 from bench.records import Case
 from proof.claim import Effort, Outcome
@@ -67,7 +67,7 @@ def _compared(starter: Starter, backend: str, lines: Lines, effort: Effort) -> l
     try:
         for (size, depth, pairs, _), (*_, allowed) in zip(job, lines, strict=True):
             assert ranks.members[0].connection.poll(900), "the ranks did not answer"
-            message, _ = channel.receive(ranks.members[0].connection)
+            message, _ = messages.receive(ranks.members[0].connection)
             medians = {name: np.array(values) for name, values in message["medians"].items()}
             ratio = _mean_ratio(medians["reported"] / np.sqrt(medians["bare"] * medians["bare again"]))
             control = _mean_ratio(medians["bare again"] / medians["bare"])

@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from bench.protocol.rank_context import RankContext
-from bench.rank.join import joined
-from bench.rank.process import run_rank, wait_to_begin
+from bench.rank.process import joined, run_rank, wait_to_begin
 from bench.rank.process_group import Group
 from bench.records import Json
 from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training

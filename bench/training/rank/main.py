@@ -19,8 +19,7 @@ import torch
 
 from bench.machine import environment
 from bench.protocol.rank_context import RankContext
-from bench.rank.join import facts, joined
-from bench.rank.process import one_line, run_rank, wait_to_begin
+from bench.rank.process import facts, joined, one_line, run_rank, wait_to_begin
 from bench.rank.process_group import Group
 from bench.records import Json
 from bench.training.encoding import fact_to_line

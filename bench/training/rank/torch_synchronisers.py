@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.rank.torch_calls import ALL_GATHER, REDUCE_SCATTER
+from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
 from bench.training.rank.synchronisers import Nothing
 from bench.training.rank.transport import EmulatedLink, Transport
 from bench.training.records import Strategy

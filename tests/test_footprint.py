@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench import intervals, stamps
+from bench import footprint, intervals
 from bench import plan as planning
 from bench.config import parse
 from bench.rank.sampling import sample
@@ -18,15 +18,15 @@ CONFIG = b"backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: 
 
 @pytest.mark.parametrize("n", [2, 64, 131, 132, 1024, 65536])
 def test_all_ranks_together_leave_no_more_than_the_bound(n):
-    kept = stamps.most_iterations(replace(CASE, world_size=n))
-    assert kept >= stamps.FEWEST == intervals.FEWEST_FOR_MEDIAN
-    assert kept * n <= max(stamps.MOST_STAMPS, stamps.FEWEST * n)
+    kept = footprint.most_iterations(replace(CASE, world_size=n))
+    assert kept >= footprint.FEWEST_ITERATIONS == intervals.FEWEST_FOR_MEDIAN
+    assert kept * n <= max(footprint.MOST_STAMPS, footprint.FEWEST_ITERATIONS * n)
     assert (kept >= 2000) == (n <= 131)
 
 
 def test_each_round_and_each_group_has_enough_for_an_interval():
-    assert stamps.most_iterations(replace(CASE, op="pairwise", world_size=1024)) == 6 * 1023
-    assert stamps.most_iterations(replace(CASE, world_size=65536, groups="strided:2:serial")) == 6 * 32768
+    assert footprint.most_iterations(replace(CASE, op="pairwise", world_size=1024)) == 6 * 1023
+    assert footprint.most_iterations(replace(CASE, world_size=65536, groups="strided:2:serial")) == 6 * 32768
 
 
 @pytest.mark.parametrize("asked", [{"iterations": 500}, {"max_iterations": 500, "seconds_per_case": 1e9}])

@@ -1,7 +1,7 @@
-"""What a collective must hand to torch, by the table of operations: bytes, lists, ranks. The yardstick of `simulate`.
+"""The calls of torch that each collective must make: operator, bytes of each tensor, group, root. For `test_simulate`.
 
-In: a case, who one is, and what was handed over. Out: None, or a sentence on the first thing that does not fit. Told
-here a second time and in bytes, apart from `collectives` and `calls`, so that a mistake in them is seen.
+In: a case, which rank of its group, and the calls that a dry run recorded. Out: None, or a sentence on the first
+difference. Written a second time and in bytes, apart from `rank/collectives`, so that a mistake there is seen.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from bench import operations
 from bench.dtypes import DTYPES
 from bench.operations import COALESCED_PIECES, OPERATIONS, partner
-from bench.rank.recorder import RecordedCall
-from bench.rank.subgroup import Subgroup
+from bench.rank import dry_run
+from bench.rank.dry_run import RecordedCall
+from bench.rank.transfer import Subgroup
 from bench.records import Case
 from bench.units import format_bytes
 
@@ -95,27 +96,29 @@ EXPECTED_CALLS: dict[str, Callable[[Member, int], list[ExpectedCall]]] = {
 }
 
 
-def mismatch(case: Case, subgroup: Subgroup, turn: int, handed: Sequence[RecordedCall]) -> str | None:
+def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[RecordedCall]) -> str | None:
     """What is not as it must be in the calls of one turn."""
-    m = _me(case, subgroup)
+    m = _member(case, subgroup)
     resting = subgroup.subgroups > 1 and turn != subgroup.number
+    if case.op in _OBJECTS:
+        return _mismatch_of_objects(case, m, resting, calls)
     wanted = [] if resting else EXPECTED_CALLS[case.op](m, turn)
-    if [one.name for one in handed] != [one.name for one in wanted]:
-        return f"torch is called with {_names(handed)}, not with {_names(wanted)}"
-    for want, got in zip(wanted, handed, strict=True):
-        problem = _misfit_of_a_call(want, got, m) or _misfit_of_parts(case, got, m)
+    if [one.name for one in calls] != [one.name for one in wanted]:
+        return f"torch is called with {_names(calls)}, not with {_names(wanted)}"
+    for want, got in zip(wanted, calls, strict=True):
+        problem = _mismatch_of_a_call(want, got, m) or _mismatch_of_parts(case, got, m)
         if problem is not None:
             return f"{want.name}: {problem}"
-    return _misfit_of_buffers(case, m, handed) if handed and OPERATIONS[case.op].typed else None
+    return dry_run.mismatch(case, subgroup, turn, calls)
 
 
-def _me(case: Case, subgroup: Subgroup) -> Member:
+def _member(case: Case, subgroup: Subgroup) -> Member:
     return Member(
         case.size_bytes, case.size_bytes // subgroup.size, operations.ranks_together(case), subgroup.rank, case.root
     )
 
 
-def _misfit_of_a_call(want: ExpectedCall, got: RecordedCall, m: Member) -> str | None:
+def _mismatch_of_a_call(want: ExpectedCall, got: RecordedCall, m: Member) -> str | None:
     if got.ranks != m.n:
         return f"goes to a group of {got.ranks} ranks, not of {m.n}"
     if got.peer != want.peer:
@@ -127,7 +130,7 @@ def _misfit_of_a_call(want: ExpectedCall, got: RecordedCall, m: Member) -> str |
     return None
 
 
-def _misfit_of_parts(case: Case, got: RecordedCall, m: Member) -> str | None:
+def _mismatch_of_parts(case: Case, got: RecordedCall, m: Member) -> str | None:
     """Uneven parts: one a rank, an empty one among them, as much to a rank as from it, all of the buffer."""
     if case.op != "all_to_all_uneven":
         return "parts of different sizes where all are alike" if got.sent_parts or got.received_parts else None
@@ -137,26 +140,6 @@ def _misfit_of_parts(case: Case, got: RecordedCall, m: Member) -> str | None:
     if total != m.size or (m.n > 1 and min(got.sent_parts) != 0):
         return f"parts from {min(got.sent_parts)} elements on that add up to {total} B, not to {m.size} B"
     return None
-
-
-def _misfit_of_buffers(case: Case, m: Member, handed: Sequence[RecordedCall]) -> str | None:
-    """Do the tensors together take what `operations.buffer_bytes` plans memory by?"""
-    planned = operations.buffer_bytes(case)
-    held = _covered([span for one in handed for span in (*one.sent, *one.received)])
-    # Who only sends, or is no root, holds a part of it.
-    partly = case.op == "send_recv" or (OPERATIONS[case.op].rooted and not m.at_root)
-    if held > planned or (held < planned and not partly):
-        return f"the call's tensors take {held} B, and {planned} B are planned"
-    return None
-
-
-def _covered(spans: Sequence[tuple[int, int]]) -> int:
-    """Bytes that lie in one of the spans or more."""
-    total = end = 0
-    for start, stop in sorted(spans):
-        total += max(0, stop - max(start, end))
-        end = max(end, stop)
-    return total
 
 
 # ── Python objects ───────────────────────────────────────────────────────────────────────────────
@@ -170,10 +153,12 @@ _OBJECTS: dict[str, Callable[[Member, Sequence[Any]], _Arguments]] = {
 }
 
 
-def mismatch_of_objects(case: Case, subgroup: Subgroup, arguments: Sequence[Any], named: dict[str, Any]) -> str | None:
-    """The same of a call on Python objects, from its arguments; nothing of it reaches torch's operators whole."""
-    m = _me(case, subgroup)
-    into, sent = _OBJECTS[case.op](m, arguments)
+def _mismatch_of_objects(case: Case, m: Member, resting: bool, calls: Sequence[RecordedCall]) -> str | None:
+    """The same of a call on Python objects, from its arguments: nothing of it reaches torch's operators whole."""
+    if resting or len(calls) != 1:
+        return None if resting and not calls else f"{len(calls)} calls"
+    (call,) = calls
+    into, sent = _OBJECTS[case.op](m, call.arguments)
     gathers = "gather" in case.op
     room = (m.n if gathers else 1) if not case.op.startswith("gather") or m.at_root else None
     if (None if into is None else len(into)) != room:
@@ -183,9 +168,8 @@ def mismatch_of_objects(case: Case, subgroup: Subgroup, arguments: Sequence[Any]
     sizes = [each] * count if m.at_root or gathers else []
     if list(map(len, sent or [])) != sizes:
         return f"sends {_sizes(list(map(len, sent or [])))}, not {_sizes(sizes)}"
-    root = next((named[key] for key in ("group_src", "group_dst") if key in named), None)
     wanted = m.root if OPERATIONS[case.op].rooted else None
-    return None if root == wanted else f"names rank {root}, not {wanted}"
+    return None if call.peer == wanted else f"names rank {call.peer}, not {wanted}"
 
 
 def _names(calls: Sequence[RecordedCall] | Sequence[ExpectedCall]) -> str:

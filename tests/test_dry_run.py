@@ -9,8 +9,10 @@ from bench.cli import call
 from bench.config import parse
 from bench.machine import environment
 from bench.operations import OPERATIONS, partner, rounds
-from bench.rank import collectives, dry_run, objects, torch_calls
+from bench.rank import dry_run, objects
+from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from conftest import ROOT
+from expected_calls import mismatch
 
 EVERYTHING = f"""
 backends: [gloo]
@@ -22,9 +24,9 @@ launches: 1
 MACHINE = environment.machine()
 
 
-def rehearsed(world_size: int, *sets: str, ranks=None, config=EVERYTHING):
+def dry_run_of(world_size: int, *sets: str, ranks=None, config=EVERYTHING, check=mismatch):
     plan = planning.on_paper(parse(config, "everything", sets), MACHINE, world_size, 1)
-    return dry_run.dry_run(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}))
+    return dry_run.dry_run(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}), check)
 
 
 def mismatches(found) -> list[str]:
@@ -33,7 +35,7 @@ def mismatches(found) -> list[str]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 5, 64])
 def test_every_operation_fits_the_table(world_size):
-    found = rehearsed(world_size)
+    found = dry_run_of(world_size)
     assert not mismatches(found)
     fewest = {name for name, operation in OPERATIONS.items() if operation.fewest_ranks <= world_size}
     assert {one.case.op for one in found.kinds} == fewest
@@ -41,8 +43,8 @@ def test_every_operation_fits_the_table(world_size):
 
 
 def test_no_memory_is_taken_for_what_a_rank_would_hold():
-    before = rehearsed(2, "operations=[all_reduce]", "sizes=[4KiB]").peak_rss_bytes
-    found = rehearsed(4, "operations=[all_to_all]", "sizes=[1GiB]")
+    before = dry_run_of(2, "operations=[all_reduce]", "sizes=[4KiB]").peak_rss_bytes
+    found = dry_run_of(4, "operations=[all_to_all]", "sizes=[1GiB]")
     (one,) = found.kinds
     assert one.buffer_bytes == 2 * 2**30
     assert found.peak_rss_bytes - before < 2**28
@@ -61,30 +63,36 @@ def test_no_memory_is_taken_for_what_a_rank_would_hold():
     ids=lambda variant: variant[0].split("=")[0],
 )
 def test_variants_fit_too(variant):
-    found = rehearsed(16, "sizes=[4KiB]", *variant, ranks=[7])
+    found = dry_run_of(16, "sizes=[4KiB]", *variant, ranks=[7])
     assert found.kinds and not mismatches(found)
 
 
-def _wrong(table, op, **changes):
-    """The entry of a table with its exchange changed."""
-    right = table[op]
-    return lambda subgroup, case, length, turn: dataclasses.replace(right(subgroup, case, length, turn), **changes)
+def changed(op, **changes):
+    """A collective whose transfer is wrong."""
+    right = COLLECTIVES[op].transfer
+    wrong = lambda who, case, length, turn: dataclasses.replace(right(who, case, length, turn), **changes)  # noqa: E731
+    return COLLECTIVES[op]._replace(transfer=wrong)
 
 
+# Of each mistake: the operation, what is changed, what the exact yardstick says, what the verb says by itself.
 MISTAKES = {
-    "too little is sent": (collectives.BUILDERS, "all_reduce", {"sends": (0, 8), "receives": (0, 8)}, "sends"),
-    "too much is received": (collectives.BUILDERS, "all_gather", {"receives": (0, 1024)}, "planned"),
-    "to the wrong rank": (collectives.BUILDERS, "sendrecv_ring", {"to": 0}, "names rank 0, not 3"),
-    "parts that do not add up": (collectives.BUILDERS, "all_to_all_uneven", {"sent": (0,) * 4}, "parts"),
+    "too little is sent": ("all_reduce", {"sends": (0, 8), "receives": (0, 8)}, "sends", "planned"),
+    "too much is received": ("all_gather", {"receives": (0, 1024)}, "planned", "planned"),
+    "to the wrong rank": ("sendrecv_ring", {"to": 0}, "names rank 0, not 3", None),
+    "to a rank that is not there": ("sendrecv_ring", {"to": 9}, "names rank 9", "names rank 9"),
+    "parts that do not add up": ("all_to_all_uneven", {"sent": (0,) * 4}, "parts", None),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_wrong_builder_is_seen(mistake, monkeypatch):
-    table, op, changes, said = MISTAKES[mistake]
-    monkeypatch.setitem(table, op, _wrong(table, op, **changes))
-    (problem,) = mismatches(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
-    assert said in problem and "rank 2" in problem
+def test_a_wrong_transfer_is_seen(mistake, monkeypatch):
+    op, changes, exact, said = MISTAKES[mistake]
+    monkeypatch.setitem(COLLECTIVES, op, changed(op, **changes))
+    (problem,) = mismatches(dry_run_of(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
+    assert exact in problem and "rank 2" in problem
+    if said is not None:
+        (problem,) = mismatches(dry_run_of(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2], check=None))
+        assert said in problem
 
 
 @pytest.mark.parametrize(
@@ -96,24 +104,36 @@ def test_a_wrong_builder_is_seen(mistake, monkeypatch):
     ],
 )
 def test_a_wrong_call_is_seen(op, other, said, monkeypatch):
-    monkeypatch.setitem(torch_calls.CALLS, op, torch_calls.CALLS[other])
-    (problem,) = mismatches(rehearsed(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
+    monkeypatch.setitem(COLLECTIVES, op, COLLECTIVES[op]._replace(call=COLLECTIVES[other].call))
+    (problem,) = mismatches(dry_run_of(4, f"operations=[{op}]", "sizes=[4KiB]", ranks=[2]))
     assert said in problem
 
 
-def test_a_wrong_group_is_seen(monkeypatch):
-    right = torch_calls.CALLS["all_reduce"]
+@pytest.mark.parametrize("check", [mismatch, None])
+def test_a_wrong_group_is_seen(check, monkeypatch):
+    right = COLLECTIVES["all_reduce"].call
     arguments = lambda s: s._replace(subgroup=dataclasses.replace(s.subgroup, handle=None))  # noqa: E731
-    monkeypatch.setitem(torch_calls.CALLS, "all_reduce", lambda s: right(arguments(s)))
+    monkeypatch.setitem(
+        COLLECTIVES, "all_reduce", COLLECTIVES["all_reduce"]._replace(call=lambda s: right(arguments(s)))
+    )
     sets = ["operations=[all_reduce]", "sizes=[4KiB]", "groups=['strided:2']"]
-    (problem,) = mismatches(rehearsed(4, *sets, ranks=[2]))
+    (problem,) = mismatches(dry_run_of(4, *sets, ranks=[2], check=check))
     assert "a group of 4 ranks, not of 2" in problem
 
 
+def test_a_wrong_root_is_seen_by_the_verb_itself(monkeypatch):
+    right = COLLECTIVES["broadcast"]
+    call = lambda s: right.call(s._replace(case=dataclasses.replace(s.case, root=1)))  # noqa: E731
+    monkeypatch.setitem(COLLECTIVES, "broadcast", right._replace(call=call))
+    (problem,) = mismatches(dry_run_of(4, "operations=[broadcast]", "sizes=[4KiB]", ranks=[2], check=None))
+    assert "names rank 1 as root, not 0" in problem
+
+
 def test_a_wrong_call_on_objects_is_seen(monkeypatch):
-    right = torch_calls.OBJECT_CALLS["scatter_object"]
-    monkeypatch.setitem(torch_calls.OBJECT_CALLS, "scatter_object", lambda t, c, own, into: right(t, c, own[1:], into))
-    (problem,) = mismatches(rehearsed(4, "operations=[scatter_object]", "sizes=[4KiB]", ranks=[0]))
+    right = OBJECT_COLLECTIVES["scatter_object"]
+    wrong = right._replace(call=lambda t, c, own, into: right.call(t, c, own[1:], into))
+    monkeypatch.setitem(OBJECT_COLLECTIVES, "scatter_object", wrong)
+    (problem,) = mismatches(dry_run_of(4, "operations=[scatter_object]", "sizes=[4KiB]", ranks=[0]))
     assert "sends 3 × 1 KiB, not 4 × 1 KiB" in problem
 
 
@@ -122,12 +142,12 @@ def test_a_rank_holds_no_object_of_a_broadcast_but_the_roots():
     assert [len(one) for one in objects._objects(1, 4, 100, None)] == [100] * 4
 
 
-def test_what_torch_objects_to_is_a_misfit(monkeypatch):
-    def broken(subgroup, case, length, turn):
+def test_what_torch_objects_to_is_a_mismatch(monkeypatch):
+    def broken(who, case, length, turn):
         raise ValueError("no such rank")
 
-    monkeypatch.setitem(collectives.BUILDERS, "broadcast", broken)
-    (problem,) = mismatches(rehearsed(4, "operations=[broadcast]", "sizes=[4KiB]", ranks=[0]))
+    monkeypatch.setitem(COLLECTIVES, "broadcast", COLLECTIVES["broadcast"]._replace(transfer=broken))
+    (problem,) = mismatches(dry_run_of(4, "operations=[broadcast]", "sizes=[4KiB]", ranks=[0]))
     assert "ValueError: no such rank" in problem
 
 
@@ -144,8 +164,8 @@ def test_the_verb_says_what_it_checked_and_its_exit_code_tells(monkeypatch, caps
     good = capsys.readouterr().out
     assert "as ranks 0, 512, 1023 of 1024: 6 calls of 2 cases" in good
     assert "at 1024 ranks at most 256 iterations are kept" in good
-    monkeypatch.setitem(torch_calls.CALLS, "all_reduce", torch_calls.CALLS["broadcast"])
+    monkeypatch.setitem(COLLECTIVES, "all_reduce", changed("all_reduce", sends=(0, 8), receives=(0, 8)))
     assert call([*command, "--rank", "3"]) == 1
-    assert "1024 B as rank 3: torch is called with broadcast_" in capsys.readouterr().out
+    assert "1024 B as rank 3: the call's tensors take" in capsys.readouterr().out
     assert call([*command, "--rank", "1024"]) == 2
     assert call(["plan", str(ROOT / "configs/pairs.yaml"), "--simulate", "1"]) == 3
