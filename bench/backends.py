@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bench.dtypes import DTYPES, dtype_named
+from bench.metrics import metric_of
 from bench.operations import OPERATIONS, placement
 from bench.records import Case
 
@@ -120,20 +121,39 @@ def unsupported_operation(op: str, backend: Backend) -> str | None:
 
 def unsupported_by_backend(case: Case) -> str | None:
     """What of a case its backend does not have; None if it has everything."""
-    backend, operation = BACKENDS[case.backend], OPERATIONS[case.op]
-    if backend.device != "cuda" and (case.ctas or case.memory != "plain" or case.metric == "graph"):
-        return "CTAs, registered memory and graphs are NCCL's, on GPUs"
-    missing = unsupported_operation(case.op, backend)
-    if missing is not None:
-        return missing
+    backend = BACKENDS[case.backend]
+    checks = (_by_device, _by_operation, _by_dtype, _by_placement, _by_library)
+    return next((reason for check in checks if (reason := check(case, backend)) is not None), None)
+
+
+def _by_device(case: Case, backend: Backend) -> str | None:
+    if backend.device != "cuda" and (case.ctas or case.memory != "plain"):
+        return "CTAs and registered memory are NCCL's, on GPUs"
+    if metric_of(case).device not in {None, backend.device}:
+        return f"metric {case.metric} needs GPUs: {metric_of(case).about}"
+    return None
+
+
+def _by_operation(case: Case, backend: Backend) -> str | None:
+    if case.call not in OPERATIONS[case.op].calls:
+        return f"{case.op} has no asynchronous call"
+    return unsupported_operation(case.op, backend)
+
+
+def _by_dtype(case: Case, backend: Backend) -> str | None:
     if case.dtype in backend.unsupported_dtypes:
         return f"{case.backend} has no {case.dtype}"
     if case.dtype in backend.unsupported_dtypes_of.get(case.op, ()):
         return f"{case.backend} has no {case.op} of {case.dtype}"
-    if operation.reduces and case.dtype in backend.unsupported_reduce_dtypes:
+    if not OPERATIONS[case.op].reduces:
+        return None
+    if case.dtype in backend.unsupported_reduce_dtypes:
         return f"{case.backend} copies {case.dtype} and does not reduce it"
-    if operation.reduces and case.reduce_op in backend.unsupported_reduce_ops:
-        return f"{case.backend} has no {case.reduce_op}"
+    return f"{case.backend} has no {case.reduce_op}" if case.reduce_op in backend.unsupported_reduce_ops else None
+
+
+def _by_placement(case: Case, backend: Backend) -> str | None:
+    operation = OPERATIONS[case.op]
     if placement(case) not in operation.placements:
         return (
             f"{case.op} works only {_PLACES[operation.placements[0]]}"
@@ -142,12 +162,10 @@ def unsupported_by_backend(case: Case) -> str | None:
         )
     if backend.library == "torch" and placement(case) == "out" and operation.placements[0] == "in":
         return f"torch's {case.op} works in place"
-    if case.call not in operation.calls:
-        return f"{case.op} has no asynchronous call"
-    return _unsupported_by_library(case, backend)
+    return None
 
 
-def _unsupported_by_library(case: Case, backend: Backend) -> str | None:
+def _by_library(case: Case, backend: Backend) -> str | None:
     if backend.polls and case.scheduling == "rr":
         return f"ranks of {case.backend} wait by polling: in real time they would keep all else from their cores"
     elements = case.size_bytes // dtype_named(case.dtype).itemsize

@@ -9,6 +9,7 @@ from bench.backends import BACKENDS, unsupported_by_backend
 from bench.config import Config
 from bench.dtypes import dtype_named, unsupported_reduction
 from bench.footprint import buffer_bytes, scratch_bytes
+from bench.metrics import METRICS, ONE_BY_ONE
 from bench.operations import OPERATIONS, ranks_together
 from bench.records import Case, Machine
 from bench.units import format_rounded_bytes
@@ -40,7 +41,7 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
     for (op, backend, dtype, n, size, reduce_op), chosen in itertools.product(what, how):
         metric, place, call, groups, settings, ctas, memory = chosen
         if OPERATIONS[op].paired:
-            metric = "isolated"
+            metric = ONE_BY_ONE
         case = Case(
             op,
             backend,
@@ -52,7 +53,7 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
             metric=metric,
             sync=config.sync,
             scheduling=config.scheduling,
-            depth=1 if metric == "isolated" else config.pipeline_depth,
+            depth=config.pipeline_depth if METRICS[metric].several else 1,
             placement=place,
             call=call,
             groups=groups,

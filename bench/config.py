@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from bench import earlier_names, subgroups, yaml_file
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES, REDUCE_OPS
+from bench.metrics import METRICS
 from bench.operations import OPERATIONS
 from bench.units import parse_bytes, parse_rate, parse_seconds
 from bench.yaml_file import OneOf, Several, Strict
@@ -22,7 +23,6 @@ MAX_SIZES = 200
 # More than any cluster has; a number beyond it is a slip.
 MOST_RANKS = 65536
 BUFFER_POLICIES = ("rotate", "hot", "flush")
-METRICS = ("isolated", "pipelined", "graph")
 PLACEMENTS = ("usual", "in", "out")
 CALLS = ("sync", "async")
 MEMORIES = ("plain", "registered")
@@ -55,7 +55,7 @@ OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
 DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
 ReduceOpName = Annotated[str, OneOf(tuple(REDUCE_OPS), "reduce op")]
 BufferPolicy = Annotated[str, OneOf(BUFFER_POLICIES, "buffer policy")]
-Metric = Annotated[str, OneOf(METRICS, "metric")]
+MetricName = Annotated[str, OneOf(tuple(METRICS), "metric")]
 Placement = Annotated[str, OneOf(PLACEMENTS, "placement")]
 CallKind = Annotated[str, OneOf(CALLS, "call")]
 Memory = Annotated[str, OneOf(MEMORIES, "memory")]
@@ -187,8 +187,8 @@ class Config(Strict):
     buffers: BufferPolicy = Field(
         default="rotate", description="rotate: cold memory each time; hot: the same buffer; flush: caches emptied"
     )
-    metrics: Several[Metric] = Field(
-        default=["isolated"], description="isolated: one call between two stamps; pipelined: several back to back"
+    metrics: Several[MetricName] = Field(
+        default=["isolated"], description="; ".join(f"{metric.name}: {metric.about}" for metric in METRICS.values())
     )
     pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = Field(
         default=20, description="calls back to back for the pipelined metric (nccl-tests: 20)"

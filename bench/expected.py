@@ -15,7 +15,17 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from bench import earlier_names, yaml_file
-from bench.config import BackendName, BufferPolicy, Bytes, DtypeName, Metric, OperationName, Rate, ReduceOpName, Sync
+from bench.config import (
+    BackendName,
+    BufferPolicy,
+    Bytes,
+    DtypeName,
+    MetricName,
+    OperationName,
+    Rate,
+    ReduceOpName,
+    Sync,
+)
 from bench.units import parse_share
 from bench.yaml_file import Strict
 
@@ -39,7 +49,7 @@ class Expectation(Strict):
     size: Bytes
     busbw: Rate
     tolerance: Share | None = None
-    metric: Metric = "isolated"
+    metric: MetricName = "isolated"
     reduce_op: ReduceOpName | None = None
     buffers: BufferPolicy | None = None
     sync: Sync | None = None

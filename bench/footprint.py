@@ -12,6 +12,7 @@ import math
 
 from bench import operations
 from bench.dtypes import calls_before_refill
+from bench.metrics import metric_of
 from bench.operations import OPERATIONS, cycle, placement, ranks_together
 from bench.records import Case, Plan
 
@@ -29,8 +30,8 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
     """
     if case.size_bytes == 0:
         return 1
-    if case.metric == "graph":
-        return case.depth  # a captured graph calls on the same buffers each time it is replayed
+    if metric_of(case).fixed_buffers:
+        return case.depth
     rotating = math.ceil(pool_bytes / case.size_bytes) if case.buffers == "rotate" else 1
     return max(1, rotating, math.ceil(case.depth / (fresh_calls(case) or case.depth)))
 

@@ -6,8 +6,10 @@ import pytest
 from bench.config import parse
 from bench.footprint import fresh_calls, pool_slots
 from bench.machine import environment
+from bench.metrics import METRICS
 from bench.operations import cycle
 from bench.plan import expand
+from bench.rank.timing import PREPARE
 from bench.records import Case
 
 BASE = """
@@ -137,3 +139,7 @@ def test_a_pilot_is_asked_by_the_command_line(warm):
     wrong = warm("plan", "--from", "tiny", "--precision", "2x")
     assert wrong.returncode == 2 and "not a share" in wrong.stderr
     assert warm("plan").returncode == 2
+
+
+def test_the_table_of_metrics_has_a_way_to_time_each():
+    assert set(PREPARE) == set(METRICS)

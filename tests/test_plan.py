@@ -124,7 +124,7 @@ def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
         (["operations=[broadcast]", "roots=[9]"], "there is no rank 9 among 4"),
         (["operations=[ring]", "groups=[strided:1]"], "ring needs 2 ranks or more"),
         (["ctas=[4]"], "NCCL's"),
-        (["metrics=[graph]"], "NCCL's"),
+        (["metrics=[graph]"], "metric graph needs GPUs"),
         (["operations=[broadcast]", "placements=[out]"], "works only in place"),
         (["placements=[out]"], "torch's all_reduce works in place"),
         (["operations=[ring]", "calls=[async]"], "no asynchronous call"),

@@ -44,24 +44,13 @@ def measure(
     """`count` iterations of `depth` calls back to back, each after a barrier; `tick` is called after each one."""
     began = time.perf_counter_ns()
     timed = _on_cuda if device.type == "cuda" else _on_cpu
-    starts, durations, hosts = timed(_prepare(workload, case), count, barrier, tick)
+    starts, durations, hosts = timed(PREPARE[case.metric](workload, case), count, barrier, tick)
     return RankTimings(starts, durations, hosts, time.perf_counter_ns() - began)
 
 
 def call_once(workload: Workload, case: Case) -> None:
     """One call, waited for, without a barrier before it."""
     (_one_awaited(workload) if case.call == "async" else workload.prepare())()
-
-
-def _prepare(workload: Workload, case: Case) -> Prepare:
-    """What makes each iteration's calls ready."""
-    if case.metric == "graph":
-        return functools.partial(_replayed, workload, case.depth, _captured(workload, case.depth))
-    if case.depth > 1:
-        return functools.partial(_several, workload, case.depth, case.call == "async")
-    if case.call == "async":
-        return functools.partial(_one_awaited, workload)
-    return workload.prepare
 
 
 def _one_awaited(workload: Workload) -> Action:
@@ -112,6 +101,26 @@ def _replayed(workload: Workload, depth: int, replay: Action) -> Action:
     for _ in range(depth):
         workload.prepare()
     return replay
+
+
+def _isolated(workload: Workload, case: Case) -> Prepare:
+    return functools.partial(_one_awaited, workload) if case.call == "async" else workload.prepare
+
+
+def _pipelined(workload: Workload, case: Case) -> Prepare:
+    return functools.partial(_several, workload, case.depth, case.call == "async")
+
+
+def _graph(workload: Workload, case: Case) -> Prepare:
+    return functools.partial(_replayed, workload, case.depth, _captured(workload, case.depth))
+
+
+# Metric → what makes the calls of each iteration ready.
+PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {
+    "isolated": _isolated,
+    "pipelined": _pipelined,
+    "graph": _graph,
+}
 
 
 def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], None]:

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.conclusions import Analysis, Summary
+from bench.metrics import order
 from bench.records import Case, Run
 from bench.report.groups import row_name, size_rows, title
 from bench.report.labels import Words, attributes, common_words, in_words, ranks_text, said, telling
-from bench.report.plots.panels import WIDE, metric_order, wrapped
+from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, MARKERS, log_ticks, marks, time_axis, time_label
 
 # Fewer rows say no more than the picture over sizes; more are too small to read.
@@ -67,7 +68,7 @@ def _size(row: Sequence[Case]) -> str:
 
 def _figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
     cases = [s.case for members in rows.values() for s in members]
-    metrics = sorted({case.metric for case in cases}, key=metric_order)
+    metrics = sorted({case.metric for case in cases}, key=order)
     worlds = sorted({case.world_size for case in cases})[:MOST_WORLDS]
     figure = Figure(figsize=(4.2 + 3.2 * len(metrics), 1.7 + 0.27 * len(rows)), layout="constrained")
     grid = figure.subplots(1, len(metrics), squeeze=False, sharex=True, sharey=True)[0]

@@ -15,6 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench import metrics
 from bench.conclusions import Summary
 from bench.records import Run
 from bench.report.document import MOST_PAGES
@@ -31,8 +32,6 @@ LEFT, RIGHT, BELOW, TITLE_LINE, LEGEND_LINE = 0.85, 0.15, 0.6, 0.2, 0.22
 GAP_WIDE, GAP_HIGH = 0.15, 0.42
 # Entries that a legend below all panels has room for; with more, each panel has its own.
 MOST_SHARED = 2 * len(COLOURS)
-# The order in which metrics follow each other; others behind them.
-METRICS = ("isolated", "pipelined", "graph")
 # Characters in a line of a title above all; in one above a panel, for each inch of its width.
 WIDE, NARROW = 112, 13
 
@@ -76,7 +75,7 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
     split: makes the lines of summaries that differ in size and ranks only.
     """
     together: dict[tuple[str, ...], dict[tuple[str, ...], list[Summary]]] = {}
-    for summary in sorted(summaries, key=lambda s: metric_order(s.case.metric)):
+    for summary in sorted(summaries, key=lambda s: metrics.order(s.case.metric)):
         words = attributes(summary.case)
         base = (words["op"], words["backend"], words["metric"])
         together.setdefault(base, {}).setdefault(tuple(words.values()), []).append(summary)
@@ -85,11 +84,6 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
         for chunk in _chunks([(attributes(members[0].case), split(members)) for members in families.values()]):
             found.append(_panel(chunk))
     return found
-
-
-def metric_order(metric: str) -> int:
-    """Its place among the metrics."""
-    return METRICS.index(metric) if metric in METRICS else len(METRICS)
 
 
 def _chunks(families: Iterable[tuple[Words, list[Line]]]) -> list[list[tuple[Words, Line]]]:
