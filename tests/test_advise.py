@@ -191,7 +191,7 @@ def test_torch_makes_the_buckets_of_the_pasted_code(alone):
     found = planner.advise(profile, link.cost)
     assert len(found.buckets) > 3 and len(set(found.buckets)) > 1
     names = [name for name, _ in model.named_parameters()]
-    given = pasted(advice.document(profile, link, found, "twelve", names))
+    given = pasted(advice.document(planner.explain(profile, link.cost, found), link, "twelve", names))
     assert rebuilt(model, bucket_cap_mb_list=given["bucket_cap_mb_list"]) == list(found.buckets)
     uniform = planner.bucket_bytes(profile, planner.uniform(profile, found.best_cap))
     assert rebuilt(model, bucket_cap_mb=given["bucket_cap_mb"]) == list(uniform)
@@ -202,7 +202,9 @@ def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
     profile = ReadyTimes.of([MIB] * 40, [float(40 - number) for number in range(40)])
     link = link_model.LinkModel(AllReduceCost.of_link(1e-4, 1e9), "a link", largest=MIB // 2)
     found = planner.advise(profile, AllReduceCost.of_link(0, 1e6))
-    text = advice.document(profile, link, found, "forty", [f"weight{number}" for number in range(40)])
+    text = advice.document(
+        planner.explain(profile, link.cost, found), link, "forty", [f"weight{number}" for number in range(40)]
+    )
     assert len(found.buckets) > advice.MOST_BUCKETS
     assert f"{len(found.buckets) - advice.MOST_BUCKETS} more" in text
     assert [mib * MIB for mib in pasted(text)["bucket_cap_mb_list"]] == list(found.buckets)

@@ -8,7 +8,9 @@ from bench import store
 from bench.training.analyze.analysis import analyze
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.presets import Preset, parameters
+from bench.training.rank.runner import SYNCHRONISERS
 from bench.training.records import CommunicationOnly, Round, StrategyChecks, Timeline
+from bench.training.strategies import STRATEGIES
 from conftest import CommandLine
 from users_model import WIDTH
 
@@ -154,7 +156,7 @@ def test_a_users_model_that_cannot_be_built_is_said(warm):
     ("line", "words"),
     [
         ("strategies: [flatt]", "did you mean 'flat'"),
-        ("strategies: [{overlap_bucket: {bucket_boundary: before}}]", "needs a cap"),
+        ("strategies: [{overlap_bucket: {bucket_boundary: before}}]", "needs cap, such as"),
         ("strategies: [{naive: {cap: 1MiB}}]", "does not take cap"),
         ("strategies: [{ddp: {options: [fp16, bf16]}}]", "one communication hook"),
         ("strategies: [flat]\nlinks: [fast]", "2ms + 1GB/s"),
@@ -181,3 +183,7 @@ def test_a_training_run_is_listed_and_not_diagnosed(refused):
     answer = warm("diagnose")
     assert answer.returncode == 2 and "training benchmark" in answer.stderr
     assert "comm_time_avg" in warm("report", "--format", "csv").stdout
+
+
+def test_the_table_of_strategies_has_a_synchroniser_for_each():
+    assert set(SYNCHRONISERS) == set(STRATEGIES)

@@ -21,10 +21,8 @@ def bench(other=None, sizes=(400, 200)):
 
 
 def runner(calls=(200, 400), strategy=OVERLAPPED, buckets=([1], [0])):
-    sent = [SimpleNamespace(nbytes=nbytes) for nbytes in calls]
-    parameters = [torch.arange(100.0), torch.arange(50.0)]
-    transport, buckets = SimpleNamespace(sent=sent), [list(bucket) for bucket in buckets]
-    return SimpleNamespace(strategy=strategy, transport=transport, parameters=parameters, buckets=buckets, sync=None)
+    sync = SimpleNamespace(calls=lambda: tuple(calls), buckets=[list(bucket) for bucket in buckets])
+    return SimpleNamespace(strategy=strategy, parameters=[torch.arange(100.0), torch.arange(50.0)], sync=sync)
 
 
 def verdicts(checks):

@@ -19,7 +19,7 @@ from bench.cli.run_files import write_report
 from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
 from bench.machine import environment
-from bench.training import link_model, verification
+from bench.training import link_model, planner, verification
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.advice import curve_of
 from bench.training.analyze.advice import shape_of as recorded_shape
@@ -27,7 +27,6 @@ from bench.training.conclusions import Advice
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.link_model import LinkModel, costs_cpu
 from bench.training.plan import shape_name, shape_of
-from bench.training.planner import advise as planned
 from bench.training.presets import EXAMPLE, PRESETS, find
 from bench.training.ready_times import ReadyTimes
 from bench.training.records import Scenario, Shape
@@ -98,9 +97,10 @@ def advise(
     if model_of_link is None:
         raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
     ready_times = ReadyTimes.of_shape(chosen.shape)
-    best = planned(ready_times, model_of_link.cost)
+    best = planner.advise(ready_times, model_of_link.cost)
     names = [gradient.name for gradient in chosen.shape.gradients]
-    typer.echo(advice.document(ready_times, model_of_link, best, model or str(recorded), names))
+    explained = planner.explain(ready_times, model_of_link.cost, best)
+    typer.echo(advice.document(explained, model_of_link, model or str(recorded), names))
     if verify:
         typer.echo("\n" + _verified(chosen.scenario, ready_times, model_of_link.cost, best, context.obj))
 

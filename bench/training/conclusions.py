@@ -96,6 +96,59 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanPrediction:
+    """What a plan leaves exposed. largest: bytes of its largest bucket."""
+
+    name: str
+    buckets: int
+    largest: int
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBucket:
+    """One bucket of the best plan. members: numbers of its gradients as registered, in the order of becoming ready.
+
+    ready_s: when the last of them is ready. start_s, done_s: of its all-reduce.
+    """
+
+    nbytes: int
+    members: tuple[int, ...]
+    ready_s: float
+    start_s: float
+    done_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The link has so many times the latency and the rate: what the plan leaves exposed, and what the best would."""
+
+    latency: float
+    rate: float
+    exposed_s: float
+    optimal_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedAdvice:
+    """All that an advice can be explained by.
+
+    total: bytes of all gradients. backward_s: when the last one is ready. predictions: of the best plan and of those
+    that people use. caps_mib, cap_mib: what to give DistributedDataParallel for the best plan and the best uniform cap.
+    """
+
+    advice: Advice
+    gradients: int
+    total: int
+    backward_s: float
+    predictions: tuple[PlanPrediction, ...]
+    buckets: tuple[PlannedBucket, ...]
+    sensitivity: tuple[Deviation, ...]
+    caps_mib: tuple[float, ...]
+    cap_mib: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScenarioAnalysis:
     """All strategies of one scenario.
 

@@ -13,7 +13,7 @@ from bench.config import BackendName, Bytes, Seconds, WorldSize
 from bench.training.presets import EXAMPLE as SIZES
 from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.training.records import Link
-from bench.training.strategies import DDP_FLAGS, DDP_HOOKS, STRATEGIES
+from bench.training.strategies import DDP_FLAGS, DDP_HOOKS, OF_THE_USER, STRATEGIES
 from bench.units import parse_link, parse_share
 from bench.yaml_file import OneOf, Several, Strict, did_you_mean
 
@@ -111,15 +111,14 @@ class StrategyConfig(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> "StrategyConfig":
-        takes = (*STRATEGIES[self.name].takes, "accumulate") if self.name in STRATEGIES else ("imported", "accumulate")
+        entry = STRATEGIES.get(self.name, OF_THE_USER)
+        takes = (*(entry.takes if self.name in STRATEGIES else ("imported",)), "accumulate")
         given = self.model_fields_set - {"name"}
         unused = sorted(given - set(takes))
         if unused:
             raise ValueError(f"{self.name} does not take {unused[0]}; it takes {', '.join(takes)}")
-        if self.name == "overlap_bucket" and self.cap is None:
-            raise ValueError("overlap_bucket needs a cap, such as {overlap_bucket: {cap: 1MiB}}")
-        if self.name == "plan" and not self.buckets:
-            raise ValueError("plan needs buckets, such as {plan: {buckets: [1MiB, 4MiB]}}")
+        if entry.needs and not getattr(self, entry.needs[0]):
+            raise ValueError(f"{self.name} needs {entry.needs[0]}, such as {entry.needs[1]}")
         if self.cap and self.buckets:
             raise ValueError("cap and buckets exclude each other")
         if len(set(self.options) & set(DDP_HOOKS)) > 1:

@@ -6,12 +6,11 @@ In: a plan and the number of cores of this machine. Out: sentences, each with th
 from collections.abc import Iterator
 
 from bench.backends import BACKENDS
-from bench.training.records import REFERENCE, TrainingPlan
+from bench.training.records import TrainingPlan
+from bench.training.strategies import kind
 
 # What torch means by 25: MiB by its source, MB by the name of its argument.
 DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
-# Strategies that communicate only after backward: they have nothing to overlap.
-BLOCKING = frozenset({REFERENCE, "naive", "flat"})
 
 
 def notes(plan: TrainingPlan, cores: int) -> list[str]:
@@ -22,7 +21,7 @@ def notes(plan: TrainingPlan, cores: int) -> list[str]:
 def _explicit_default_cap(plan: TrainingPlan) -> Iterator[str]:
     for launch in plan.order:
         for strategy in launch.strategies:
-            if strategy.name == "ddp" and strategy.cap_bytes in DEFAULT_CAPS:
+            if not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS:
                 yield (
                     "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
                     "communication starts later; write ddp without a cap for the default"
@@ -33,7 +32,7 @@ def _too_many_threads(plan: TrainingPlan, cores: int) -> Iterator[str]:
     """On a CPU backend, communication is work of the cores that compute."""
     for launch in plan.order:
         scenario = launch.scenario
-        overlapping = any(strategy.name not in BLOCKING for strategy in launch.strategies)
+        overlapping = any(kind(strategy).overlaps for strategy in launch.strategies)
         on_cores = BACKENDS[scenario.backend].device == "cpu" and scenario.link is None
         if overlapping and on_cores and scenario.threads * scenario.world_size > cores:
             yield (

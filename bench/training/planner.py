@@ -1,27 +1,29 @@
 """The bucket advisor: which gradients to send together, so that least communication is left over after backward.
 
 In: a `AllReduceCost`, how long an all-reduce of so many bytes takes, and a `ReadyTimes`, when each gradient is ready.
-Out: plans, the time that each leaves exposed, a bound that no plan beats, and all of it as an `Advice`. A plan is a
-tuple of ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order in which they become ready.
+Out: plans, the time that each leaves exposed, a bound that no plan beats, and all of it as an `Advice`, explained on
+request. A plan is a tuple of ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order in which
+they become ready.
 
 The link is FIFO: a bucket starts when its last gradient is ready and the one before it is through. That computing
-slows down while communicating, and what flattening costs, is not modelled. Measures nothing and formats nothing.
+slows down while communicating, and what flattening costs, is not modelled. Measures nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
 
+from bench.training import buckets
 from bench.training.all_reduce_cost import AllReduceCost, Floats
-from bench.training.conclusions import Advice
+from bench.training.conclusions import Advice, Deviation, ExplainedAdvice, PlannedBucket, PlanPrediction
 from bench.training.ready_times import ReadyTimes
+from bench.units import format_rounded_bytes
 
-BucketPlan = tuple[int, ...]
+BucketPlan = buckets.Ends
 
 MIB = 2**20
 # torch's own: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, of nn/parallel/distributed.py.
@@ -90,34 +92,19 @@ def optimal(ready_times: ReadyTimes, cost: AllReduceCost) -> BucketPlan:
         deadline -= float(times[i])
 
 
-def realised(ready_times: ReadyTimes, caps: Sequence[int], bucket_boundary: str = "after") -> BucketPlan:
-    """What torch makes of a list of caps, the last of which holds for all further buckets.
-
-    bucket_boundary: "after" a cap is reached, as torch does (compute_bucket_assignment_by_size of its reducer.cpp), or
-    "before" it would be exceeded.
-    """
-    ends: list[int] = []
-    filled = 0
-    for number, nbytes in enumerate(ready_times.nbytes):
-        cap = caps[min(len(ends), len(caps) - 1)]
-        if bucket_boundary == "before" and filled and filled + nbytes > cap:
-            ends.append(number)
-            filled = 0
-        filled += nbytes
-        if bucket_boundary == "after" and filled >= cap:
-            ends.append(number + 1)
-            filled = 0
-    return (*ends, len(ready_times.nbytes)) if filled else tuple(ends)
+def best_plan(ready_times: ReadyTimes, advice: Advice) -> BucketPlan:
+    """The plan of an advice: caps of exactly its buckets' sizes make it again."""
+    return buckets.by_caps(ready_times.nbytes, advice.buckets)
 
 
 def uniform(ready_times: ReadyTimes, cap: int, bucket_boundary: str = "after") -> BucketPlan:
     """Buckets of one cap, as `bucket_cap_mb` makes them once torch has rebuilt its buckets."""
-    return realised(ready_times, (cap,), bucket_boundary)
+    return buckets.by_caps(ready_times.nbytes, (cap,), bucket_boundary)
 
 
 def torch_default(ready_times: ReadyTimes) -> BucketPlan:
     """What DistributedDataParallel does if it is told nothing: 1 MiB, then 25 MiB."""
-    return realised(ready_times, TORCH_CAPS)
+    return buckets.by_caps(ready_times.nbytes, TORCH_CAPS)
 
 
 def explicit_25(ready_times: ReadyTimes) -> BucketPlan:
@@ -220,16 +207,6 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
     return max(float(np.max(ready + alpha + beta * rest)) for alpha, beta in cost.floors()) - ready_times.ready_s[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """The link has so many times the latency and the rate: what the plan leaves exposed, and what the best would."""
-
-    latency: float
-    rate: float
-    exposed_s: float
-    optimal_s: float
-
-
 def sensitivity(
     ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, error: float = LINK_ERROR
 ) -> tuple[Deviation, ...]:
@@ -258,4 +235,38 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost) -> Advice:
         default_exposed_s=exposed(ready_times, torch_default(ready_times), cost),
         bound_s=lower_bound(ready_times, cost),
         caps=tuple(sorted(drawn)),
+    )
+
+
+def explain(ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice) -> ExplainedAdvice:
+    """The advice beside the plans that people use, bucket by bucket, on links that are off, and as caps for torch."""
+    plan, number = best_plan(ready_times, advice), len(ready_times.nbytes)
+    cap, textbook = cap_mib(ready_times, advice.best_cap), textbook_cap(ready_times, cost)
+    named = {
+        "best plan": plan,
+        f"best uniform cap, {cap:g} MiB": uniform(ready_times, advice.best_cap),
+        f"textbook cap √(s·w·o), {format_rounded_bytes(textbook)}": uniform(ready_times, textbook),
+        "torch's default, 1 MiB then 25 MiB": torch_default(ready_times),
+        "bucket_cap_mb=25": explicit_25(ready_times),
+        "all in one": (number,),
+        "one call a gradient": tuple(range(1, number + 1)),
+    }
+    sizes, held, times = bucket_bytes(ready_times, plan), members(ready_times, plan), schedule(ready_times, plan, cost)
+    ready = [ready_times.ready_s[end - 1] for end in plan]
+    return ExplainedAdvice(
+        advice=advice,
+        gradients=number,
+        total=ready_times.total,
+        backward_s=ready_times.ready_s[-1],
+        predictions=tuple(
+            PlanPrediction(name, len(ends), max(bucket_bytes(ready_times, ends)), exposed(ready_times, ends, cost))
+            for name, ends in named.items()
+        ),
+        buckets=tuple(
+            PlannedBucket(size, inside, at, *took)
+            for size, inside, at, took in zip(sizes, held, ready, times, strict=True)
+        ),
+        sensitivity=sensitivity(ready_times, plan, cost),
+        caps_mib=caps_mib(ready_times, plan),
+        cap_mib=cap,
     )

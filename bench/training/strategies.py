@@ -1,9 +1,10 @@
 """The table of ways to synchronise gradients: what each takes, and what must hold of it. Knows no torch.
 
-A strategy of our own is one entry here and one class in `measure.gradients.synchronisers`.
+To add a strategy: an entry here, and its synchroniser in the table of `training/rank/synchronisers.py` (or, for what
+torch brings, `torch_synchronisers.py`); a test ties them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.records import Machine
 from bench.training.records import REFERENCE, Scenario, Strategy
@@ -11,51 +12,114 @@ from bench.units import format_bytes
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
-DDP_HOOKS = ("noop", "fp16", "bf16", "powersgd")
+NO_OPERATION = "noop"
+DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StrategyKind:
     """One way to synchronise.
 
+    takes: keys of its configuration, `accumulate` apart. needs: one of them without which it means nothing, and how it
+    is written.
     exact: the mean of the ranks' gradients, without compression: it must train as one process would.
-    synchronises: ranks hold the same parameters afterwards. own: made of all-reduces of ours, which we see one by one.
-    sharded: every rank keeps its share of the optimizer's state only.
+    synchronises: ranks hold the same parameters afterwards. sends: False where no gradient leaves its rank.
+    all_reduces: all its calls are all-reduces of gradients, which an emulated link can carry, and which can be repeated
+    without computing. own: these are made by us, one by one, so that they are seen and packing is told from waiting.
+    overlaps: it communicates during backward. one_by_one: each call is waited for before the next one is made.
+    one_call: all gradients are one call.
+    broadcasts: its library makes all ranks begin with the same weights; else the runner does.
+    sharded: every rank keeps its share of the optimizer's state only. shards_parameters: and of the parameters, so that
+    gradients cannot be stamped and weights not compared before the first step.
+    without_buckets: the strategy that stands for it where the sizes of its buckets do not fit the model.
     """
 
     about: str
     takes: tuple[str, ...] = ()
+    needs: tuple[str, str] | None = None
     exact: bool = True
     synchronises: bool = True
+    sends: bool = True
+    all_reduces: bool = True
     own: bool = True
+    overlaps: bool = True
+    one_by_one: bool = False
+    one_call: bool = False
+    broadcasts: bool = False
     sharded: bool = False
+    shards_parameters: bool = False
+    without_buckets: str | None = None
 
 
-STRATEGIES: dict[str, Kind] = {
-    REFERENCE: Kind("no synchronisation at all: what computing costs", exact=False, synchronises=False),
-    "naive": Kind("after backward, one blocking all-reduce a parameter"),
-    "naive_async": Kind("after backward, all of them launched, then waited for"),
-    "flat": Kind("after backward, one all-reduce of all gradients in one tensor"),
-    "overlap_param": Kind("one all-reduce a parameter, launched as soon as its gradient is ready"),
-    "overlap_bucket": Kind("buckets, each launched when its last gradient is ready", ("cap", "bucket_boundary")),
-    "plan": Kind("the same with buckets of these sizes", ("buckets",)),
-    "ddp": Kind("torch's DistributedDataParallel", ("cap", "buckets", "options"), own=False),
-    "zero1": Kind("reduce-scatter, an optimizer for a share of the parameters, all-gather", own=False, sharded=True),
-    "zero_redundancy": Kind("DistributedDataParallel with ZeroRedundancyOptimizer", own=False, sharded=True),
-    "fsdp2": Kind("torch's fully_shard: parameters, gradients and optimizer in shares", own=False, sharded=True),
+STRATEGIES: dict[str, StrategyKind] = {
+    REFERENCE: StrategyKind(
+        "no synchronisation at all: what computing costs", exact=False, synchronises=False, sends=False, overlaps=False
+    ),
+    "naive": StrategyKind("after backward, one blocking all-reduce a parameter", overlaps=False, one_by_one=True),
+    "naive_async": StrategyKind("after backward, all of them launched, then waited for"),
+    "flat": StrategyKind(
+        "after backward, one all-reduce of all gradients in one tensor", overlaps=False, one_call=True
+    ),
+    "overlap_param": StrategyKind("one all-reduce a parameter, launched as soon as its gradient is ready"),
+    "overlap_bucket": StrategyKind(
+        "buckets, each launched when its last gradient is ready",
+        takes=("cap", "bucket_boundary"),
+        needs=("cap", "{overlap_bucket: {cap: 1MiB}}"),
+    ),
+    "plan": StrategyKind(
+        "the same with buckets of these sizes",
+        takes=("buckets",),
+        needs=("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
+        without_buckets="overlap_param",
+    ),
+    "ddp": StrategyKind(
+        "torch's DistributedDataParallel", takes=("cap", "buckets", "options"), own=False, broadcasts=True
+    ),
+    "zero1": StrategyKind(
+        "reduce-scatter, an optimizer for a share of the parameters, all-gather",
+        all_reduces=False,
+        own=False,
+        sharded=True,
+    ),
+    "zero_redundancy": StrategyKind(
+        "DistributedDataParallel with ZeroRedundancyOptimizer",
+        all_reduces=False,
+        own=False,
+        broadcasts=True,
+        sharded=True,
+    ),
+    "fsdp2": StrategyKind(
+        "torch's fully_shard: parameters, gradients and optimizer in shares",
+        all_reduces=False,
+        own=False,
+        sharded=True,
+        shards_parameters=True,
+    ),
 }
+# A synchroniser that a user brings along is held to be exact, and its calls are not seen.
+OF_THE_USER = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
 
 
-def kind(strategy: Strategy) -> Kind:
-    """Its entry of the table; a user's own is held to be exact and its calls are not seen."""
+def kind(strategy: Strategy) -> StrategyKind:
+    """Its entry of the table, as its options change it."""
     if strategy.imported is not None:
-        return Kind("of the user", own=False)
+        return OF_THE_USER
     entry = STRATEGIES[strategy.name]
-    if strategy.name == "ddp" and set(strategy.options) & set(DDP_HOOKS):
-        noop = "noop" in strategy.options
-        return Kind(entry.about, entry.takes, exact=False, synchronises=not noop, own=False)
+    if hooks := hooks_of(strategy):
+        silent = NO_OPERATION in hooks
+        return replace(entry, exact=False, synchronises=not silent, sends=not silent)
     return entry
+
+
+def hooks_of(strategy: Strategy) -> set[str]:
+    """Its communication hooks of torch; at most one."""
+    return set(strategy.options) & set(DDP_HOOKS)
+
+
+def fitting(strategy: Strategy) -> Strategy:
+    """The same without bucket sizes, which fit one model only: for a model of other sizes."""
+    return replace(strategy, name=kind(strategy).without_buckets or strategy.name, buckets=())
 
 
 def label(strategy: Strategy) -> str:
@@ -84,12 +148,12 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
     """Why it cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
         return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
-    if scenario.link is not None and strategy.name in {"zero1", "zero_redundancy", "fsdp2"}:
-        return f"an emulated link carries all-reduces only, and {strategy.name} makes other calls too"
     if scenario.link is not None and strategy.imported is not None:
         return "an emulated link moves no data: a synchroniser of one's own is measured on a real one"
-    hooks = set(strategy.options) & set(DDP_HOOKS)
-    if scenario.link is not None and hooks - {"noop"}:
+    if scenario.link is not None and not kind(strategy).all_reduces:
+        return f"an emulated link carries all-reduces only, and {strategy.name} makes other calls too"
+    hooks = hooks_of(strategy)
+    if scenario.link is not None and hooks - {NO_OPERATION}:
         return f"{', '.join(sorted(hooks))} is a communication hook, and so is the emulated link"
     if "bf16" in hooks and scenario.backend == "gloo":
         return "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)"
@@ -106,7 +170,7 @@ def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int
     if strategy.imported is not None or not kind(strategy).own:
         return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"
     total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
-    sizes = [total if strategy.name == "flat" else 0, strategy.cap_bytes or 0, *strategy.buckets]
+    sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]
     needed = scenario.world_size * min(total, max(sizes))
     if scenario.link is None and needed > memory_bytes:
         return (

@@ -54,7 +54,7 @@ def close(predicted_s: float, measured_s: float) -> bool:
 
 def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[str, tuple[Strategy, BucketPlan]]:
     """The best plan and those that people use, as strategies. A shape cannot be wrapped by torch."""
-    best, default = planner.realised(ready_times, advice.buckets), planner.torch_default(ready_times)
+    best, default = planner.best_plan(ready_times, advice), planner.torch_default(ready_times)
     sizes = planner.bucket_bytes(ready_times, default)
     found = {
         "best plan": (Strategy("plan", buckets=advice.buckets), best),

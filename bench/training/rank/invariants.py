@@ -15,10 +15,9 @@ import torch
 from bench.training.presets import find
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import RankInfo, Runner
-from bench.training.rank.torch_synchronisers import Ddp
 from bench.training.rank.transport import ProcessGroupTransport
 from bench.training.records import REFERENCE, InvariantCheck, Scenario, Strategy
-from bench.training.strategies import DDP_HOOKS, kind, label
+from bench.training.strategies import fitting, kind, label
 
 # Steps after which parameters are compared, on the same batch: the loss must fall, or nothing was learnt from it.
 STEPS = 4
@@ -74,11 +73,11 @@ def of_end(bench: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
 
 def of_calls(bench: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
     """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks."""
-    calls = calls_of(runner)
+    calls = runner.sync.calls()
     if calls is None:
         why = "the library does not tell its calls"
         return [InvariantCheck(name, None, why) for name in ("I5", "I6", "I7")], None
-    if runner.strategy.name == REFERENCE or "noop" in runner.strategy.options:
+    if not kind(runner.strategy).sends:
         return [InvariantCheck(name, None, "nothing is sent") for name in ("I5", "I6", "I7")], calls
     want, sent = sum(bench.sizes), sum(calls)
     checks = [InvariantCheck("I5", sent == want, f"{sent} bytes sent of {want} bytes of gradients")]
@@ -89,24 +88,13 @@ def of_calls(bench: CheckContext, runner: Runner) -> tuple[list[InvariantCheck],
     return checks, calls
 
 
-def calls_of(runner: Runner) -> tuple[int, ...] | None:
-    """Bytes of each all-reduce of the last step."""
-    if runner.strategy.name == REFERENCE or "noop" in runner.strategy.options:
-        return ()
-    if isinstance(runner.sync, Ddp):
-        if runner.sync.seen:
-            return tuple(sent.nbytes for sent in runner.transport.sent)
-        return runner.sync.buckets() if not set(runner.strategy.options) & set(DDP_HOOKS) else None
-    return tuple(sent.nbytes for sent in runner.transport.sent) if kind(runner.strategy).own else None
-
-
 def _realised(runner: Runner, bench: CheckContext, calls: tuple[int, ...]) -> InvariantCheck:
     planned = runner.strategy.buckets
     if planned:
         return InvariantCheck("I6", calls == planned, f"buckets of {list(calls)} bytes, planned were {list(planned)}")
-    if runner.buckets is None:
+    if runner.sync.buckets is None:
         return InvariantCheck("I6", None, "no plan was asked for")
-    want = tuple(sum(bench.sizes[n] for n in bucket) for bucket in runner.buckets)
+    want = tuple(sum(bench.sizes[n] for n in bucket) for bucket in runner.sync.buckets)
     return InvariantCheck(
         "I6", calls == want, f"{len(calls)} calls, {len(want)} wanted" if calls != want else f"{len(calls)} calls"
     )
@@ -166,9 +154,7 @@ def _train(
     transport = ProcessGroupTransport(bench.place.world_size)
     if not bench.twin_order:
         bench.twin_order = runners.readiness(pair, bench.place, transport, bench.seed)
-    adapted = replace(strategy, name="overlap_param", buckets=()) if strategy.name == "plan" else strategy
-    if strategy.buckets and strategy.name == "ddp":
-        adapted = replace(strategy, buckets=())  # its buckets are those of the model itself
+    adapted = fitting(strategy) if strategy.buckets else strategy
     runner = runners.build(adapted, pair, bench.place, transport, bench.twin_order, bench.seed)
     batch = runner.draw(_dice(bench.seed, bench.place.rank), pair.batch)
     losses = []
@@ -176,7 +162,7 @@ def _train(
         transport.sent.clear()
         runner.step(batch)
         losses.append(float(runner.loss))
-    return _flat(runner.parameters), losses, calls_of(runner)
+    return _flat(runner.parameters), losses, runner.sync.calls()
 
 
 def _reference(bench: CheckContext, pair: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:

@@ -30,7 +30,6 @@ from bench.training.rank.runner import RankInfo, Runner
 from bench.training.rank.timeline import timeline
 from bench.training.rank.transport import EmulatedLink, ProcessGroupTransport, Transport
 from bench.training.records import (
-    REFERENCE,
     CallSizePoint,
     CallSizeSweep,
     CommunicationOnly,
@@ -157,7 +156,7 @@ class _Launch:
             dice = torch.Generator().manual_seed(self.plan.seed + self.launch * 1000 + self.group.rank)
             self.batches = [runner.draw(dice, self.scenario.batch) for _ in range(BATCHES)]
         moved = self.scenario.link is None and self.scenario.shape is None
-        checks = [invariants.of_start(bench, runner)] if moved and strategy.name != "fsdp2" else []
+        checks = [invariants.of_start(bench, runner)] if moved and not kind(strategy).shards_parameters else []
         for step in range(self.plan.warmup):
             self.transport.sent.clear()
             runner.step(self.batches[step % BATCHES])
@@ -226,13 +225,13 @@ class _Launch:
         """The calls of a step without the step."""
         runner.transport.sent.clear()
         runner.step(self.batches[0])
-        calls = invariants.calls_of(runner)
-        if not calls or strategy.name == REFERENCE or not (kind(strategy).own or strategy.name == "ddp"):
+        calls = runner.sync.calls()
+        if not calls or not kind(strategy).all_reduces:
             return
         dtype = getattr(torch, self.scenario.dtype)
         device = "meta" if self.scenario.shape is not None else self.place.device
         tensors = [torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=device) for nbytes in calls]
-        times = self._repeated(tensors, one_by_one=strategy.name == "naive")
+        times = self._repeated(tensors, kind(strategy).one_by_one)
         self.emit(CommunicationOnly(self.scenario.key, self.launch, label(strategy), calls, times))
 
     def _repeated(self, tensors: list[torch.Tensor], one_by_one: bool = False) -> tuple[float, ...]:
@@ -253,7 +252,7 @@ class _Launch:
         return tuple(max(rank[at] for rank in everyone) / 1e9 for at in range(REPEATS))
 
     def _detail(self, strategy: Strategy) -> None:
-        if not (kind(strategy).own or strategy.name == "ddp"):
+        if not kind(strategy).all_reduces:
             return
         found = timeline(
             strategy,

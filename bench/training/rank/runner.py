@@ -1,6 +1,6 @@
 """One strategy in one rank: its own copy of the model, its optimizer, its synchroniser; and a step of them, stamped.
 
-In: a Strategy, a Scenario, a wire. Out: a `Runner`, whose `step` leaves marks that `parts` turns into nanoseconds.
+In: a Strategy, a Scenario, a transport. Out: a `Runner`, whose `step` leaves marks that `parts` turns into nanoseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.training.rank import models
+from bench.training.rank import models, synchronisers, torch_synchronisers
 from bench.training.rank.stopwatch import Stopwatch
-from bench.training.rank.synchronisers import AfterBackward, DuringBackward, Nothing, Synchroniser, buckets_of
-from bench.training.rank.torch_synchronisers import Ddp, Fsdp2, Zero1, sharded_optimizer
+from bench.training.rank.synchronisers import Build, Nothing, Synchroniser, trained
 from bench.training.rank.transport import Transport
 from bench.training.records import PARTS, REFERENCE, Scenario, Strategy
+from bench.training.strategies import kind
 
 # Small enough that every preset's loss falls from its first weights on, which the invariants need.
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -24,6 +24,7 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adamw": (torch.optim.AdamW, {"lr": 1e-3}),
 }
 Batch = tuple[torch.Tensor, ...]
+SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
 
 @dataclass(slots=True)
@@ -46,8 +47,7 @@ class Runner:
     watch: Stopwatch
     transport: Transport
     draw: Callable[[torch.Generator, int], Batch]
-    buckets: list[list[int]] | None = None
-    ready: dict[int, Any] = field(default_factory=dict)
+    ready: dict[int, Any]
     marks: list[Any] = field(default_factory=list)
     loss: Any = None
 
@@ -112,23 +112,24 @@ def build(
     order: numbers of the parameters as their gradients become ready. traced: stamp every gradient, not only the last,
     and see torch's own calls by a hook. Ranks draw different weights first, so that a forgotten broadcast shows.
     """
-    made = models.build(scenario, place.device, seed + place.rank)
+    made, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
     module, watch = made.module, Stopwatch(place.device)
-    parameters = [p for p in module.parameters() if p.requires_grad]
+    parameters = trained(module)
     ready: dict[int, Any] = {}
-    if strategy.name != "fsdp2":
+    if not entry.shards_parameters:
         for number in range(len(parameters)) if traced else order[-1:]:
             parameters[number].register_post_accumulate_grad_hook(_stamp(number, ready, watch))
-    # torch's DistributedDataParallel sees to it by itself: that it does is one of the invariants.
-    own = strategy.name not in {"ddp", "zero_redundancy"} and strategy.imported is None
-    if own and scenario.shape is None:
+    if not entry.broadcasts and scenario.shape is None:
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, 0)
-    sync, buckets = _synchroniser(strategy, module, place, transport, watch, order, traced)
-    optimizer = _optimizer(strategy, scenario.optimizer, sync)
-    if strategy.name == "fsdp2":
+    rank, world_size, device = place.rank, place.world_size, place.device
+    how = Build(strategy, module, rank, world_size, device, transport, watch, order, traced)
+    sync = _Users(how) if strategy.imported is not None else SYNCHRONISERS[strategy.name](how)
+    build_with, settings = OPTIMIZERS[scenario.optimizer]
+    optimizer = sync.optimizer(build_with, settings)
+    if entry.shards_parameters:
         parameters = list(sync.module.parameters())
-    return Runner(strategy, sync, optimizer, parameters, watch, transport, made.batch, buckets, ready)
+    return Runner(strategy, sync, optimizer, parameters, watch, transport, made.batch, ready)
 
 
 def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[torch.Tensor], None]:
@@ -138,58 +139,19 @@ def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[to
     return stamp
 
 
-def _synchroniser(
-    strategy: Strategy,
-    module: Any,
-    place: RankInfo,
-    transport: Transport,
-    watch: Stopwatch,
-    order: Sequence[int],
-    traced: bool,
-) -> tuple[Synchroniser, list[list[int]] | None]:
-    if strategy.imported is not None:
-        return _Users(models.imported(strategy.imported)(module, place.world_size), module), None
-    match strategy.name:
-        case name if name == REFERENCE:
-            return Nothing(module), []
-        case "naive" | "naive_async" | "flat":
-            count = sum(p.requires_grad for p in module.parameters())
-            one = [list(range(count))]
-            return (
-                AfterBackward(module, strategy.name, transport, watch),
-                one if strategy.name == "flat" else [[number] for number in range(count)],
-            )
-        case "overlap_param" | "overlap_bucket" | "plan":
-            sizes = [p.numel() * p.element_size() for p in module.parameters() if p.requires_grad]
-            buckets = buckets_of(strategy, order, sizes)
-            return DuringBackward(module, buckets, transport, watch), buckets
-        case "zero1":
-            return Zero1(module, place.world_size, place.rank), None
-        case "fsdp2":
-            return Fsdp2(module, place.device, place.world_size), None
-        case "ddp" | "zero_redundancy":
-            return Ddp(module, strategy, transport, traced), None
-    raise ValueError(f"{strategy.name} is not measured by processes of one rank each")
-
-
 class _Users(Nothing):
     """A synchroniser that a user brought along: it has `finish()`, and may have `module`, `micro` and `updated`."""
 
-    def __init__(self, theirs: Any, module: Any) -> None:
-        super().__init__(getattr(theirs, "module", module))
+    def __init__(self, build: Build) -> None:
+        theirs = models.imported(str(build.strategy.imported))(build.module, build.world_size)
+        super().__init__(getattr(theirs, "module", build.module))
+        self.buckets = None
         self.finish = theirs.finish  # type: ignore[method-assign]
         self.micro = getattr(theirs, "micro", lambda last: nullcontext())  # type: ignore[method-assign]
         self.updated = getattr(theirs, "updated", self.updated)  # type: ignore[method-assign]
 
-
-def _optimizer(strategy: Strategy, name: str, sync: Synchroniser) -> torch.optim.Optimizer:
-    kind, settings = OPTIMIZERS[name]
-    if isinstance(sync, Zero1):
-        return kind([sync.mine], **settings)
-    if strategy.name == "zero_redundancy":
-        made: torch.optim.Optimizer = sharded_optimizer(sync.module, kind, settings)
-        return made
-    return kind(sync.module.parameters(), **settings)
+    def calls(self) -> None:
+        return None
 
 
 def readiness(scenario: Scenario, place: RankInfo, transport: Transport, seed: int) -> list[int]:

@@ -1,30 +1,50 @@
 """Our own ways to synchronise gradients. One class for those that wait for backward, one for those that do not.
 
-In: the model's parameters, a wire. A synchroniser leaves in each `grad` the mean over ranks. What is not waiting is
+In: a model and a transport. A synchroniser leaves in each `grad` the mean over ranks. What is not waiting is
 packing: hooks, flattening, copying, dividing; it is stamped, so that it can be told from waiting. What is packed after
 backward while a call is still under way costs nothing and is not stamped: the step waits for that call anyway.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
+from bench.training.buckets import Ends, by_caps, by_sizes
 from bench.training.rank.stopwatch import Stopwatch
 from bench.training.rank.transport import Handle, Transport
-from bench.training.records import Strategy
+from bench.training.records import REFERENCE, Strategy
+
+
+class Build(NamedTuple):
+    """What a synchroniser is built of, on one rank.
+
+    order: numbers of the parameters as their gradients become ready. traced: torch's own calls are to be seen, too.
+    """
+
+    strategy: Strategy
+    module: nn.Module
+    rank: int
+    world_size: int
+    device: torch.device
+    transport: Transport
+    watch: Stopwatch
+    order: Sequence[int]
+    traced: bool = False
 
 
 class Synchroniser(Protocol):
     """What a runner calls in each step.
 
-    module: what is called in the forward pass. bucketed: parameters of each call, in the order of calls; None where
-    a library decides.
+    module: what is called in the forward pass. buckets: numbers of the parameters of each call, in the order of calls;
+    None where a library decides.
     """
 
     module: Any
+    buckets: list[list[int]] | None
 
     def micro(self, last: bool) -> Any:
         """Context of one micro-batch; gradients are synchronised with the last one."""
@@ -35,6 +55,12 @@ class Synchroniser(Protocol):
     def updated(self) -> None:
         """After the optimizer's step."""
 
+    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
+        """The optimizer of this kind that updates what this rank holds."""
+
+    def calls(self) -> tuple[int, ...] | None:
+        """Bytes of each all-reduce of the last step; None where a library does not say."""
+
 
 def _packing_after(last: Handle, watch: Stopwatch) -> AbstractContextManager[None]:
     """Packing is a part of its own once the last call is through."""
@@ -44,8 +70,11 @@ def _packing_after(last: Handle, watch: Stopwatch) -> AbstractContextManager[Non
 class Nothing:
     """No synchronisation."""
 
+    buckets: list[list[int]] | None
+
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
+        self.module: Any = module
+        self.buckets = []
 
     def micro(self, last: bool) -> Any:
         return nullcontext()
@@ -54,33 +83,46 @@ class Nothing:
 
     def updated(self) -> None: ...
 
+    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
+        return build_with(self.module.parameters(), **settings)
+
+    def calls(self) -> tuple[int, ...] | None:
+        return ()
+
 
 class AfterBackward(Nothing):
     """naive, naive_async and flat: nothing happens before backward has ended."""
 
-    def __init__(self, module: nn.Module, how: str, transport: Transport, watch: Stopwatch) -> None:
-        super().__init__(module)
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._transport, self._watch = transport, watch
-        self.finish = {"naive": self._naive, "naive_async": self._naive_async, "flat": self._flat}[how]  # type: ignore[method-assign]
+    def __init__(self, build: Build, how: Callable[["AfterBackward"], None], one_call: bool = False) -> None:
+        super().__init__(build.module)
+        self._parameters = trained(build.module)
+        self._transport, self._watch, self._how = build.transport, build.watch, how
+        numbers = list(range(len(self._parameters)))
+        self.buckets = [numbers] if one_call else [[number] for number in numbers]
+
+    def finish(self) -> None:
+        self._how(self)
+
+    def calls(self) -> tuple[int, ...]:
+        return sent_by(self._transport)
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]
 
-    def _naive(self) -> None:
+    def naive(self) -> None:
         for gradient in self._gradients():
             self._transport.all_reduce(gradient).wait()
             with self._watch.packing():
                 gradient.div_(self._transport.world_size)
 
-    def _naive_async(self) -> None:
+    def naive_async(self) -> None:
         handles = [self._transport.all_reduce(gradient) for gradient in self._gradients()]
         for gradient, handle in zip(self._gradients(), handles, strict=True):
             handle.wait()
             with _packing_after(handles[-1], self._watch):
                 gradient.div_(self._transport.world_size)
 
-    def _flat(self) -> None:
+    def flat(self) -> None:
         gradients = self._gradients()
         with self._watch.packing():
             flat = torch._utils._flatten_dense_tensors(gradients)
@@ -94,19 +136,19 @@ class AfterBackward(Nothing):
 class DuringBackward(Nothing):
     """overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
 
-    buckets: numbers of parameters, in the order in which they are launched. A bucket waits for those before it, so that
-    all ranks launch in one order. A bucket of one parameter is reduced where it lies, a larger one in a buffer. Where
-    parameters have no memory, there is nothing to copy or divide.
+    ends: puts gradients into buckets, from their bytes in the order in which they become ready (`training.buckets`).
+    A bucket waits for those before it, so that all ranks launch in one order. A bucket of one parameter is reduced
+    where it lies, a larger one in a buffer. Where parameters have no memory, there is nothing to copy or divide.
     """
 
-    def __init__(
-        self, module: nn.Module, buckets: Sequence[Sequence[int]], transport: Transport, watch: Stopwatch
-    ) -> None:
-        super().__init__(module)
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._transport, self._watch = transport, watch
-        self._buckets = [list(bucket) for bucket in buckets]
-        self._bucket_of = {number: at for at, bucket in enumerate(buckets) for number in bucket}
+    def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], Ends]) -> None:
+        super().__init__(build.module)
+        self._parameters = trained(build.module)
+        self._transport, self._watch = build.transport, build.watch
+        sizes = [self._parameters[number].nbytes for number in build.order]
+        self._buckets = [list(build.order[a:b]) for a, b in pairwise((0, *ends(build.strategy, sizes)))]
+        self.buckets = self._buckets
+        self._bucket_of = {number: at for at, bucket in enumerate(self._buckets) for number in bucket}
         self._buffers = [self._buffer(bucket) for bucket in self._buckets]
         self._blank = self._parameters[0].is_meta
         self._views = [
@@ -159,6 +201,9 @@ class DuringBackward(Nothing):
         assert found is not None  # noqa: S101 - complete
         return found
 
+    def calls(self) -> tuple[int, ...]:
+        return sent_by(self._transport)
+
     def finish(self) -> None:
         for at, handle in enumerate(self._handles):
             handle.wait()
@@ -170,41 +215,31 @@ class DuringBackward(Nothing):
                     self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))
 
 
-def buckets_of(strategy: Strategy, order: Sequence[int], nbytes: Sequence[int]) -> list[list[int]]:
-    """Parameters of each bucket. order: the numbers of the parameters as they become ready; nbytes: of each number.
+def trained(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters that have gradients, in order of registration."""
+    return [p for p in module.parameters() if p.requires_grad]
 
-    Raises ValueError where a plan does not fit the parameters.
-    """
-    if strategy.name == "overlap_param":
-        return [[number] for number in order]
-    if strategy.name == "plan":
-        return _planned(strategy.buckets, order, nbytes)
+
+def sent_by(transport: Transport) -> tuple[int, ...]:
+    """Bytes of each call that a transport has seen in this step."""
+    return tuple(sent.nbytes for sent in transport.sent)
+
+
+def _one_each(strategy: Strategy, nbytes: Sequence[int]) -> Ends:
+    return tuple(range(1, len(nbytes) + 1))
+
+
+def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> Ends:
     assert strategy.cap_bytes is not None  # noqa: S101 - `config` sees to it
-    buckets: list[list[int]] = [[]]
-    filled = 0
-    for number in order:
-        if strategy.bucket_boundary == "before" and buckets[-1] and filled + nbytes[number] > strategy.cap_bytes:
-            buckets.append([])
-            filled = 0
-        buckets[-1].append(number)
-        filled += nbytes[number]
-        if strategy.bucket_boundary == "after" and filled >= strategy.cap_bytes:
-            buckets.append([])
-            filled = 0
-    return [bucket for bucket in buckets if bucket]
+    return by_caps(nbytes, (strategy.cap_bytes,), strategy.bucket_boundary)
 
 
-def _planned(sizes: Sequence[int], order: Sequence[int], nbytes: Sequence[int]) -> list[list[int]]:
-    buckets: list[list[int]] = []
-    rest = list(order)
-    for position, size in enumerate(sizes):
-        bucket: list[int] = []
-        while rest and sum(nbytes[n] for n in bucket) < size:
-            bucket.append(rest.pop(0))
-        got = sum(nbytes[n] for n in bucket)
-        if got != size:
-            raise ValueError(f"bucket {position + 1} of the plan has {size} bytes, but gradients make up {got}")
-        buckets.append(bucket)
-    if rest:
-        raise ValueError(f"{len(rest)} gradients are in no bucket of the plan")
-    return buckets
+SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {
+    REFERENCE: lambda build: Nothing(build.module),
+    "naive": lambda build: AfterBackward(build, AfterBackward.naive),
+    "naive_async": lambda build: AfterBackward(build, AfterBackward.naive_async),
+    "flat": lambda build: AfterBackward(build, AfterBackward.flat, one_call=True),
+    "overlap_param": lambda build: DuringBackward(build, _one_each),
+    "overlap_bucket": lambda build: DuringBackward(build, _by_cap),
+    "plan": lambda build: DuringBackward(build, lambda strategy, nbytes: by_sizes(nbytes, strategy.buckets)),
+}

@@ -10,7 +10,7 @@ from bench.rank.process_group import Group
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import Batch, RankInfo, Runner
 from bench.training.rank.transport import Transport
-from bench.training.records import REFERENCE, CallRecord, Gradient, RankTimeline, Scenario, Strategy, Timeline
+from bench.training.records import CallRecord, Gradient, RankTimeline, Scenario, Strategy, Timeline
 from bench.training.strategies import label
 
 # torch rebuilds its buckets after the first backward; the third step is like all that follow.
@@ -67,8 +67,8 @@ def _line(runner: Runner, rank: int, began: int) -> RankTimeline:
 
     ready = tuple(since(runner.ready.get(number, backward)) for number in range(len(runner.parameters)))
     calls = []
-    for at, sent in enumerate(runner.transport.sent if runner.strategy.name != REFERENCE else ()):
-        numbers = tuple(runner.buckets[at]) if runner.buckets else ()
+    for at, sent in enumerate(runner.transport.sent):
+        numbers = tuple(runner.sync.buckets[at]) if runner.sync.buckets else ()
         launched = since(sent.launched_ns)
         complete = max((ready[number] for number in numbers), default=launched)
         calls.append(CallRecord(sent.nbytes, complete, launched, since(sent.done_ns or usable), numbers))

@@ -4,6 +4,7 @@ And a sharded optimizer of our own (zero1), which shows what those do. In: a mod
 and an optimizer. torch's defaults are kept unless the strategy says otherwise.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,44 +14,65 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
-from bench.training.rank.synchronisers import Nothing
+from bench.training.rank.synchronisers import Build, Nothing, Synchroniser, sent_by, trained
 from bench.training.rank.transport import EmulatedLink, Transport
-from bench.training.records import Strategy
-from bench.training.strategies import DDP_FLAGS
+from bench.training.strategies import DDP_FLAGS, NO_OPERATION, hooks_of, kind
 
 MIB = 2**20
 
 
 class Ddp(Nothing):
-    """torch's DistributedDataParallel. seen: its calls go over the wire by a hook, where we see them."""
+    """torch's DistributedDataParallel. Where its calls are to be seen, they go over the transport, by a hook."""
 
-    def __init__(self, module: nn.Module, strategy: Strategy, transport: Transport, seen: bool) -> None:
-        super().__init__(wrapped(module, strategy, transport, seen))
-        self.seen = seen or isinstance(transport, EmulatedLink)
+    def __init__(self, build: Build) -> None:
+        seen = build.traced or isinstance(build.transport, EmulatedLink)
+        super().__init__(_wrapped(build, seen))
+        self.buckets = None
+        self._strategy, self._seen, self._transport = build.strategy, seen, build.transport
 
     def micro(self, last: bool) -> Any:
         return nullcontext() if last else self.module.no_sync()
 
-    def buckets(self) -> tuple[int, ...] | None:
-        """Bytes of each bucket as torch rebuilt them; None before that, or where it does not tell."""
+    def calls(self) -> tuple[int, ...] | None:
+        """Also of buckets as torch has rebuilt them, which it tells two steps later."""
+        if not kind(self._strategy).sends:
+            return ()
+        if self._seen:
+            return sent_by(self._transport)
+        if hooks_of(self._strategy):
+            return None
         text = str(self.module._get_ddp_logging_data().get("rebuilt_bucket_sizes", ""))
         return tuple(int(size) for size in text.replace(",", " ").split()) or None
 
 
-def wrapped(module: nn.Module, strategy: Strategy, transport: Transport, seen: bool) -> Any:
+class ZeroRedundancy(Ddp):
+    """The same with torch's ZeroRedundancyOptimizer."""
+
+    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        made: torch.optim.Optimizer = ZeroRedundancyOptimizer(
+            self.module.parameters(), optimizer_class=build_with, **settings
+        )
+        return made
+
+    def calls(self) -> None:
+        return None
+
+
+def _wrapped(build: Build, seen: bool) -> Any:
     """The module in DistributedDataParallel as the strategy wants it."""
+    strategy = build.strategy
     arguments: dict[str, Any] = {flag: True for flag in strategy.options if flag in DDP_FLAGS}
     if strategy.cap_bytes is not None:
         arguments["bucket_cap_mb"] = strategy.cap_bytes / MIB
     if strategy.buckets:
         arguments["bucket_cap_mb_list"] = [size / MIB for size in strategy.buckets]
-    ddp = DistributedDataParallel(module, **arguments)
-    if "noop" in strategy.options:
-        ddp.register_comm_hook(None, _noop)
-    elif hook := next((one for one in ("fp16", "bf16", "powersgd") if one in strategy.options), None):
-        _compress(ddp, hook)
-    elif seen or isinstance(transport, EmulatedLink):
-        ddp.register_comm_hook(transport, _over_wire)
+    ddp = DistributedDataParallel(build.module, **arguments)
+    if hooks := hooks_of(strategy):
+        _register(ddp, *hooks)
+    elif seen:
+        ddp.register_comm_hook(build.transport, _over_transport)
     return ddp
 
 
@@ -60,14 +82,16 @@ def _noop(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]
     return future
 
 
-def _over_wire(transport: Transport, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _over_transport(transport: Transport, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     return transport.future(bucket.buffer())
 
 
-def _compress(ddp: DistributedDataParallel, hook: str) -> None:
+def _register(ddp: DistributedDataParallel, hook: str) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    if hook == "powersgd":
+    if hook == NO_OPERATION:
+        ddp.register_comm_hook(None, _noop)
+    elif hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     else:
@@ -77,9 +101,11 @@ def _compress(ddp: DistributedDataParallel, hook: str) -> None:
 class Zero1(Nothing):
     """Each rank holds the optimizer's state for its share of all parameters, which lie in one flat tensor."""
 
-    def __init__(self, module: nn.Module, world_size: int, rank: int) -> None:
-        super().__init__(module)
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
+    def __init__(self, build: Build) -> None:
+        super().__init__(build.module)
+        self.buckets = None
+        rank, world_size = build.rank, build.world_size
+        self._parameters = trained(build.module)
         self._size = sum(p.numel() for p in self._parameters)
         self._share = -(-self._size // world_size)
         first = self._parameters[0]
@@ -107,26 +133,37 @@ class Zero1(Nothing):
     def updated(self) -> None:
         ALL_GATHER(self._flat, self.mine.data)
 
+    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
+        return build_with([self.mine], **settings)
 
-def sharded_optimizer(module: Any, kind: type[torch.optim.Optimizer], settings: dict[str, Any]) -> Any:
-    """torch's ZeroRedundancyOptimizer of this kind."""
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    return ZeroRedundancyOptimizer(module.parameters(), optimizer_class=kind, **settings)
+    def calls(self) -> None:
+        return None
 
 
 class Fsdp2(Nothing):
     """torch's fully_shard of each layer and of the whole."""
 
-    def __init__(self, module: nn.Module, device: torch.device, world_size: int) -> None:
+    def __init__(self, build: Build) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(device.type, (world_size,))
-        for layer in getattr(module, "layers", ()):
+        mesh = init_device_mesh(build.device.type, (build.world_size,))
+        for layer in getattr(build.module, "layers", ()):
             fully_shard(layer, mesh=mesh)
-        super().__init__(fully_shard(module, mesh=mesh))
+        super().__init__(fully_shard(build.module, mesh=mesh))
+        self.buckets = None
 
     def micro(self, last: bool) -> Any:
         self.module.set_requires_gradient_sync(last)
         return nullcontext()
+
+    def calls(self) -> None:
+        return None
+
+
+SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {
+    "ddp": Ddp,
+    "zero1": Zero1,
+    "zero_redundancy": ZeroRedundancy,
+    "fsdp2": Fsdp2,
+}
