@@ -19,11 +19,17 @@ from bench.config import (
     BackendName,
     BufferPolicy,
     Bytes,
+    CallKind,
+    Division,
     DtypeName,
+    Memory,
     MetricName,
     OperationName,
+    Placement,
     Rate,
     ReduceOpName,
+    Root,
+    Scheduling,
     Sync,
 )
 from bench.units import parse_share
@@ -40,7 +46,8 @@ Share = Annotated[
 
 
 class Expectation(Strict):
-    """One line. What it leaves out of `reduce_op`, `buffers` and `sync` it does not care about."""
+    """One line. A case of any reduce op, buffers or synchronisation fits it, unless it names one; of all other fields,
+    what it leaves out is at its default."""
 
     operation: OperationName
     backend: BackendName
@@ -53,6 +60,14 @@ class Expectation(Strict):
     reduce_op: ReduceOpName | None = None
     buffers: BufferPolicy | None = None
     sync: Sync | None = None
+    scheduling: Scheduling = "normal"
+    placement: Placement = "usual"
+    call: CallKind = "sync"
+    root: Root = 0
+    groups: Division = "world"
+    settings: Annotated[str, Field(description="variables of the ranks, as in the keys of cases: NCCL_ALGO=Ring")] = ""
+    ctas: Annotated[int, Field(ge=0)] = 0
+    memory: Memory = "plain"
 
 
 def _once(lines: list[Expectation]) -> list[Expectation]:

@@ -271,9 +271,12 @@ def algbw(size_bytes: int, time_s: float) -> float:
 
 
 def busbw(case: Case, time_s: float) -> float | None:
-    """Bus bandwidth in bytes/s; None where nothing crosses a bus: groups of one rank, nothing moved."""
+    """Bus bandwidth in bytes/s; None where nothing crosses a bus: groups of one rank, nothing moved.
+
+    None also where ranks share a GPU: such a number would be taken for the GPU's.
+    """
     factor, n = OPERATIONS[case.op].bus_factor, ranks_together(case)
-    if n == 1 or factor is None:
+    if n == 1 or factor is None or case.oversubscribed:
         return None
     return algbw(case.size_bytes, time_s) * factor(n)
 

@@ -152,7 +152,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault planted on purpose, to see that it is noticed. See `measure.faults` for the kinds."""
+    """A fault planted on purpose, to see that it is noticed. See `rank.faults` for the kinds."""
 
     do: str
     rank: int

@@ -1,6 +1,6 @@
 """Which environment variables may be written down. In: names with values, from wherever. Out: those that may be kept.
 
-An allow-list, because the whole environment holds credentials: of this machine (`measure.environment`) and of the
+An allow-list, because the whole environment holds credentials: of this machine (`machine.environment`) and of the
 machine that another tool ran on (`importers`). Reads no environment.
 """
 

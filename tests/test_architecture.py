@@ -4,6 +4,7 @@ A folder says in which process its lines run; the table below says what each fol
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,26 @@ def test_no_verb_imports_another_verb():
     for path in FILES:
         if module_of(path) in verbs:
             assert not (imports(path) & verbs) - {module_of(path)}, path.name
+
+
+FOLDERS = [ROOT, *{path.parent for path in FILES}]
+
+
+def written() -> list[Path]:
+    """All text that speaks of modules."""
+    return [*FILES, *(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("path", written(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_that_text_speaks_of_exist(path):
+    text = path.read_text()
+    files = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text)
+    names = [name.split(".") for name in re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)`", text)]
+    missing = [name for name in files if not any((folder / name).exists() for folder in FOLDERS)]
+    packages = {folder.name for folder in BENCH.iterdir() if (folder / "__init__.py").exists()}
+    for parts in names:
+        if parts[0] in packages and parts[-1] not in ("html", "md"):
+            where = BENCH / "/".join(parts)
+            if not (where.is_dir() or where.with_suffix(".py").exists() or where.parent.with_suffix(".py").exists()):
+                missing.append(".".join(parts))
+    assert not missing

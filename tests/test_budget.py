@@ -4,8 +4,13 @@ import dataclasses
 import shutil
 
 import numpy as np
+import pytest
 
+from bench import encoding
+from bench.encoding import samples_from_line as read
+from bench.errors import MpirunError
 from bench.launch.budget import Spent, next_launch
+from bench.launch.sweep import sweep
 from bench.plan import expand
 from bench.records import Case, Launch, Plan
 from conftest import SAMPLING, invented_run, samples
@@ -97,3 +102,36 @@ def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm)
     run = warm.only_run()
     assert {s.case.size_bytes for s in run.samples} == {4096, 65536}
     assert all(len(s.timed.duration_ns) >= 6 for s in run.samples)
+
+
+class Silent:
+    """An observer that tells nobody."""
+
+    def launching(self, launch):
+        pass
+
+    def begun(self, case, launch):
+        pass
+
+    def ended(self, case, failure):
+        pass
+
+    def extended(self, further):
+        pass
+
+
+class NoRanks:
+    """A launcher that starts none, so that each case is recorded as failed."""
+
+    def start(self, world_size, function, job):
+        raise MpirunError("no mpirun here")
+
+
+@pytest.mark.parametrize(("budget_s", "decoded"), [(None, 0), (60.0, 2)])
+def test_a_line_is_decoded_only_where_a_budget_asks_what_it_says(monkeypatch, tmp_path, budget_s, decoded):
+    plan, _ = spent_on({STEADY: [1.0], WILD: [1.0]})
+    plan = dataclasses.replace(plan, order=(Launch("gloo", 2, 1, (STEADY, WILD)),), budget_s=budget_s)
+    seen, lines = [], []
+    monkeypatch.setattr(encoding, "samples_from_line", lambda line: seen.append(line) or read(line))
+    sweep(plan, [], NoRanks(), lines.append, tmp_path / "log", lambda record: None, Silent())
+    assert len(lines) == 2 and len(seen) == decoded

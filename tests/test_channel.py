@@ -40,9 +40,9 @@ def test_messages_go_both_ways(listener):
     here, there = joined(listener)
     with here, there:
         messages.send(here, {"kind": "go", "text": "ä"})
-        assert messages.receive(there) == ({"kind": "go", "text": "ä"}, None)
-        messages.send(there, {"kind": "sampled"}, b'{"x":1}' * 100_000)
-        assert messages.receive(here) == ({"kind": "sampled"}, b'{"x":1}' * 100_000)
+        assert messages.receive(there) == ({"kind": "go", "text": "ä"}, b"")
+        messages.send(there, {"kind": "sampled", "failure": None}, b'{"x":1}' * 100_000)
+        assert messages.receive(here) == ({"kind": "sampled", "failure": None}, b'{"x":1}' * 100_000)
         there.close()
         with pytest.raises(EOFError):
             messages.receive(here)

@@ -144,3 +144,14 @@ def test_percentiles_need_their_count():
     assert percentiles(36) == (pytest.approx(1e-3), None, None)
     assert percentiles(367) == (pytest.approx(1e-3), pytest.approx(1e-3), None)
     assert percentiles(368)[2] == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("quota", "limited"),
+    [("max 100000", False), ("not available", False), ("50000 100000", True), ("notional 1", True), (None, False)],
+)
+def test_only_a_quota_of_a_cgroup_is_a_limit(quota, limited):
+    host = {"hostname": "h"} if quota is None else {"hostname": "h", "cgroup_cpu_max": quota}
+    run = dataclasses.replace(invented_run([samples(CASE, 1, steady(5))]), environment=[{"host": host}])
+    said = warnings.warnings_of(run, summarize(run))
+    assert any("a cgroup limits the CPU" in text for text in said) == limited

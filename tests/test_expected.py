@@ -1,5 +1,7 @@
 """A table of expectations is read strictly and held against a run line by line."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.analyze.expect import check
@@ -58,6 +60,29 @@ def test_what_a_line_leaves_out_fits_every_case_and_one_launch_is_noted():
     assert [found.verdict for found in check(table(LINE), both)] == ["PASS", "FAIL"]
     (found,) = check(table(f"{LINE}, buffers: hot"), both)
     assert found.case == hot and "one launch" in found.note
+
+
+@pytest.mark.parametrize(
+    ("named", "changes"),
+    [
+        ("placement: out", {"placement": "out"}),
+        ("call: async", {"call": "async"}),
+        ("groups: contiguous:2", {"groups": "contiguous:2"}),
+        ("memory: registered", {"memory": "registered"}),
+        ("settings: NCCL_ALGO=Ring", {"settings": "NCCL_ALGO=Ring"}),
+        ("scheduling: rr", {"scheduling": "rr"}),
+    ],
+)
+def test_another_placement_call_group_or_memory_is_another_case_unless_it_is_named(named, changes):
+    other = summary(9.5, 10, replace(CASE, **changes))
+    assert [found.verdict for found in check(table(LINE), [other])] == ["MISSING"]
+    assert [found.verdict for found in check(table(f"{LINE}, {named}"), [other])] == ["PASS"]
+    assert [found.verdict for found in check(table(f"{LINE}, {named}"), [summary(9.5, 10)])] == ["MISSING"]
+
+
+def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
+    (found,) = check(table(LINE), [summary(9.5, 10, replace(CASE, oversubscribed=True))])
+    assert (found.verdict, found.measured) == ("MISSING", None) and "shared a GPU" in found.note
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from bench.analyze.stats import summarize
 from bench.analyze.warnings import warnings_of
 from bench.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.config import parse
+from bench.encoding import samples_from_line
 from bench.errors import MpirunError
 from bench.launch import mpirun
 from bench.launch.mpirun import MEMORY, MpiLauncher
@@ -25,7 +26,7 @@ from bench.machine import confine, libraries, network
 from bench.operations import OPERATIONS
 from bench.rank import mpi_calls
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
-from bench.records import Case, Samples
+from bench.records import Case
 from bench.report import document
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples
 from proof.rig import Rig, _Nobody
@@ -250,14 +251,10 @@ def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
             raise MpirunError("mpirun ended with status 7: no slots")
 
     planned = planning.expand(parse(MPI.encode(), "c"), replace(MACHINE, backends_missing={}), 1)
-    lines: list[Samples] = []
-
-    class Observer(_Nobody):
-        def ended(self, one):
-            lines.append(one)
-
-    sweep(planned, [], Refusing(), lambda _: None, Path(os.devnull), lambda _: None, Observer())
-    assert {(one.failure.kind, one.failure.rank, one.failure.text) for one in lines} == {
+    lines: list[bytes] = []
+    sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, _Nobody())
+    failures = [samples_from_line(line).failure for line in lines]
+    assert {(one.kind, one.rank, one.text) for one in failures} == {
         ("start", None, "mpirun ended with status 7: no slots")
     }
     assert len(lines) == planned.total

@@ -1,5 +1,6 @@
 """What is planted in invented rounds is found: exposed communication, its parts, what is noise, who disturbed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from bench.training.records import (
     TrainingPlan,
     TrainingRun,
 )
+from bench.training.report import document
 from bench.training.strategies import label
+from training_fixtures import timeline
 
 SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
 STRATEGIES = with_controls([Strategy("flat"), Strategy("naive")])
@@ -96,3 +99,18 @@ def test_two_launches_claim_nothing_of_how_launches_differ():
 def test_who_fails_a_check_in_any_launch_gets_no_number():
     _, found = results(run_of({}, failed=["flat"]))
     assert found["flat"].refused == "I1: differs" and found["flat"].step is None and found["naive"].step is not None
+
+
+def test_a_report_says_each_warning_once():
+    run = run_of({"flat": 0.005}, foreign=lambda number: 0.5 if number % 4 == 0 else 0.01)
+    text = document.build(run, analyze(run), [], "plots")
+    assert text.count("12 of 48 rounds left out") == 1 and text.count("others used the machine") == 1
+
+
+def test_the_first_timeline_of_each_strategy_is_kept():
+    """A resumed run records a timeline in each of its launches."""
+    run = run_of({"flat": 0.005})
+    first = timeline(Strategy("flat"), scenario=SCENARIO)
+    run.facts.extend([first, replace(first, launch=2)])
+    comparison, _ = results(run)
+    assert comparison.timelines == (first,)

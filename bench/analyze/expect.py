@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from bench.conclusions import Check, Interval, Summary
 from bench.expected import Expectation, Expectations
 from bench.operations import busbw
-from bench.records import Case
+from bench.records import CASE_EXTRAS, Case
 
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
-# Fields that a line may leave out because it does not care about them.
+# Fields of a case that fit whatever they are, if the line does not say them.
 OPEN = ("reduce_op", "buffers", "sync")
+# How many calls back to back is a matter of the metric; ranks that share a GPU are missing with that reason.
+FREE = ("depth", "oversubscribed")
 
 
 def check(expected: Expectations, summaries: Sequence[Summary]) -> list[Check]:
@@ -30,21 +32,26 @@ def check(expected: Expectations, summaries: Sequence[Summary]) -> list[Check]:
 
 
 def _fits(line: Expectation, case: Case) -> bool:
-    wanted = (line.operation, line.backend, line.world_size, line.dtype, line.size, line.metric)
-    if (case.op, case.backend, case.world_size, case.dtype, case.size_bytes, case.metric) != wanted:
+    wanted = _case(line)
+    if (case.op, case.backend, case.world_size, case.dtype, case.size_bytes) != (
+        wanted.op, wanted.backend, wanted.world_size, wanted.dtype, wanted.size_bytes,
+    ):  # fmt: skip
         return False
-    return all(getattr(line, name) in {None, getattr(case, name)} for name in OPEN)
+    free = {*FREE, *(name for name in OPEN if getattr(line, name) is None)}
+    return all(getattr(case, name) == getattr(wanted, name) for name in CASE_EXTRAS if name not in free)
 
 
 def _case(line: Expectation) -> Case:
-    named = {name: getattr(line, name) for name in OPEN if getattr(line, name) is not None}
-    return Case(line.operation, line.backend, line.world_size, line.dtype, line.size, metric=line.metric, **named)
+    """The case that a line speaks of; what it says nothing of is at its default."""
+    said = {name: getattr(line, name) for name in CASE_EXTRAS if getattr(line, name, None) is not None}
+    return Case(line.operation, line.backend, line.world_size, line.dtype, line.size, **said)
 
 
 def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:
     measured = _bandwidth(summary)
     if measured is None:
-        why = summary.failures[0].text if summary.failures else "no time was measured"
+        shared = "ranks shared a GPU: no bandwidth is given" if summary.case.oversubscribed else "no time was measured"
+        why = summary.failures[0].text if summary.failures else shared
         return Check(summary.case, line.busbw, tolerance, None, MISSING, why)
     if not measured.known:
         note = "one imported number: nothing is known of what it scatters by; import several launches"

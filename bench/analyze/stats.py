@@ -87,7 +87,7 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
-        busbw=_bandwidth(case, time_s.value),
+        busbw=operations.busbw(case, time_s.value),
         failures=failures,
     )
 
@@ -111,7 +111,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         medians_s=tuple(medians.tolist()),
         scatter=float(np.std(np.log(medians), ddof=1)) if len(good) > 1 else None,
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
-        busbw=_bandwidth(case, time_s.value),
+        busbw=operations.busbw(case, time_s.value),
         mean_s=_over_launches([float(one.slowest_s.mean()) for one in good]),
         p90_s=_percentile(good, 90),
         p95_s=_percentile(good, 95),
@@ -135,11 +135,6 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         failures=failures,
     )
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
-
-
-def _bandwidth(case: Case, time_s: float) -> float | None:
-    """Bus bandwidth; None also where ranks share a GPU: such a number would be taken for the GPU's."""
-    return None if case.oversubscribed else operations.busbw(case, time_s)
 
 
 def _slowest(samples: Samples) -> tuple[Floats, Steadiness]:

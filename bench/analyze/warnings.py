@@ -11,7 +11,7 @@ from bench.analyze.stats import FOREIGN_CPU_LIMIT
 from bench.analyze.topology import impossible
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
-from bench.records import Json, Run
+from bench.records import NOT_AVAILABLE, Json, Run
 from bench.units import format_seconds
 
 # Load average a core before the start from which on the machine was not idle.
@@ -24,6 +24,8 @@ THROTTLED = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
+# The first word of a cgroup's cpu.max where it sets no quota.
+UNLIMITED = "max"
 # Launches from which on an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 5
 # In what the hosts of a job should not differ, with the place of it in a host's record; and if there are GPUs.
@@ -137,10 +139,11 @@ def _of_a_host(run: Run, host: Json) -> Iterable[str]:
     if load and cores and load[0] / cores > LOAD_LIMIT:
         yield f"the machine was not idle at the start (load average {load[0]:.2f} on {cores} cores)"
     governor = host.get("cpu", {}).get("governor")
-    if governor not in {None, "not available", "performance"}:
+    if governor not in {None, NOT_AVAILABLE, "performance"}:
         yield f"CPU frequency governor is {governor}: clocks follow the load; `cpupower frequency-set -g performance`"
-    if host.get("cgroup_cpu_max", "max").split()[0] not in {"max", "not"}:
-        yield f"a cgroup limits the CPU ({host['cgroup_cpu_max']}): ranks may be throttled"
+    quota = host.get("cgroup_cpu_max", UNLIMITED)
+    if quota != NOT_AVAILABLE and quota.split()[0] != UNLIMITED:
+        yield f"a cgroup limits the CPU ({quota}): ranks may be throttled"
 
 
 def _of_its_variables(host: Json) -> Iterable[str]:

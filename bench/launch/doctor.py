@@ -14,7 +14,7 @@ from typing import Literal
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import sweep
 from bench.machine import environment, libraries
-from bench.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Samples, Sampling
+from bench.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
 # The parent's pipes to a rank; a rank holds half as many sockets to each other rank, one in each of two groups.
@@ -158,6 +158,5 @@ class _Quiet:
 
     def extended(self, further: int) -> None: ...
 
-    def ended(self, samples: Samples) -> None:
-        if samples.failure is not None:
-            self.failed = samples.failure.text
+    def ended(self, case: Case, failure: str | None) -> None:
+        self.failed = failure

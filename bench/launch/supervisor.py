@@ -54,7 +54,7 @@ class _Reported:
 
 
 Begun = Callable[[int], None]
-Sampled = Callable[[bytes], None]
+Sampled = Callable[[bytes, str | None], None]
 
 
 def watch(
@@ -63,7 +63,7 @@ def watch(
     """Until every rank is done or one of them fails. `requested`: monotonic time of the start.
 
     before_go: called when all ranks have joined, before they are told to measure. begun: takes the number of
-    the case that begins. sampled: takes each line for the journal.
+    the case that begins. sampled: takes each line for the journal, and why it holds no number.
     """
     listener = _Listener(ranks, LaunchOutcome(), begun, sampled)
     result = listener.result
@@ -145,7 +145,7 @@ class _Listener:
             self._note(one, message, line)
         return heard
 
-    def _note(self, one: _Reported, message: Json, line: bytes | None) -> None:
+    def _note(self, one: _Reported, message: Json, line: bytes) -> None:
         match message["kind"]:
             case "ready":
                 one.ready = True
@@ -155,7 +155,7 @@ class _Listener:
                 self._begun(message["index"])
             case "sampled":
                 self.result.measured += 1
-                self._sampled(line or b"")
+                self._sampled(line, message["failure"])
             case "error":
                 one.said = message["text"]
             case "done":

@@ -30,11 +30,15 @@ class Observer(Protocol):
     def begun(self, case: Case, launch: int) -> None:
         """A case is being measured."""
 
-    def ended(self, samples: Samples) -> None:
-        """A case is measured, or has failed."""
+    def ended(self, case: Case, failure: str | None) -> None:
+        """A case is measured, or has failed for a reason."""
 
     def extended(self, further: int) -> None:
         """So many more measurements will be made than was said; fewer if negative."""
+
+
+# Takes what became of a case: its line for samples.jsonl, and why it has no number.
+Keep = Callable[[Case, bytes, str | None], None]
 
 
 def sweep(
@@ -54,13 +58,15 @@ def sweep(
     """
 
     spent = Spent()
-    for samples in done:
+    for samples in done if plan.budget_s is not None else ():
         spent.add(samples)
 
-    def keep(samples: Samples, line: bytes) -> None:
+    def keep(case: Case, line: bytes, failure: str | None) -> None:
         append(line)
-        spent.add(samples)
-        observer.ended(samples)
+        # Nothing but a budget asks what the rank has measured: a long line takes a while to understand.
+        if plan.budget_s is not None:
+            spent.add(encoding.samples_from_line(line))
+        observer.ended(case, failure)
 
     for launch in _order(plan, {(s.case.key, s.launch) for s in done}, spent, observer):
         rest = launch
@@ -94,11 +100,11 @@ def _launch(
     log: Path,
     observer: Observer,
     before_go: Callable[[], None],
-    keep: Callable[[Samples, bytes], None],
+    keep: Keep,
 ) -> LaunchOutcome:
     observer.launching(launch)
     job = Job(launch, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
-    requested = time.monotonic()
+    requested, in_order = time.monotonic(), iter(launch.cases)
     try:
         ranks = launcher.start(launch.world_size, "bench.rank.main:main", job)
     except LostRankError as error:  # of a job: what needs this rank cannot be measured any more, what does not can
@@ -112,15 +118,15 @@ def _launch(
             plan.timeout_s,
             before_go=before_go,
             begun=lambda index: observer.begun(launch.cases[index], launch.number),
-            sampled=lambda line: keep(encoding.samples_from_line(line), line),
+            sampled=lambda line, failure: keep(next(in_order), line, failure),
         )
         return replace(outcome, remarks=ranks.remarks)
     finally:
         ranks.kill()
 
 
-def _after(launch: Launch, outcome: LaunchOutcome, keep: Callable[[Samples, bytes], None]) -> Launch:
-    """Record the failure of a launch, if there was one; what is left of the block."""
+def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
+    """Record the failure of a launch, if there was one; the cases that are left."""
     rest = launch.cases[outcome.measured :]
     if outcome.failure is None or not rest:
         return replace(launch, cases=())
@@ -128,7 +134,7 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Callable[[Samples, byte
     for case in rest if hopeless else rest[:1]:
         failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
         samples = Samples(case, launch.number, time.time(), failure=failure)
-        keep(samples, encoding.samples_to_line(samples))
+        keep(case, encoding.samples_to_line(samples), failure.text)
     return replace(launch, cases=() if hopeless else rest[1:])
 
 

@@ -4,7 +4,7 @@ A rank to its parent:
 
     ready     the rank has joined; facts: what only it can say of itself; waits_in: files in which it waits for others
     begin     rank 0: a case, or a strategy, begins; index: its number in the launch
-    sampled   rank 0: it ended; the message carries its line for samples.jsonl
+    sampled   rank 0: it ended; failure: why it has no number, or None; its line for samples.jsonl is the payload
     error     an exception ends the rank; text
     done      the rank has done all its work; clocks: how those of the hosts differ (rank 0)
 
@@ -34,24 +34,19 @@ from multiprocessing.connection import Connection
 
 from bench.records import Json
 
-# A line of samples.jsonl can be megabytes, and only the journal needs it: it travels as it is, behind this mark.
-SAMPLED = b"sampled\n"
+
+def send(line: Connection, message: Json, payload: bytes = b"") -> None:
+    """Send a message, and behind it a payload: a line for samples.jsonl, which can be megabytes. Raises OSError."""
+    line.send_bytes(json.dumps(message).encode() + b"\n" + payload)
 
 
-def send(line: Connection, message: Json, sampled: bytes = b"") -> None:
-    """Send a message; the one of kind `sampled` carries a line of the journal instead. Raises OSError."""
-    line.send_bytes(SAMPLED + sampled if message["kind"] == "sampled" else json.dumps(message).encode())
-
-
-def receive(line: Connection) -> tuple[Json, bytes | None]:
-    """The next message and, with `sampled`, its line. Raises EOFError or OSError when the other end is gone."""
-    raw = line.recv_bytes()
-    if raw.startswith(SAMPLED):
-        return {"kind": "sampled"}, raw[len(SAMPLED) :]
+def receive(line: Connection) -> tuple[Json, bytes]:
+    """The next message and its payload. Raises EOFError or OSError when the other end is gone."""
+    head, _, payload = line.recv_bytes().partition(b"\n")
     try:
-        message = json.loads(raw)
+        message = json.loads(head)
     except ValueError:
         raise OSError("what arrived is no message") from None
     if not isinstance(message, dict) or "kind" not in message:
         raise OSError("what arrived is no message")
-    return message, None
+    return message, payload

@@ -36,9 +36,9 @@ class RankContext:
     listener: socket.socket | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def send(self, message: Json, line: bytes = b"") -> None:
-        """A message to the parent; `sampled` carries its line instead."""
-        messages.send(self.connection, message, line)
+    def send(self, message: Json, payload: bytes = b"") -> None:
+        """A message to the parent, with its payload."""
+        messages.send(self.connection, message, payload)
 
     def wait_for_word(self) -> None:
         """Until the parent says something; there is only one thing that it says."""

@@ -75,7 +75,8 @@ def _serve(context: RankContext, job: Job, group: Group) -> None:
             context.send({"kind": "begin", "index": index})
         samples = _measure(case, job, group, arena, context)
         if group.rank == 0:
-            context.send({"kind": "sampled"}, encoding.samples_to_line(samples))
+            failure = samples.failure.text if samples.failure else None
+            context.send({"kind": "sampled", "failure": failure}, encoding.samples_to_line(samples))
         gc.collect()
 
 

@@ -1,6 +1,6 @@
 """A run that another tool measured, in words: for the terminal and for the head of its report.
 
-In: a `Run` with the facts of its import. Out: text. What speaks against such numbers is in `analyze.trust`.
+In: a `Run` with the facts of its import. Out: text. What speaks against such numbers is in `analyze.warnings`.
 """
 
 from collections.abc import Sequence

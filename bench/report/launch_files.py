@@ -1,7 +1,7 @@
 """Files that start a run on several hosts: one for each launcher, ready to be handed to it.
 
 In: a `JobSpec`. Out: text. The files in `examples/launch/` are made of this, too; a test keeps them equal. What a
-launcher tells each process, and how they find each other, is read in `measure.job`.
+launcher tells each process, and how they find each other, is read in `launch.job`.
 """
 
 import json

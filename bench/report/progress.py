@@ -1,6 +1,6 @@
 """How a run goes, while it goes: a bar on a terminal, a line a launch elsewhere.
 
-Implements the observer that `measure.sweep` reports to. Draws only between cases: while ranks measure, this
+Implements the observer that `launch.sweep` reports to. Draws only between cases: while ranks measure, this
 process sleeps, for every core is theirs.
 """
 
@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.records import Case, Launch, Samples
+from bench.records import Case, Launch
 from bench.report.labels import label
 
 
@@ -73,11 +73,11 @@ class CaseProgress(StepProgress):
         """A case is being measured."""
         self.show(f"{label(case)}, launch {launch}")
 
-    def ended(self, samples: Samples) -> None:
-        """A case is measured, or has failed."""
+    def ended(self, case: Case, failure: str | None) -> None:
+        """A case is measured, or has failed for a reason."""
         self._progress.advance(self._task)
-        if samples.failure is not None:
-            self.complain(f"failed: {label(samples.case)}: {samples.failure.text}")
+        if failure is not None:
+            self.complain(f"failed: {label(case)}: {failure}")
 
     def extended(self, further: int) -> None:
         """So many more measurements will be made than was said; fewer if negative."""

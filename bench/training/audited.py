@@ -1,4 +1,4 @@
-"""What follows from a published table: made by `analyze.gradients.audit`, shown by `present.gradients.audit`.
+"""What follows from a published table: made by `training.analyze.audit`, shown by `training.report.audit`.
 
 Published ─▶ AuditedRow(one a row) ─▶ GroupAudit(one a group) ─▶ Audit
 """

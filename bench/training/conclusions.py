@@ -1,4 +1,4 @@
-"""What follows from a run of the training benchmark: made by `analyze.gradients`, shown by `present.gradients`.
+"""What follows from a run of the training benchmark: made by `training.analyze`, shown by `training.report`.
 
     TrainingRun ─▶ StrategyResult(one a strategy) ─▶ ScenarioAnalysis(one a scenario) ─▶ TrainingAnalysis
     two of them ─▶ StepChange(one a strategy) ─▶ TrainingComparison

@@ -30,7 +30,7 @@ FALLEN = 0.95
 class Training:
     """How one side trains.
 
-    optimizer: a key of `measure.gradients.small_model.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to
+    optimizer: a key of `training.rank.small_model.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to
     this power. gradients: of the ranks, "mean" and "sum" over them, or "apart" (no synchronisation). loss: "mean" or
     "sum" over the examples of a batch. growth: the batch of all ranks together is B · K to this power.
     accumulate: micro-batches a step, of the ranks only; no_sync: gradients are synchronised after the last of them;

@@ -2,7 +2,7 @@
 
 Sizes are those of the CS336 assignment, with the year in the name, because "xl" means 2.00 B parameters in 2025 and
 3.41 B in 2026; nano to mini are for CPUs. Any other is named by its sizes, such as d512-ff1376-l6-h8-v10000. All have
-RMSNorm before each block, rotary positions, SwiGLU, an untied head and no biases. `measure.gradients.models` builds
+RMSNorm before each block, rotary positions, SwiGLU, an untied head and no biases. `training.rank.models` builds
 the same from torch, in the same order.
 """
 

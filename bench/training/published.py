@@ -1,4 +1,4 @@
-"""A published table of step times → its groups of rows, in seconds. `analyze.gradients.audit` judges them.
+"""A published table of step times → its groups of rows, in seconds. `training.analyze.audit` judges them.
 
 In: the text of a CSV file, one number a row, with the columns of docs/training-audit.md; further columns are left
 alone. Out: a `Published`: one `TableGroup` for what was measured alike, in it one `Entry` a strategy and bucket size.

@@ -35,7 +35,7 @@ def prove(
             TIMEOUT_S,
             before_go=lambda: None,
             begun=begun,
-            sampled=lambda line: lines.append(json.loads(line)),
+            sampled=lambda line, _: lines.append(json.loads(line)),
         )
     finally:
         ranks.kill()

@@ -116,7 +116,9 @@ def _launch(
     requested = time.monotonic()
     ranks = launcher.start(job.launch.scenario.world_size, "bench.training.rank.main:main", job)
     try:
-        result = watch(ranks, requested, job.plan.timeout_s, before_go=before_go, begun=begun, sampled=keep)
+        result = watch(
+            ranks, requested, job.plan.timeout_s, before_go=before_go, begun=begun, sampled=lambda line, _: keep(line)
+        )
         return result, seen[-1] if seen else None
     finally:
         ranks.kill()

@@ -1,7 +1,7 @@
 """One rank of a proof of equivalence: train every case as one of K ranks and as one process, and compare.
 
 In: a `RankContext` and a `EquivalenceJob`. Out, over the pipe, what `worker` says too: ready, begin, sampled (of rank
-0, the numbers of one trial), error, done. Judges nothing: `gradients.equivalences` does.
+0, the numbers of one trial), error, done. Judges nothing: `training.equivalence` does.
 """
 
 import json
@@ -41,7 +41,7 @@ def _serve(context: RankContext, job: EquivalenceJob, group: Group) -> None:
         numbers = _read(trial, group) if isinstance(trial, SamplerTrial) else _train(trial, group, job.steps)
         context.progress[context.rank] += 1
         if group.rank == 0:
-            context.send({"kind": "sampled"}, json.dumps(numbers).encode())
+            context.send({"kind": "sampled", "failure": None}, json.dumps(numbers).encode())
 
 
 # ── which examples ───────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """One rank of one launch of the training benchmark: join, check every strategy, then measure them in rounds.
 
-In: a RankContext and a TrainingJob. Out, over the pipe, the messages of `measure.worker`; a `sampled` line is a fact of
-`gradients.records`, and `begin` tells the number of the strategy that is checked, or how many there are when rounds
+In: a RankContext and a TrainingJob. Out, over the pipe, the messages of `protocol.messages`. A `sampled` line is a fact
+of `training.records`. `begin` tells the number of the strategy that is checked, or how many there are when rounds
 begin.
 """
 
@@ -104,7 +104,7 @@ class _Launch:
 
     def emit(self, fact: Fact) -> None:
         if self.group.rank == 0:
-            self.context.send({"kind": "sampled"}, fact_to_line(fact))
+            self.context.send({"kind": "sampled", "failure": None}, fact_to_line(fact))
 
     def tick(self) -> None:
         self.context.progress[self.context.rank] += 1

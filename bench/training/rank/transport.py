@@ -7,6 +7,7 @@ launched and done.
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class SentCall:
 
 
 class Transport(Protocol):
-    """What carries the sums. flown: calls since `clear`; with `stamped`, with their times."""
+    """What carries the sums. sent: calls since `clear`; with `stamped`, with their times."""
 
     world_size: int
     stamped: bool
@@ -100,7 +101,6 @@ class _Stamped:
         def note(_: Any) -> None:
             sent.done_ns = time.perf_counter_ns()
 
-        self._flown = sent
         self._future = work.get_future().then(note)
         self._work = work
 
@@ -116,83 +116,87 @@ class _Stamped:
 class EmulatedLink:
     """A link that carries one all-reduce after the other, each once all ranks have launched it.
 
-    Ranks share a file of instants; nothing is moved, so that it costs no CPU but sleeping.
+    Ranks share a file of instants; nothing is moved, so that it costs no CPU but sleeping. Of calls that are complete
+    and waited for nothing is kept but what `sent` holds.
     """
 
     def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
         self.world_size, self.stamped = world_size, False
         self.sent: list[SentCall] = []
-        self._curve, self._rank = AllReduceCost.emulated(link), rank
+        self._cost, self._rank = AllReduceCost.emulated(link), rank
         mode: Any = "r+" if file.exists() else "w+"
         self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))
         self._count = self._settled = 0
         self._free_ns = 0
-        self._bytes: list[int] = []
-        self._calls: list[SentCall] = []
-        self._timer: queue.SimpleQueue[tuple[int, Callable[[], None]]] | None = None
+        self._open: deque[SentCall] = deque()  # launched, and not known yet when complete; the first is _settled
+        # The thread that completes futures settles calls, too.
+        self._lock = threading.Lock()
+        self._timer: queue.SimpleQueue[tuple[SentCall, int, Callable[[], None]]] | None = None
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
-        return _Awaited(self, self._launch(tensor))
+        return _Awaited(self, *self._launch(tensor))
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         future = torch.futures.Future()
-        index = self._launch(tensor)
+        call, index = self._launch(tensor)
         if self._timer is None:
             self._timer = queue.SimpleQueue()
             threading.Thread(target=self._serve, daemon=True).start()
-        self._timer.put((index, lambda: future.set_result(tensor)))
+        self._timer.put((call, index, lambda: future.set_result(tensor)))
         return future
 
-    def _launch(self, tensor: torch.Tensor) -> int:
+    def _launch(self, tensor: torch.Tensor) -> tuple[SentCall, int]:
         index, now = self._count, time.perf_counter_ns()
-        sent = SentCall(tensor.numel() * tensor.element_size(), now)
-        self.sent.append(sent)
-        self._calls.append(sent)
-        self._bytes.append(sent.nbytes)
-        self._launched[self._rank, index % SLOTS] = (now, index + 1)
-        self._count += 1
-        return index
+        call = SentCall(tensor.numel() * tensor.element_size(), now)
+        self.sent.append(call)
+        with self._lock:
+            self._open.append(call)
+            self._launched[self._rank, index % SLOTS] = (now, index + 1)
+            self._count += 1
+        return call, index
 
-    def wait(self, index: int) -> None:
-        """Until call number `index` is complete, and all before it."""
+    def wait(self, call: SentCall, index: int) -> None:
+        """Until a call is complete, and all before it. index: its number, from the first one on."""
         while not self._settle(index):
             time.sleep(POLL_S)
-        left = (self._calls[index].done_ns - time.perf_counter_ns()) / 1e9
+        left = (call.done_ns - time.perf_counter_ns()) / 1e9
         if left > 0:
             time.sleep(left)
 
-    def is_completed(self, index: int) -> bool:
-        """Whether call number `index` is complete."""
-        return self._settle(index) and self._calls[index].done_ns <= time.perf_counter_ns()
+    def is_completed(self, call: SentCall, index: int) -> bool:
+        """Whether a call is complete."""
+        return self._settle(index) and call.done_ns <= time.perf_counter_ns()
 
     def _settle(self, index: int) -> bool:
         """Work out when each call up to this one is complete; False as long as a rank has not launched it."""
-        while self._settled <= index:
-            slot = self._launched[:, self._settled % SLOTS]
-            if (slot[:, 1] != self._settled + 1).any():
-                return False
-            began = max(self._free_ns, int(slot[:, 0].max()))
-            taken = float(self._curve(np.array(float(self._bytes[self._settled]))))
-            self._free_ns = began + int(taken * 1e9)
-            self._calls[self._settled].done_ns = self._free_ns
-            self._settled += 1
-        return True
+        with self._lock:
+            while self._settled <= index:
+                slot = self._launched[:, self._settled % SLOTS]
+                if (slot[:, 1] != self._settled + 1).any():
+                    return False
+                call = self._open.popleft()
+                began = max(self._free_ns, int(slot[:, 0].max()))
+                taken = float(self._cost(np.array(float(call.nbytes))))
+                self._free_ns = call.done_ns = began + int(taken * 1e9)
+                self._settled += 1
+            return True
 
     def _serve(self) -> None:
         assert self._timer is not None  # noqa: S101 - made before the thread
         while True:
-            index, finish = self._timer.get()
-            self.wait(index)
+            call, index, finish = self._timer.get()
+            self.wait(call, index)
             finish()
 
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
     link: EmulatedLink
+    call: SentCall
     index: int
 
     def wait(self) -> None:
-        self.link.wait(self.index)
+        self.link.wait(self.call, self.index)
 
     def is_completed(self) -> bool:
-        return self.link.is_completed(self.index)
+        return self.link.is_completed(self.call, self.index)

@@ -1,6 +1,6 @@
 """report.md of the training benchmark, and what the terminal shows of it.
 
-In: a run, what follows from it, the pictures that exist. Out: Markdown. As one HTML file: `present.report.page`.
+In: a run, what follows from it, the pictures that exist. Out: Markdown. As one HTML file: `report.document.page`.
 """
 
 import json
@@ -167,18 +167,12 @@ def _head(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
 def _trust(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
     found = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
     for comparison in analysis.scenarios:
-        if comparison.dropped:
-            found.append(
-                f"{comparison.scenario.key}: {comparison.dropped} of {comparison.rounds} rounds left out because "
-                "others used the machine"
-            )
         open_ = [o.label for o in comparison.results if o.adds_up is False]
         if open_:
             found.append(f"{comparison.scenario.key}: the split of {', '.join(open_)} does not add up to comm_time")
     if analysis.failures:
         found.append(f"broken off before their end, launches or strategies of one: {len(analysis.failures)}, see below")
-    # A warning of the analysis may have found its way through the run as well.
-    return list(dict.fromkeys([*found, *map(cell, (*run.warnings, *analysis.warnings))]))
+    return [*found, *map(cell, analysis.warnings)]
 
 
 def _violated(analysis: TrainingAnalysis) -> list[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """A proof of equivalence as a table and as a picture of its loss curves.
 
 In: a `EquivalenceResult`. Out: Markdown, and a figure with a panel a topic. Judges nothing:
-`gradients.equivalences.verdict` did.
+`training.equivalence.verdict` did.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Scenarios, strategies and their numbers in few words.
 
-In: what `gradients.records` and `gradients.conclusions` hold. Out: text. Where there is no number there is a dash,
+In: what `training.records` and `training.conclusions` hold. Out: text. Where there is no number there is a dash,
 never a zero and never `nan`.
 """
 

@@ -1,0 +1,56 @@
+"""The emulated link carries one call after the other, and keeps nothing of those that are over."""
+
+import time
+import tracemalloc
+
+import pytest
+import torch
+
+from bench.training.rank.transport import EmulatedLink
+from bench.training.records import Link
+
+
+def test_calls_go_over_the_link_one_after_the_other(tmp_path):
+    """Two ranks in one process: a call begins when the second has launched it, and when the link is free."""
+    link = Link(latency_s=1e-3, bytes_per_s=1e6)
+    first, second = (EmulatedLink(link, rank, 2, tmp_path / "link") for rank in (0, 1))
+    tensor = torch.zeros(1000)
+    calls = [one.all_reduce(tensor) for _ in range(2) for one in (first, second)]
+    assert not calls[-1].is_completed()
+    for call in calls:
+        call.wait()
+    done = [call.done_ns for call in second.sent]
+    assert done == [call.done_ns for call in first.sent] and done[-1] <= time.perf_counter_ns()
+    began = max(first.sent[0].launched_ns, second.sent[0].launched_ns)
+    assert (done[1] - done[0]) / 1e9 == pytest.approx((done[0] - began) / 1e9, rel=1e-6)
+
+
+def test_a_call_waits_for_the_rank_that_has_not_launched_it(tmp_path):
+    link = Link(latency_s=0.0, bytes_per_s=1e12)
+    first, second = (EmulatedLink(link, rank, 2, tmp_path / "link") for rank in (0, 1))
+    call = first.all_reduce(torch.zeros(1))
+    time.sleep(0.01)
+    assert not call.is_completed()
+    second.all_reduce(torch.zeros(1)).wait()
+    call.wait()
+    assert call.is_completed()
+
+
+def test_it_does_not_grow_with_the_calls_that_are_over(tmp_path):
+    link = EmulatedLink(Link(latency_s=0.0, bytes_per_s=1e12), 0, 1, tmp_path / "link")
+    tensor = torch.zeros(1)
+
+    def step():
+        for _ in range(1000):
+            link.all_reduce(tensor).wait()
+        link.sent.clear()
+
+    step()
+    tracemalloc.start()
+    step()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(5):
+        step()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 20_000  # bytes, where one object a call would be 5000 objects
