@@ -1,7 +1,7 @@
 """The table of backends: the device they work on, what they lack, how a run on them is estimated.
 
 Knows no torch: whether a backend is *here* is a fact about the machine (`records.Machine`), which
-`bench/machine/environment.py` reads; `plan.expand` lays the two side by side.
+`bench/machine/host.py` reads; `plan.expand` lays the two side by side.
 """
 
 from collections.abc import Mapping

@@ -149,13 +149,30 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """From the run at position `first` on, a case takes `time_s` (geometric mean of its runs).
+
+    ratio: over the level before; 1 for the first one.
+    """
+
+    first: int
+    time_s: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trend:
-    """One case over many runs, oldest first. steps: positions of the runs from which on the level is another."""
+    """One case over many runs, oldest first, and its levels: one where nothing has changed."""
 
     case: Case
     runs: tuple[str, ...]
     times_s: tuple[Interval, ...]
-    steps: tuple[int, ...]
+    levels: tuple[Level, ...]
+
+    @property
+    def changed(self) -> tuple[Level, ...]:
+        """Every level but the first."""
+        return self.levels[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +278,21 @@ class Need:
     iterations: int | None
     seconds: float | None
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsInAll:
+    """What the cases whose need is known take together, and with one setting for all of them.
+
+    launches, iterations: the largest need. uniform_s: seconds if every case gets so many launches. budget_s: what to
+    state as `budget`, which spends where it is needed.
+    """
+
+    seconds: float
+    launches: int
+    iterations: int
+    uniform_s: float
+    budget_s: float
 
 
 # ── what stands out ──────────────────────────────────────────────────────────────────────────────

@@ -16,18 +16,16 @@ from bench.backends import BACKENDS
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.metrics import METRICS
 from bench.operations import OPERATIONS
+from bench.records import MOST_RANKS, NAME_PATTERN
 from bench.units import parse_bytes, parse_rate, parse_seconds
+from bench.variables import SETTABLE
 from bench.yaml_file import OneOf, Several, Strict
 
 MAX_SIZES = 200
-# More than any cluster has; a number beyond it is a slip.
-MOST_RANKS = 65536
 BUFFER_POLICIES = ("rotate", "hot", "flush")
 PLACEMENTS = ("usual", "in", "out")
 CALLS = ("sync", "async")
 MEMORIES = ("plain", "registered")
-# What may be set for ranks: a variable of anything else would be a way into the process.
-SETTABLE = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "UCC_", "FI_", "OMPI_MCA_")
 SYNCS = ("barrier", "deadline")
 SCHEDULINGS = ("normal", "rr")
 FAULT_KINDS = ("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow")
@@ -155,7 +153,7 @@ class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
     benchmark: Literal["collectives"] = Field(default="collectives", description="or training, which has other keys")
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = Field(
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
         description="goes into the names of the results and plots folders; default: the file's name"
     )
     backends: Several[BackendName]

@@ -15,6 +15,9 @@ A fault of a measured case (a killed rank, a wrong sum) is *not* an exception he
 result, `records.Failure`.
 """
 
+# Exit code of a run that Ctrl-C or a signal broke off.
+INTERRUPTED = 130
+
 
 class BenchError(Exception):
     """A fault with a one-line message that tells the user what to change."""

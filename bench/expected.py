@@ -32,6 +32,7 @@ from bench.config import (
     Scheduling,
     Sync,
 )
+from bench.records import MOST_RANKS
 from bench.units import parse_share
 from bench.yaml_file import Strict
 
@@ -51,7 +52,7 @@ class Expectation(Strict):
 
     operation: OperationName
     backend: BackendName
-    world_size: Annotated[int, Field(ge=2, le=65536)]  # one rank has no bus
+    world_size: Annotated[int, Field(ge=2, le=MOST_RANKS)]  # one rank has no bus
     dtype: DtypeName = "float32"
     size: Bytes
     busbw: Rate

@@ -23,6 +23,10 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
 Json = dict[str, Any]
 # What a record holds in place of a fact that could not be read; it is never left out.
 NOT_AVAILABLE = "not available"
+# More ranks than any cluster has; a number beyond it is a slip.
+MOST_RANKS = 65536
+# What the name of a run may be: it becomes a part of the names of folders.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 # ── what a machine offers ────────────────────────────────────────────────────────────────────────

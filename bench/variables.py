@@ -1,12 +1,13 @@
-"""Which environment variables may be written down. In: names with values, from wherever. Out: those that may be kept.
+"""Which environment variables may be set for ranks, and which may be written down.
 
-An allow-list, because the whole environment holds credentials: of this machine (`machine.environment`) and of the
-machine that another tool ran on (`importers`). Reads no environment.
+Both are allow-lists. A variable set for a rank can be a way into the process. The whole environment holds credentials:
+of this machine (`machine.environment`) and of the machine that another tool ran on (`importers`). Reads no environment.
 """
 
 import re
 from collections.abc import Iterable
 
+SETTABLE = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "UCC_", "FI_", "OMPI_MCA_")
 ALLOWED = re.compile(
     r"(NCCL_|GLOO_|TORCH_|OMP_|MKL_|CUDA_VISIBLE|UCX_|FI_|SLURM_JOB|SLURM_STEP)[A-Z0-9_]*"
     r"|OMPI_MCA_(?!initial_wdir|btl_sm_backing_directory|PREFIXES|num_procs|cpu_type)[A-Z0-9_]*",

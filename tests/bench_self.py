@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 import scale as large
 from bench import encoding, store
-from bench.analyze.diagnose import diagnose
+from bench.analyze.analysis import diagnose
 from bench.encoding import CODEC
 from bench.operations import OPERATIONS
 from bench.records import Case, Launch, Plan

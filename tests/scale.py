@@ -12,7 +12,7 @@ import orjson
 
 from bench import store
 from bench.encoding import CODEC
-from bench.machine import environment
+from bench.machine import host
 from bench.operations import rounds
 from bench.records import Case, Json, Launch, Plan
 from conftest import SAMPLING
@@ -75,7 +75,7 @@ def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dic
     blocks = tuple(Launch("gloo", ranks, launch, tuple(cases)) for launch in range(1, launches + 1))
     path = store.create(root, CODEC, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
     facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(ranks)]
-    session = {"host": {}, "before": environment.state(), "after": environment.state()}
+    session = {"host": {}, "before": host.state(), "after": host.state()}
     session["launches"] = [
         {"backend": "gloo", "world_size": ranks, "launch": launch, "ready_s": 1.0, "clocks": None, "ranks": facts}
         for launch in range(1, launches + 1)

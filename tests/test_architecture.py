@@ -204,7 +204,7 @@ def test_modules_that_text_speaks_of_exist(path):
     missing = [name for name in files if not any((folder / name).exists() for folder in FOLDERS)]
     packages = {folder.name for folder in BENCH.iterdir() if (folder / "__init__.py").exists()}
     for parts in names:
-        if parts[0] in packages and parts[-1] not in ("html", "py"):
+        if parts[0] in packages and parts[-1] not in ("html", "md", "py"):
             where = BENCH / "/".join(parts)
             if not (where.is_dir() or where.with_suffix(".py").exists() or where.parent.with_suffix(".py").exists()):
                 missing.append(".".join(parts))

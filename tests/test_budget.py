@@ -93,9 +93,9 @@ def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
 
 def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm):
     from bench.config import parse
-    from bench.machine import environment
+    from bench.machine import host
 
-    plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), environment.machine(), 1)
+    plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), host.machine(), 1)
     assert plan.sampling.seconds_per_case < 0.1
     done = warm("run", warm.config(BUDGETED.replace("budget: 5s", "budget: 1s")), "--no-plots")
     assert done.returncode == 0, done.stderr

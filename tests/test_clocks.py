@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.analyze.analysis import diagnose
 from bench.analyze.clocks import Clocks
-from bench.analyze.diagnose import diagnose
 from bench.analyze.stats import summarize
 from bench.launch.launcher import Launcher
 from bench.records import Case

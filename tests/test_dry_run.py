@@ -7,7 +7,7 @@ import pytest
 from bench import plan as planning
 from bench.cli import call
 from bench.config import parse
-from bench.machine import environment
+from bench.machine import host
 from bench.operations import OPERATIONS, partner, rounds
 from bench.rank import dry_run, objects
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
@@ -21,7 +21,7 @@ operations: [{", ".join(OPERATIONS)}]
 sizes: [4KiB, 1GiB]
 launches: 1
 """.encode()
-MACHINE = environment.machine()
+MACHINE = host.machine()
 
 
 def dry_run_of(world_size: int, *sets: str, ranks=None, config=EVERYTHING, check=mismatch):

@@ -4,10 +4,10 @@ hangs and kills end. One rank a GPU where there are more: real exchanges."""
 import pytest
 
 from bench.dtypes import DTYPES
-from bench.machine import environment
+from bench.machine import host
 from bench.operations import OPERATIONS
 
-MACHINE = environment.machine()
+MACHINE = host.machine()
 REASON = MACHINE.backends_missing.get("nccl", "")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif("nccl" in MACHINE.backends_missing, reason=f"needs a GPU: {REASON}")]
 

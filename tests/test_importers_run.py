@@ -9,7 +9,7 @@ import pytest
 
 import foreign
 from bench.analyze import compare, expect, pilot, stats, warnings
-from bench.analyze.analyze_run import analyze_run
+from bench.analyze.analysis import analyze
 from bench.expected import Expectation, Expectations
 from bench.importers import assembly, sources
 from bench.importers.formats import FORMATS
@@ -82,7 +82,7 @@ def test_a_table_of_expectations_wants_an_interval():
 
 def test_nothing_is_concluded_from_what_is_not_there():
     run = aggregated(1e-3, 1.1e-3)
-    analysis = analyze_run(run)
+    analysis = analyze(run)
     assert not analysis.diagnosis.findings and "nobody can be named" in analysis.diagnosis.silent[0]
     (need,) = pilot.needs(run, analysis.summaries, 0.05)
     assert need.launches is None and "imported" in need.note
@@ -90,7 +90,7 @@ def test_nothing_is_concluded_from_what_is_not_there():
 
 def test_the_report_says_whose_numbers_these_are():
     run = aggregated(1e-3)
-    analysis = analyze_run(run)
+    analysis = analyze(run)
     text = document.build(run, analysis, [], "")
     assert f"nccl-tests 2.17.8: each time is a {WORDS}; stragglers are hidden" in text
     assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text

@@ -66,5 +66,5 @@ def test_without_torch_there_is_no_backend():
 
 
 def test_asking_loads_no_mpi():
-    code = "import sys; from bench.machine import environment as e; e.machine(); assert 'mpi4py' not in sys.modules"
+    code = "import sys; from bench.machine import host; host.machine(); assert 'mpi4py' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -5,7 +5,7 @@ import pytest
 
 from bench.config import parse
 from bench.footprint import fresh_calls, pool_slots
-from bench.machine import environment
+from bench.machine import host
 from bench.metrics import METRICS
 from bench.operations import cycle
 from bench.plan import expand
@@ -74,14 +74,14 @@ def test_a_wrong_element_between_a_pair_is_caught_and_its_receiver_named(warm):
 
 def test_one_rank_has_nobody_to_pair_with():
     config = parse(BASE.replace("all_reduce", "pairwise").replace("[2]", "[1]").encode(), "x")
-    (skip,) = expand(config, environment.machine(), 1).skips
+    (skip,) = expand(config, host.machine(), 1).skips
     assert "needs 2 ranks" in skip.reason
 
 
 def test_a_deadline_and_real_time_are_cases_of_their_own(warm):
     config = warm.config(BASE)
     settings = ["sync=deadline"]
-    if environment.unsupported_realtime() is None:
+    if host.unsupported_realtime() is None:
         settings.append("scheduling=rr")
     for setting in settings:
         done = warm("run", config, "--no-plots", "--set", setting)
@@ -95,7 +95,7 @@ def test_a_deadline_and_real_time_are_cases_of_their_own(warm):
 
 def test_real_time_that_is_not_permitted_is_a_skip_with_its_reason():
     config = parse((BASE + "scheduling: rr\n").encode(), "x")
-    machine = environment.machine()
+    machine = host.machine()
     forbidden = type(machine)(
         **{f: getattr(machine, f) for f in machine.__dataclass_fields__} | {"realtime_missing": "no"}
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.analyze.modes import second_mode
+from bench.analyze.series import second_mode
 
 
 def mixture(share, factor, n=400, noise=0.1, seed=0):

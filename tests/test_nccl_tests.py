@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench import __version__
-from bench.analyze.analyze_run import analyze_run
+from bench.analyze.analysis import analyze
 from bench.operations import OPERATIONS
 from bench.records import Case, Failure, Samples
 from bench.report import nccl_tests
@@ -25,7 +25,7 @@ def measured(case: Case, microseconds: float, launch: int = 1) -> Samples:
 
 def text(*made: Samples, launches: int = 1) -> str:
     run = invented_run(list(made), launches=launches)
-    return nccl_tests.document(run, analyze_run(run))
+    return nccl_tests.document(run, analyze(run))
 
 
 def rows(document: str) -> list[list[str]]:

@@ -9,7 +9,7 @@ from bench.backends import BACKENDS
 from bench.cases import combinations, unsupported
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.machine import environment
+from bench.machine import host
 from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
 from bench.protocol import messages
 from bench.records import Case
@@ -23,7 +23,7 @@ reduce_ops: [{", ".join(REDUCE_OPS)}]
 sizes: [1920]
 launches: 1
 """.encode()
-MACHINE = environment.machine()
+MACHINE = host.machine()
 ANSWER_S = 120.0
 PAIRS = {"send_recv", "sendrecv_pair", "pairwise"}
 

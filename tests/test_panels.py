@@ -7,7 +7,7 @@ from matplotlib.text import Text
 from bench.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.operations import OPERATIONS, busbw, usual
 from bench.records import Case
-from bench.report.document import MOST_PAGES
+from bench.report.pictures import MOST_PAGES
 from bench.report.plots import operations, panels, sizes
 from bench.report.plots.plot_style import MOST_SERIES, STYLE
 from conftest import invented_run

@@ -11,18 +11,19 @@ import pandas as pd
 import pytest
 from matplotlib import rc_context
 
-from bench.analyze.analyze_run import analyze_run
+from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.conclusions import Check, Interval, Trend
+from bench.conclusions import Check, Interval, Level, Trend
 from bench.config import parse
 from bench.operations import OPERATIONS, rounds, usual
 from bench.plan import expand
 from bench.records import Case, Failure, Machine, Samples, Skip
 from bench.report import comparison, document, junit, listings, tables
 from bench.report.comparison import VERDICTS
-from bench.report.plots import catalogue, plot_style
+from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
+from bench.report.plots import plot_style
 from conftest import invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
@@ -53,13 +54,13 @@ def picture(name, run, analysis) -> str:
     """One picture as SVG, whose text is text; drawing all of them in both formats takes seconds."""
     file = io.StringIO()
     with rc_context(plot_style.STYLE):
-        (figure,) = catalogue.DRAWINGS[name](run, analysis)
+        (figure,) = next(kind for kind in CATALOGUE.kinds if kind.name == name).drawn_by(run, analysis)
         figure.savefig(file, format="svg")
     return file.getvalue()
 
 
 def written(run, pictures=()):
-    return document.build(run, analyze_run(run), list(pictures), "../../plots/r")
+    return document.build(run, analyze(run), list(pictures), "../../plots/r")
 
 
 def test_a_report_says_what_how_far_and_what_is_missing(run):
@@ -111,8 +112,9 @@ def test_the_csv_is_typed(run):
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
-    drawn = catalogue.draw(run, analyze_run(run), tmp_path)
-    assert [name for _, name in drawn] == [name for name in document.PICTURES if name not in {"matrix", "operations"}]
+    drawn = CATALOGUE.draw(run, analyze(run), tmp_path)
+    names = [kind.name for kind in CATALOGUE.kinds]
+    assert [name for _, name in drawn] == [name for name in names if name not in {"matrix", "operations"}]
     words = {
         "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
@@ -143,7 +145,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
             exchange[row, list(pair)] *= 2 if 3 in pair else 1
     run = invented_run([*made, samples(pairs, 1, exchange)], launches=3)
     run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, link_bytes_per_s=5e9))
-    analysis = analyze_run(run)
+    analysis = analyze(run)
     text = document.build(run, analysis, [], "")
     for part in (
         "## What stands out",
@@ -169,7 +171,7 @@ def test_a_second_mode_is_drawn_with_its_share():
     rng = np.random.default_rng(4)
     stalled = 1e6 * rng.lognormal(0, 0.05, (200, 1)) * np.where(rng.random((200, 1)) < 0.2, 5, 1)
     run = invented_run([samples(CASES[0], 1, np.repeat(stalled, 2, axis=1))])
-    analysis = analyze_run(run)
+    analysis = analyze(run)
     assert any(
         warning.startswith("stalls: in 1 of 1 cases") and "scheduling: rr" in warning for warning in analysis.warnings
     )
@@ -185,7 +187,7 @@ def test_a_tick_shows_its_value(seconds):
 
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
-    assert catalogue.draw(dead, analyze_run(dead), tmp_path) == []
+    assert CATALOGUE.draw(dead, analyze(dead), tmp_path) == []
     assert "| failed |" in written(dead).replace("  ", "")
     assert "## Failed" in written(dead)
     empty = invented_run([])
@@ -223,7 +225,10 @@ def test_a_trend_is_drawn_and_tabled(tmp_path):
     names = [f"run-{number}" for number in range(8)]
     times = [Interval(v * 1e-3, v * 0.9e-3, v * 1.1e-3, "over launches") for v in (1, 1, 1, 1.5, 1.5, 1.5, 1.5)]
     cases = [Case("all_reduce", "gloo", 2, "float32", 2**k) for k in range(10, 25)]
-    trends = [Trend(case, tuple(names[1:]), tuple(times), (3,) if i == 4 else ()) for i, case in enumerate(cases)]
+    trends = [
+        Trend(case, tuple(names[1:]), tuple(times), (Level(0, 1e-3, 1.0), Level(3, 1.5e-3, 1.5))[: 2 if i == 4 else 1])
+        for i, case in enumerate(cases)
+    ]
     assert comparison_plots.draw_trend(trends, names, tmp_path).stat().st_size > 5000
     svg = (tmp_path / "trend.svg").read_text()
     for word in ("+50 %", "1 of 15 cases changed level", "and 3 more cases: see the table", "time of one operation"):

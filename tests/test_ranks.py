@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.analyze import ranks
-from bench.analyze.diagnose import diagnose
+from bench.analyze.analysis import diagnose
 from bench.records import Case
 from conftest import invented_run, samples
 

@@ -9,8 +9,7 @@ import pytest
 import scale
 from bench import store
 from bench.analyze import hosts
-from bench.analyze.analyze_run import analyze_run
-from bench.analyze.diagnose import diagnose
+from bench.analyze.analysis import analyze, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
 from bench.encoding import CODEC
 from bench.report.plots import ranks_and_time
@@ -126,7 +125,7 @@ def test_hosts_come_with_their_ranks(tmp_path):
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
     run = store.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1), CODEC)
-    (figure,) = ranks_and_time.ranks(run, analyze_run(run))
+    (figure,) = ranks_and_time.ranks(run, analyze(run))
     words = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"node node5", "rank 3"} <= words
     assert len(figure.axes[0].collections) == 2  # bands, not a box for each rank

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.analyze import steady
-from bench.analyze.steady import steadiness
+from bench.analyze.series import _change_points, steadiness
 
 
 def series(*levels, seed=0, noise=0.05):
@@ -52,4 +51,4 @@ def test_the_search_is_that_of_pelt_with_its_step():
         scores = series((1.0, 40), (1.0 + 0.1 * (seed % 4), 60), seed=seed)
         scores = (scores - scores.mean()) / scores.std()
         slow = Pelt(model="l2", min_size=5, jump=5).fit(scores).predict(pen=3 * np.log(100))[:-1]
-        assert steady._change_points(scores) == slow
+        assert _change_points(scores) == slow

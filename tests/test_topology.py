@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.analyze.analyze_run import analyze_run
+from bench.analyze.analysis import analyze
 from bench.analyze.topology import gpu_rate, infiniband_rate
 from bench.records import Case
 from conftest import invented_run, samples
@@ -36,18 +36,18 @@ def test_rates_are_those_of_the_data_sheets():
 @pytest.mark.parametrize(("seconds", "believed"), [(4e-3, True), (2.3e-3, True), (1.8e-3, False)])
 def test_a_number_beyond_the_hardware_is_not_believed(seconds, believed):
     """1 GB into each GPU over 450 GB/s takes 2.2 ms, even where switches reduce."""
-    analysis = analyze_run(run_of(H100, seconds=seconds))
+    analysis = analyze(run_of(H100, seconds=seconds))
     assert any("do not believe" in warning for warning in analysis.warnings) != believed
     assert [bound.busbw for bound in analysis.bounds] == [450e9]
 
 
 def test_hosts_are_bounded_by_what_joins_them():
-    names = {bound.name: bound.busbw for bound in analyze_run(run_of(H100 | IB, seconds=9e-3, hosts=2)).bounds}
+    names = {bound.name: bound.busbw for bound in analyze(run_of(H100 | IB, seconds=9e-3, hosts=2)).bounds}
     assert names["InfiniBand between 2 hosts"] == pytest.approx(400e9 * (7 / 8) / (1 / 2))
 
 
 def test_shared_gpus_have_no_bandwidth_and_that_is_said():
-    analysis = analyze_run(run_of(H100, seconds=1e-5, oversubscribed=True))
+    analysis = analyze(run_of(H100, seconds=1e-5, oversubscribed=True))
     assert analysis.summaries[0].busbw is analysis.summaries[0].algbw is None
     assert "shared a GPU" in " ".join(analysis.warnings)
 
@@ -55,7 +55,7 @@ def test_shared_gpus_have_no_bandwidth_and_that_is_said():
 def test_throttling_is_said():
     run = run_of(H100)
     run.environment[0]["after"] = {"gpus": [{"throttle_reasons": 0x4 | 0x1}, {"throttle_reasons": "not available"}]}
-    text = " ".join(analyze_run(run).warnings)
+    text = " ".join(analyze(run).warnings)
     assert "GPU 0 was throttled after the run: power cap" in text
     assert "GPU 1" not in text
 
@@ -63,4 +63,4 @@ def test_throttling_is_said():
 def test_what_moves_nothing_has_no_bound():
     run = run_of(H100, op="barrier", size=0)
     run = replace(run, samples=[replace(run.samples[0], case=replace(run.samples[0].case, dtype="bytes"))])
-    assert analyze_run(run).bounds == ()
+    assert analyze(run).bounds == ()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.training.rank import general_invariants, invariants
+from bench.training.rank import invariants
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.runner import RankInfo
 from bench.training.records import Scenario, Strategy
@@ -84,19 +84,19 @@ def test_states_that_are_no_single_copy_are_noticed(elements, ok):
 
 
 def test_training_itself_scales_and_samples_as_it_should(monkeypatch):
-    assert all(check.ok for check in general_invariants.checks())
-    monkeypatch.setattr(general_invariants, "DistributedSampler", lambda *_, **__: [0, 1, 2])
-    assert general_invariants.sampling().ok is False
-    monkeypatch.setattr(general_invariants, "_adam_step", lambda gradient: gradient)
-    assert general_invariants.scaling().ok is False
+    assert all(check.ok for check in invariants.general())
+    monkeypatch.setattr(invariants, "DistributedSampler", lambda *_, **__: [0, 1, 2])
+    assert invariants.of_sampling().ok is False
+    monkeypatch.setattr(invariants, "_adam_step", lambda gradient: gradient)
+    assert invariants.of_scaling().ok is False
 
 
 @pytest.mark.parametrize("wrong", [lambda rank, whole: whole * 2, lambda rank, whole: whole * (rank + 1)])
 def test_gradients_that_do_not_add_up_are_noticed(monkeypatch, wrong):
-    right = general_invariants._gradient
+    right = invariants._gradient
     monkeypatch.setattr(
-        general_invariants,
+        invariants,
         "_gradient",
         lambda rank, ranks: right(None, ranks) if rank is None else wrong(rank, right(rank, ranks)),
     )
-    assert general_invariants.scaling().ok is False
+    assert invariants.of_scaling().ok is False

@@ -14,7 +14,8 @@ from bench.conclusions import Interval
 from bench.report.plots.plot_style import STYLE
 from bench.training.conclusions import TrainingAnalysis
 from bench.training.records import Strategy
-from bench.training.report.plots import catalogue, sizes, steps, timelines
+from bench.training.report.pictures import CATALOGUE
+from bench.training.report.plots import sizes, steps, timelines
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,8 @@ def svg(figure) -> str:
 def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
     few = replace(comparison, timelines=comparison.timelines[:3])
     (tmp_path / "training-steps-2.png").write_bytes(b"left behind")
-    drawn = catalogue.draw(None, invented.analysis((few,)), tmp_path)
-    assert [name for _, name in drawn] == list(catalogue.PICTURES)
+    drawn = CATALOGUE.draw(None, invented.analysis((few,)), tmp_path)
+    assert [name for _, name in drawn] == [kind.name for kind in CATALOGUE.kinds]
     words = {
         "training-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
         "training-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
@@ -109,9 +110,9 @@ def test_without_advice_only_what_was_measured_is_drawn(comparison):
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
-    assert catalogue.draw(None, TrainingAnalysis((), (), (), (), ()), tmp_path) == []
+    assert CATALOGUE.draw(None, TrainingAnalysis((), (), (), (), ()), tmp_path) == []
     none = replace(comparison, results=(), timelines=(), advice=None)
-    assert catalogue.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
+    assert CATALOGUE.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
     alone = replace(comparison, results=(invented.result(Strategy("none")),), timelines=(), advice=None)
     assert len(steps.steps(alone)) == 1 and sizes.buckets(alone) == []
 

@@ -71,5 +71,5 @@ def test_runs_come_oldest_first_and_cases_need_three_of_them():
 
     rare = Case("all_reduce", "gloo", 4, "float32", 4096)
     (found,) = trend.trend([measured(3, [CASE]), measured(1, [CASE, rare]), measured(2, [CASE, rare])])
-    assert found.case == CASE and found.steps == ()
+    assert found.case == CASE and found.changed == ()
     assert [time.value for time in found.times_s] == pytest.approx([1, 2, 3], rel=0.01)

@@ -4,7 +4,7 @@ import contextlib
 import traceback
 
 from bench.footprint import buffer_bytes
-from bench.machine import environment
+from bench.machine import host
 from bench.operations import cycle
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
@@ -21,7 +21,7 @@ def walk(context: RankContext, cases: list[Case]) -> None:
     try:
         if cases[0].backend == "gloo":
             with contextlib.suppress(OSError):  # without, most of its time is waiting for a turn
-                environment.use_realtime()
+                host.use_realtime()
         with joined(context, cases[0].backend, 60.0) as group:
             arena = Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device)
             context.send({"kind": "walked", "cases": {case.key: _walk(case, group, arena) for case in cases}})

@@ -17,15 +17,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.analyze.hosts import Hosts, hosts, in_words
 from bench.conclusions import Finding, Matrix
+from bench.intervals import Floats
 from bench.operations import OPERATIONS, cycle, rounds
 from bench.records import Case, Run, Samples
 from bench.units import format_bytes
-
-Floats = NDArray[np.float64]
 
 FEWEST_RANKS = 4
 LEVEL = 0.05

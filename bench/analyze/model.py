@@ -14,15 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from bench import intervals
 from bench.conclusions import Bound, Fit, Interval, Segment, Summary
+from bench.intervals import Floats
 from bench.records import Case, case_order
 from bench.units import format_bytes
 
-Floats = NDArray[np.float64]
 Spans = list[tuple[int, int]]
 
 # Two parameters through three points leave one degree of freedom: any bend would look like a protocol of its own.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.conclusions import Need, Summary
+from bench.conclusions import Need, NeedsInAll, Summary
 from bench.intervals import CONFIDENCE, FEWEST_FOR_MEDIAN
 from bench.plan import NEXT_START_S
 from bench.records import Run
@@ -23,12 +23,25 @@ from bench.records import Run
 MOST_LAUNCHES = 1000
 # Half-widths of 95 % in standard errors.
 STANDARD_ERRORS = 1.96
+# A budget's first launch measures every case, whether it needs it or not.
+BUDGET_MARGIN = 1.3
 
 
 def needs(run: Run, summaries: Sequence[Summary], precision: float) -> list[Need]:
     """For each measured case; precision: relative half-width of the 95 % interval over launches."""
     seconds = {s.case.key: _cost(run, s.case.key) for s in summaries}
     return [_need(s, precision, *seconds[s.case.key], run) for s in summaries if s.time_s is not None]
+
+
+def in_all(needs: Sequence[Need]) -> NeedsInAll | None:
+    """What these cases take together; None where no need is known."""
+    known = [(need.seconds, need.launches, need.iterations or 0) for need in needs if need.launches and need.seconds]
+    if not known:
+        return None
+    launches = max(count for _, count, _ in known)
+    seconds = sum(one for one, _, _ in known)
+    uniform_s = sum(one / count * launches for one, count, _ in known)
+    return NeedsInAll(seconds, launches, max(each for _, _, each in known), uniform_s, BUDGET_MARGIN * seconds)
 
 
 def _cost(run: Run, key: str) -> tuple[float, float]:

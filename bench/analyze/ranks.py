@@ -17,17 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.analyze.clocks import Clocks
 from bench.analyze.hosts import Hosts, hosts, in_words
 from bench.conclusions import Finding
-from bench.intervals import FEWEST_FOR_MEDIAN, effective_size
+from bench.intervals import FEWEST_FOR_MEDIAN, Floats, effective_size
 from bench.operations import cycle
 from bench.records import Case, Run, Samples
 from bench.units import format_seconds
-
-Floats = NDArray[np.float64]
 
 LEVEL = 0.05
 # A rank that costs less than this share of an operation's time is not worth anybody's morning.

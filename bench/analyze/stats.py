@@ -11,19 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench import intervals, operations
 from bench.analyze.aggregates import of_aggregates
 from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
-from bench.analyze.modes import second_mode
-from bench.analyze.steady import Steadiness, steadiness
+from bench.analyze.series import Steadiness, second_mode, steadiness
 from bench.conclusions import Interval, Summary
+from bench.intervals import Floats
 from bench.records import Case, Run, Samples, Sampling, Timings, case_order
 from bench.units import format_seconds
-
-Floats = NDArray[np.float64]
 
 # Below this multiple of the cost of reading the clock twice, the clock is part of the number.
 TIMER_LIMIT = 20

@@ -7,12 +7,13 @@ them. Says where a level changes, not why, and nothing of a single run that stan
 
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import geometric_mean
 
 import numpy as np
 import ruptures
 from scipy.special import stdtrit
 
-from bench.conclusions import Summary, Trend
+from bench.conclusions import Interval, Level, Summary, Trend
 from bench.intervals import Floats
 from bench.records import Run, case_order
 
@@ -48,15 +49,20 @@ def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Tren
                 rows.setdefault(summary.case.key, []).append((run.name, summary))
     common = [row for row in rows.values() if len(row) >= FEWEST_RUNS]
     common.sort(key=lambda row: case_order(row[0][1].case))
-    return [
-        Trend(
-            case=row[0][1].case,
-            runs=tuple(name for name, _ in row),
-            times_s=tuple(summary.time_s for _, summary in row if summary.time_s),
-            steps=steps([np.array(summary.medians_s) for _, summary in row], min_change, cases=len(common)),
-        )
-        for row in common
-    ]
+    return [_trend(row, min_change, len(common)) for row in common]
+
+
+def _trend(row: Sequence[tuple[str, Summary]], min_change: float, cases: int) -> Trend:
+    times = tuple(summary.time_s for _, summary in row if summary.time_s)
+    found = steps([np.array(summary.medians_s) for _, summary in row], min_change, cases)
+    return Trend(row[0][1].case, tuple(name for name, _ in row), times, _levels(times, found))
+
+
+def _levels(times: Sequence[Interval], changes: Sequence[int]) -> tuple[Level, ...]:
+    edges = [0, *changes, len(times)]
+    means = [geometric_mean(time.value for time in times[a:b]) for a, b in pairwise(edges)]
+    ratios = [1.0, *(after / before for before, after in pairwise(means))]
+    return tuple(map(Level, edges[:-1], means, ratios))
 
 
 def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1) -> tuple[int, ...]:

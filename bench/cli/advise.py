@@ -18,7 +18,7 @@ from bench.cli.measuring import measure
 from bench.cli.run_files import write_report
 from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
-from bench.machine import environment
+from bench.machine import host
 from bench.training import link_model, planner, verification
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.advice import curve_of
@@ -174,12 +174,12 @@ def _verified(
     scenario: Scenario, ready_times: ReadyTimes, curve: AllReduceCost, advised: Advice, argv: Sequence[str]
 ) -> str:
     """Measure the plans in the scenario, keep the run, and say what came of the predictions."""
-    unsupported = environment.unsupported_platform()
+    unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     asked = verification.candidates(ready_times, advised, scenario.shape is not None)
     strategies = [strategy for strategy, _ in asked.values()]
-    plan = verification.planned(scenario, strategies, NAME, secrets.randbelow(2**32), environment.machine())
+    plan = verification.planned(scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
     written = dump({"advise": " ".join(argv[1:])}).encode()
     facts = {"argv": list(argv), "overrides": [], "collbench": __version__}
     path = store.create(RESULTS, TRAINING_CODEC, plan, written, facts)

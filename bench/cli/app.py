@@ -19,10 +19,9 @@ from typing import Annotated, Any
 import typer
 
 from bench import __version__
-from bench.errors import BenchError
+from bench.errors import INTERRUPTED, BenchError
 
 RESULTS, PLOTS, CONFIGS = Path("results"), Path("plots"), Path("configs")
-INTERRUPTED = 130
 HELP = {"help_option_names": ["--help", "-h"]}
 DESCRIPTION = "Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them."
 EXIT_CODES = (

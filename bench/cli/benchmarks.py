@@ -5,35 +5,18 @@ loaded when they are first called, so that a verb loads only what it needs.
 """
 
 import difflib
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from bench import earlier_names, store, yaml_file
+from bench.deferred import Deferred
 from bench.errors import ConfigError, StoreError
 
 MARKDOWN, CSV, JSON, JUNIT, NCCL_TESTS, COVERAGE = "markdown", "csv", "json", "junit", "nccl-tests", "coverage"
-
-
-@dataclass(frozen=True)
-class Deferred:
-    """Something in another module, "module:name" within `bench`, that is loaded when it is first used."""
-
-    target: str
-
-    @cached_property
-    def value(self) -> Any:
-        """What the text names."""
-        module, _, name = self.target.partition(":")
-        return getattr(importlib.import_module(f"bench.{module}"), name)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self.value(*arguments, **named)
 
 
 @dataclass(frozen=True)
@@ -47,12 +30,12 @@ class Benchmark:
     Measure. codec: for the store. launcher() → context that starts ranks. sweep(plan, facts, launcher, append, log,
     launched, observer, before_go): measures what is missing. observer(console, total, done) → context that shows
     progress. done(plan, facts) → steps that are made, of plan.total; None where nothing is left to do. meanwhile:
-    modules that the end of a run needs, loaded while torch is; with_plots: those that only pictures need.
+    modules that the end of a run needs, loaded while torch is.
 
     Conclude. analyze(run) → analysis. terminal(run, analysis) → what a run ends with. tables(run, analysis) → what
     `report` prints. problems(run, analysis) → what failed; each makes the exit code 1. headline(rows of summary.csv) →
     (cases, best result) for `list`. documents(run, analysis, pictures, address) → text by file name.
-    draw(run, analysis, folder) and pictures_in(folder) → pictures. formats: format → function(run, analysis) → text.
+    pictures: a `report.pictures.Catalogue`. formats: format → function(run, analysis) → text.
 
     Compare. compare(before, after, min_change, noise_floor, across) → comparison with `verdict` and `broken`.
     comparison_formats: format → function(comparison) → text. draw_comparison(comparison, folder) → its picture's
@@ -72,15 +55,13 @@ class Benchmark:
     observer: Deferred
     done: Deferred
     meanwhile: tuple[str, ...]
-    with_plots: tuple[str, ...]
     analyze: Deferred
     terminal: Deferred
     tables: Deferred
     problems: Deferred
     headline: Deferred
     documents: Deferred
-    draw: Deferred
-    pictures_in: Deferred
+    pictures: Deferred
     formats: Mapping[str, Deferred]
     compare: Deferred
     comparison_formats: Mapping[str, Deferred]
@@ -104,16 +85,14 @@ COLLECTIVES = Benchmark(
     sweep=Deferred("launch.sweep:sweep"),
     observer=Deferred("report.progress:CaseProgress"),
     done=Deferred("plan:done"),
-    meanwhile=("bench.analyze.analyze_run", "bench.report.document"),
-    with_plots=("bench.report.plots.catalogue",),
-    analyze=Deferred("analyze.analyze_run:analyze_run"),
+    meanwhile=("bench.analyze.analysis", "bench.report.document"),
+    analyze=Deferred("analyze.analysis:analyze"),
     terminal=Deferred("report.document:terminal"),
     tables=Deferred("report.document:tables_of"),
     problems=Deferred("report.document:problems"),
     headline=Deferred("report.listings:headline"),
     documents=Deferred("report.document:documents"),
-    draw=Deferred("report.plots.catalogue:draw"),
-    pictures_in=Deferred("report.document:pictures_in"),
+    pictures=Deferred("report.pictures:CATALOGUE"),
     formats={
         MARKDOWN: Deferred("report.document:markdown_of"),
         CSV: Deferred("report.document:csv_of"),
@@ -144,16 +123,14 @@ TRAINING = Benchmark(
     sweep=Deferred("training.launch.sweep:sweep"),
     observer=Deferred("training.report.progress:RoundProgress"),
     done=Deferred("training.plan:done"),
-    meanwhile=("bench.training.analyze.analysis", "bench.training.report.plots.catalogue"),
-    with_plots=(),
+    meanwhile=("bench.training.analyze.analysis", "bench.training.report.document"),
     analyze=Deferred("training.analyze.analysis:analyze"),
     terminal=Deferred("training.report.document:terminal"),
     tables=Deferred("training.report.document:tables_of"),
     problems=Deferred("training.report.document:problems"),
     headline=Deferred("training.report.listing:headline"),
     documents=Deferred("training.report.document:documents"),
-    draw=Deferred("training.report.plots.catalogue:draw"),
-    pictures_in=Deferred("training.report.document:pictures_in"),
+    pictures=Deferred("training.report.pictures:CATALOGUE"),
     formats={
         MARKDOWN: Deferred("training.report.document:markdown_of"),
         CSV: Deferred("training.report.document:csv_of"),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bench import store
-from bench.analyze.diagnose import diagnose as examine
+from bench.analyze.analysis import diagnose as examine
 from bench.cli.app import RESULTS, RunName
 from bench.cli.benchmarks import collectives_only
 from bench.encoding import CODEC

@@ -5,14 +5,14 @@ import typer
 from bench.errors import UnmeasurableError
 from bench.launch import doctor as examination
 from bench.launch.doctor import DoctorFinding
-from bench.machine import environment
+from bench.machine import host
 
 SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}
 
 
 def doctor() -> int:
     """It ends with a trial: two ranks join and sum a tensor. Exit code 3 if gloo cannot be used."""
-    machine = environment.machine()
+    machine = host.machine()
     for finding in examination.examine(machine):
         _print(finding)
     if "gloo" in machine.backends_missing:

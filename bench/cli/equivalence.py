@@ -7,7 +7,7 @@ from rich.console import Console
 
 from bench.cli.app import PLOTS
 from bench.errors import StoreError, UnmeasurableError
-from bench.machine import environment
+from bench.machine import host
 from bench.training import equivalence as trials
 from bench.training.equivalence import EquivalenceResult, Trial
 from bench.training.launch.equivalence import prove
@@ -22,7 +22,7 @@ def equivalence(
     steps: Annotated[int, typer.Option(min=8, max=10_000, help="Steps of each training.", metavar="N")] = 24,
 ) -> int:
     """Trains a small model on K ranks and in one process in many ways: which must be equal, and are they?"""
-    unsupported = environment.unsupported_platform() or environment.machine().backends_missing.get("gloo")
+    unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
     if unsupported:
         raise UnmeasurableError(f"equivalence: {unsupported}")
     proof = _prove(world_size, steps)

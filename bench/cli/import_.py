@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bench import __version__, encoding, store
-from bench.analyze.analyze_run import analyze_run
+from bench.analyze.analysis import analyze
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.run_files import write_report
@@ -19,13 +19,12 @@ from bench.importers.assembly import Imported
 from bench.importers.formats import FORMATS
 from bench.importers.found import Options
 from bench.operations import OPERATIONS
+from bench.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document
 from bench.report import imported as imports
 
 # Lines written at once: each time costs a wait for the disk, and a log may hold many thousands.
 LINES_AT_ONCE = 1000
-# As in a configuration: it becomes a part of the names of folders.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 ImportFormat = StrEnum("ImportFormat", {name.upper().replace("-", "_"): name for name in FORMATS})  # type: ignore[misc]
@@ -39,7 +38,8 @@ def import_(
     files: Annotated[list[Path], typer.Argument(help="Text or JSON; several are further launches.", metavar="FILE...")],
     name: Annotated[str | None, typer.Option(help="Name of the run; the first file's name if left out.")] = None,
     world_size: Annotated[
-        int | None, typer.Option(min=1, max=65536, help="Number of ranks, for files that do not say it.", metavar="N")
+        int | None,
+        typer.Option(min=1, max=MOST_RANKS, help="Number of ranks, for files that do not say it.", metavar="N"),
     ] = None,
     operation: Annotated[
         str | None, typer.Option(help="The collective, for files that do not say it.", metavar="NAME")
@@ -69,7 +69,7 @@ def _known(operation: str | None) -> str | None:
 def _name(name: str | None, file: Path) -> str:
     if name is None:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("-._")[:60] or "imported"
-    if not NAME.fullmatch(name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
     return name
 
@@ -97,7 +97,7 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
 def _shown(path: Path, imported: Imported) -> int:
     """What was imported, what was not and why, the table, the files; the exit code."""
     result = store.read(path, encoding.CODEC)
-    analysis = analyze_run(result)
+    analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})
     typer.echo(imports.in_short(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
     for note in analysis.warnings:

@@ -29,9 +29,9 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
         case Listing.OPERATIONS:
             typer.echo(listings.operations())
         case Listing.BACKENDS:
-            from bench.machine import environment
+            from bench.machine import host
 
-            typer.echo(listings.backends(environment.machine().backends_missing))
+            typer.echo(listings.backends(host.machine().backends_missing))
         case Listing.MODELS:
             from bench.training.report import listing
 

@@ -28,7 +28,7 @@ def measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordin
         session = kept_session(path, before.environment, coordinator.facts() if coordinator else {})
         observer = benchmark.observer(Console(stderr=True), before.plan.total, done)
         with session as launches, launcher as entered, observer as observing:
-            modules = (*benchmark.meanwhile, *(benchmark.with_plots if plots else ()))
+            modules = (*benchmark.meanwhile, *(benchmark.pictures.value.modules if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
             log = path / store.LOG

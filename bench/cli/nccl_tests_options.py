@@ -118,9 +118,9 @@ def source(verb: str, config: Path | None, given: Given, coordinator: "Coordinat
         return ConfigSource(yaml_file.read(config), str(config), config.stem)
     if not given.asked:
         raise BenchError(f"{verb}: --save keeps what flags say, and there are none")
-    from bench.machine import environment
+    from bench.machine import host
 
-    machine = environment.machine() if coordinator is None else coordinator.machine()
+    machine = host.machine() if coordinator is None else coordinator.machine()
     text = translate(given.asked, machine.backends_missing, machine.ranks or 1)
     if given.save is not None:
         _keep(given.save, text)

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from bench import config as configuration
 from bench import plan as planning
 from bench import store
 from bench.cli import benchmarks
@@ -16,7 +15,8 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.launch_file import launch_file_for
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, source, with_flags
 from bench.errors import BenchError, ConfigError, UnmeasurableError
-from bench.machine import environment
+from bench.machine import host
+from bench.records import MOST_RANKS
 from bench.report.launch_files import LauncherName
 from bench.units import parse_share
 
@@ -71,10 +71,10 @@ def plan(
 def _describe(asked: ConfigSource, sets: list[str]) -> int:
     """Print what a run would do here."""
     benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
-    unsupported = environment.unsupported_platform()
+    unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
-    machine = environment.machine()
+    machine = host.machine()
     planned = benchmark.expand(settings, machine, _seed(settings.seed))
     typer.echo(benchmark.describe(planned, machine))
     reason = benchmark.why_nothing(planned)
@@ -97,11 +97,11 @@ def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int |
     benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
     if benchmark is not benchmarks.COLLECTIVES:
         raise ConfigError(f"--simulate is for configurations of collectives; {asked.name} is of another benchmark")
-    if not 1 <= world_size <= configuration.MOST_RANKS:
-        raise BenchError(f"--simulate {world_size}: a world has 1 to {configuration.MOST_RANKS} ranks")
+    if not 1 <= world_size <= MOST_RANKS:
+        raise BenchError(f"--simulate {world_size}: a world has 1 to {MOST_RANKS} ranks")
     if rank is not None and not 0 <= rank < world_size:
         raise BenchError(f"--rank {rank}: a world of {world_size} has ranks 0 to {world_size - 1}")
-    planned = planning.on_paper(settings, environment.machine(), world_size, settings.seed or 0)
+    planned = planning.on_paper(settings, host.machine(), world_size, settings.seed or 0)
     ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
     result = dry_run.dry_run(planned, world_size, ranks)
     typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
@@ -114,7 +114,7 @@ def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int |
 def _needs(name: str, precision: str) -> int:
     """Print how many launches and iterations a run like this one needs."""
     # Here, because it loads pandas and scipy, which the rest of this verb does without.
-    from bench.analyze.pilot import needs
+    from bench.analyze import pilot
     from bench.analyze.stats import summarize
     from bench.encoding import CODEC
     from bench.report import findings
@@ -126,5 +126,6 @@ def _needs(name: str, precision: str) -> int:
     path = store.find(RESULTS, name)
     benchmarks.collectives_only([path], "plan --from")
     run = store.read(path, CODEC)
-    typer.echo(findings.needs(needs(run, summarize(run), wanted), wanted))
+    needs = pilot.needs(run, summarize(run), wanted)
+    typer.echo(findings.needs(needs, pilot.in_all(needs), wanted))
     return 0

@@ -16,7 +16,7 @@ from bench.cli.measuring import measure
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
 from bench.cli.run_files import write_report
 from bench.errors import BenchError, UnmeasurableError
-from bench.machine import environment
+from bench.machine import host
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -56,11 +56,11 @@ def _start(
     """Plan a new run and measure it."""
     typer.echo(asked.shown, nl=bool(asked.shown))
     benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
-    unsupported = environment.unsupported_platform()
+    unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    machine = environment.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
+    machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
     plan = benchmark.expand(settings, machine, seed)
     reason = benchmark.why_nothing(plan)
     if reason is not None:

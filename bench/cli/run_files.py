@@ -6,12 +6,14 @@ from typing import Any
 from bench import store
 from bench.cli.app import PLOTS
 from bench.cli.benchmarks import Benchmark
+from bench.report.pictures import Catalogue
 
 
 def write_report(benchmark: Benchmark, run: Any, analysis: Any, plots: bool) -> list[Path]:
     """Write the documents, with pictures if `plots` or if there are some already. Returns the paths of all files."""
     folder = PLOTS / run.path.resolve().name
-    pictures = benchmark.draw(run, analysis, folder) if plots else benchmark.pictures_in(folder)
+    catalogue: Catalogue = benchmark.pictures.value
+    pictures = catalogue.draw(run, analysis, folder) if plots else catalogue.drawn(folder)
     written = benchmark.documents(run, analysis, pictures, folder)
     for name, content in written.items():
         store.write(run.path / name, content)

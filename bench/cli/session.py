@@ -15,16 +15,16 @@ from bench.records import Json
 @contextlib.contextmanager
 def kept_session(path: Path, sessions: list[Json], more: Json | None = None) -> Iterator[list[Json]]:
     """Say in the manifest how the run ended; write down the machine before and after, and the launches given here."""
-    from bench.machine import environment
+    from bench.machine import host
 
     with _marked(path):
-        session: Json = {"host": environment.host(), "before": environment.state(), **(more or {})}
+        session: Json = {"host": host.facts(), "before": host.state(), **(more or {})}
         store.write_environment(path, [*sessions, session])
         launches: list[Json] = []
         try:
             yield launches
         finally:
-            session |= {"after": environment.state(), "launches": launches}
+            session |= {"after": host.state(), "launches": launches}
             with contextlib.suppress(StoreError):  # a full disk has been said already
                 store.write_environment(path, [*sessions, session])
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 from bench.errors import ForeignError
 from bench.operations import OPERATIONS
-from bench.records import Aggregate, Case, Failure, Json
+from bench.records import MOST_RANKS, Aggregate, Case, Failure, Json
 
-# More ranks than any machine has: a number like that was not printed by a tool.
-MOST_RANKS = 2**20
 # Whole numbers up to here are exact wherever they are kept (JSON readers, floats); larger ones were not measured.
 LARGEST_WHOLE = 2**53
 # What a rate may be off beyond the digits that were printed: tools compute in single precision here and there.

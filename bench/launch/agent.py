@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from bench import encoding
-from bench.errors import JobError, RankError
+from bench.errors import INTERRUPTED, JobError, RankError
 from bench.launch import compatibility, job
-from bench.launch.coordinator import INTERRUPTED, JOIN_WAIT_S, WORKER
+from bench.launch.coordinator import JOIN_WAIT_S, WORKER
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank, RankAssignment
 from bench.launch.ranks import KILL_WAIT_S

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from bench import __version__
 from bench.errors import BenchError, JobError
 from bench.launch.job import JobRank
-from bench.machine import environment
+from bench.machine import host
 from bench.records import Json, Machine
 
 # Enough to see that two configurations differ.
@@ -30,26 +30,26 @@ def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
         fingerprint = hashlib.sha256(asked() + __version__.encode()).hexdigest()
     except BenchError as error:
         problem = str(error)
-    visible, host = len(environment.visible_gpus()), environment.host()
+    visible, facts = len(host.visible_gpus()), host.facts()
     # One visible GPU is this rank's own (srun --gpus-per-task); of several it takes the one of its local rank.
     device = 0 if visible == 1 else place.local_rank
     return {
         "kind": "handshake",
         "rank": place.rank,
         "world_size": place.world_size,
-        "hostname": host["hostname"],
+        "hostname": facts["hostname"],
         "pid": os.getpid(),
         "collbench": __version__,
         "problem": problem,
         "fingerprint": fingerprint,
         "device": device,
         "gpus": visible,
-        "gpu": environment.gpu_uuid(device),
-        "nccl": environment.nccl_package(),
-        "affinity": environment.affinity(),
-        "machine": dataclasses.asdict(environment.machine()),
-        "host": host,
-        "before": environment.state(),
+        "gpu": host.gpu_uuid(device),
+        "nccl": host.nccl_package(),
+        "affinity": host.affinity(),
+        "machine": dataclasses.asdict(host.machine()),
+        "host": facts,
+        "before": host.state(),
     }
 
 
@@ -128,7 +128,7 @@ def _own_gpus(handshakes: Sequence[Json]) -> int:
 
 
 def hosts(handshakes: Sequence[Json]) -> list[Json]:
-    """A record for each host, in order of its first rank: what `environment.host` says there, and who runs on it.
+    """A record for each host, in order of its first rank: what `host.facts` says there, and who runs on it.
 
     cores: those that any of its ranks may run on. before: its state when the job was joined.
     """

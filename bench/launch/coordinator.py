@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import encoding
-from bench.errors import BenchError, JobError
+from bench.errors import INTERRUPTED, BenchError, JobError
 from bench.launch import compatibility, job
 from bench.launch.agents import Agents, RemoteRank
 from bench.launch.job import JobRank
@@ -34,7 +34,6 @@ from bench.records import Demands, Job, Json, Machine
 JOIN_WAIT_S = 120.0
 # What a follower starts, and nothing else: no function is named over the network.
 WORKER = "bench.rank.main:main"
-INTERRUPTED = 130
 
 
 @dataclass(slots=True)

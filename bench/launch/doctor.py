@@ -13,7 +13,7 @@ from typing import Literal
 
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import sweep
-from bench.machine import environment, libraries
+from bench.machine import environment, host, libraries
 from bench.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
@@ -39,12 +39,12 @@ class DoctorFinding:
 
 def examine(machine: Machine) -> Iterator[DoctorFinding]:
     """Everything that can be told without starting a rank."""
-    unsupported = environment.unsupported_platform()
+    unsupported = host.unsupported_platform()
     if unsupported:
         yield DoctorFinding("missing", "system", unsupported, "run CollBench inside WSL")
-    host, state = environment.host(), environment.state()
-    yield from _software(machine, host["torch"])
-    yield from _gpus(machine, host["gpus"])
+    facts, state = host.facts(), host.state()
+    yield from _software(machine, facts["torch"])
+    yield from _gpus(machine, facts["gpus"])
     cores, load = machine.cores, state["load"][0]
     yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
     if load / cores > 0.25:
@@ -55,7 +55,7 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
         yield DoctorFinding("ok", "load", f"load average {load:.2f}: idle enough")
     memory = format_rounded_bytes(machine.memory_available_bytes)
     yield DoctorFinding("ok", "memory", f"{memory} available; larger cases are skipped with their numbers")
-    yield _governor(host["cpu"]["governor"])
+    yield _governor(facts["cpu"]["governor"])
     yield _realtime(machine.realtime_missing)
     yield from _limits()
 
@@ -72,7 +72,7 @@ def _software(machine: Machine, torch: object) -> Iterator[DoctorFinding]:
                 "missing", backend, reason, "gloo measures on the CPU meanwhile" if backend == "nccl" else ""
             )
         else:
-            version = environment.nccl_package() if backend == "nccl" else f"of torch {torch['version']}"
+            version = host.nccl_package() if backend == "nccl" else f"of torch {torch['version']}"
             yield DoctorFinding("ok", backend, f"{version}: can be measured")
     yield _mpi(machine.backends_missing.get("mpi"))
 

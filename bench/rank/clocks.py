@@ -8,7 +8,7 @@ The narrowest of several rounds counts (Cristian 1989). On one host nothing is m
 import time
 from typing import NamedTuple
 
-from bench.machine import environment
+from bench.machine import host
 from bench.rank.process_group import Group
 
 ROUNDS = 20
@@ -24,7 +24,7 @@ class Bounds(NamedTuple):
 
 def bounds(group: Group) -> list[Bounds] | None:
     """One for each rank, on rank 0; None elsewhere, and where all ranks read the same clock."""
-    clocks = group.gather(environment.clock())
+    clocks = group.gather(host.clock())
     if len(set(clocks)) == 1:
         return None
     found = [Bounds(time.perf_counter_ns(), 0, 0)]

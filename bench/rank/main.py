@@ -26,7 +26,7 @@ import numpy as np
 
 from bench import encoding
 from bench.footprint import buffer_bytes, most_iterations
-from bench.machine import environment
+from bench.machine import environment, host
 from bench.operations import cycle
 from bench.protocol.rank_context import RankContext
 from bench.rank import clocks, faults, nccl, timing, workload
@@ -51,7 +51,7 @@ def _work(context: RankContext, job: Job) -> Json:
     # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
     kind = job.launch.cases[0]
     if kind.scheduling == "rr":
-        environment.use_realtime()
+        host.use_realtime()
     environment.apply(kind.settings)
     if kind.oversubscribed:
         environment.apply(nccl.shared_gpu(context.rank))
@@ -167,8 +167,8 @@ class _Meter:
     @staticmethod
     def read() -> _Meter:
         own = resource.getrusage(resource.RUSAGE_SELF)
-        busy, steal = environment.busy_and_steal_s(except_for=mp.parent_process())
-        throttled = environment.throttled_periods()
+        busy, steal = host.busy_and_steal_s(except_for=mp.parent_process())
+        throttled = host.throttled_periods()
         return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
 
@@ -179,7 +179,7 @@ def _usage(before: _Meter, group: Group, arena: Arena, costs: dict[str, float | 
         "involuntary": now.involuntary - before.involuntary,
         "rss": _peak_rss_bytes(),
         "stamp": timing.stamp_cost_ns(),
-        "host": environment.boot(),
+        "host": host.boot(),
         "busy": _difference(now.busy_s, before.busy_s),
         "steal": _difference(now.steal_s, before.steal_s),
         "throttled": _difference(now.throttled, before.throttled),

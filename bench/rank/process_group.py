@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from bench.backends import BACKENDS
-from bench.machine import environment
+from bench.machine import environment, host
 from bench.protocol.rank_context import RankContext
 from bench.rank import collectives, nccl
 from bench.rank.transfer import LibraryCalls, Subgroup
@@ -165,12 +165,12 @@ def facts(group: Group, backend: str) -> Json:
     cuda = group.device.type == "cuda"
     return {
         "rank": group.rank,
-        "hostname": environment.hostname(),
+        "hostname": host.hostname(),
         "device": str(group.device),
         "device_name": torch.cuda.get_device_name(group.device) if cuda else "CPU",
         "torch": torch.__version__,
         "nccl": nccl.version() if backend == "nccl" else None,
         "threads": torch.get_num_threads(),
-        "clock": environment.clock(),
+        "clock": host.clock(),
         "variables": environment.variables(),
     }

@@ -1,7 +1,7 @@
 """Runs against each other and against a table, for people (Markdown) and for programs (CSV, JSON).
 
 In: `Comparison`, `Trend` and `Check` values. Out: text, the verdict in its first line. Computes nothing but layout
-and counts. JUnit is in `junit`, pictures in `comparison_plots`.
+and counts. JUnit is in `junit`, pictures in `plots.comparison`.
 """
 
 import csv
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from bench.conclusions import Check, Comparison, Interval, Trend
+from bench.conclusions import Check, Comparison, Interval, Level, Trend
 from bench.records import Json, case_order
 from bench.report.labels import label
 from bench.report.tables import NOTHING, interval_text, lines, markdown
@@ -193,7 +193,7 @@ def ratio_columns(ratio: Interval) -> Json:
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
 def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
     """For people: how many cases changed their level, the runs with their numbers, a row a case."""
-    changed = sum(bool(trend.steps) for trend in trends)
+    changed = sum(bool(trend.changed) for trend in trends)
     total = f"{len(trends)} case{'' if len(trends) == 1 else 's'}"
     names = markdown([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], ["right", "left"])
     rows = [
@@ -203,7 +203,7 @@ def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
             format_seconds(trend.times_s[0].value),
             format_seconds(trend.times_s[-1].value),
             f"{trend.times_s[-1].value / trend.times_s[0].value:.3f}",
-            "; ".join(step_text(trend, step, runs) for step in trend.steps) or "steady",
+            "; ".join(change_text(trend, level, runs) for level in trend.changed) or "steady",
         ]
         for trend in trends
     ]
@@ -213,23 +213,14 @@ def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
     return "\n\n".join([headline, names, markdown(rows, headers, align)])
 
 
-def step_text(trend: Trend, step: int, runs: Sequence[str]) -> str:
+def change_text(trend: Trend, level: Level, runs: Sequence[str]) -> str:
     """Such as `+31 % from run 6 on`."""
-    return f"{step_ratio(trend, step) - 1:+.0%} from run {runs.index(trend.runs[step]) + 1} on".replace("%", " %")
+    return f"{percent(level.ratio)} from run {runs.index(trend.runs[level.first]) + 1} on"
 
 
-def step_ratio(trend: Trend, step: int) -> float:
-    """Level from this step to the next one over the level before it: geometric means of the runs' times."""
-    edges = [0, *trend.steps, len(trend.times_s)]
-    here = edges.index(step, 1)
-    return _level(trend.times_s[step : edges[here + 1]]) / _level(trend.times_s[edges[here - 1] : step])
-
-
-def _level(times: Sequence[Interval]) -> float:
-    product = 1.0
-    for time in times:
-        product *= time.value ** (1 / len(times))
-    return product
+def percent(ratio: float) -> str:
+    """A ratio as a change: `+31 %`."""
+    return f"{ratio - 1:+.0%}".replace("%", " %")
 
 
 def trend_csv(trends: Sequence[Trend]) -> str:
@@ -246,12 +237,12 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
     return [
         {
             "key": trend.case.key,
-            "steps": [{"run": trend.runs[step], "ratio": step_ratio(trend, step)} for step in trend.steps],
+            "steps": [{"run": trend.runs[level.first], "ratio": level.ratio} for level in trend.changed],
             "times": [
                 {
                     "run": run, "time_s": time.value, "time_low_s": time.low if time.known else None,
                     "time_high_s": time.high if time.known else None, "interval": time.kind,
-                    "step": position in trend.steps,
+                    "step": position in {level.first for level in trend.changed},
                 }
                 for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
             ],

@@ -7,7 +7,7 @@ through a Markdown renderer, with the pictures inside, so that one file can be m
 import base64
 import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -15,50 +15,17 @@ from bench.conclusions import Analysis, Summary
 from bench.records import Case, Failure, Json, Run
 from bench.report import findings, groups, imported, tables
 from bench.report.labels import dtype_words, label, metric_name, span
+from bench.report.pictures import Picture
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
 # Of a large job, the first hosts stand for all; environment.json has each.
 SHOWN_HOSTS = 8
-# File name without suffix → title of what `plots` draws for one run, in the order of the report.
-PICTURES = {
-    "operations": "Time of each operation",
-    "time": "Time against size",
-    "bandwidth": "Bus bandwidth against size",
-    "scaling": "Time against world size",
-    "ranks": "Arrival and duration of each rank",
-    "matrix": "Rate between each two ranks",
-    "modes": "Distribution of the times",
-    "over-time": "Every sample in the order in which it was taken",
-}
-Picture = tuple[str, str]  # (title, file name without suffix)
 # So many tables fill a few screens, and so many sections can still be leafed through; beyond, one table holds all.
 MOST_TABLES, MOST_SECTIONS = 6, 60
 # Operations that a title can name, and notes that somebody will read.
 MOST_NAMED, MOST_NOTES = 4, 200
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
 IN_FULL = "Everything about each case is in summary.csv."
-
-
-# Pages of one picture; nobody leafs through more.
-MOST_PAGES = 4
-
-
-def page_name(name: str, number: int) -> str:
-    """File name of a page of a picture, without suffix."""
-    return name if number == 1 else f"{name}-{number}"
-
-
-def pictures_in(folder: Path, titles: Mapping[str, str] = PICTURES, most_pages: int = MOST_PAGES) -> list[Picture]:
-    """The pictures that have been drawn, page by page, in the order of the report.
-
-    titles: file name without suffix → title, of all that may have been drawn.
-    """
-    return [
-        (title if number == 1 else f"{title}, page {number}", page_name(name, number))
-        for name, title in titles.items()
-        for number in range(1, most_pages + 1)
-        if (folder / f"{page_name(name, number)}.png").is_file()
-    ]
 
 
 def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:

@@ -5,7 +5,7 @@ In: conclusions. Out: Markdown. Computes nothing but layout.
 
 from collections.abc import Callable, Sequence
 
-from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, Summary
+from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, NeedsInAll, Summary
 from bench.report.labels import family, label
 from bench.report.tables import NOTHING, interval_text, lines, markdown
 from bench.units import format_rate, format_rounded_bytes, format_seconds
@@ -78,7 +78,7 @@ def bounds(found: Sequence[Bound]) -> str:
     return markdown(rows, ["backend", "ranks", "bound", "bus bandwidth GB/s"], ["left", "right", "left", "right"])
 
 
-def needs(found: Sequence[Need], precision: float) -> str:
+def needs(found: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
     """What a run like the pilot would have to be, case by case and in all."""
     rows = [
         [
@@ -93,22 +93,14 @@ def needs(found: Sequence[Need], precision: float) -> str:
     table = markdown(
         rows, ["case", "launches", "iterations each", "takes", ""], ["left", "right", "right", "right", "left"]
     )
-    known = [need for need in found if need.launches and need.seconds]
-    if not known:
+    if together is None:
         return table
-    most = max(need.launches or 0 for need in known)
-    total = sum(need.seconds or 0.0 for need in known)
-    settings = f"launches: {most}, sampling: {{iterations: {max(need.iterations or 0 for need in known)}}}"
+    settings = f"launches: {together.launches}, sampling: {{iterations: {together.iterations}}}"
     return (
-        f"{table}\n\nFor ±{precision:.0%} over launches: {format_seconds(total)} if each case gets what it needs; "
-        f"with one setting for all ({settings}) {format_seconds(_uniform_s(known, most))}.\n"
-        f"A budget spends where it is needed: budget: {format_seconds(1.3 * total).replace(' ', '')}"
+        f"{table}\n\nFor ±{precision:.0%} over launches: {format_seconds(together.seconds)} if each case gets what it "
+        f"needs; with one setting for all ({settings}) {format_seconds(together.uniform_s)}.\n"
+        f"A budget spends where it is needed: budget: {format_seconds(together.budget_s).replace(' ', '')}"
     )
-
-
-def _uniform_s(known: Sequence[Need], launches: int) -> float:
-    """All cases with as many launches as the one that needs most."""
-    return sum((need.seconds or 0.0) / (need.launches or 1) * launches for need in known)
 
 
 def _with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:

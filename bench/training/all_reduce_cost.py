@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from bench.errors import BenchError
+from bench.intervals import Floats
 from bench.training.records import Link
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

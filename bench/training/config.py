@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 
 from bench import earlier_names, yaml_file
 from bench.config import BackendName, Bytes, Seconds, WorldSize
+from bench.records import NAME_PATTERN
 from bench.training.presets import EXAMPLE as SIZES
 from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.training.records import Link
@@ -137,7 +138,7 @@ class TrainingConfig(Strict):
     """A run of the training benchmark: every strategy in every scenario."""
 
     benchmark: Literal["training"]
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")] = "training"
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] = "training"
     models: Several[ModelName]
     backends: Several[BackendName] = Field(default=["gloo"])
     links: Several[Annotated[str, AfterValidator(_link)]] = Field(

@@ -17,8 +17,9 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from bench.intervals import Floats
 from bench.training import buckets
-from bench.training.all_reduce_cost import AllReduceCost, Floats
+from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.conclusions import Advice, Deviation, ExplainedAdvice, PlannedBucket, PlanPrediction
 from bench.training.ready_times import ReadyTimes
 from bench.units import format_rounded_bytes

@@ -21,7 +21,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.machine import environment
+from bench.machine import host
 from bench.units import format_seconds
 from proof import bucket_plans, coverage, headline, links_recovered, naming, overhead, training_steps, verdicts
 from proof.claim import FULL, QUICK, Claim, Effort, Outcome
@@ -165,10 +165,10 @@ def page(book: Book, parts: dict[str, Part]) -> str:
 
 
 def _machine() -> str:
-    host = environment.host()
-    cpu = host["cpu"]
+    facts = host.facts()
+    cpu = facts["cpu"]
     virtual = ", in a virtual machine" if cpu["hypervisor"] == "yes" else ""
-    versions = f"kernel {host['kernel']}, Python {host['python']}, torch {host['packages']['torch']}, gloo"
+    versions = f"kernel {facts['kernel']}, Python {facts['python']}, torch {facts['packages']['torch']}, gloo"
     return f"{cpu['usable_cores']} cores of {cpu['model']}{virtual}, {versions}"
 
 

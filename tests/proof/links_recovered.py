@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bench.analyze.analyze_run import analyze_run
-from bench.machine import environment
+from bench.analyze.analysis import analyze
+from bench.machine import host
 from proof import links
 from proof.claim import Effort, Outcome
 from proof.links import NamespacedLauncher
@@ -34,7 +34,7 @@ timeout: 60s
 
 def _scheduling() -> str:
     """Real time where it is permitted: what is to be found is the link, not the fight for two cores."""
-    return "normal" if environment.unsupported_realtime() else "rr"
+    return "normal" if host.unsupported_realtime() else "rr"
 
 
 def rates(rig: Rig, effort: Effort) -> list[Outcome]:
@@ -52,7 +52,7 @@ def rates(rig: Rig, effort: Effort) -> list[Outcome]:
             sizes=f"{{from: {smallest}, to: {largest}, factor: 2}}",
         )
         with links.shaped_pair(name, burst=burst) as network:
-            analysis = analyze_run(rig.measure(text, NamespacedLauncher(rig.launcher, network)))
+            analysis = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network)))
         limit = bits / 8 * PAYLOAD
         last = analysis.summaries[-1]
         ratio = last.algbw / limit
@@ -91,7 +91,7 @@ def delays(rig: Rig, effort: Effort) -> list[Outcome]:
     alphas = {}
     for delay in (0.0, *DELAYS_S):
         with links.delayed_pair(delay) as network:
-            (fit,) = analyze_run(rig.measure(text, NamespacedLauncher(rig.launcher, network))).fits
+            (fit,) = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network))).fits
         alphas[delay] = fit.alpha_s.value
     found = []
     for delay in DELAYS_S:
@@ -127,13 +127,13 @@ timeout: 60s
     for trial in range(effort.matrix_trials):
         slow = trial % 4
         with links.bridged(4, "200mbit", slow=slow, slow_rate="100mbit") as network:
-            findings = analyze_run(rig.measure(text, NamespacedLauncher(rig.launcher, network))).diagnosis.findings
+            findings = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network))).diagnosis.findings
         right += [f.subject for f in findings] == [f"rank {slow}"]
         sizes += [f.share for f in findings]
     with links.bridged(4, "200mbit") as network:
         for _ in range(effort.quiet_matrix_trials):
             starter = NamespacedLauncher(rig.launcher, network)
-            wrong += bool(analyze_run(rig.measure(text, starter)).diagnosis.findings)
+            wrong += bool(analyze(rig.measure(text, starter)).diagnosis.findings)
     excess = f"; {np.median(sizes):.0%} more time in the median" if sizes else ""
     return [
         Outcome(claims[0], "every trial", f"{right} of {effort.matrix_trials}{excess}", right == effort.matrix_trials),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.analyze.diagnose import diagnose
+from bench.analyze.analysis import diagnose
 from proof.claim import Effort, Outcome
 from proof.rig import Rig
 

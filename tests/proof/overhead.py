@@ -16,7 +16,7 @@ from bench.footprint import buffer_bytes
 from bench.intervals import effective_size
 from bench.launch.mpirun import MpiLauncher
 from bench.launch.ranks import Starter
-from bench.machine import environment, libraries
+from bench.machine import host, libraries
 from bench.protocol import messages
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
@@ -105,8 +105,8 @@ def main(context: RankContext, task: tuple[str, list[tuple[int, int, int, int]]]
     ranks poll, which would keep everybody else from the cores.
     """
     backend, job = task
-    if backend == "gloo" and environment.unsupported_realtime() is None:
-        environment.use_realtime()
+    if backend == "gloo" and host.unsupported_realtime() is None:
+        host.use_realtime()
     gc.disable()  # as a rank of the suite does while it measures
     with joined(context, backend, 120) as group:
         rng = np.random.default_rng(5)  # the same order on every rank

@@ -17,7 +17,7 @@ from bench.encoding import CODEC
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.sweep import sweep
-from bench.machine import environment
+from bench.machine import host
 from bench.records import Run
 from bench.training import config as training
 from bench.training import plan as training_plan
@@ -40,7 +40,7 @@ class Rig:
         """One run of a configuration; raises AssertionError if any case of it failed."""
         settings = config.parse(text.encode(), "proof", default_name="proof")
         seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-        planned = plan.expand(settings, environment.machine(), seed)
+        planned = plan.expand(settings, host.machine(), seed)
         assert not planned.skips, planned.skips[0].reason
         path = store.create(self.folder, CODEC, planned, text.encode(), {})
         launches: list[Any] = []
@@ -57,7 +57,7 @@ class Rig:
         """The same with the training benchmark; nothing of it may fail."""
         settings = training.parse(text.encode(), "proof", [], "proof")
         seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-        planned = training_plan.expand(settings, environment.machine(), seed)
+        planned = training_plan.expand(settings, host.machine(), seed)
         assert not planned.skips, planned.skips[0].reason
         return self.trained(planned, starter)
 

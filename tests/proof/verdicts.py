@@ -4,7 +4,7 @@ from collections import Counter
 
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.machine import environment
+from bench.machine import host
 from bench.records import Run
 from proof.claim import Effort, Outcome
 from proof.rig import Rig
@@ -46,7 +46,7 @@ def slowed(rig: Rig, effort: Effort) -> list[Outcome]:
     found = []
     for scheduling in ("normal", "rr"):
         claim = f"20 % planted in the operation (16 MiB, 2 ranks, {scheduling} scheduling), R = 5: SLOWER"
-        reason = environment.unsupported_realtime()
+        reason = host.unsupported_realtime()
         if scheduling == "rr" and reason:
             found.append(Outcome(claim, "≥ 95 % of the pairs", reason, None))
             continue

@@ -7,7 +7,6 @@ filled and undecided ones hollow, so that they survive black and white. Every in
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from bench.conclusions import Change, Comparison, Trend
 from bench.records import Case, case_order
-from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline, step_ratio
+from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline, percent
 from bench.report.labels import dtype_words, extras, label, ranks_text, size_text
 from bench.report.plots.plot_style import COLOURS, STYLE, save, tick
 
@@ -164,7 +163,7 @@ def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
         axes.set_xlabel("run, oldest first, as in the table", fontsize=8.5)
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_visible(False)
-    changed = sum(bool(trend.steps) for trend in trends)
+    changed = sum(bool(trend.changed) for trend in trends)
     figure.suptitle(
         f"Since when is it so?  {changed} of {len(trends)} cases changed level over {len(runs)} runs",
         x=0.01, ha="left", fontsize=11,
@@ -182,7 +181,7 @@ def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
 
 
 def _largest_step(trend: Trend) -> float:
-    return max((abs(math.log(step_ratio(trend, step))) for step in trend.steps), default=0.0)
+    return max((abs(math.log(level.ratio)) for level in trend.changed), default=0.0)
 
 
 def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
@@ -191,14 +190,14 @@ def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
     shown = [t if t.known else replace(t, low=math.nan, high=math.nan) for t in trend.times_s]
     bars = [[t.value - t.low for t in shown], [t.high - t.value for t in shown]]
     axes.errorbar(x, values, yerr=bars, fmt="o", color=COLOURS[0], markersize=4, capsize=2, linewidth=1)
-    edges = [0, *trend.steps, len(x)]
-    for first, end in pairwise(edges):
-        level = math.exp(sum(map(math.log, values[first:end])) / (end - first))
-        axes.plot([x[first] - 0.4, x[end - 1] + 0.4], [level, level], color="black", linewidth=2, alpha=0.5)
-    for step in trend.steps:
-        place = (x[step - 1] + x[step]) / 2
+    ends = [*(level.first for level in trend.changed), len(x)]
+    for level, end in zip(trend.levels, ends, strict=True):
+        x_of_level = [x[level.first] - 0.4, x[end - 1] + 0.4]
+        axes.plot(x_of_level, [level.time_s, level.time_s], color="black", linewidth=2, alpha=0.5)
+    for level in trend.changed:
+        place = (x[level.first - 1] + x[level.first]) / 2
         axes.axvline(place, color=COLOURS[1], linestyle="--", linewidth=1.2)
-        text = f"{step_ratio(trend, step) - 1:+.0%}".replace("%", " %")
+        text = percent(level.ratio)
         axes.annotate(
             text,
             (place, 1),

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from bench import metrics
 from bench.conclusions import Summary
 from bench.records import Run
-from bench.report.document import MOST_PAGES
 from bench.report.labels import Words, attributes, common_words, in_words, said, telling
+from bench.report.pictures import MOST_PAGES
 from bench.report.plots.plot_style import COLOURS, MOST_SERIES
 
 # Four by six: more would be smaller than a thumbnail.

@@ -6,18 +6,18 @@ and it loads faster.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.conclusions import Summary
 from bench.records import Run
-from bench.report.document import page_name
 from bench.units import format_bytes, format_seconds
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -47,13 +47,17 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path.with_suffix(".svg"))
 
 
-def save_pages(figures: Sequence[Figure], folder: Path, name: str, most_pages: int) -> None:
-    """The pages of one picture; those that an earlier drawing left behind are removed."""
-    for number, figure in enumerate(figures, start=1):
-        save(figure, folder / page_name(name, number))
-    for number in range(len(figures) + 1, most_pages + 1):
+def draw_pages(
+    drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path]
+) -> None:
+    """Draw a picture's pages into so many of these paths (without suffix), and remove what is in the others."""
+    with rc_context(STYLE):
+        figures = drawn_by(run, analysis)[: len(paths)]
+        for figure, path in zip(figures, paths, strict=False):
+            save(figure, path)
+    for path in paths[len(figures) :]:
         for suffix in (".png", ".svg"):
-            (folder / page_name(name, number)).with_suffix(suffix).unlink(missing_ok=True)
+            path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def framed(question: str, what: str) -> tuple[Figure, Axes]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.conclusions import Interval
+from bench.intervals import Floats
 from bench.training.analyze.advice import advised
 from bench.training.analyze.rounds import (
     Series,
@@ -42,7 +42,6 @@ from bench.training.strategies import kind, label, reference_of
 NOT_YET = "not measured yet"
 # Of a step; what the parts leave unexplained beyond it is said to be so (I8).
 UNEXPLAINED = 0.05
-Floats = NDArray[np.float64]
 
 
 def analyze(run: TrainingRun) -> TrainingAnalysis:

@@ -8,8 +8,7 @@ device synchronise has already missed the wait). Nothing is measured, and a doub
 
 from collections.abc import Iterator
 
-from bench.training.audited import Audit, AuditedRow, GroupAudit
-from bench.training.published import Entry, Published, TableGroup
+from bench.training.published import Audit, AuditedRow, Entry, GroupAudit, Published, TableGroup
 
 # Strategies that wait for all their communication after backward: what they report as communication was waited for.
 BLOCKING = ("naive", "flat")

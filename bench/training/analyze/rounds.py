@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench import intervals
 from bench.conclusions import Interval
+from bench.intervals import Floats
 from bench.training.records import Round, Scenario, TimedBlock, TrainingRun
 
 # Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
 LAUNCHES_FOR_INTERVAL = 3
-Floats = NDArray[np.float64]
 # Launch → one value a round.
 Series = dict[int, Floats]
 F = TypeVar("F")

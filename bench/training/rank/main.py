@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from bench.machine import environment
+from bench.machine import host
 from bench.protocol.rank_context import RankContext
 from bench.rank.process import facts, joined, one_line, run_rank, wait_to_begin
 from bench.rank.process_group import Group
 from bench.records import Json
 from bench.training.encoding import fact_to_line
-from bench.training.rank import general_invariants, invariants, synchronisers, torch_synchronisers, transport
+from bench.training.rank import invariants, synchronisers, torch_synchronisers, transport
 from bench.training.rank import runner as runners
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.runner import RankInfo, Runner
@@ -130,7 +130,7 @@ class _Launch:
             if facts[-1].failed:
                 warmed.pop(strategy, None)
         if not self.job.checked:
-            for fact in (*facts, StrategyChecks(self.scenario.key, self.launch, None, general_invariants.checks())):
+            for fact in (*facts, StrategyChecks(self.scenario.key, self.launch, None, invariants.general())):
                 self.emit(fact)
         return warmed
 
@@ -283,7 +283,7 @@ class _Launch:
 def _cpu() -> tuple[float | None, float]:
     """CPU seconds of the host, and of this process."""
     own = resource.getrusage(resource.RUSAGE_SELF)
-    return environment.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
+    return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
 
 
 def _add(sums: dict[str, int], more: dict[str, int]) -> None:

@@ -4,7 +4,7 @@ Text of the file is printed without control characters and without what would br
 """
 
 from bench.report.tables import NOTHING, markdown
-from bench.training.audited import Audit, AuditedRow, GroupAudit
+from bench.training.published import Audit, AuditedRow, GroupAudit
 
 HEADERS = ("strategy", "step", "reported comm", "must be exposed", "at least", "understated", "verdict")
 ALIGN = ("left", "right", "right", "right", "right", "right", "left")

@@ -11,23 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import document
-from bench.report.document import Picture, duration, machine_lines
+from bench.report.document import duration, machine_lines
+from bench.report.pictures import Picture
 from bench.report.tables import lines
 from bench.training.conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import TrainingPlan, TrainingRun
 from bench.training.report import sections, tables, trace
 from bench.training.report.labels import NOTHING, cell, scenario_text, seconds
 
-# File name without suffix → title, in the order of the report.
-PICTURES = {
-    "training-steps": "Step time: computing and exposed communication",
-    "training-timeline": "One step of each strategy: when communication overlaps with computing",
-    "training-buckets": "Exposed communication against bucket size",
-    "training-call-sizes": "The same parameters in more and more calls",
-}
 TRACE = "trace.json"
-# Pages of one picture, of which each has one scenario or a dozen strategies; nobody leafs through more.
-MOST_PAGES = 12
 DEFINITION = (
     "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
     "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
@@ -44,11 +36,6 @@ COLUMNS = (
     "whether the residual is as small as it must be",
     "**place**: strategies that cannot be told apart share the place of the first of them (=)",
 )
-
-
-def pictures_in(folder: Path) -> list[Picture]:
-    """The pictures that have been drawn, page by page, in the order of the report."""
-    return document.pictures_in(folder, PICTURES, MOST_PAGES)
 
 
 def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Picture], address: str) -> str:

@@ -6,6 +6,7 @@ In: a comparison, or the rungs of a run. Out: figures; none where there is nothi
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,8 +24,8 @@ from bench.report.plots.plot_style import (
     time_axis,
     with_intervals,
 )
-from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult
-from bench.training.records import CallSizePoint, Strategy
+from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, TrainingAnalysis
+from bench.training.records import Strategy
 from bench.training.report.labels import ends, names, scenario_text, seconds
 from bench.units import format_bytes
 
@@ -125,10 +126,10 @@ def _predicted(axes: Axes, advice: Advice) -> None:
 
 
 # ── the call-size ladder ─────────────────────────────────────────────────────────────────────────
-def call_sizes(call_sizes: Sequence[CallSizePoint]) -> list[Figure]:
+def call_sizes(run: Any, analysis: TrainingAnalysis) -> list[Figure]:
     """The same parameters in more and more calls: time against parameters a call."""
     lines: dict[str, dict[float, list[float]]] = {}
-    for point in call_sizes:
+    for point in analysis.call_sizes:
         name = f"{_count(point.parameters)} parameters, {point.backend}, {ranks_text(point.world_size)}"
         lines.setdefault(name, {}).setdefault(point.parameters / point.calls, []).extend(point.times_s)
     shown = dict(list(lines.items())[:MOST_LINES])

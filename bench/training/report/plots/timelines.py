@@ -24,7 +24,7 @@ from bench.training.report.lanes import BACKWARD, FORWARD, UPDATE, WAITING, comp
 FLIGHT, DARKER = COLOURS[4], "#B37700"
 PARTS = {FORWARD: COLOURS[5], BACKWARD: COLOURS[0], WAITING: COLOURS[1], UPDATE: COLOURS[2]}
 # Ranks of one page and ranks of one strategy: more make a page that no screen shows.
-MOST_ROWS, MOST_RANKS = 24, 4
+MOST_ROWS, SHOWN_RANKS = 24, 4
 # Height of a compute lane and of a communication lane, and the gaps, in units of the y axis; a rank takes 1.
 COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
 # Ticks where gradients become ready, and outlines of calls, hide what they mark when there are more.
@@ -41,7 +41,7 @@ def timelines(comparison: ScenarioAnalysis) -> list[Figure]:
     called = names([*(o.label for o in comparison.results), *first])
     silent = {o.label for o in comparison.results if o.calls is None and not is_reference(o)}
     titles = {label: f"{called[label]}: {_in_words(first[label], label in silent)}" for label in first}
-    ranks = max((min(len(timeline.ranks), MOST_RANKS) for timeline in first.values()), default=1)
+    ranks = max((min(len(timeline.ranks), SHOWN_RANKS) for timeline in first.values()), default=1)
     many = MOST_ROWS // max(1, ranks)
     pages = [order[k : k + many] for k in range(0, len(order), many)]
     last = max((line.begin_s + line.end_s for t in first.values() for line in t.ranks), default=0.0)
@@ -52,7 +52,7 @@ def timelines(comparison: ScenarioAnalysis) -> list[Figure]:
 
 
 def _page(what: str, chosen: Sequence[tuple[str, Timeline]], last: float) -> Figure:
-    ranks = [min(len(timeline.ranks), MOST_RANKS) for _, timeline in chosen]
+    ranks = [min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in chosen]
     heights = [0.24 + 0.42 * count for count in ranks]
     figure = Figure(figsize=(10, 1.7 + sum(heights)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
@@ -88,14 +88,14 @@ def _in_words(timeline: Timeline, silent: bool) -> str:
     words.append(
         "its calls cannot be seen" if silent and not calls else "1 call" if calls == 1 else f"{calls or 'no'} calls"
     )
-    if len(timeline.ranks) > MOST_RANKS:
-        words.append(f"{MOST_RANKS} of {len(timeline.ranks)} ranks shown")
+    if len(timeline.ranks) > SHOWN_RANKS:
+        words.append(f"{SHOWN_RANKS} of {len(timeline.ranks)} ranks shown")
     return ", ".join(words)
 
 
 def _draw(axes: Axes, title: str, timeline: Timeline) -> None:
     """One strategy: rank under rank, what it computes above what it communicates."""
-    places = evenly(list(range(len(timeline.ranks))), MOST_RANKS)
+    places = evenly(list(range(len(timeline.ranks))), SHOWN_RANKS)
     for row, place in enumerate(places):
         line = timeline.ranks[place]
         _compute_lane(axes, line, row)

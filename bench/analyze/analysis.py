@@ -1,14 +1,34 @@
-"""Which rank or which link is to blame? Puts together all that can be told of one run.
+"""One run, all that follows from it: the order in which the parts of this package are used.
 
-In: a `Run`. Out: a `Diagnosis`: findings with their evidence, and what could not be told and why. That nothing
-is found is said too: silence must not look like health.
+In: a `Run`. Out: an `Analysis`; of it, the `Diagnosis` says which rank or link is to blame, and what could not be
+told and why. That nothing is found is said too: silence must not look like health.
 """
 
-from bench.analyze.links import slow_ranks_and_links
+from bench.analyze.consistency import findings as inconsistencies
+from bench.analyze.links import matrices, slow_ranks_and_links
+from bench.analyze.model import bounds, fits
 from bench.analyze.ranks import late_ranks
-from bench.conclusions import Diagnosis
+from bench.analyze.stats import summarize
+from bench.analyze.topology import hardware_bounds
+from bench.analyze.warnings import warnings_of
+from bench.conclusions import Analysis, Diagnosis
 from bench.operations import OPERATIONS, cycle
 from bench.records import Run
+
+
+def analyze(run: Run) -> Analysis:
+    """Summaries, how far to trust them, who is to blame, models and bounds."""
+    summaries = summarize(run)
+    diagnosis = diagnose(run)
+    return Analysis(
+        summaries=tuple(summaries),
+        warnings=tuple(warnings_of(run, summaries)),
+        diagnosis=diagnosis,
+        inconsistencies=tuple(inconsistencies(summaries)),
+        fits=tuple(fits(summaries)),
+        bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
+        matrices=tuple(matrices(run)),
+    )
 
 
 def diagnose(run: Run) -> Diagnosis:

@@ -1,0 +1,241 @@
+"""What this machine is and does: facts for planning, for the record of a run and for `doctor`.
+
+Out: a `Machine` (to plan with) and JSON objects (to keep). Loads no torch: versions come from package metadata, GPUs
+from NVML. What could not be read is "not available", never left out.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import runpy
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench import __version__
+from bench.machine import environment, gpus, libraries, network
+from bench.records import NOT_AVAILABLE, Json, Machine
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+# Where the kernel does not tell: the size of many server CPUs' last-level cache.
+ASSUMED_CACHE_BYTES = 32 * 2**20
+
+
+# ── for planning ─────────────────────────────────────────────────────────────────────────────────
+def machine() -> Machine:
+    """The facts that a plan depends on."""
+    found = len(visible_gpus())
+    return Machine(
+        hostname=hostname(),
+        cores=usable_cores(),
+        memory_available_bytes=available_memory_bytes(),
+        last_level_cache_bytes=last_level_cache_bytes(),
+        gpus=found,
+        backends_missing=libraries.missing(torch_build(), found),
+        realtime_missing=unsupported_realtime(),
+    )
+
+
+def unsupported_platform() -> str | None:
+    """Why ranks cannot be started on this operating system; None where they can."""
+    if sys.platform == "win32":
+        return "Windows has no fork server: use WSL"
+    return None
+
+
+def unsupported_realtime() -> str | None:
+    """Why real-time scheduling cannot be used here, found by trying it in this very thread; None if it can."""
+    if not hasattr(os, "sched_setscheduler"):
+        return "this operating system has no sched_setscheduler"
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        return f"real-time scheduling: {why} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
+    os.sched_setscheduler(0, policy, parameters)
+    return None
+
+
+def torch_build() -> Json | None:
+    """Version, CUDA and HIP of the installed torch, read from its version file without importing torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        facts = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    except OSError:
+        return None
+    return {"version": facts.get("__version__"), "cuda": facts.get("cuda"), "hip": facts.get("hip")}
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on (affinity; a cgroup quota is reported apart)."""
+    return len(affinity())
+
+
+def affinity() -> list[int]:
+    """Numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def available_memory_bytes() -> int:
+    """Memory that can be taken without swapping, within the cgroup's limit."""
+    available = int(psutil.virtual_memory().available)
+    limit, used = network.text("/sys/fs/cgroup/memory.max"), network.text("/sys/fs/cgroup/memory.current")
+    if limit.isdigit() and used.isdigit():
+        available = min(available, max(0, int(limit) - int(used)))
+    return available
+
+
+def last_level_cache_bytes() -> int:
+    """Size of the largest cache of the first core."""
+    sizes = [network.text(str(path)) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    factors = {"K": 2**10, "M": 2**20}
+    parsed = [int(text[:-1]) * factors[text[-1]] for text in sizes if text[:-1].isdigit() and text[-1] in factors]
+    return max(parsed, default=ASSUMED_CACHE_BYTES)
+
+
+def visible_gpus() -> list[Any]:
+    """NVML handles of the GPUs that CUDA_VISIBLE_DEVICES leaves; empty without a driver."""
+    return gpus.visible(environment.visible_devices())
+
+
+def gpu_uuid(index: int) -> str | None:
+    """Which GPU the CUDA device of this number is; None if there is none."""
+    handles = visible_gpus()
+    return str(gpus.facts(handles[index])["uuid"]) if index < len(handles) else None
+
+
+def hostname() -> str:
+    """Name of this host, by which ranks on the same one are known."""
+    return socket.gethostname()
+
+
+# ── for the record ───────────────────────────────────────────────────────────────────────────────
+def facts() -> Json:
+    """Everything about this host that a number may depend on and that does not change during a run."""
+    return {
+        "hostname": hostname(),
+        "collbench": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in ("torch", "numpy", "scipy", "pandas", "matplotlib")},
+        "torch": torch_build() or NOT_AVAILABLE,
+        "kernel": platform.release(),
+        "system": platform.system(),
+        "boot_id": boot(),
+        "time_namespace": _link("/proc/self/ns/time"),
+        "cpu": {
+            "model": _cpu_model(),
+            "usable_cores": usable_cores(),
+            "physical_cores": psutil.cpu_count(logical=False) or NOT_AVAILABLE,
+            "logical_cores": psutil.cpu_count() or NOT_AVAILABLE,
+            "last_level_cache_bytes": last_level_cache_bytes(),
+            "governor": network.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "hypervisor": "yes" if " hypervisor" in network.text("/proc/cpuinfo") else "no",
+        },
+        "memory_bytes": psutil.virtual_memory().total,
+        "cgroup_cpu_max": network.text("/sys/fs/cgroup/cpu.max"),
+        "network": network.interfaces(),
+        "infiniband": network.infiniband(),
+        "gpus": [gpus.facts(handle) for handle in visible_gpus()],
+        "variables": environment.variables(),
+    }
+
+
+def state() -> Json:
+    """What changes: read it before and after."""
+    times = psutil.cpu_times()
+    return {
+        "load": list(os.getloadavg()),
+        "memory_available_bytes": available_memory_bytes(),
+        "steal_s": getattr(times, "steal", NOT_AVAILABLE),
+        "cgroup_throttled": NOT_AVAILABLE if (periods := throttled_periods()) is None else periods,
+        "gpus": [gpus.state(handle) for handle in visible_gpus()],
+    }
+
+
+def commit() -> str:
+    """Commit of this suite, with `-dirty` after uncommitted changes; not available outside a checkout."""
+    try:
+        # Only our own checkout counts, not one that an installed package happens to lie in.
+        if not (PACKAGE_ROOT / ".git").exists():
+            return NOT_AVAILABLE
+        command = ["git", "-C", str(PACKAGE_ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return NOT_AVAILABLE
+    return done.stdout.strip()
+
+
+def nccl_package() -> str:
+    """Version of the NCCL that came with torch as a package; ranks report the one that they loaded."""
+    return next(
+        (v for v in map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12")) if v != NOT_AVAILABLE), NOT_AVAILABLE
+    )
+
+
+def boot() -> str:
+    """The same text in all processes of one machine, containers included."""
+    return network.text("/proc/sys/kernel/random/boot_id")
+
+
+def clock() -> str:
+    """Which monotonic clock this process reads: equal texts, one clock (same boot, same time namespace).
+
+    With the host's name, because virtual machines that were woken from one image share a boot id.
+    """
+    return f"{socket.gethostname()} {boot()} {_link('/proc/self/ns/time')}"
+
+
+def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, float | None]:
+    """CPU seconds of all processes of this host but one, and those that the hypervisor took, since boot."""
+    times = psutil.cpu_times()
+    # guest is already part of user, and iowait is idle time
+    busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+    if except_for is not None:
+        with suppress(psutil.Error):
+            own = psutil.Process(except_for.pid).cpu_times()
+            busy -= own.user + own.system
+    return busy, getattr(times, "steal", None)
+
+
+def throttled_periods() -> int | None:
+    """Periods in which this process's cgroup had used up its CPU quota, since it was made."""
+    match = re.search(r"^nr_throttled (\d+)$", network.text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def use_realtime() -> None:
+    """Real-time round robin, at its lowest priority, for this thread and those that it starts from now on."""
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def _cpu_model() -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", network.text("/proc/cpuinfo"), re.MULTILINE)
+    return match[1] if match else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return NOT_AVAILABLE
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return NOT_AVAILABLE
