@@ -6,25 +6,23 @@ In: a Plan, a Job or Samples. Out: JSON or bytes, and the same the other way. To
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
+from pydantic import TypeAdapter
 
 from bench import earlier_names
 from bench.records import (
     Aggregate,
     Case,
     Failure,
-    Fault,
     Job,
     Json,
-    Launch,
     Plan,
     Run,
     Samples,
-    Sampling,
-    Skip,
     Timings,
     Usage,
 )
@@ -34,64 +32,42 @@ if TYPE_CHECKING:
     from bench.records import Integers
 
 
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Made when it is first used: a rank writes lines and reads none."""
+    return TypeAdapter(kind)
+
+
 def plan_to_json(plan: Plan) -> Json:
     """What plan.json holds; cases are written once and referred to by number."""
-    cases = plan.cases
-    index = {case.key: number for number, case in enumerate(cases)}
+    numbers = {case.key: number for number, case in enumerate(plan.cases)}
     order = [
         {
             "backend": launch.backend,
             "world_size": launch.world_size,
             "launch": launch.number,
-            "cases": [index[case.key] for case in launch.cases],
+            "cases": [numbers[case.key] for case in launch.cases],
         }
         for launch in plan.order
     ]
-    flat = dataclasses.asdict(plan)
-    return {
-        **{
-            key: flat[key]
-            for key in (
-                "name",
-                "launches",
-                "seed",
-                "timeout_s",
-                "pool_bytes",
-                "sampling",
-                "faults",
-                "budget_s",
-                "link_bytes_per_s",
-            )
-        },
-        "cases": [dataclasses.asdict(case) for case in cases],
-        "skips": flat["skips"],
-        "order": order,
-    }
+    return {**dataclasses.asdict(plan), "cases": [dataclasses.asdict(case) for case in plan.cases], "order": order}
 
 
 def plan_from_json(data: Json) -> Plan:
     """The inverse of `plan_to_json`; raises ValueError, KeyError or TypeError on anything else."""
     cases = [_case(case) for case in data["cases"]]
-    return Plan(
-        name=data["name"],
-        order=tuple(
-            Launch(b["backend"], b["world_size"], b["launch"], tuple(cases[i] for i in b["cases"]))
-            for b in data["order"]
-        ),
-        skips=tuple(Skip(_case(skip["case"]), skip["reason"]) for skip in data["skips"]),
-        launches=data["launches"],
-        seed=data["seed"],
-        sampling=Sampling(**data["sampling"]),
-        timeout_s=data["timeout_s"],
-        pool_bytes=data["pool_bytes"],
-        faults=tuple(Fault(**fault) for fault in data["faults"]),
-        budget_s=data.get("budget_s"),
-        link_bytes_per_s=data.get("link_bytes_per_s"),
-    )
+    order = [
+        {**launch, "number": launch["launch"], "cases": [cases[number] for number in launch["cases"]]}
+        for launch in data["order"]
+    ]
+    skips = [{**skip, "case": _case(skip["case"])} for skip in data["skips"]]
+    plan: Plan = _adapter(Plan).validate_python({**data, "order": order, "skips": skips})
+    return plan
 
 
 def _case(data: Json) -> Case:
-    return Case(**earlier_names.case(data))
+    found: Case = _adapter(Case).validate_python(earlier_names.case(data))
+    return found
 
 
 def job_to_json(job: Job) -> Json:
@@ -100,19 +76,9 @@ def job_to_json(job: Job) -> Json:
 
 
 def job_from_json(data: Json) -> Job:
-    """The inverse of `job_to_json`; raises ValueError, KeyError or TypeError on anything else."""
-    launch = data["launch"]
-    return Job(
-        launch=Launch(
-            launch["backend"], launch["world_size"], launch["number"], tuple(Case(**case) for case in launch["cases"])
-        ),
-        sampling=Sampling(**data["sampling"]),
-        seed=data["seed"],
-        pool_bytes=data["pool_bytes"],
-        timeout_s=data["timeout_s"],
-        faults=tuple(Fault(**fault) for fault in data["faults"]),
-        log=data["log"],
-    )
+    """The inverse of `job_to_json`; raises ValueError on anything else."""
+    job: Job = _adapter(Job).validate_python(data)
+    return job
 
 
 def samples_to_line(samples: Samples) -> bytes:
@@ -145,9 +111,9 @@ def samples_from_line(line: bytes) -> Samples:
         warmup=_timings_from_json(data["warmup"]),
         timed=_timings_from_json(data["timed"]),
         stopped_by=data["stopped_by"],
-        usage=Usage(**data["usage"]) if data["usage"] else None,
-        failure=Failure(**data["failure"]) if data["failure"] else None,
-        aggregate=Aggregate(**data["aggregate"]) if "aggregate" in data else None,
+        usage=_adapter(Usage | None).validate_python(data["usage"]),
+        failure=_adapter(Failure | None).validate_python(data["failure"]),
+        aggregate=_adapter(Aggregate | None).validate_python(data.get("aggregate")),
     )
     if samples.failure is None and samples.timed is None and samples.aggregate is None:
         raise ValueError("neither times nor a failure")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.machine import environment
+from bench.machine import host
 from bench.training import equivalence
 from bench.training.equivalence import (
     CASES,
@@ -114,7 +114,7 @@ def test_ranks_that_end_before_prove_nothing(warm, monkeypatch):
 
 
 def test_without_torch_nothing_is_measured(warm, monkeypatch):
-    monkeypatch.setattr(environment, "torch_build", lambda: None)
+    monkeypatch.setattr(host, "torch_build", lambda: None)
     done = warm("equivalence")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "error: equivalence: torch is not installed (make install)\n"

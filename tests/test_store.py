@@ -77,7 +77,8 @@ def test_a_torn_last_line_counts_as_not_measured(run):
 @pytest.mark.parametrize(
     "damage",
     [b"{}", b"nonsense", b"[1]", b"null", line()[:50], line().replace(b'"duration_ns":[[10', b'"duration_ns":[['),
-     line().replace(b'"world_size":2', b'"world_size":3'), line().replace(b"[10,11,12]", b"[10,11]")],
+     line().replace(b'"world_size":2', b'"world_size":3'), line().replace(b"[10,11,12]", b"[10,11]"),
+     line().replace(b'"op":"all_reduce"', b'"op":7')],
 )  # fmt: skip
 def test_a_damaged_line_in_the_middle_is_refused_with_its_number(run, damage):
     (run / "samples.jsonl").write_bytes(line(1) + b"\n" + damage + b"\n" + line(2) + b"\n")
