@@ -79,8 +79,10 @@ list: .venv/.installed  ## List the runs
 doctor: .venv/.installed  ## What can this machine measure, and what stands in the way?
 	@$(BENCH) doctor
 
+# Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. One file stays in
+# one process: its tests share a fork server.
 test: .venv/.installed-dev  ## Run the tests
-	@$(PY) -m pytest tests
+	@$(PY) -m pytest tests --numprocesses 2 --dist loadfile
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs

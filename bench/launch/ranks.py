@@ -1,6 +1,6 @@
 """What the supervisor needs of a rank, wherever it runs: a line to talk over, and what is known from outside.
 
-`launcher` has ranks that are processes of this one's own; `crew` has ranks on other hosts. Nothing here starts one.
+`launcher` has ranks that are processes of this one's own; `agents` has ranks on other hosts. Nothing here starts one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ KILL_WAIT_S = 10.0
 class Rank(Protocol):
     """One rank of one launch. None of these waits, but for `join`.
 
-    connection: messages go both ways, see `worker`. exit_code: None while it runs, negative for a signal.
+    connection: messages go both ways, see `protocol.messages`. exit_code: None while it runs, negative for a signal.
     lost: why nothing more can be known of it, once its host has gone; None as long as it answers.
     """
 

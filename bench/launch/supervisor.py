@@ -17,6 +17,9 @@ from bench.records import Failure, Json
 
 # How often the ranks' progress is looked at; also the longest that Ctrl-C waits in a system call.
 LOOK_EVERY_S = 0.25
+# What one look adds to a silence at most. A machine that sleeps, is migrated or starves this process for seconds does so
+# to the ranks, too: they have not been silent, nobody has looked.
+LONGEST_LOOK_S = 2 * LOOK_EVERY_S
 # After a first rank ends, the others get this long to say why they fail: their words are evidence.
 LAST_MESSAGES_S = 1.0
 # Loading torch from a cold disk can take a minute before the first sign of life.
@@ -67,27 +70,46 @@ def watch(
     """
     listener = _Listener(ranks, LaunchOutcome(), begun, sampled)
     result = listener.result
-    alive_at, last_progress = time.monotonic(), ranks.progress()
+    silence, last_progress = _Silence(), ranks.progress()
     while not listener.all_finished():
         if listener.listen():
-            alive_at = time.monotonic()
+            silence.end()
         if result.ready_s is None and listener.all_ready():
             result.ready_s = time.monotonic() - requested
             before_go()
             listener.send_go()
-            alive_at = time.monotonic()
+            silence.end()
         if listener.one_ended_early():
             listener.read_last_messages()
             result.failure = blame_an_end(_evidence(ranks, listener.seen))
             break
         progress = ranks.progress()
         if progress != last_progress:
-            last_progress, alive_at = progress, time.monotonic()
+            last_progress = progress
+            silence.end()
         allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
-        if time.monotonic() - alive_at > allowed:
+        if silence.look() > allowed:
             result.failure = blame_a_hang(_evidence_of_hang(ranks, listener.seen), allowed)
             break
     return result
+
+
+class _Silence:
+    """For how long no rank has shown progress, as far as somebody looked."""
+
+    def __init__(self) -> None:
+        self._seconds, self._looked = 0.0, time.monotonic()
+
+    def end(self) -> None:
+        """A rank has shown progress."""
+        self._seconds, self._looked = 0.0, time.monotonic()
+
+    def look(self) -> float:
+        """Seconds of silence up to now."""
+        now = time.monotonic()
+        self._seconds += min(now - self._looked, LONGEST_LOOK_S)
+        self._looked = now
+        return self._seconds
 
 
 class _Listener:
@@ -121,7 +143,7 @@ class _Listener:
         return sum(self._take_in(member) for connection, member in listening.items() if connection in ready) > 0
 
     def read_last_messages(self) -> None:
-        """Listen until all ranks have ended, or for LAST_WORDS_S; what a rank said last lies in its pipe."""
+        """Listen until all ranks have ended, or for LAST_MESSAGES_S; what a rank said last lies in its pipe."""
         deadline = time.monotonic() + LAST_MESSAGES_S
         while True:
             all_gone = all(member.exit_code is not None or member.lost for member in self._members)
