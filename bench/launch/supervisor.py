@@ -17,8 +17,8 @@ from bench.records import Failure, Json
 
 # How often the ranks' progress is looked at; also the longest that Ctrl-C waits in a system call.
 LOOK_EVERY_S = 0.25
-# What one look adds to a silence at most. A machine that sleeps, is migrated or starves this process for seconds does so
-# to the ranks, too: they have not been silent, nobody has looked.
+# What one look adds to a silence at most. A machine that sleeps, is migrated or starves this process does so to the ranks:
+# they have not been silent, nobody has looked.
 LONGEST_LOOK_S = 2 * LOOK_EVERY_S
 # After a first rank ends, the others get this long to say why they fail: their words are evidence.
 LAST_MESSAGES_S = 1.0
