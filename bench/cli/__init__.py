@@ -1,4 +1,4 @@
-"""The command line: the only place that prints and picks exit codes. `app` has the table of verbs."""
+"""The command line: the only place that prints and picks exit codes. The table of verbs is in `app`."""
 
 from bench.cli.app import call
 

@@ -1,4 +1,7 @@
-"""The verb `advise`: which gradients to all-reduce together, on a given link."""
+"""The verb `advise`: say which gradients to all-reduce together on a given link, and measure it on request.
+
+In: a model or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and its report.
+"""
 
 import difflib
 import secrets
@@ -35,14 +38,14 @@ from bench.training.report import verification as pages
 from bench.yaml_file import dump
 
 BACKWARD = "60ms"
-# On an emulated link more ranks would only be more processes.
+# An emulated link costs the same at any number of ranks: more would only be more processes.
 RANKS = 2
 # Name of the run that --verify makes.
 NAME = "advise"
 
 
 class GradientType(StrEnum):
-    """What gradients are made of."""
+    """Dtypes that gradients can have."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -71,10 +74,11 @@ def advise(
     dtype: Annotated[GradientType, typer.Option(help="Of the gradients.")] = GradientType.FLOAT32,
     verify: Annotated[bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.")] = False,
 ) -> None:
-    """The exact best plan for a model and a link, beside torch's default and the best uniform cap, with code to paste.
+    """Print the optimal bucket plan, torch's default and the best uniform cap beside it, and code to paste.
 
-    --verify measures them: of a run (--from) the model itself, of --model its gradients with a backward that waits; on
-    a real link where the curve is this machine's, and else on an emulated one that takes what the curve says.
+    --verify measures these plans: with --from the model of that run, with --model its gradients with a backward that
+    waits instead of computing. If --curve names a run of gloo on this machine, they are measured on gloo; otherwise on
+    an emulated link with the same cost.
     """
     if (model is None) == (recorded is None):
         raise ConfigError("advise: name a model (--model tiny) or a run that has its ready times (--from RUN)")
@@ -107,14 +111,14 @@ def advise(
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is to be advised on. scenario: in which a plan can be measured."""
+    """The gradients to advise on. scenario: in which --verify measures the plans."""
 
     shape: Shape
     scenario: Scenario
 
 
 def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
-    """A preset's gradients, and when they are ready by their flops."""
+    """A preset's gradients, with ready times estimated from their flops."""
     try:
         preset = find(model)
     except ValueError as error:
@@ -132,7 +136,7 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
 
 
 def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
-    """Of a recorded step: its gradients, and the link if the run tells enough of it."""
+    """The gradients of a recorded step, and the link of its run; None if the run says too little about the link."""
     path = store.find(RESULTS, name)
     kind = benchmarks.of_run(path)
     if kind is not TRAINING:
@@ -153,14 +157,14 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
 
 
 def _on(scenario: Scenario, link: LinkModel) -> Scenario:
-    """The same on another link: the real one that was measured here, or an emulated one that takes as long."""
+    """The scenario on another link: gloo if --curve measured gloo here, else an emulated link of equal cost."""
     if link.ranks is not None:
         return replace(scenario, backend="gloo", world_size=link.ranks, link=None)
     return replace(scenario, link=link.cost.as_link())
 
 
 def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> LinkModel:
-    """What the user says of the link."""
+    """The link that the user gave, as text (--link) or as a run (--curve)."""
     if stated is not None:
         return link_model.stated(stated)
     path = store.find(RESULTS, str(run))
@@ -173,7 +177,7 @@ def _link(stated: str | None, run: str | None, backend: str | None, world_size: 
 def _verified(
     scenario: Scenario, ready_times: ReadyTimes, curve: AllReduceCost, advised: Advice, argv: Sequence[str]
 ) -> str:
-    """Measure the plans in the scenario, keep the run, and say what came of the predictions."""
+    """Measure the plans in the scenario, keep the run, and compare the times with the predictions."""
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)

@@ -1,9 +1,9 @@
-"""The command line: the table of verbs, and how an error becomes one line and an exit code.
+"""The command line: a table of verbs; an error becomes one line and an exit code.
 
     0 good    1 measured, but something failed, was wrong or got slower    2 usage, configuration or file error
     3 nothing could be measured or compared here    130 interrupted
 
-A verb's module is loaded only when that verb is called, so `--help` and the verbs that load little answer at once.
+A verb's module is loaded only when that verb is called, so `--help` and the verbs that load little answer quickly.
 Verbs are short: they read, call one or two modules and print.
 """
 
@@ -38,14 +38,14 @@ RunName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """function: "module:function" within `bench.cli`. panel: the heading it stands under in --help."""
+    """One verb. function: "module:function" within `bench.cli`. panel: its heading in --help."""
 
     function: str
     panel: str
     help: str
 
     def load(self) -> Callable[..., int | None]:
-        """The function, whose module is imported now."""
+        """Import the module and return the function."""
         module, _, name = self.function.partition(":")
         found: Callable[..., int | None] = getattr(importlib.import_module(f"bench.cli.{module}"), name)
         return found
@@ -69,7 +69,7 @@ VERBS = {
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Do what the arguments say, as the command line does, and return the exit code."""
+    """Run the command line with these arguments and return the exit code."""
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
         _app(named)(list(arguments), obj=list(arguments))
@@ -79,7 +79,7 @@ def call(arguments: Sequence[str]) -> int:
 
 
 def _app(named: str | None) -> typer.Typer:
-    """All verbs; of those that are not called, only name and help."""
+    """The app with all verbs; those that are not called have only their name and help."""
     app = typer.Typer(
         name="collbench",
         help=DESCRIPTION,
@@ -109,7 +109,7 @@ def _not_called() -> None:
 
 
 def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
-    """The verb, whose errors become one line and an exit code."""
+    """Wrap a verb so that its errors become one line and an exit code."""
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> None:
@@ -120,7 +120,7 @@ def _guarded(function: Callable[..., int | None]) -> Callable[..., None]:
             code = error.exit_code
         except KeyboardInterrupt:
             code = INTERRUPTED
-        except BrokenPipeError:  # the reader of our output has seen enough
+        except BrokenPipeError:  # the reader has closed our stdout, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""The verb `audit`: which communication times of a published table cannot be right?"""
+"""The verb `audit`: print which communication times of a published table cannot be right."""
 
 from pathlib import Path
 from typing import Annotated

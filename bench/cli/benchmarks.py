@@ -1,7 +1,7 @@
-"""The two benchmarks, and all that differs between them for the verbs: one record each.
+"""The table of benchmarks: for each one, the functions that the verbs call.
 
-A verb asks for the record of a configuration or of a run, and calls what stands in it. Functions are named by text and
-loaded when they are first called, so that a verb loads only what it needs.
+In: a configuration or the folder of a run. Out: the `Benchmark` that it belongs to. Its functions are named by text
+and loaded when they are first called, so that a verb loads only what it needs.
 """
 
 import difflib
@@ -21,25 +21,25 @@ MARKDOWN, CSV, JSON, JUNIT, NCCL_TESTS, COVERAGE = "markdown", "csv", "json", "j
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What the verbs need of one benchmark. Types below are those of either benchmark, such as Run or TrainingRun.
+    """The functions of one benchmark. Their types are its own, such as Run or TrainingRun.
 
     Configure. model: the pydantic model of the configuration. parse(raw, source, sets, default_name) → config.
-    expand(config, machine, seed) → plan. why_nothing(plan) → why nothing of it can be measured here, else None.
+    expand(config, machine, seed) → plan. why_nothing(plan) → why no case of it can be measured here, else None.
     demands(config or plan) → `records.Demands`. describe(plan, machine) → what `plan` prints.
 
     Measure. codec: for the store. launcher() → context that starts ranks. sweep(plan, facts, launcher, append, log,
     launched, observer, before_go): measures what is missing. observer(console, total, done) → context that shows
-    progress. done(plan, facts) → steps that are made, of plan.total; None where nothing is left to do. meanwhile:
-    modules that the end of a run needs, loaded while torch is.
+    progress. done(plan, facts) → how many of plan.total steps are done; None if nothing is left to do. meanwhile:
+    modules for the analysis and the report, imported while the ranks start.
 
-    Conclude. analyze(run) → analysis. terminal(run, analysis) → what a run ends with. tables(run, analysis) → what
-    `report` prints. problems(run, analysis) → what failed; each makes the exit code 1. headline(rows of summary.csv) →
+    Conclude. analyze(run) → analysis. terminal(run, analysis) → what `run` prints at its end. tables(run, analysis) →
+    what `report` prints. problems(run, analysis) → what failed; exit code 1 if any. headline(rows of summary.csv) →
     (cases, best result) for `list`. documents(run, analysis, pictures, address) → text by file name.
     pictures: a `report.pictures.Catalogue`. formats: format → function(run, analysis) → text.
 
     Compare. compare(before, after, min_change, noise_floor, across) → comparison with `verdict` and `broken`.
     comparison_formats: format → function(comparison) → text. draw_comparison(comparison, folder) → its picture's
-    path, None where there is nothing to draw.
+    path; None if there is nothing to draw.
     """
 
     name: str
@@ -150,9 +150,9 @@ BENCHMARKS = {benchmark.name: benchmark for benchmark in (COLLECTIVES, TRAINING)
 
 
 def read_config(raw: bytes, source: str, sets: Sequence[str], default_name: str) -> tuple[Benchmark, Any]:
-    """The benchmark that a configuration asks for by its key `benchmark`, and its settings; collectives without one.
+    """The benchmark that the key `benchmark` names (without it, collectives), and the settings of the configuration.
 
-    Prints a note for each name in it that has changed since. Raises ConfigError.
+    Prints a note for each key or name in it that has been renamed. Raises ConfigError.
     """
     data = yaml_file.mapping(raw, source, "backends: [gloo]")
     for text in sets:
@@ -173,7 +173,7 @@ def _named(name: Any, source: str) -> Benchmark:
 
 
 def of_run(path: Path) -> Benchmark:
-    """The benchmark that a run is of; raises StoreError, also for one that this version does not know."""
+    """The benchmark of a run. Raises StoreError, also if this version does not know the benchmark."""
     manifest = store.read_manifest(path)
     if manifest["benchmark"] not in BENCHMARKS:
         raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']!r}: update CollBench")
@@ -181,7 +181,7 @@ def of_run(path: Path) -> Benchmark:
 
 
 def collectives_only(paths: Sequence[Path], what: str) -> None:
-    """Raise ConfigError if one of these runs is of another benchmark. what: that is asked for."""
+    """Raise ConfigError if one of these runs is of another benchmark. what: the option or verb that was used."""
     for path in paths:
         found = of_run(path)
         if found is not COLLECTIVES:

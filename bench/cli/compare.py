@@ -1,4 +1,4 @@
-"""The verb `compare`: two runs, a run across an axis, a trend over many runs, or a run against a table."""
+"""The verb `compare`: compare two runs, two sides of one run, many runs over time, or a run with a table."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,14 +48,16 @@ def compare(
         ComparisonFormat | None, typer.Option(help="Only this, to stdout; no picture.")
     ] = None,
 ) -> int:
-    """Two runs: a verdict on each case. More: since when. One --against a table: does it reach it?
+    """Two runs: a verdict on each case; of the training benchmark: on each strategy's step and exposed communication.
 
-    Two runs of the training benchmark: did the step of each strategy, and its exposed communication?
+    Three runs or more: since which run each case has taken another time.
 
-    One run --across backend=gloo,mpi: which of the two is faster (the newest run if none is named).
+    One run --against a table: does each case reach the bandwidth that the table expects?
 
-    Exit code 1 if a case is slower, failed after it had been measured before, or misses its table; within one run a
-    slower case is no fault. 3 if nothing is comparable.
+    One run --across backend=gloo,mpi: which of the two is faster (in the newest run if none is named).
+
+    Exit code 1 if a case is slower, was measured before and failed after, or does not reach its table; within one run
+    a slower case is no fault. 3 if nothing is comparable.
     """
     runs = runs or []
     smallest = _share("--min-change", min_change)
@@ -100,7 +102,7 @@ def _within(
     noise_floor: float | None,
     across: str,
 ) -> int:
-    """Two sides of one run, such as two backends. Neither came first, so that a slower one is no fault."""
+    """Compare two sides of one run, such as two backends. Neither came first, so a slower one is no fault."""
     field, _, values = across.partition("=")
     sides = values.split(",")
     run = _read(name, "--across")
@@ -156,12 +158,12 @@ def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # n
         benchmarks.JUNIT: lambda: junit.of_checks(checks, run.name),
     }
     print_as(format, writers)
-    # A gate that was not passed must not be green: INCONCLUSIVE and MISSING count like FAIL.
+    # CI must not be green unless every line is reached: INCONCLUSIVE and MISSING count like FAIL.
     return 0 if all(check.verdict == expect.PASS for check in checks) else SLOWER_OR_FAILED
 
 
 def _read(name: str | None, what: str) -> Run:
-    """A run of collectives; what: that asks for one."""
+    """Read a run of collectives. what: the option or verb that needs one, for the error."""
     path = store.find(RESULTS, name)
     benchmarks.collectives_only([path], what)
     return store.read(path, CODEC)

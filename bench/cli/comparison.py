@@ -1,4 +1,4 @@
-"""Lays two runs of one benchmark side by side and shows the comparison, for the verbs `compare` and `plots`."""
+"""Compare two runs of one benchmark and show the comparison, for the verbs `compare` and `plots`."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -57,5 +57,5 @@ def show(benchmark: Benchmark, result: Any, folder: Path, format: ComparisonForm
 
 
 def print_as(format: ComparisonFormat | None, writers: Mapping[str, Callable[[], str]]) -> None:  # noqa: A002
-    """Print what the writer of the format gives; Markdown if none is asked for."""
+    """Print a comparison in this format; None is Markdown. writers: format → function that returns the text."""
     typer.echo(writers[(format or ComparisonFormat.MARKDOWN).value]().rstrip("\n"))

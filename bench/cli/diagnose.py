@@ -1,4 +1,4 @@
-"""The verb `diagnose`: which rank, node or link is slow, or that none can be named."""
+"""The verb `diagnose`: print which rank, node or link is slow, or that none can be named."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def diagnose(
         DiagnosisFormat, typer.Option(help="text, or json for programs.")
     ] = DiagnosisFormat.TEXT,
 ) -> None:
-    """A rank is late if it arrives last too often to be chance; links need the operation pairwise."""
+    """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""
     path = store.find(RESULTS, run)
     collectives_only([path], "diagnose")
     result = store.read(path, CODEC)

@@ -1,4 +1,4 @@
-"""The verb `doctor`: what this machine can measure."""
+"""The verb `doctor`: print what this machine can measure."""
 
 import typer
 
@@ -11,7 +11,7 @@ SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}
 
 
 def doctor() -> int:
-    """It ends with a trial: two ranks join and sum a tensor. Exit code 3 if gloo cannot be used."""
+    """It ends with a trial: two ranks join and sum a tensor. Exit code 1 if that fails, 3 if gloo cannot be used."""
     machine = host.machine()
     for finding in examination.examine(machine):
         _print(finding)

@@ -1,4 +1,4 @@
-"""The verb `equivalence`: does data-parallel training train the same model as one process?"""
+"""The verb `equivalence`: test whether data-parallel training trains the same model as one process."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ def equivalence(
     world_size: Annotated[int, typer.Option(min=2, max=4, help="K, the number of ranks.", metavar="K")] = 2,
     steps: Annotated[int, typer.Option(min=8, max=10_000, help="Steps of each training.", metavar="N")] = 24,
 ) -> int:
-    """Trains a small model on K ranks and in one process in many ways: which must be equal, and are they?"""
+    """Train a small model in many ways, on K ranks and in one process: are the results equal where they must be?"""
     unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
     if unsupported:
         raise UnmeasurableError(f"equivalence: {unsupported}")

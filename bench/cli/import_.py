@@ -1,4 +1,4 @@
-"""The verb `import`: a run made of what another tool measured."""
+"""The verb `import`: make a run from the output of another tool."""
 
 import re
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from bench.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document
 from bench.report import imported as imports
 
-# Lines written at once: each time costs a wait for the disk, and a log may hold many thousands.
+# Lines per write: each write waits for the disk, and a log may hold many thousands of lines.
 LINES_AT_ONCE = 1000
 
 
@@ -75,7 +75,7 @@ def _name(name: str | None, file: Path) -> str:
 
 
 def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
-    """The run's folder; nothing is left of it if it cannot be written whole."""
+    """Write the run and return its folder. If it cannot be written completely, the folder is removed."""
     arguments = [argument.encode(errors="replace").decode() for argument in given]
     facts = {"argv": arguments, "collbench": __version__, "imported": imported.facts}
     path = store.create(RESULTS, encoding.CODEC, imported.plan, explanation, facts)
@@ -95,7 +95,7 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
 
 
 def _shown(path: Path, imported: Imported) -> int:
-    """What was imported, what was not and why, the table, the files; the exit code."""
+    """Print what was imported, notes, the table and the files; return the exit code."""
     result = store.read(path, encoding.CODEC)
     analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})

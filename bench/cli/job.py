@@ -1,7 +1,7 @@
-"""Is this process one of a job that torchrun, srun or mpirun started? Then they measure together.
+"""Run a task alone, or together with the other processes of a job that torchrun, srun or mpirun started.
 
-In: what is to be done, and what this process was asked to do. Rank 0 does it, with the others at its service; the
-others print nothing and leave with rank 0's status, so that the launcher sees how it ended.
+In: a task, and the configuration that this process was given. Out: an exit code. In a job, rank 0 runs the task; the
+other processes start ranks for it, print nothing and exit with rank 0's status, so that the launcher sees it.
 """
 
 import signal
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def in_job(task: "Callable[[Coordinator | None], int]", asked: Callable[[], bytes]) -> int:
-    """The exit code of `task`, which gets the job that it is to use; None where this process stands alone.
+    """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
-    asked: the configuration and whatever else must be the same in all processes, as bytes.
+    asked: returns the configuration and whatever else must be the same in all processes, as bytes.
     """
     from bench.launch import job
     from bench.machine import environment
@@ -32,7 +32,8 @@ def in_job(task: "Callable[[Coordinator | None], int]", asked: Callable[[], byte
         return run_agent(place, environment.secret(), asked)
     from bench.launch.coordinator import coordinating
 
-    # Launchers end the rest of a job as soon as one process leaves with a fault: that must not cut rank 0 short.
+    # Launchers end the rest of a job as soon as one process exits with an error. Rank 0
+    # ignores SIGTERM then, so that it still exits in order.
     with coordinating(
         place, environment.secret(), asked, before_leaving=lambda: _ignore(signal.SIGTERM)
     ) as coordinator:
@@ -41,7 +42,7 @@ def in_job(task: "Callable[[Coordinator | None], int]", asked: Callable[[], byte
 
 
 def _answer(*signals: signal.Signals) -> None:
-    """Take these as Ctrl-C. Launchers send several, one after the other: the first one counts."""
+    """Treat these signals as Ctrl-C. Launchers send several, one after the other: only the first one counts."""
 
     def interrupt(*_: object) -> None:
         if len(signals) > 1:
@@ -56,7 +57,7 @@ def _ignore(*signals: signal.Signals) -> None:
 
 
 def _handle(handler: "Callable[..., None] | signal.Handlers", signals: tuple[signal.Signals, ...]) -> None:
-    # Only the main thread may; Ray calls us in another one, and ends its workers by itself.
+    # Only the main thread may set handlers. Ray calls us in another thread, and ends its workers by itself.
     if threading.current_thread() is threading.main_thread():
         for number in signals:
             signal.signal(number, handler)

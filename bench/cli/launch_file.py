@@ -1,4 +1,4 @@
-"""`plan CONFIG --launcher NAME`: the file that starts this run on several hosts."""
+"""Make the file that starts a run on several hosts, for `plan CONFIG --launcher NAME`."""
 
 import math
 from pathlib import Path
@@ -11,12 +11,12 @@ from bench.errors import BenchError
 from bench.records import Machine
 from bench.report.launch_files import JobSpec, LauncherName, launch_file
 
-# Hosts that nobody has seen: memory for everything, and a last-level cache of a usual server.
+# The hosts are unknown: assume memory for everything, and the last-level cache of a usual server.
 PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
 
 
 def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None) -> str:
-    """The file. each: ranks on a host; None for as many as the largest world size needs."""
+    """The text of the file. each: ranks on a host; None for as many as the largest world size needs."""
     if nodes < 1 or (each is not None and each < 1):
         raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
     settings, _ = configuration.load(config, sets)
@@ -24,7 +24,7 @@ def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes
 
 
 def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None) -> JobSpec:
-    """What the file has to start."""
+    """The job that the file has to start, with its estimated time."""
     largest = max(settings.world_sizes)
     each = each or math.ceil(largest / nodes)
     ranks = nodes * each

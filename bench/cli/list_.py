@@ -1,4 +1,4 @@
-"""The verb `list`: runs, operations, backends, configurations or models."""
+"""The verb `list`: print the runs, operations, backends, configurations or models that there are."""
 
 from enum import StrEnum
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Measures what the plan of a run has and its folder has not, for the verbs that measure."""
+"""Measure what a run's plan contains and its folder does not yet hold, for the verbs that measure."""
 
 import contextlib
 import importlib

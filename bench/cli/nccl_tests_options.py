@@ -1,8 +1,8 @@
 """The flags of nccl-tests as options of a verb: `run -b 8 -e 128M -f 2 -g 2` in place of a configuration.
 
-A verb that is decorated with `with_flags` gets what was given as `asked`; `source` makes the YAML of it. What the flags
-mean is in `bench/nccl_tests_flags.py`; those that are not honoured are accepted, so that they can be answered, but
-not listed.
+A verb that is decorated with `with_flags` gets the flags as its argument `given`; `source` turns them into YAML. What
+the flags mean is in `bench/nccl_tests_flags.py`. Flags that are not honoured are accepted, so that the YAML can say
+what happens instead, but --help does not list them.
 """
 
 import functools
@@ -40,7 +40,7 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """A configuration, not yet read. name: what messages call it. shown: what is to be printed before it is used."""
+    """A configuration, not yet parsed. name: its name in messages. shown: text to print before it is used."""
 
     raw: bytes
     name: str
@@ -50,7 +50,7 @@ class ConfigSource:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What of the shorthand stood on the command line. save: where the YAML goes; None for nowhere."""
+    """The nccl-tests flags on the command line. save: the file to write the YAML to; None to write none."""
 
     asked: NcclTestsFlags
     save: Path | None = None
@@ -63,7 +63,7 @@ NO_FLAGS = Given(NcclTestsFlags({}))
 
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb with all flags as options; it gets those that were given as one value, `given`."""
+    """Give a verb all flags as options. The verb gets them as one argument, `given`."""
 
     @functools.wraps(function)
     def called(*args: Any, **values: Any) -> Any:
@@ -81,7 +81,7 @@ def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
         for name, kind in added.items()
     ]
-    # What typer reads: the signature, and the annotations once more.
+    # typer reads both the signature and the annotations.
     called.__signature__ = signature.replace(parameters=[*kept, *options])  # type: ignore[attr-defined]
     called.__annotations__ = {**{p.name: p.annotation for p in kept}, **added}
     return called
@@ -103,14 +103,14 @@ def _option(flag: Flag) -> Any:
 
 
 def fingerprint(config: Path | None, given: Given) -> bytes:
-    """What must be the same in all processes of a job."""
+    """The configuration or the flags as bytes, which must be the same in all processes of a job."""
     return yaml_file.read(config) if config is not None else repr(given).encode()
 
 
 def source(verb: str, config: Path | None, given: Given, coordinator: "Coordinator | None" = None) -> ConfigSource:
-    """The configuration from a file, or from the flags. Raises BenchError if it is neither or both.
+    """The configuration from a file, or from the flags. Raises BenchError if neither or both are given.
 
-    lead: of the job that this process is one of; its ranks are what nccl-tests' processes are.
+    coordinator: of the job that this process belongs to; the job's ranks count as nccl-tests' processes.
     """
     if config is not None and given:
         raise BenchError(f"{verb}: give a configuration or nccl-tests' flags, not both; --set changes a configuration")

@@ -1,4 +1,4 @@
-"""The verb `plan`: what a run would do, without starting anything."""
+"""The verb `plan`: print what a run would do, without starting ranks."""
 
 import secrets
 import time
@@ -88,9 +88,9 @@ def _seed(chosen: int | None) -> int:
 
 
 def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int | None) -> int:
-    """A dry run as some ranks of a world that does not exist; 1 if a call does not fit the table of operations."""
+    """A dry run as some ranks of an imaginary world; returns 1 if a call does not match the table of operations."""
     began = time.perf_counter()
-    # Here, because it loads torch, which the rest of this verb does without.
+    # Imported here: it loads torch, which the rest of this verb does not need.
     from bench.rank import dry_run
     from bench.report import listings
 
@@ -113,7 +113,7 @@ def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int |
 
 def _needs(name: str, precision: str) -> int:
     """Print how many launches and iterations a run like this one needs."""
-    # Here, because it loads pandas and scipy, which the rest of this verb does without.
+    # Imported here: it loads pandas and scipy, which the rest of this verb does not need.
     from bench.analyze import pilot
     from bench.analyze.stats import summarize
     from bench.encoding import CODEC

@@ -1,4 +1,4 @@
-"""The verb `plots`: the pictures of a run, or of several runs against the first."""
+"""The verb `plots`: draw the pictures of a run, or compare several runs with the first."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from bench.cli.run_files import write_report
 
 
 def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
-    """PNG and SVG files, below plots/ in a folder of the run's name."""
+    """Write PNG and SVG files into a folder of the run's name below plots/."""
     if runs and len(runs) > 1:
         for other in runs[1:]:
             show(*compare_runs(runs[0], other), format=None)

@@ -1,4 +1,4 @@
-"""The verb `report`: the report of a run, built anew from its samples."""
+"""The verb `report`: build the report of a run again from its samples."""
 
 from enum import StrEnum
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The verb `run`: measure a configuration, or what is missing in a run."""
+"""The verb `run`: measure a configuration, or what is missing in a run, and write the report."""
 
 import secrets
 from collections.abc import Sequence
@@ -84,13 +84,13 @@ def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
 
 
 def _measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
-    """Measure what the run's plan has and its folder has not; then conclude."""
+    """Measure what the run's plan contains and its folder does not; then print and write the report."""
     measure(benchmark, path, plots, coordinator)
     return conclude(benchmark, path, plots)
 
 
 def conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:
-    """Tables, notes, report and plots of a run that has ended; the exit code."""
+    """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
     run: Any = benchmark.read(path)
     analysis = benchmark.analyze(run)
     typer.echo(benchmark.terminal(run, analysis))

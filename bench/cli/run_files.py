@@ -1,4 +1,4 @@
-"""Writes the report of a run: documents into the run's folder, pictures below plots/."""
+"""Write the report of a run: documents into the run's folder, pictures below plots/."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from bench.report.pictures import Catalogue
 
 
 def write_report(benchmark: Benchmark, run: Any, analysis: Any, plots: bool) -> list[Path]:
-    """Write the documents, with pictures if `plots` or if there are some already. Returns the paths of all files."""
+    """Write the documents, with pictures if `plots` or if some exist. Returns their paths and the pictures' folder."""
     folder = PLOTS / run.path.resolve().name
     catalogue: Catalogue = benchmark.pictures.value
     pictures = catalogue.draw(run, analysis, folder) if plots else catalogue.drawn(folder)

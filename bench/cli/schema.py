@@ -1,4 +1,4 @@
-"""The verb `schema`: the JSON Schema of a configuration."""
+"""The verb `schema`: print the JSON Schema of a configuration."""
 
 import json
 from enum import StrEnum
@@ -19,5 +19,5 @@ class BenchmarkName(StrEnum):
 def schema(
     of: Annotated[BenchmarkName, typer.Argument(help="The benchmark.")] = BenchmarkName.COLLECTIVES,
 ) -> None:
-    """`make schema` keeps it in configs/, where editors find it."""
+    """`make schema` writes it into configs/, where editors find it."""
     typer.echo(json.dumps(BENCHMARKS[of.value].model.value.model_json_schema(), indent=1, ensure_ascii=False))

@@ -1,4 +1,8 @@
-"""What a run leaves behind besides its samples: how it ended, and what was around it."""
+"""Record how a run ended, and the machine before and after it.
+
+In: the folder of a run, and the sessions that it already has. Out: its status in the manifest, and one more entry in
+environment.json. It does not write samples.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +18,10 @@ from bench.records import Json
 
 @contextlib.contextmanager
 def kept_session(path: Path, sessions: list[Json], more: Json | None = None) -> Iterator[list[Json]]:
-    """Say in the manifest how the run ended; write down the machine before and after, and the launches given here."""
+    """Context that records one session of a run: its status, and the machine before and after.
+
+    Yields a list for what the ranks of each launch said of themselves. more: further facts of the session.
+    """
     from bench.machine import host
 
     with _marked(path):
@@ -25,13 +32,13 @@ def kept_session(path: Path, sessions: list[Json], more: Json | None = None) -> 
             yield launches
         finally:
             session |= {"after": host.state(), "launches": launches}
-            with contextlib.suppress(StoreError):  # a full disk has been said already
+            with contextlib.suppress(StoreError):  # a full disk has been reported already
                 store.write_environment(path, [*sessions, session])
 
 
 @contextlib.contextmanager
 def _marked(path: Path) -> Iterator[None]:
-    """Say in the manifest how the run ended, and to the user what can be done about it."""
+    """Write into the manifest how the run ended; after an interrupt, print how to go on."""
 
     def mark(status: str) -> None:
         store.update_manifest(path, status=status, finished=datetime.now(UTC).isoformat(timespec="seconds"))

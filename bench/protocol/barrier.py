@@ -1,12 +1,13 @@
-"""The barrier before each timed stretch, for ranks on one host: two semaphore hops, no torch.
+"""Barrier for ranks on one host, used before each timed iteration: two semaphore hops, no torch.
 
-Against `dist.barrier` on a gloo control group, interleaved blocks in one process group on two cores: at 2
-ranks 0.11 ms instead of 0.8 ms a meeting, at 4 ranks 0.8 instead of 3.8 ms; the 90th percentile of the
-arrival skew fell from 0.17 to 0.08 ms and from 4.1 to 0.7 ms. gloo's barrier leaves work for its threads
-behind, which then fights with the timed call for the cores. Ranks on several hosts have only `dist.barrier`.
+Compared with `dist.barrier` on a gloo control group (interleaved blocks in one process group on two cores), a
+barrier takes 0.11 ms instead of 0.8 ms at 2 ranks, and 0.8 ms instead of 3.8 ms at 4 ranks. The 90th percentile
+of the arrival skew fell from 0.17 to 0.08 ms and from 4.1 to 0.7 ms. After gloo's barrier its threads still have
+work to do, and they compete with the timed call for the cores. Ranks of a job share no memory and have to use
+`dist.barrier`.
 
-Who lets the others go changes from meeting to meeting: whoever does it leaves first or last, and that must
-not make one rank look late (docs/method.md, "Naming a rank").
+Another rank is the master in each barrier. The master releases the others and therefore leaves first or last: a
+fixed master would look early or late (docs/method.md, "Naming a rank").
 """
 
 import time
@@ -15,22 +16,23 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Semaphore
 from typing import Any
 
-# Slack before the agreed instant: this many times the meeting itself, and more by this factor after a miss.
+# Slack between the barrier and the agreed instant: FIRST_SLACK times the duration of a barrier; a miss multiplies it
+# by SLACK_GROWTH.
 FIRST_SLACK, SLACK_GROWTH = 2, 1.5
-# A slack that grows from nothing starts here.
+# Least slack after a miss: a slack of 0 could not grow by a factor.
 FEWEST_NS = 1000
-# Meetings whose median says how long one takes.
+# Number of barriers whose median duration sets the first slack.
 TRIALS = 21
 _DEADLINE, _SLACK, _MISSED = 0, 1, 2
 
 
 @dataclass(slots=True)
 class SemaphoreBarrier:
-    """`meet` returns on every rank once every rank has called it. A rank that dies leaves the others waiting,
-    until the supervisor ends them.
+    """A barrier: `wait` returns on every rank once every rank has called it. If a rank dies, the others wait until
+    the supervisor ends them.
 
-    shared: nanoseconds that all ranks see: the agreed instant, the slack, whether it was too short.
-    misses: meetings that this rank left after the agreed instant.
+    shared: three numbers in shared memory: the agreed instant (ns), the slack (ns), 1 if the slack was too short.
+    misses: number of barriers that this rank left after the agreed instant.
     """
 
     rank: int
@@ -41,7 +43,7 @@ class SemaphoreBarrier:
     misses: int = 0
 
     def wait(self) -> None:
-        """The barrier: an order of leaving that no rank is favoured by over many meetings."""
+        """Wait for all ranks. Over many barriers, the order in which ranks leave favours none of them."""
         master = self._next_master()
         if self.rank != master:
             self.arrived[master].release()
@@ -51,7 +53,7 @@ class SemaphoreBarrier:
         self._let_all_go()
 
     def wait_for_deadline(self) -> None:
-        """The barrier, and then all spin until one instant on the clock that they share."""
+        """Wait for all ranks, then spin until an agreed instant on the clock that all ranks share."""
         master = self._next_master()
         if self.rank == master:
             self._wait_for_all()
@@ -71,7 +73,7 @@ class SemaphoreBarrier:
             pass
 
     def calibrate(self) -> None:
-        """Every rank together: set the first slack from how long a meeting takes."""
+        """Set the first slack from the measured duration of a barrier. All ranks call this together."""
         took = []
         for _ in range(TRIALS):
             began = time.perf_counter_ns()
@@ -95,7 +97,7 @@ class SemaphoreBarrier:
 
 
 def barriers(context: ForkServerContext, world_size: int) -> list[SemaphoreBarrier]:
-    """One gate a rank, all of them the same gate."""
+    """One object per rank; together they are one barrier."""
     arrived = [context.Semaphore(0) for _ in range(world_size)]
     go = [context.Semaphore(0) for _ in range(world_size)]
     shared = context.RawArray("q", 3)

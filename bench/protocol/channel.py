@@ -1,10 +1,9 @@
 """TCP connections between the processes of a run, on which both ends prove that they know a key.
 
-In: an address and a key. Out: a `Connection`, over which `messages` sends and receives. Does not know what a message
-means.
+In: an address and a key. Out: a `Connection`, over which `messages` sends and receives. Does not interpret messages.
 
-The key keeps out strangers, and other jobs that find the port by accident. What is sent is not encrypted: whoever
-can read a cluster's network can read the numbers, too.
+The key keeps out strangers, and other jobs that find the port by accident. Nothing is encrypted: whoever can read a
+cluster's network can read the numbers, too.
 """
 
 import errno
@@ -15,13 +14,13 @@ from collections.abc import Iterable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-# Both ends answer within milliseconds; a stranger who says nothing is not waited for longer.
+# Time limit for proving the key, in seconds. Both ends need milliseconds; a stranger may send nothing at all.
 PROOF_S = 10
-# A message that has begun arrives whole within this time, or its sender is stuck.
+# Time limit for one message that has begun, in seconds; beyond it, its sender is stuck.
 MESSAGE_S = 30
-# When a whole host goes silent, its kernel is asked after so long, and again so often, so many seconds apart.
+# TCP keep-alive: after SILENT_S seconds without data the kernel sends ASK_TIMES probes, ASK_AGAIN_S seconds apart.
 SILENT_S, ASK_AGAIN_S, ASK_TIMES = 10, 5, 3
-# All ranks of a large job may knock in the same second.
+# All processes of a large job may connect in the same second.
 BACKLOG = 1024
 
 
@@ -35,7 +34,7 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     for port in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # Closed connections of an earlier run hold the port for a minute otherwise.
+            # Otherwise closed connections of an earlier run hold the port for a minute.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(BACKLOG)
@@ -49,13 +48,13 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
 
 
 def answer(caller: socket.socket, key: bytes) -> Connection:
-    """The connection to a caller; raises AuthenticationError if it does not know the key."""
+    """The connection to an accepted caller; raises AuthenticationError if the caller does not know the key."""
     return _proven(caller, key, asked=True)
 
 
 # ── the end that connects ─────────────────────────────────────────────────────────────────────────────────────
 def connect(host: str, port: int, key: bytes, seconds: float) -> Connection:
-    """A connection to whoever listens there; raises OSError if nobody does, AuthenticationError without the key."""
+    """Connect within `seconds`. Raises OSError if nobody listens there, AuthenticationError if the keys differ."""
     return _proven(socket.create_connection((host, port), timeout=seconds), key, asked=False)
 
 
@@ -69,7 +68,7 @@ def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
     try:
         for step in (deliver_challenge, answer_challenge) if asked else (answer_challenge, deliver_challenge):
             step(line, key)
-    # AssertionError: how Python 3.11 says that the other end speaks another language.
+    # Python 3.11 raises AssertionError if the other end speaks another protocol.
     except (AuthenticationError, AssertionError, EOFError, OSError):
         line.close()
         raise AuthenticationError("the other end does not know the key") from None
@@ -78,9 +77,9 @@ def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
 
 
 def limit(line: Connection, seconds: int) -> None:
-    """From now on each read or write of this end fails after so many seconds; 0: never.
+    """Let every later read or write of this end fail after `seconds`; 0 means never.
 
-    It is the kernel's own limit, because a `Connection` has none; `poll` is not affected.
+    The kernel enforces it, because a `Connection` has no time limit; `poll` is not affected.
     """
     value = struct.pack("ll", seconds, 0)
     with _socket_of(line) as view:
@@ -89,7 +88,7 @@ def limit(line: Connection, seconds: int) -> None:
 
 
 def bear_silence(line: Connection, seconds: int) -> None:
-    """From now on this end breaks off when the other host has been silent for so long, and then does not answer."""
+    """Break the connection if the other host is silent for `seconds` and then answers no keep-alive probe."""
     values = {
         "TCP_KEEPIDLE": seconds,
         "TCP_KEEPINTVL": ASK_AGAIN_S,
@@ -98,10 +97,10 @@ def bear_silence(line: Connection, seconds: int) -> None:
     }
     with _socket_of(line) as view:
         for name, value in values.items():
-            if hasattr(socket, name):  # macOS has not all of them
+            if hasattr(socket, name):  # macOS lacks some of them
                 view.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _socket_of(line: Connection) -> socket.socket:
-    """The same connection as a socket, whose closing does not close it."""
+    """The connection as a socket on a duplicate descriptor: closing the socket does not close the connection."""
     return socket.socket(fileno=os.dup(line.fileno()))

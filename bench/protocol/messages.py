@@ -1,32 +1,32 @@
-"""The messages of a run: JSON objects, each with its `kind`. They are the whole of what processes say to each other.
+"""The messages between the processes of a run: JSON objects, each with a `kind`.
 
-A rank to its parent:
+From a rank to its parent:
 
-    ready     the rank has joined; facts: what only it can say of itself; waits_in: files in which it waits for others
-    begin     rank 0: a case, or a strategy, begins; index: its number in the launch
-    sampled   rank 0: it ended; failure: why it has no number, or None; its line for samples.jsonl is the payload
+    ready     the rank has joined; facts: about its process; waits_in: source files in which it waits for other ranks
+    begin     rank 0: a case or a strategy begins; index: its position in the launch, from 0
+    sampled   rank 0: it has ended; failure: why it has no number, or None; payload: its line for samples.jsonl
     error     an exception ends the rank; text
-    done      the rank has done all its work; clocks: how those of the hosts differ (rank 0)
+    done      the rank has done all its work; clocks: how the clocks of the ranks differ (rank 0)
 
-A parent to its rank: go (begin to measure). Rank 0 of a job to its agents:
+From a parent to its rank: go (begin to measure). From rank 0 of a job to its agents:
 
     start     start a rank; launch, world_size, rendezvous, device, job
     inspect   report the state and the stack of the rank
-    kill      end the rank
-    leave     end with the status `code`
+    kill      kill the rank
+    leave     exit with the status `code`
 
-An agent to rank 0:
+From an agent to rank 0:
 
-    handshake     what its process is and was asked to do (`launch.compatibility`)
-    rank_line     first on a connection of its own, which then is that of a rank; launch, rank
-    progress      value: iterations that the rank has made
+    handshake     facts about its process and what it was asked to do (`launch.compatibility`)
+    rank_line     first message on a new connection, which from then on belongs to a rank; launch, rank
+    progress      value: number of iterations that the rank has made
     inspected     state, stack
-    ended         code, log: the rank has gone
-    failed        text: the rank could not be started
-    interrupted   somebody wants the job to end
+    ended         the rank has exited; code, log
+    failed        the rank could not be started; text
+    interrupted   the agent received Ctrl-C or SIGTERM: the job shall end
 
-Never pickle: unpickling what came over a network can run anything. (`Connection.send` and `.recv` pickle, so only
-`send_bytes` and `recv_bytes` are used.)
+Messages are never pickled: unpickling data from a network can run any code. (`Connection.send` and `.recv` pickle, so
+only `send_bytes` and `recv_bytes` are used.)
 """
 
 import json
@@ -36,7 +36,7 @@ from bench.records import Json
 
 
 def send(line: Connection, message: Json, payload: bytes = b"") -> None:
-    """Send a message, and behind it a payload: a line for samples.jsonl, which can be megabytes. Raises OSError."""
+    """Send a message and its payload (a line for samples.jsonl, which can be megabytes). Raises OSError."""
     line.send_bytes(json.dumps(message).encode() + b"\n" + payload)
 
 

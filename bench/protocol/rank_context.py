@@ -1,4 +1,4 @@
-"""What a parent hands to a rank, and the first function that a rank runs."""
+"""The context that a parent hands to a rank, and the first function that a rank runs."""
 
 import importlib
 import socket
@@ -16,12 +16,14 @@ from bench.records import Json
 
 @dataclass(slots=True)
 class RankContext:
-    """What a rank is given by the launcher: who it is, the way to its parent, where to meet the others.
+    """What the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
 
-    gate: the barrier before each timed call; None where ranks share none, because their processes have
-        different parents. rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
-    meeting: the folder that all launches of the run share on this host. device: number of its GPU, if it needs one.
-    listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there. variables: for its environment.
+    barrier: used before each timed iteration; None if the ranks have different parents and so cannot share one.
+    progress: shared array with a counter for each rank. rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the
+        process group forms. stack_file: where the rank writes its Python stack on SIGUSR1.
+    shared_folder: the folder that all launches of the run share on this host. device: number of its GPU, if it needs
+        one. listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there.
+    variables: environment variables that the rank sets for itself.
     """
 
     rank: int
@@ -37,21 +39,21 @@ class RankContext:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def send(self, message: Json, payload: bytes = b"") -> None:
-        """A message to the parent, with its payload."""
+        """Send a message and its payload to the parent."""
         messages.send(self.connection, message, payload)
 
     def wait_for_word(self) -> None:
-        """Until the parent says something; there is only one thing that it says."""
+        """Wait for a message of the parent; the only one that it sends is `go`."""
         self.connection.recv_bytes()
 
 
 def enter(target: str, context: RankContext, argument: Any) -> None:
-    """First function in a rank. The target is named by text: the parent must not import its module."""
+    """First function of a rank. `target` is text, "package.module:function": the parent must not import that module."""
     module, _, function = target.partition(":")
     environment.adopt(context.variables)
     try:
         entry = getattr(importlib.import_module(module), function)
-    except BaseException as error:  # torch missing or broken: the parent is told, and says so in one line
+    except BaseException as error:  # torch is missing or broken: the parent reports it in one line
         context.send({"kind": "error", "text": f"{type(error).__name__}: {error}"})
         raise
     entry(context, argument)

@@ -1,8 +1,9 @@
-"""How far each rank's monotonic clock is ahead of rank 0's, where they are not one clock.
+"""Bound how far each rank's monotonic clock is ahead of rank 0's, where ranks read different clocks.
 
-In: a joined group. Out: bounds, not guesses: rank 0 stamps, rank r answers with its own stamp, rank 0 stamps
-again; between the two lies the answer, so the offset lies between answer − second and answer − first stamp.
-The narrowest of several rounds counts (Cristian 1989). On one host nothing is measured: the clock is the same.
+In: a joined group. Out: `Bounds` of each rank, not estimates. Rank 0 takes a stamp, rank r answers with its own stamp,
+rank 0 takes a second one. The answer was made between the two, so the offset lies between answer − second and
+answer − first stamp (Cristian 1989). The bounds of all rounds are intersected. Where all ranks read one clock, as on
+one host, nothing is measured.
 """
 
 import time
@@ -23,7 +24,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(group: Group) -> list[Bounds] | None:
-    """One for each rank, on rank 0; None elsewhere, and where all ranks read the same clock."""
+    """On rank 0, the bounds of each rank; None on the other ranks, and where all ranks read the same clock."""
     clocks = group.gather(host.clock())
     if len(set(clocks)) == 1:
         return None

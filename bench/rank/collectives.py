@@ -1,9 +1,9 @@
-"""The collectives as torch.distributed calls them: what each rank sends and receives, and the call itself.
+"""Describe each collective of torch.distributed: what each rank sends and receives, and how it is called.
 
-In: a case, and which rank of how many. Out: a `Transfer`, and of that and its buffers a function without arguments
-that makes the call; an asynchronous one returns its handle at once. Ranks are those of the subgroup, so that a part of
-the world works too. Owns no buffer. To add a collective: an entry in `bench/operations.py` and one in the table below;
-where MPI has it too, its call in `mpi_calls`.
+In: a case, a rank and the number of ranks. Out: a `Transfer`; and from a transfer with its buffers, a function without
+arguments that makes the call. An asynchronous call returns its handle at once. Ranks are numbered within the subgroup.
+Owns no buffer. To add a collective: an entry in `bench/operations.py` and one in the table below; where MPI has it too,
+its call in `mpi_calls`.
 """
 
 import functools
@@ -35,7 +35,8 @@ NOTHING = (0, 0)
 class Collective(NamedTuple):
     """One operation on buffers.
 
-    transfer: (which rank, case, elements of the size, turn) → what this rank does then; None where it rests.
+    transfer: (rank in its subgroup, case, elements in `size_bytes`, turn) → what the rank sends and receives in this
+        turn; None where it rests. call: builds torch's call.
     """
 
     transfer: Callable[[Member, Case, int, int], Transfer | None]
@@ -51,13 +52,13 @@ class ObjectCollective(NamedTuple):
 
 # ── what is sent and received ────────────────────────────────────────────────────────────────────
 def _all_reduce(who: Member, case: Case, length: int, turn: int) -> Transfer:
-    """Each rank contributes all of it and receives all of the result."""
+    """Each rank contributes all its data and receives the whole result."""
     start = length if placement(case) == "out" else 0
     return Transfer((0, length), (start, start + length), (Span(start, length, None),))
 
 
 def _all_gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
-    """Each rank contributes a share and receives all of them, in order of rank."""
+    """Each rank contributes a share and receives all shares, in order of rank."""
     share = length // who.size
     start = 0 if placement(case) == "in" else share
     sends = (who.rank * share, (who.rank + 1) * share) if placement(case) == "in" else (0, share)
@@ -65,9 +66,9 @@ def _all_gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
 
 
 def _reduce_scatter(who: Member, case: Case, length: int, turn: int) -> Transfer:
-    """Each rank contributes all of it and receives its share of the result.
+    """Each rank contributes all its data and receives its share of the result.
 
-    In place, torch leaves a share where it belongs, and MPI at the beginning of the buffer.
+    In place, torch puts the share at its own position in the buffer, MPI at the beginning of the buffer.
     """
     share = length // who.size
     in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else who.rank * share
@@ -76,7 +77,7 @@ def _reduce_scatter(who: Member, case: Case, length: int, turn: int) -> Transfer
 
 
 def _broadcast(who: Member, case: Case, length: int, turn: int) -> Transfer:
-    """The root's data, on every rank."""
+    """Every rank receives the root's data."""
     sends = (0, length) if who.rank == case.root else NOTHING
     return Transfer(sends, (0, length), (Span(0, length, case.root),))
 
@@ -111,10 +112,11 @@ def _all_to_all(who: Member, case: Case, length: int, turn: int) -> Transfer:
 
 
 def _all_to_all_uneven(who: Member, case: Case, length: int, turn: int) -> Transfer:
-    """Parts of different sizes, one of them empty; part (a + b) mod n goes from a to b, and as much back."""
+    """Parts of different sizes, one of them empty; rank a sends part (a + b) mod n to rank b, and b as much to a."""
     parts = _uneven_parts(length, who.size)
     sent = tuple(parts[(who.rank + other) % who.size] for other in range(who.size))
-    # Where each part begins if they are laid round twice: what a rank sends to those before us is a stretch of it.
+    # Beginnings of the parts, laid out twice in a row. `other` sends its parts other … other + rank - 1, which are
+    # adjacent there, to the ranks before this one.
     begins = list(accumulate(parts + parts, initial=0))
     spans, start = [], length
     for other in range(who.size):
@@ -125,7 +127,7 @@ def _all_to_all_uneven(who: Member, case: Case, length: int, turn: int) -> Trans
 
 
 def _uneven_parts(length: int, size: int) -> list[int]:
-    """`length` in parts in the ratio 0 : 1 : … : size-1, the last with what is left over."""
+    """`length` in parts in the ratio 0 : 1 : … : size-1; the last part also takes the remainder."""
     whole = size * (size - 1) // 2
     parts = [length * part // whole if whole else 0 for part in range(size)]
     parts[-1] += length - sum(parts)
@@ -133,7 +135,7 @@ def _uneven_parts(length: int, size: int) -> list[int]:
 
 
 def _send_recv(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
-    """An even rank sends to the next, an odd one receives; a last one without a partner rests."""
+    """An even rank sends to the next rank, an odd one receives; a last rank without a partner rests."""
     other = who.rank ^ 1
     if other >= who.size:
         return None
@@ -143,18 +145,18 @@ def _send_recv(who: Member, case: Case, length: int, turn: int) -> Transfer | No
 
 
 def _sendrecv_pair(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
-    """Neighbours send to each other at the same time; a last one without a partner rests."""
+    """Neighbours send to each other at the same time; a last rank without a partner rests."""
     other = who.rank ^ 1
     return _to_and_from(length, other, other) if other < who.size else None
 
 
 def _sendrecv_ring(who: Member, case: Case, length: int, turn: int) -> Transfer:
-    """To the next, from the one before."""
+    """Each rank sends to the next rank and receives from the one before."""
     return _to_and_from(length, (who.rank + 1) % who.size, (who.rank - 1) % who.size)
 
 
 def _pairwise(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
-    """Both ways, with another partner in each turn; of an odd number one rests."""
+    """Each rank exchanges data with another partner in each turn; with an odd number of ranks, one rests."""
     other = partner(who.rank, turn, who.size)
     return None if other is None else _to_and_from(length, other, other)
 
@@ -193,7 +195,7 @@ def _call_all_reduce_coalesced(s: CallArguments) -> Call:
     from torch.distributed.distributed_c10d import _coalescing_manager
 
     pieces, op, group = list(s.incoming.chunk(COALESCED_PIECES)), _reduction(s.case), s.subgroup.handle
-    # The device makes NCCL start one group of calls; gloo knows no such thing.
+    # With a device, torch starts the calls as one NCCL group; gloo has no such groups.
     device = s.incoming.device if s.incoming.is_cuda else None
     asynchronous = s.case.call == "async"
 
@@ -276,7 +278,7 @@ def _call_both_ways(s: CallArguments) -> Call:
     return call
 
 
-# ── on Python objects, and on nothing ────────────────────────────────────────────────────────────
+# ── on Python objects, and the barrier ───────────────────────────────────────────────────────────
 def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     into.extend([None] * subgroup.size)
     return functools.partial(dist.all_gather_object, into, own[subgroup.rank], group=subgroup.handle)
@@ -301,7 +303,7 @@ def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list
 
 
 def barrier(subgroup: Subgroup, case: Case) -> Call:
-    """All come together."""
+    """The barrier of the subgroup."""
     return functools.partial(dist.barrier, group=subgroup.handle, async_op=case.call == "async")
 
 
@@ -335,6 +337,6 @@ OBJECT_COLLECTIVES: dict[str, ObjectCollective] = {
 
 
 def torch_calls() -> LibraryCalls:
-    """The calls of torch.distributed."""
+    """The calls of torch.distributed, by operation."""
     on_buffers = {name: one.call for name, one in COLLECTIVES.items()}
     return LibraryCalls(on_buffers, {name: one.call for name, one in OBJECT_COLLECTIVES.items()}, barrier)

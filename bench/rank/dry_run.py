@@ -1,12 +1,12 @@
-"""A dry run: make every call of a plan as some ranks of a world that does not exist, and check each against the table.
+"""Make every call of a plan on torch's fake process group, and check each against the table of operations.
 
-In: a plan, its world size, and which ranks to be. Out: a `DryRunResult`. Each case is built by the same code as in a
-run, at its true size, on torch's fake process group and its meta device, which hold and move nothing. Each call is made
-once and recorded; it must go to the right group, name the right root, and use the buffers that memory was planned by
-(`operations`). No number of it measures communication, and no data are checked.
+In: a plan, its world size, and the ranks to simulate. Out: a `DryRunResult`. Each case is built by the same code as in
+a run, at its true size, on the fake process group and the meta device, which hold and move no data. Each call is made
+once and recorded; it must go to the right group, name the right root, and use as many bytes as memory was planned for
+(`operations.buffer_bytes`). No number of a dry run measures communication, and no data are checked.
 
-Calls on Python objects are built but not made: nothing arrives that could be unpickled. mpi4py has no fake
-process group.
+Calls on Python objects are built but not made: nothing would arrive that could be unpickled. mpi4py has no fake
+process group, so its cases are skipped.
 """
 
 import resource
@@ -39,21 +39,21 @@ from bench.records import Case, Plan, Skip
 
 FAKE = "fake"
 PAPER, REAL = torch.device("meta"), torch.device("cpu")
-# What a call costs in Python does not depend on the size: a small one will do, of as many bytes a rank at most.
+# Largest size, in bytes a rank, of the calls that are timed: what a call costs in Python does not depend on the size.
 SMALL_BYTES = 64 * 2**10
-# Python objects are the only data that take real memory here: at larger sizes they are rehearsed at this one.
+# Python objects are the only data that take real memory in a dry run: larger ones are replaced by this size.
 LARGEST_OBJECT_BYTES = 2**20
-# Calls whose median is given.
+# Number of timed calls, of which the median is reported.
 REPEATS = 5
-# What torch's operators call the rank at the other end, or the root.
+# Arguments of torch's operators that name the root, or the rank at the other end.
 PEERS = ("root_rank", "dst", "src")
-# No case and no rank needs more to be understood.
+# Most mismatches reported for one case on one rank: more would not explain more.
 MOST_MISMATCHES = 3
 
 
 @dataclass(slots=True)
 class _Kind:
-    """What has been found of the cases of one kind so far."""
+    """What the dry run has found so far for the cases of one kind."""
 
     cases: list[Case]
     calls: int = 0
@@ -63,7 +63,7 @@ class _Kind:
 
 
 def dry_run(plan: Plan, world_size: int, ranks: Sequence[int], check: "Check | None" = None) -> DryRunResult:
-    """Make the calls of each case of a plan as each of the ranks. check: of the calls of a turn; `mismatch` without."""
+    """Make the calls of each case of a plan as each of the ranks. check: judges the calls of a turn; default `mismatch`."""
     began = time.perf_counter()
     skips = [Skip(case, reason) for case in plan.cases if (reason := _unsupported(case)) is not None]
     left_out = {skip.case.key for skip in skips}
@@ -71,7 +71,8 @@ def dry_run(plan: Plan, world_size: int, ranks: Sequence[int], check: "Check | N
     for case in plan.cases:
         if case.key not in left_out:
             kinds.setdefault(_kind(case), _Kind([])).cases.append(case)
-    # One after the other what shares its data: at 1024 ranks a result takes a third of a second to work out.
+    # Kinds that share their data follow each other, so that cached data are reused: at 1024 ranks a reduced result
+    # takes a third of a second to compute.
     in_order = sorted(kinds.values(), key=lambda kind: (kind.cases[0].dtype, kind.cases[0].reduce_op))
     for rank in ranks:
         with _on_paper(rank, world_size, PAPER) as group:
@@ -92,7 +93,7 @@ def dry_run(plan: Plan, world_size: int, ranks: Sequence[int], check: "Check | N
 
 
 def _unsupported(case: Case) -> str | None:
-    """Why a case that could be measured elsewhere cannot be rehearsed here; None if it can."""
+    """Why a case that could be measured cannot be dry-run here; None if it can."""
     if BACKENDS[case.backend].library != "torch":
         return f"{BACKENDS[case.backend].library} has no fake process group"
     if case.reduce_op == "premul_sum" and not hasattr(dist, "_make_nccl_premul_sum"):
@@ -101,7 +102,7 @@ def _unsupported(case: Case) -> str | None:
 
 
 def _kind(case: Case) -> tuple[object, ...]:
-    """Cases that differ in size only go into one line."""
+    """What cases of one kind have in common: they differ only in size and are reported in one line."""
     return (case.op, case.backend, case.dtype, *case.extras)
 
 
@@ -109,7 +110,7 @@ def _kind(case: Case) -> tuple[object, ...]:
 def _on_paper(rank: int, world_size: int, device: torch.device) -> Iterator[Group]:
     """One rank of a world whose other ranks do not exist."""
     taken = dist.Backend.backend_capability[FAKE]
-    if PAPER.type not in taken:  # torch's own list leaves it out, and calls that are made in batches look there
+    if PAPER.type not in taken:  # torch's list of the fake backend's devices lacks it, and batched calls look there
         taken.append(PAPER.type)
     dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
     try:
@@ -127,7 +128,7 @@ def _walk(kind: _Kind, group: Group, seed: int, check: "Check") -> None:
             work = _built(case, group, seed)
             kind.build_s.append(time.perf_counter() - began)
             found = list(_mismatches(case, group, work, check))
-        except Exception as error:  # whatever torch or a builder objects to is what this looks for
+        except Exception as error:  # any exception of torch or of a builder is a finding
             found = [f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"]
         kind.calls += cycle(case)
         where = f"{asked.size_bytes} B as rank {group.rank}"
@@ -141,7 +142,7 @@ def _built(case: Case, group: Group, seed: int) -> workload.Workload:
 
 
 def _mismatches(case: Case, group: Group, work: workload.Workload, check: "Check") -> Iterator[str | None]:
-    """What is wrong in each turn."""
+    """What `check` says of the calls of each turn."""
     subgroup = group.subgroup(case)
     with Recorder() as recorder:
         for turn in range(cycle(case)):
@@ -155,8 +156,8 @@ def _mismatches(case: Case, group: Group, work: workload.Workload, check: "Check
 
 
 def _call_s(case: Case, group: Group, seed: int) -> float | None:
-    """Median time of one small call of this kind in Python and torch's bookkeeping; the fake group moves next to
-    nothing. None of Python objects."""
+    """Median seconds that one small call of this kind spends in Python and torch, as the fake group moves next to
+    nothing. None for Python objects."""
     if case.op in OBJECT_COLLECTIVES:
         return None
     small = _smaller(case, SMALL_BYTES)
@@ -166,13 +167,13 @@ def _call_s(case: Case, group: Group, seed: int) -> float | None:
         began = time.perf_counter()
         call()
         took.append(time.perf_counter() - began)
-        for _ in range(cycle(small) - 1):  # turns of others
+        for _ in range(cycle(small) - 1):  # turns of the other subgroups, or rounds
             work.prepare()
     return statistics.median(took)
 
 
 def _smaller(case: Case, nbytes: int) -> Case:
-    """The case with so many bytes at most, in whole pieces of whole elements."""
+    """The case with at most `nbytes` bytes, in whole pieces of whole elements; never less than one element a piece."""
     unit = OPERATIONS[case.op].pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize
     return replace(case, size_bytes=min(case.size_bytes, max(unit, nbytes // unit * unit)))
 
@@ -196,7 +197,7 @@ class RecordedCall:
 
     ranks: number of ranks in the group that is called. sent, received: (start, stop) in bytes of the buffer, one for
     each tensor. peer: the root, or the rank at the other end, within the group. sent_parts, received_parts: elements
-    for each rank, where the call says them. arguments: of a function for Python objects, in their order.
+    for each rank, where the call states them. arguments: positional ones of a function for Python objects.
     """
 
     name: str
@@ -209,9 +210,9 @@ class RecordedCall:
     arguments: tuple[Any, ...] = ()
 
 
-# A subclass, because torch knows no other way to see every operator.
+# A subclass, because torch offers no other way to see every operator.
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Context in which torch's collectives are recorded in `calls`, and answered at once by work that is done."""
+    """Context that records torch's collectives in `calls` instead of running them, and returns completed work handles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +231,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _recorded(name: str, given: Mapping[str, Any]) -> RecordedCall:
-    """From an operator's arguments by their names, which are the same in all versions of torch."""
+    """A record of an operator's call, from its arguments by name: the names are the same in all versions of torch."""
     outputs = [value for key, value in given.items() if key.startswith("output") and "split" not in key]
     inputs = [value for key, value in given.items() if key.startswith("input") and "split" not in key]
     both = given.get("tensors")
@@ -249,7 +250,7 @@ def _recorded(name: str, given: Mapping[str, Any]) -> RecordedCall:
 
 
 def _spans(values: Any) -> tuple[tuple[int, int], ...]:
-    """Where each tensor of a nest of lists begins and ends; all of them are contiguous."""
+    """(start, stop) in bytes of each tensor in nested lists; all tensors are contiguous."""
     if isinstance(values, torch.Tensor):
         begin = values.storage_offset() * values.element_size()
         return ((begin, begin + values.numel() * values.element_size()),)
@@ -257,7 +258,7 @@ def _spans(values: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _of_objects(call: Any) -> RecordedCall:
-    """A call of a function for Python objects, which is ready and not made."""
+    """A record of a call on Python objects, which was built but is not made."""
     named = call.keywords
     peer = next((named[key] for key in ("group_src", "group_dst") if key in named), None)
     return RecordedCall(call.func.__name__, dist.get_world_size(named["group"]), (), (), peer, (), (), call.args)
@@ -269,7 +270,7 @@ Check = Callable[[Case, Subgroup, int, Sequence[RecordedCall]], str | None]
 
 
 def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[RecordedCall]) -> str | None:
-    """What of a turn's calls contradicts the table of operations: their group, their root, their buffers."""
+    """What contradicts the table of operations in a turn's calls: group, root or buffers. None if nothing does."""
     operation, ranks = OPERATIONS[case.op], ranks_together(case)
     if subgroup.subgroups > 1 and turn != subgroup.number:
         return f"calls {calls[0].name} in another group's turn" if calls else None
@@ -282,7 +283,7 @@ def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded
             return f"{call.name}: names rank {call.peer} of {ranks}"
     planned = operations.buffer_bytes(case)
     held = _covered([span for call in calls for span in (*call.sent, *call.received)])
-    # Who only sends, or is not the root, holds a part of it.
+    # A rank that only sends or only receives, or is not the root, holds only a part of the planned bytes.
     partly = case.op == "send_recv" or (operation.rooted and subgroup.rank != case.root)
     if operation.typed and calls and (held > planned or (held < planned and not partly)):
         return f"the call's tensors take {held} B, and {planned} B are planned"
