@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Hand over to the command line and return its exit code; `arguments` in place of those of this process.
+    """Run the command line and return its exit code. arguments: those of this process if None.
 
-    For programs, such as a Ray Train job: run_bench.main(["run", "configs/gloo.yaml"]). The command line is loaded
-    here, so that ranks which read this file load nothing.
+    Programs may call it, such as a Ray Train job: run_bench.main(["run", "configs/gloo.yaml"]). The command line is
+    imported in this function, so that ranks, which import this file, do not import it.
     """
     from bench.cli import call
 

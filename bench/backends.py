@@ -1,7 +1,7 @@
-"""The table of backends: the device they work on, what they lack, how a run on them is estimated.
+"""Define every backend: its device, what it does not support, and rates to estimate the time of a run.
 
-Knows no torch: whether a backend is *here* is a fact about the machine (`records.Machine`), which
-`bench/machine/host.py` reads; `plan.expand` lays the two side by side.
+Does not import torch and does not look at the machine: `bench/machine/host.py` finds out which backends can be used
+here (`records.Machine`), and `cases.unsupported` compares that with what a case needs.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,13 @@ class Backend:
     """One way to communicate.
 
     device: "cpu" or "cuda"; one GPU a rank on "cuda". library: "torch" or "mpi4py".
-    unsupported_dtypes: that it cannot even copy. unsupported_reduce_dtypes: that it copies and cannot reduce.
-    unsupported_dtypes_of: operation → dtypes that it refuses there only. unsupported_reduce_ops: in any dtype.
-    peculiar: operation → how it differs from what its name says, for the report.
-    polls: whether a rank that waits keeps its core busy. most_elements: that a call can count; None for any number.
-    latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks, for the
-        time that `plan` guesses when the iteration count is fixed. Nothing measured uses them.
+    unsupported_dtypes: dtypes that it cannot even copy. unsupported_reduce_dtypes: dtypes that it copies but cannot
+        reduce. unsupported_dtypes_of: operation → dtypes that only this operation refuses.
+    unsupported_reduce_ops: reduce ops that it has for no dtype.
+    peculiar: operation → how this backend carries it out, for the report.
+    polls: whether a waiting rank keeps its core busy. most_elements: largest number of elements in a call; None: any.
+    latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks. `plan` estimates the time of
+        a run from them when the iteration count is fixed; no measurement uses them.
     """
 
     name: str
@@ -73,7 +74,7 @@ BACKENDS = {
                 **dict.fromkeys(_OBJECTS, _OBJECT_NOTE),
             },
         ),
-        # Rates: order of magnitude of two GPUs joined by PCIe.
+        # Rates: order of magnitude for two GPUs connected by PCIe.
         Backend(
             "nccl",
             "cuda",
@@ -89,7 +90,8 @@ BACKENDS = {
                 **dict.fromkeys(_OBJECTS, f"{_OBJECT_NOTE}, by way of the GPU"),
             },
         ),
-        # Rates: Open MPI over shared memory on a 2-core virtual machine. Copies go as bytes, so any dtype will do.
+        # Rates: Open MPI over shared memory on a 2-core virtual machine. Data that is only copied is sent as words of
+        # the dtype's size, so any dtype works.
         Backend(
             "mpi",
             "cpu",
@@ -108,19 +110,19 @@ BACKENDS = {
                 **dict.fromkeys(_OBJECTS, "a pickled object: its size is sent ahead"),
             },
             polls=True,
-            most_elements=2**31 - 1,  # the int that MPI-3 counts with; Open MPI 5 has no other calls
+            most_elements=2**31 - 1,  # MPI-3 counts elements in an int; Open MPI 5 has no calls with larger counts
         ),
     )
 }
 
 
 def unsupported_operation(op: str, backend: Backend) -> str | None:
-    """Why a backend has no such operation; None if it has it."""
+    """Why the backend does not have the operation; None if it has it."""
     return OPERATIONS[op].torch_only or None if backend.library != "torch" else None
 
 
 def unsupported_by_backend(case: Case) -> str | None:
-    """What of a case its backend does not have; None if it has everything."""
+    """Why the case's backend cannot carry it out; None if it can."""
     backend = BACKENDS[case.backend]
     checks = (_by_device, _by_operation, _by_dtype, _by_placement, _by_library)
     return next((reason for check in checks if (reason := check(case, backend)) is not None), None)
@@ -128,7 +130,7 @@ def unsupported_by_backend(case: Case) -> str | None:
 
 def _by_device(case: Case, backend: Backend) -> str | None:
     if backend.device != "cuda" and (case.ctas or case.memory != "plain"):
-        return "CTAs and registered memory are NCCL's, on GPUs"
+        return "ctas and registered memory need NCCL on GPUs"
     if metric_of(case).device not in {None, backend.device}:
         return f"metric {case.metric} needs GPUs: {metric_of(case).about}"
     return None
@@ -167,7 +169,7 @@ def _by_placement(case: Case, backend: Backend) -> str | None:
 
 def _by_library(case: Case, backend: Backend) -> str | None:
     if backend.polls and case.scheduling == "rr":
-        return f"ranks of {case.backend} wait by polling: in real time they would keep all else from their cores"
+        return f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores"
     elements = case.size_bytes // dtype_named(case.dtype).itemsize
     if backend.most_elements is not None and elements > backend.most_elements:
         return f"{case.backend} counts at most {backend.most_elements} elements; this would be {elements}"

@@ -1,4 +1,7 @@
-"""`Config` → every case that it asks for, and why this machine cannot measure one. Starts nothing."""
+"""Expand a `Config` into cases, and say why a machine cannot measure a case.
+
+In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as one line. Starts nothing.
+"""
 
 import itertools
 from collections.abc import Iterable
@@ -14,15 +17,15 @@ from bench.operations import OPERATIONS, ranks_together
 from bench.records import Case, Machine
 from bench.units import format_rounded_bytes
 
-# What a rank takes beside its buffers: private pages of an idle torch process (about 60 MiB measured)
+# Memory of a rank besides the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
 # and the backend's own buffers.
 RANK_OVERHEAD_BYTES = 100 * 2**20
-# The rest is for the page cache, the parent and the other processes of the machine.
+# Share for the ranks; the rest is for the page cache, the parent process and the other processes of the machine.
 USABLE_SHARE_OF_MEMORY = 0.8
 
 
 def combinations(config: Config, machine: Machine) -> Iterable[Case]:
-    """Every case that is asked for, once; what an operation does not know makes no further cases of it."""
+    """Every case that is asked for, once: values of options that an operation does not have make no further cases."""
     what = itertools.product(
         config.operations, config.backends, config.dtypes, config.world_sizes, config.size_list, config.reduce_ops
     )
@@ -69,7 +72,7 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
 
 
 def _settings(config: Config) -> list[str]:
-    """Every combination of the variables, each as one text."""
+    """Every combination of values of the environment variables, each as one text, such as `A=1 B=2`."""
     each = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
     return [" ".join(chosen) for chosen in itertools.product(*each)]
 
@@ -105,7 +108,7 @@ def _unsupported_by_job(case: Case, machine: Machine) -> str | None:
 
 
 def unsupported_anywhere(case: Case) -> str | None:
-    """Why no machine can measure the case: its ranks, its backend or its data forbid it; None if they do not."""
+    """Why no machine can measure the case, because of its ranks, its backend or its data; None if some machine can."""
     return _unsupported_by_ranks(case) or unsupported_by_backend(case) or _unsupported_by_data(case)
 
 
@@ -128,7 +131,7 @@ def _unsupported_by_ranks(case: Case) -> str | None:
         return undivided
     one_by_one = subgroups.divide(case.groups, case.world_size).serial
     if OPERATIONS[case.op].paired and case.groups != subgroups.WORLD:
-        return f"{case.op} goes through all ranks of the world"
+        return f"{case.op} pairs all ranks of the world, so it has no groups"
     if one_by_one and case.depth > 1:
         return "groups that call one after the other are timed call by call"
     together = ranks_together(case)

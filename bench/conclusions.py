@@ -1,11 +1,11 @@
-"""What follows from the facts: the types that `analyze` makes and `present` shows.
+"""Define the types of conclusions, which `analyze` computes from facts and `report` shows.
 
     Run ─▶ Summary ─┬─▶ Change ─▶ Comparison     two runs        Trend    many runs        Check    a table of limits
                     ├─▶ Fit, Bound               how time depends on size, and what no run can beat
                     └─▶ Finding                  a rank, a link or a size that stands out, with its evidence
 
-Each carries its evidence and its warnings. Everything is frozen; seconds, bytes, bytes per second. Nothing here
-reads or computes. The facts are in `records`.
+Each type holds its evidence and its warnings. Everything is frozen. Units: seconds, bytes, bytes per second. Nothing
+here reads or computes. The types of facts are in `records`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NO_INTERVAL = "none"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and the interval around it. kind: "over launches" or "within-run".
+    """A value and the interval around it.
 
-    NO_INTERVAL where nothing is known of it, as with one number of another tool: low and high are then the value,
-    and are not to be shown.
+    kind: "over launches"; "within-run" for one launch; "range of too few" iterations; "stated noise floor"; or
+    NO_INTERVAL, as for a single number of another tool: low and high are then the value, and must not be shown.
     """
 
     value: float
@@ -49,7 +49,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A second mode of the times of one case. share: of iterations; extra_s: slow median less fast median."""
+    """A second, slower mode in the times of one case.
+
+    share: of the iterations that are in it. fast_s: median of the fast mode. extra_s: slow median less fast median.
+    """
 
     share: float
     fast_s: float
@@ -60,21 +63,20 @@ class Stall:
 class Summary:
     """One case over all its launches. Times are the per-iteration maximum over ranks, for one call.
 
-    medians_s: the median of each launch. time_s: their geometric mean and its interval; None if
-        nothing could be concluded, and then `failures` says why.
-    within: mean relative half-width of the within-launch intervals. scatter: standard deviation of the
-        logarithms of the launches' medians; None with one launch.
-    fastest_rank_s: the same with the minimum over ranks. skew_s: median of last minus first start.
-    pure_s: median of last end minus last start: the time after everyone had arrived. Both None where the
-        ranks' clocks are not one clock.
+    medians_s: the median of each launch. time_s: their geometric mean and its interval; None if no launch succeeded,
+        and then `failures` says why. scatter: standard deviation of the logarithms of the launches' medians; None
+        with one launch.
+    fastest_rank_s: like `time_s`, with the minimum over ranks. skew_s: median of last minus first start.
+    pure_s: median of last end minus last start: the time after all ranks had arrived. Both are None where starts
+        on different ranks cannot be compared on one clock.
     outliers, far_outliers: iterations beyond Tukey's fences, 1.5 and 3 interquartile ranges above the upper
-        quartile, counted and kept. outlier_causes: what was seen beside them.
-    stall: a second mode, where there is one. warmup_trimmed: iterations that a change-point check left out;
+        quartile, counted and kept. outlier_causes: disturbances seen while the case ran.
+    stall: a second mode, if there is one. warmup_trimmed: iterations that a change-point check left out.
         steady: False if the times changed again late in a launch.
-    timer_s: cost of reading the clock. floor_s: the same call in a group of one rank.
+    timer_s: cost of reading the clock. floor_s: time of the same call in a group of one rank.
     asked, reached: relative half-width asked for, and mean of those within the launches.
-    imported: how the times came about, where another tool measured; then a launch is one number, and all that
-        needs single iterations or ranks is missing.
+    imported: how the times were obtained, if another tool measured them; a launch is then one number, and every
+        field that needs single iterations or ranks is missing.
     """
 
     case: Case
@@ -110,14 +112,14 @@ class Summary:
     imported: str = ""
 
 
-# ── runs against each other ──────────────────────────────────────────────────────────────────────
+# ── comparisons ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Change:
     """One case in two runs. ratio: AFTER / BEFORE of the time, with its interval.
 
     verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/method.md, "Comparing two runs").
-    further_launches: on each side, until a verdict is likely if ratio and scatter stay; None if decided, or
-        if no reasonable number would do.
+    further_launches: launches to add on each side until a verdict is likely, if ratio and scatter stay as they are;
+        None if there is a verdict already, or if no reasonable number would suffice.
     """
 
     case: Case
@@ -131,9 +133,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs laid side by side: what changed, what differs around it, what has no partner.
+    """Two runs compared: changes of the common cases, differences of the environments, cases of one run only.
 
-    verdict: the gravest of the cases' verdicts. broken: cases measured before that failed after.
+    verdict: the gravest of the cases' verdicts. broken: cases measured in the first run that failed in the second.
     """
 
     before: str
@@ -152,7 +154,7 @@ class Comparison:
 class Level:
     """From the run at position `first` on, a case takes `time_s` (geometric mean of its runs).
 
-    ratio: over the level before; 1 for the first one.
+    ratio: to the level before; 1 for the first one.
     """
 
     first: int
@@ -162,7 +164,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One case over many runs, oldest first, and its levels: one where nothing has changed."""
+    """One case over many runs, oldest first, and its levels: one level if nothing has changed."""
 
     case: Case
     runs: tuple[str, ...]
@@ -177,7 +179,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of a table of expectations against a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
+    """One line of a table of expectations, checked in a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
 
     expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short.
     """
@@ -190,14 +192,14 @@ class Check:
     note: str = ""
 
 
-# ── a run on paper ───────────────────────────────────────────────────────────────────────────────
+# ── dry runs ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class DryRunCases:
-    """The cases of one kind in a dry run: `case` is the first of them, the others differ in size.
+    """The cases of one kind in a dry run: `case` is the first of them, the others differ only in size.
 
-    calls: that were checked, on all simulated ranks. buffer_bytes: that a rank would hold, at most.
-    build_s: making one case ready. call_s: what one small call costs in Python; None where none can be made.
-    misfits: what does not fit the table of operations, with rank and size.
+    calls: number of calls checked, over all simulated ranks. buffer_bytes: most that a rank would hold for a case.
+    build_s: median time to build a case. call_s: time of one small call in Python; None if no call was made.
+    mismatches: how calls differ from the table of operations, with rank and size.
     """
 
     case: Case
@@ -211,9 +213,10 @@ class DryRunCases:
 
 @dataclass(frozen=True, slots=True)
 class DryRunResult:
-    """A plan rehearsed as some ranks of a world that does not exist. peak_rss_bytes: of the process that did it.
+    """Result of a dry run: a plan's calls, made as some ranks of a world that does not exist.
 
-    most_iterations: that are kept of a case and launch in such a world, where that is less than was asked for.
+    peak_rss_bytes: of the process that made the calls. most_iterations: limit for a case and launch at this world
+    size, if it is less than was asked for.
     """
 
     world_size: int
@@ -238,12 +241,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Piecewise α–β model of one series of sizes; `case` is its smallest one, the rest differs in size only.
+    """Piecewise α–β model of one series of sizes: `case` is the smallest, the others differ only in size.
 
     alpha_s: latency (first segment). rate: r∞ = 1/β in bytes/s of algorithm bandwidth (last segment).
     half_size: n½ = α/β of the last segment. half_size_seen: size at which half the best measured bandwidth is
-        reached, interpolated between measured ones.
-    worst_residual: largest relative deviation of a measured time. note: why there is no model, else "".
+        reached, interpolated between measured sizes.
+    worst_residual: largest relative deviation of the model from a measured time. note: why there is no model, or "".
     """
 
     case: Case
@@ -268,9 +271,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a case needs to reach a precision: so many launches of so many iterations, and seconds in all.
+    """Launches, iterations in each launch, and seconds in all that a case needs to reach a precision.
 
-    launches, iterations, seconds: None where the pilot cannot tell, and then `note` says why.
+    A field is None where the pilot run does not show it, and then `note` says why.
     """
 
     case: Case
@@ -282,10 +285,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class NeedsInAll:
-    """What the cases whose need is known take together, and with one setting for all of them.
+    """Needs of all cases together, as far as they are known.
 
-    launches, iterations: the largest need. uniform_s: seconds if every case gets so many launches. budget_s: what to
-    state as `budget`, which spends where it is needed.
+    seconds: sum of the needs. launches, iterations: the largest need. uniform_s: seconds if every case gets so many
+    launches. budget_s: value for the setting `budget`, which gives further launches only to cases that need them.
     """
 
     seconds: float
@@ -295,14 +298,15 @@ class NeedsInAll:
     budget_s: float
 
 
-# ── what stands out ──────────────────────────────────────────────────────────────────────────────
+# ── findings ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that stands out. subject: such as "rank 2", "node h5", "link 0–3"; rank: where it is one.
+    """A rank, node, link or size that stands out.
 
-    kind: "late rank", "late node", "slow rank", "slow node", "slow link", "inconsistent". ranks: that it is about.
-    cost_s: what it costs an operation. share: of iterations it was last in (late) or relative excess of its time
-    (slow). p: after correction.
+    kind: "late rank", "late node", "slow rank", "slow node", "slow link", "inconsistent". subject: such as "rank 2",
+    "node h5", "link 0–3". rank: if the subject is one rank. ranks: all ranks that the finding is about.
+    cost_s: time that it adds to an operation. share: share of iterations in which it came last (late), or relative
+    excess of its time (slow, inconsistent). p: p-value after correction for multiple tests.
     """
 
     kind: str
@@ -319,7 +323,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Median time of an exchange between each two ranks. times_s: symmetric, NaN on the diagonal."""
+    """Median time of an exchange between each pair of ranks. times_s: symmetric, NaN on the diagonal."""
 
     case: Case
     times_s: Floats
@@ -327,7 +331,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was looked for in a run, and what was found. silent: sentences on what could not be told, and why."""
+    """Late and slow ranks, nodes and links of a run. silent: sentences on what could not be determined, and why."""
 
     findings: tuple[Finding, ...]
     silent: tuple[str, ...] = ()
@@ -335,7 +339,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All that follows from one run. warnings: on the run as a whole, the gravest first."""
+    """All conclusions from one run. warnings: on the run as a whole, the gravest first."""
 
     summaries: tuple[Summary, ...]
     warnings: tuple[str, ...]

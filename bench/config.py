@@ -1,8 +1,8 @@
-"""A YAML file → `Config`, or one line that says what to change.
+"""Read a YAML file into a validated `Config`, or raise an error that says in one line what to change.
 
 In: the bytes of a YAML file and `--set` overrides. Out: a validated, frozen `Config` that holds exactly
 what was written plus defaults. Does not look at the machine and does not expand anything: `plan` does.
-How YAML is read safely, and how a mistake becomes one line, is in `strict`.
+`yaml_file` reads YAML safely and turns a mistake into one line.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ Root = Annotated[int, Field(ge=0)]
 
 def _settable(name: str) -> str:
     if not name.startswith(SETTABLE):
-        raise ValueError(f"ranks are given no other variables than {', '.join(f'{start}*' for start in SETTABLE)}")
+        raise ValueError(f"only these variables may be set for ranks: {', '.join(f'{start}*' for start in SETTABLE)}")
     return name
 
 
@@ -152,7 +152,7 @@ class FaultConfig(Strict):
 class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
-    benchmark: Literal["collectives"] = Field(default="collectives", description="or training, which has other keys")
+    benchmark: Literal["collectives"] = Field(default="collectives", description="or training (its keys differ: see `schema training`)")
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
         description="goes into the names of the results and plots folders; default: the file's name"
     )
@@ -166,7 +166,7 @@ class Config(Strict):
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
     ] = Field(description="message sizes: a list, or {from, to, factor}, or {from, to, step}")
     placements: Several[Placement] = Field(
-        default=["usual"], description="in or out of place, where an operation knows both"
+        default=["usual"], description="in or out of place, if the operation has both"
     )
     calls: Several[CallKind] = Field(
         default=["sync"], description="async: the call returns a handle, which is waited for inside the timed region"
@@ -192,7 +192,7 @@ class Config(Strict):
         default=20, description="calls back to back for the pipelined metric (nccl-tests: 20)"
     )
     sync: Sync = Field(
-        default="barrier", description="deadline: ranks spin to an agreed instant; wants a core for each rank"
+        default="barrier", description="deadline: ranks spin until an agreed instant; needs a core for each rank"
     )
     scheduling: Scheduling = Field(
         default="normal", description="rr: real-time round robin, where it is permitted; never compared with normal"
@@ -201,7 +201,7 @@ class Config(Strict):
         default=None, description="time for the whole run, spent where intervals are widest; leave it out for none"
     )
     sampling: SamplingConfig = SamplingConfig()
-    timeout: Seconds = Field(default=60.0, description="a rank silent for this long is a hang")
+    timeout: Seconds = Field(default=60.0, description="a rank without progress for this long counts as hung")
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         default=None, description="of order and data; leave it out for a new one each run (it is recorded)"
     )

@@ -1,7 +1,7 @@
-"""Names of things in modules that are loaded when they are first used.
+"""Import a function or another object from its module only when it is first used.
 
-A verb, a picture or an importer is a line of a table; what it needs (pandas, matplotlib, torch) costs seconds to load,
-and is not loaded for the others.
+Tables name verbs, pictures and other parts by `Deferred`. A part may need pandas, matplotlib or torch, which take
+seconds to import; commands that do not use the part do not import them.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Deferred:
-    """Something in a module: "module:name" within `bench`, such as "report.pictures:CATALOGUE.draw"."""
+    """An object in a module of `bench`: "module:name", such as "report.pictures:CATALOGUE.draw"."""
 
     target: str
 
@@ -24,7 +24,7 @@ class Deferred:
 
     @cached_property
     def value(self) -> Any:
-        """What the text names."""
+        """The object; its module is imported when this is first read."""
         return operator.attrgetter(self.target.partition(":")[2])(importlib.import_module(self.module))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

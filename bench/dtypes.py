@@ -1,7 +1,8 @@
-"""The tables of dtypes and reduce ops: what goes with what, and how far sums stay exact. Knows no torch.
+"""Define dtypes and reduce ops: which combinations exist, and which data keep results exact.
 
-Data are small integers, so that a result is exact and the same in any order of summation (docs/method.md, "Data");
-how small they must be, and how often they may be reduced in place, follows from the dtype and is told here.
+The data are small integers, so that a result is exact and the same in any order of summation (docs/method.md, "Data").
+The dtype limits how large they may be, and how often a buffer may be reduced in place; this module computes both
+limits. Does not import torch.
 """
 
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from typing import Literal
 
 Kind = Literal["float", "integer", "unsigned", "bool", "complex"]
 
-# Small enough that many sums in a row stay exact in float32, large enough to tell ranks apart.
+# Small enough that many sums in a row stay exact in float32, large enough that the data of ranks differ.
 LARGEST_VALUE = 8
-# What NCCL's premul_sum multiplies each input by. A power of two: exact in every dtype.
+# Factor by which NCCL's premul_sum multiplies each input. A power of two, so exact in every dtype.
 PREMULTIPLIER = 2
 
 
@@ -27,7 +28,7 @@ class Dtype:
 
 @dataclass(frozen=True, slots=True)
 class ReduceOp:
-    """kinds: of dtypes that it is defined for. grows: whether a result reduced once more gets larger."""
+    """kinds: of dtypes that it is defined for. grows: whether reducing a result once more makes it larger."""
 
     name: str
     kinds: frozenset[Kind]
@@ -53,7 +54,7 @@ DTYPES = {
         Dtype("complex128", 16, 53, "complex"),
     )
 }
-# Of operations that move Python objects or nothing: not an element type, and nobody chooses it.
+# For operations that move Python objects or no data. It is no element type, and no configuration may name it.
 BYTES = Dtype("bytes", 1, 0, "unsigned")
 
 _REAL: frozenset[Kind] = frozenset({"float", "integer", "unsigned", "bool"})
@@ -61,7 +62,7 @@ _WHOLE: frozenset[Kind] = frozenset({"integer", "unsigned", "bool"})
 REDUCE_OPS = {
     reduce_op.name: reduce_op
     for reduce_op in (
-        ReduceOp("sum", _REAL | {"complex"}, grows=True),  # of bools: or
+        ReduceOp("sum", _REAL | {"complex"}, grows=True),  # a sum of bools is a logical or
         ReduceOp("avg", frozenset({"float", "complex"})),
         ReduceOp("product", _REAL),
         ReduceOp("max", _REAL),
@@ -75,12 +76,12 @@ REDUCE_OPS = {
 
 
 def dtype_named(name: str) -> Dtype:
-    """Also of those that nobody chooses."""
+    """The dtype of this name, which may also be BYTES."""
     return BYTES if name == BYTES.name else DTYPES[name]
 
 
 def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> str | None:
-    """Why elements of a dtype cannot be reduced so over so many ranks; None if they can."""
+    """Why elements of a dtype cannot be reduced with this op over so many ranks; None if they can."""
     if DTYPES[dtype].kind not in REDUCE_OPS[reduce_op].kinds:
         return f"{reduce_op} is not defined for {dtype}"
     if largest_value(dtype, reduce_op, ranks) < 1:
@@ -89,7 +90,7 @@ def unsupported_reduction(dtype: str, reduce_op: str, ranks: int) -> str | None:
 
 
 def growth(dtype: str, reduce_op: str, ranks: int) -> int:
-    """By what factor a result is multiplied when all ranks reduce it in place once more."""
+    """Factor by which a result is multiplied when all ranks reduce it in place once more."""
     if not REDUCE_OPS[reduce_op].grows or DTYPES[dtype].kind == "bool":
         return 1
     return ranks * (PREMULTIPLIER if reduce_op == "premul_sum" else 1)
@@ -103,18 +104,18 @@ def largest_value(dtype: str, reduce_op: str, ranks: int) -> int:
     if reduce_op == "avg":
         return min(LARGEST_VALUE, limit // ranks**2)
     if reduce_op == "product":
-        return 1  # only signs: any product of them is one
+        return 1  # only 1 and -1: any product of them is 1 or -1
     return min(LARGEST_VALUE, limit // growth(dtype, reduce_op, ranks))
 
 
 def calls_before_refill(dtype: str, reduce_op: str, ranks: int) -> int | None:
-    """How often a buffer may be reduced in place before a result is no longer what it was; None: any number."""
+    """How often a buffer may be reduced in place before it must be refilled to verify the result; None: any number."""
     if ranks == 1 and reduce_op != "premul_sum":
         return None
     if reduce_op == "bxor":
-        return 1  # twice the same gives nothing
+        return 1  # after one call all inputs are equal and cancel out
     if reduce_op == "product":
-        return 1  # a sign to the power of the number of ranks
+        return 1  # the next result would be the sign to the power of the number of ranks
     factor = growth(dtype, reduce_op, ranks)
     if factor == 1:
         return None

@@ -1,7 +1,7 @@
-"""What earlier versions called operations, divisions, keys and records: their configurations and runs still read.
+"""Translate the names of earlier versions in configurations and runs into current names.
 
-In: plain values of a configuration, or of a run of schema 3 or older. Out: the same values under today's names; for a
-configuration also a note for each name that has changed. Values that already have today's names pass unchanged.
+In: plain values of a configuration, or of a run of schema 3 or older. Out: the same values under current names; for a
+configuration also a note for each name that has changed. Values that already have current names pass unchanged.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from typing import Any
 from bench.records import Json
 
 OPERATIONS = {"ring": "sendrecv_ring", "exchange": "sendrecv_pair"}
-# Behind a division into groups: one group calls after the other.
+# Suffix of a division into groups, old and current: one group calls after the other.
 ONE_BY_ONE, SERIAL = ":one", ":serial"
 TRAINING_KEYS = {"foreign": "max_foreign_cpu", "ladder": "call_sizes"}
 STRATEGY_KEYS = {"closes": "bucket_boundary"}
-# Of the training benchmark: kinds of facts, and keys of plans and facts.
+# In runs of the training benchmark: kinds of facts, and keys of plans and facts.
 KINDS = {
     "Checked": "StrategyChecks",
     "Alone": "CommunicationOnly",
@@ -27,7 +27,7 @@ FACT_KEYS = {"stretches": "blocks", "foreign": "foreign_cpu", "flights": "calls"
 
 # ── configurations ───────────────────────────────────────────────────────────────────────────────
 def configuration(data: Json) -> tuple[Json, list[str]]:
-    """A configuration under today's names, and a note for each name that has changed."""
+    """A configuration under current names, and a note for each name that has changed."""
     notes: list[str] = []
     if data.get("benchmark") == "training":
         data = _keys(data, TRAINING_KEYS, notes)
@@ -43,7 +43,7 @@ def configuration(data: Json) -> tuple[Json, list[str]]:
 
 def _keys(data: Json, names: Mapping[str, str], notes: list[str]) -> Json:
     for old, new in names.items():
-        # With both keys in it, a file is wrong: the old one stays and is refused as unknown.
+        # A file with both keys is wrong: the old key stays in it and is refused as unknown.
         if old in data and new not in data:
             notes.append(_note(old, new))
             data = {new if key == old else key: value for key, value in data.items()}
@@ -75,13 +75,13 @@ def _note(old: str, new: str) -> str:
 
 
 def expectation(line: Any) -> Any:
-    """A line of a table of expectations."""
+    """A line of a table of expectations under current names."""
     return {**line, "operation": _operation(line.get("operation"), [])} if isinstance(line, dict) else line
 
 
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────
 def case(data: Json) -> Json:
-    """The fields of a `records.Case`."""
+    """The fields of a `records.Case` under current names."""
     if data["op"] in OPERATIONS:
         data = {**data, "op": OPERATIONS[data["op"]]}
     groups = data.get("groups", "")
@@ -91,7 +91,7 @@ def case(data: Json) -> Json:
 
 
 def notes_on_cases(plan: Json) -> tuple[str, ...]:
-    """A note for each name of an operation or division in a plan.json of collectives that has changed since."""
+    """A note for each old name of an operation or a division into groups in a plan.json of collectives."""
     notes: list[str] = []
     for one in plan["cases"]:
         _operation(one["op"], notes)
@@ -100,7 +100,7 @@ def notes_on_cases(plan: Json) -> tuple[str, ...]:
 
 
 def notes_on_strategies(plan: Json) -> tuple[str, ...]:
-    """The same for the labels of strategies in a plan.json of the training benchmark."""
+    """A note if the labels of strategies in a plan.json of the training benchmark have changed."""
     strategies = [strategy for launch in plan.get("bouts", []) for strategy in launch["strategies"]]
     if all(strategy.get("closes", "after") == "after" for strategy in strategies):
         return ()
@@ -108,7 +108,7 @@ def notes_on_strategies(plan: Json) -> tuple[str, ...]:
 
 
 def training_plan(data: Json) -> Json:
-    """The fields of a `training.records.TrainingPlan`."""
+    """The fields of a `training.records.TrainingPlan` under current names."""
     if "bouts" not in data:
         return data
     plan: Json = _renamed({PLAN_KEYS.get(key, key): value for key, value in data.items()}, STRATEGY_KEYS)
@@ -117,7 +117,7 @@ def training_plan(data: Json) -> Json:
 
 
 def training_fact(data: Json) -> Json:
-    """A line of samples.jsonl of the training benchmark, with its kind."""
+    """A line of samples.jsonl of the training benchmark, with its kind, under current names."""
     old = {**data, "kind": KINDS.get(data["kind"], data["kind"])}
     strategy = old.get("strategy")
     if isinstance(strategy, str) and "closes before" in strategy:
@@ -130,12 +130,12 @@ def training_fact(data: Json) -> Json:
 
 
 def _label(strategy: str) -> str:
-    """The label of a strategy whose buckets end before the cap."""
+    """The current label of a strategy whose buckets end before the cap."""
     return strategy.replace("closes before", "ends before the cap")
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """The same nest of lists and objects, with other keys."""
+    """The same nested lists and objects, with keys renamed at every depth."""
     if isinstance(value, dict):
         return {names.get(key, key): _renamed(inner, names) for key, inner in value.items()}
     if isinstance(value, list):

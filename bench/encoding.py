@@ -1,6 +1,7 @@
-"""Records as JSON and back: what plan.json and a line of samples.jsonl look like (docs/results-format.md).
+"""Convert records of collectives to JSON and back: plan.json, lines of samples.jsonl, jobs.
 
-In: a Plan, a Job or Samples. Out: JSON or bytes, and the same the other way. Touches no file: `store` does.
+In: a Plan, a Job or Samples. Out: JSON or bytes; and the other way round. Touches no file: `store` does. The format is
+described in docs/results-format.md.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made when it is first used: a rank writes lines and reads none."""
+    """Made on first use: a rank writes lines and reads none, so it needs no adapter."""
     return TypeAdapter(kind)
 
 
 def plan_to_json(plan: Plan) -> Json:
-    """What plan.json holds; cases are written once and referred to by number."""
+    """The content of plan.json. Each case is written once; the order refers to it by number."""
     numbers = {case.key: number for number, case in enumerate(plan.cases)}
     order = [
         {
@@ -71,7 +72,7 @@ def _case(data: Json) -> Case:
 
 
 def job_to_json(job: Job) -> Json:
-    """What a rank is told, for one that another host starts."""
+    """A Job as JSON, to send to the agent that starts the rank."""
     return dataclasses.asdict(job)
 
 
@@ -82,7 +83,7 @@ def job_from_json(data: Json) -> Job:
 
 
 def samples_to_line(samples: Samples) -> bytes:
-    """One line of `samples.jsonl`, without its newline. Arrays are written rank by rank."""
+    """One line of `samples.jsonl`, without its newline. Arrays are written as one list a rank."""
     data = {
         "case": dataclasses.asdict(samples.case),
         "launch": samples.launch,

@@ -1,32 +1,32 @@
-"""What a user can mend, said in one line.
+"""Define the errors that a user can correct; each message is one line that says what to change.
 
     BenchError                    exit code 2 unless said otherwise
     ├── ConfigError               the YAML or a --set
     ├── StoreError                a run folder: missing, damaged, newer, in use, disk full
-    ├── ForeignError              the output of another tool: damaged, unknown, or silent on what is needed
-    ├── UnmeasurableError         exit code 3: this machine cannot measure what was asked
+    ├── ForeignError              a file of another tool: damaged, unknown, or without a fact that is needed
+    ├── UnmeasurableError         exit code 3: nothing of what was asked can be measured here, or compared
     ├── JobError                  the processes of a job do not fit together, or do not find each other
     └── RankError                 the ranks' processes could not be started at all
-        ├── MpirunError           mpirun did not start them; other backends go on
-        └── LostRankError         the process that should have started one is gone
+        ├── MpirunError           mpirun did not start them; other backends are still measured
+        └── LostRankError         the process that should have started a rank is gone
 
-Raised anywhere below `cli`, which alone prints them and picks the exit code.
+Any module may raise them. Only `cli` prints them and sets the exit code.
 A fault of a measured case (a killed rank, a wrong sum) is *not* an exception here: it is a
 result, `records.Failure`.
 """
 
-# Exit code of a run that Ctrl-C or a signal broke off.
+# Exit code of a run that was interrupted by Ctrl-C or a signal.
 INTERRUPTED = 130
 
 
 class BenchError(Exception):
-    """A fault with a one-line message that tells the user what to change."""
+    """An error whose message is one line and tells the user what to change."""
 
     exit_code = 2
 
 
 class ConfigError(BenchError):
-    """The configuration cannot be used: file, key, value and what is allowed are in the message."""
+    """The configuration cannot be used: the message has file, key, value and what is allowed."""
 
 
 class StoreError(BenchError):
@@ -34,25 +34,25 @@ class StoreError(BenchError):
 
 
 class ForeignError(BenchError):
-    """The output of another tool cannot be imported: file and reason are in the message."""
+    """A file of another tool, or a published table, cannot be read: the message has file and reason."""
 
 
 class UnmeasurableError(BenchError):
-    """Everything that was asked for is impossible on this machine."""
+    """Nothing of what was asked for can be measured on this machine, or compared with these runs."""
 
     exit_code = 3
 
 
 class RankError(BenchError):
-    """The processes that are to be the ranks could not be started."""
+    """The ranks' processes could not be started."""
 
 
 class MpirunError(RankError):
-    """mpirun could not be started, or did not start what it should: ranks of other backends may well start."""
+    """mpirun could not be started, or did not start its processes; ranks of other backends may still start."""
 
 
 class JobError(BenchError):
-    """Several processes were started together, and how they were told of each other cannot be used."""
+    """The processes of a job were told contradictory things, do not fit together, or do not find each other."""
 
 
 class LostRankError(RankError):

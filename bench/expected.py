@@ -1,4 +1,4 @@
-"""A table of what a machine should reach → `Expectations`, or one line that says what to change.
+"""Read a table of the bus bandwidths that a machine should reach, or raise an error that says what to change.
 
 In: a YAML file such as
 
@@ -6,7 +6,7 @@ In: a YAML file such as
     expect:
       - {operation: all_reduce, backend: nccl, world_size: 8, dtype: float32, size: 1GiB, busbw: 430 GB/s}
 
-Out: validated lines, rates in bytes per second. Does not look at any run: `analyze.expect` lays the two side by side.
+Out: `Expectations`, with rates in bytes per second. Does not look at any run: `analyze.expect` compares the two.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ from bench.records import MOST_RANKS
 from bench.units import parse_share
 from bench.yaml_file import Strict
 
-# How a machine is usually specified: data sheets and other people's tables are round numbers.
+# Expected values usually come from data sheets and other people's tables, which have round numbers.
 DEFAULT_TOLERANCE = 0.1
 
 Share = Annotated[
@@ -47,8 +47,8 @@ Share = Annotated[
 
 
 class Expectation(Strict):
-    """One line. A case of any reduce op, buffers or synchronisation fits it, unless it names one; of all other fields,
-    what it leaves out is at its default."""
+    """One line of the table. Where it names no reduce op, buffers or synchronisation, a case with any of them fits.
+    All other fields that it leaves out have their defaults."""
 
     operation: OperationName
     backend: BackendName
@@ -82,7 +82,7 @@ def _once(lines: list[Expectation]) -> list[Expectation]:
 
 
 class Expectations(Strict):
-    """The whole file. `tolerance`: by how much a bus bandwidth may fall short, where a line does not say it."""
+    """The whole file. tolerance: share by which a bus bandwidth may fall short, for lines without a tolerance."""
 
     tolerance: Share = DEFAULT_TOLERANCE
     expect: Annotated[list[Expectation], Field(min_length=1), AfterValidator(_once)]

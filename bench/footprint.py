@@ -1,11 +1,14 @@
-"""What a case takes: buffers and their bytes on each rank, and iterations that may be kept. Knows no torch, no numpy.
+"""Compute the buffers that a case needs on each rank, and the largest number of its iterations.
 
-A pool larger than the caches makes each call work on cold memory; and an operation in place needs so many buffers that
+In: a case, and the size of the pool of buffers. Out: numbers of buffers, bytes and iterations. Imports neither torch
+nor numpy.
+
+A pool larger than the caches makes each call work on cold memory. An operation in place needs so many buffers that
 calls back to back need no refill between them (docs/method.md, "Data").
 
-Each iteration leaves a start and a duration of each rank. All of them are kept as they are, not condensed into
-quantiles: who was late, and when, cannot be told from quantiles. So what grows with the ranks is bounded by measuring
-fewer iterations (docs/method.md, "Order, warm-up, stopping").
+Each iteration gives a start and a duration for each rank. All of them are kept as they are, not condensed into
+quantiles, which would not show which rank was late, and when. To bound their number, which grows with the ranks, fewer
+iterations are measured (docs/method.md, "Order, warm-up, stopping").
 """
 
 import math
@@ -16,17 +19,18 @@ from bench.metrics import metric_of
 from bench.operations import OPERATIONS, cycle, placement, ranks_together
 from bench.records import Case, Plan
 
-# Pairs of a start and a duration in one case and launch: 4 MiB as numbers on each rank, about 6 MB as a line of
-# samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
+# Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
+# 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
 MOST_STAMPS = 2**18
-# Below so many no interval of a median exists (`intervals.FEWEST_FOR_MEDIAN`, which planning would load scipy for).
+# With fewer, a median has no interval. Equal to `intervals.FEWEST_FOR_MEDIAN`, which is not imported because it would
+# load scipy for planning.
 FEWEST_ITERATIONS = 6
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:
-    """How many buffers a case walks through; with `rotate`, so many that none is in a cache when its turn comes.
+    """Number of buffers that a case uses in turn; with `rotate`, so many that none is in a cache when it is used again.
 
-    Always so many that `depth` calls can follow each other without a refill between them.
+    Always enough for `depth` calls back to back without a refill between them.
     """
     if case.size_bytes == 0:
         return 1
@@ -37,32 +41,32 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
 
 
 def fresh_calls(case: Case) -> int | None:
-    """How often a buffer may be used before it must be filled anew; None: any number of times."""
+    """How often a buffer may be used before it must be refilled; None: any number of times."""
     operation = OPERATIONS[case.op]
     if not operation.reduces or placement(case) == "out":
         return None
     if case.op.startswith("all_reduce"):
         return calls_before_refill(case.dtype, case.reduce_op, ranks_together(case))
-    return 1  # one rank's data are gone, or a part of each one's
+    return 1  # reduce destroys the root's input, reduce_scatter a part of every rank's
 
 
 def buffer_bytes(case: Case, pool_bytes: int) -> int:
-    """Bytes of buffers that one rank holds for a case, without what `flush` overwrites."""
+    """Bytes of buffers that one rank holds for a case, without `scratch_bytes`."""
     return operations.buffer_bytes(case) * pool_slots(case, pool_bytes)
 
 
 def scratch_bytes(case: Case, pool_bytes: int) -> int:
-    """Bytes that `flush` overwrites before each call, so that the caches hold nothing of the buffers."""
+    """Bytes that `flush` overwrites before each call, so that no buffer is in a cache."""
     return pool_bytes if case.buffers == "flush" else 0
 
 
 def most_iterations(case: Case) -> int:
-    """Iterations that are kept, and so made: never fewer than an interval needs in each round or group."""
+    """Most iterations of a case in one launch; never fewer than an interval needs in each round or group."""
     return max(FEWEST_ITERATIONS * cycle(case), MOST_STAMPS // case.world_size)
 
 
 def bounded(plan: Plan) -> dict[int, int]:
-    """World size → most iterations, where that is less than the plan asks for."""
+    """World size → most iterations of a case in one launch, where that is less than the plan asks for."""
     asked = plan.sampling.iterations or plan.sampling.max_iterations
     most: dict[int, int] = {}
     for case in plan.cases:

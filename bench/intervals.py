@@ -1,11 +1,10 @@
-"""Confidence intervals: one definition for the stop rule *and* for the report.
+"""Compute confidence intervals, by one definition for the stop rule *and* for the report.
 
-In: numpy arrays of seconds. Out: `records.Interval`. Formulas and reasons: docs/method.md.
+In: numpy arrays of seconds. Out: `conclusions.Interval`. Formulas and reasons: docs/method.md.
 
 Written with numpy and `scipy.special`, not `scipy.stats`: importing the latter takes longer than a
 whole report may (1.2 s against 0.2 s, measured), and each rank needs the stop rule at start-up.
-`scipy.special` holds the very same quantile functions; tests hold every function here against
-`scipy.stats`.
+`scipy.special` has the same quantile functions; tests compare the results with `scipy.stats`.
 """
 
 import functools
@@ -21,25 +20,25 @@ from bench.records import Timings
 Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-# Below so many iterations no interval of the median at 95 % exists (2 * 0.5**6 < 0.05 < 2 * 0.5**5).
+# With fewer iterations no interval of the median at 95 % exists (2 * 0.5**6 < 0.05 < 2 * 0.5**5).
 FEWEST_FOR_MEDIAN = 6
-# Few, so that each is longer than what correlates: gloo on two cores keeps a mode for some 20 to 50 iterations.
+# Few batches, so that each is longer than the correlation: gloo on two cores keeps a mode for some 20 to 50 iterations.
 BATCHES, FEWEST_PER_BATCH = 5, 8
 NORMAL_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
-# Smallest counts at which an order statistic bounds the percentile from above with 95 %.
+# Percentile → smallest count at which an order statistic bounds it from above at 95 % confidence.
 FEWEST_FOR_PERCENTILE = {90: 36, 95: 72, 99: 368}
 
 
 def slowest_rank_s(timings: Timings) -> Floats:
-    """Per iteration the maximum over ranks, in seconds a call: what the operation took, for whoever waited for it."""
+    """Maximum over ranks of each iteration, in seconds a call: the time of a program that waits for all ranks."""
     return np.asarray(timings.duration_ns.max(axis=1) / (1e9 * timings.calls))
 
 
 def median_interval(samples: Floats) -> Interval:
     """Interval of the median of one launch's iterations, which are autocorrelated.
 
-    Order statistics of an effective sample size (`effective_size`).
-    Below FEWEST_FOR_MEDIAN samples the interval spans all of them and its kind says so.
+    Its ends are order statistics for an effective sample size (`effective_size`).
+    With fewer than FEWEST_FOR_MEDIAN samples the interval is their range, and its kind says so.
     """
     if len(samples) < FEWEST_FOR_MEDIAN:
         return Interval(float(np.median(samples)), float(np.min(samples)), float(np.max(samples)), "range of too few")
@@ -50,7 +49,7 @@ def median_interval(samples: Floats) -> Interval:
 
 
 def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
-    """Of a sorted array, linear between its values; `numpy.quantile`, ten times as fast for short series."""
+    """Quantiles of a sorted array, linear between its values: `numpy.quantile`, ten times as fast for short series."""
     last = len(ordered) - 1
     values: list[float] = np.interp(np.multiply(shares, last), np.arange(last + 1), ordered).tolist()
     return values
@@ -59,8 +58,9 @@ def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
 def effective_size(samples: Floats) -> int:
     """Number of independent samples that carry the same information, at least FEWEST_FOR_MEDIAN.
 
-    The smaller of two estimates, of which each sees what the other overlooks: from all lags together, and from the
-    scatter of BATCHES consecutive batches, which sees drifts. Short series tell no more than how neighbours correlate.
+    The smaller of two estimates: from the autocorrelation at all lags, and from the scatter of BATCHES consecutive
+    batches, which shows drifts. Each misses something that the other shows. A series too short for batches allows only
+    an estimate from the correlation of neighbours.
     """
     n = len(samples)
     if n < FEWEST_PER_BATCH * BATCHES:
@@ -84,7 +84,7 @@ def _correlation_time(ranks: Floats) -> float:
 
 
 def _batch_efficiency(ranks: Floats) -> float:
-    """Variance of the mean of independent samples over that which the batches' means show, with Student's t."""
+    """Variance of the mean if samples were independent, over that estimated from batch means (with Student's t)."""
     means = ranks[: len(ranks) // BATCHES * BATCHES].reshape(BATCHES, -1).mean(axis=1)
     shown = float(means.var(ddof=1)) / BATCHES * (_student(BATCHES - 1) / NORMAL_QUANTILE) ** 2
     return min(1.0, float(ranks.var()) / len(ranks) / shown) if shown > 0 else 1.0
@@ -118,14 +118,14 @@ def mean_interval(values: Floats) -> Interval:
 
 
 def bare(value: float) -> Interval:
-    """A value of which no interval is known."""
+    """A value without an interval."""
     return Interval(value, value, value, NO_INTERVAL)
 
 
 def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     """AFTER / BEFORE where a side has one launch: half-widths of the logarithms add in quadrature.
 
-    Says nothing of how launches differ, so no change is ever called resolved by it. Bare if a side is.
+    It does not include how launches differ, so no verdict may rest on it alone. Without an interval if a side has none.
     """
     if not (before.known and after.known):
         return bare(after.value / before.value)
@@ -136,7 +136,7 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
 
 
 def difference_of_intervals(before: Interval, after: Interval) -> Interval:
-    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. Resolves nothing either."""
+    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. No verdict may rest on it."""
     down = float(np.hypot(before.high - before.value, after.value - after.low))
     up = float(np.hypot(before.value - before.low, after.high - after.value))
     center = after.value - before.value

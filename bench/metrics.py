@@ -1,6 +1,7 @@
-"""The table of metrics: what one iteration times. Knows no torch.
+"""Define every metric: what one iteration times.
 
-To add a metric: an entry here and its function in the table of `bench/rank/timing.py`; a test ties them.
+Does not import torch. To add a metric: an entry here and its function in the table of `bench/rank/timing.py`; a test
+requires both.
 """
 
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from bench.records import Case
 class Metric:
     """One way to time calls.
 
-    about: what is timed, in words. several: an iteration is `Case.depth` calls back to back, else one call.
-    device: "cuda" where only GPUs can do it; None for any. fixed_buffers: each call keeps its buffer for the whole
-    launch, so that the pool has as many buffers as an iteration has calls.
+    about: what is timed, in words. several: whether an iteration is `Case.depth` calls back to back, else one call.
+    device: "cuda" if it needs GPUs; None for any device. fixed_buffers: each call uses the same buffer for the whole
+    launch, so the pool has as many buffers as an iteration has calls.
     """
 
     name: str
@@ -32,7 +33,7 @@ METRICS = {
         Metric("graph", "the same calls captured in a CUDA graph", device="cuda", fixed_buffers=True),
     )
 }
-# Of operations whose iterations differ, each call is timed by itself.
+# The only metric of operations whose iterations differ (`Operation.paired`): each call is timed by itself.
 ONE_BY_ONE = "isolated"
 
 
@@ -42,5 +43,5 @@ def metric_of(case: Case) -> Metric:
 
 
 def order(name: str) -> int:
-    """The place of a metric among the others in tables and pictures; one of another tool comes last."""
+    """Position of a metric in tables and plots; a metric that only another tool has comes last."""
     return [*METRICS, name].index(name)

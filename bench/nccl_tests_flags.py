@@ -1,8 +1,9 @@
-"""Flags of nccl-tests → our YAML, with a comment for everything that is done in another way or not at all.
+"""Translate flags of nccl-tests into a YAML configuration.
 
 In: flags as they were typed (letter → text), the operation, and which backends are missing here. Out: the text of a
-configuration, which `config` reads like any file. Raises ConfigError, one line, for a value that makes no sense.
-Prints nothing, looks at no machine and knows nothing of a command line but the table of its flags.
+configuration, which `config` reads like any file, with a comment for each flag that is honoured in another way or not
+at all. Raises ConfigError, one line, for an invalid value. Prints nothing, does not look at the machine and does not
+parse the command line: it only has the table of flags.
 
 Flags and their meanings: nccl-tests 2.19 (README, `common.cu`), and those that rccl-tests added.
 """
@@ -22,12 +23,12 @@ from bench.operations import OPERATIONS
 from bench.records import Case
 from bench.units import format_bytes
 
-# Behind these flags a K is 1024, as in nccl-tests; everywhere else a bare K is refused.
+# In sizes after these flags K is 1024, as in nccl-tests; everywhere else a bare K is refused.
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMG]?)", re.IGNORECASE)
 _FACTORS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-# Calls back to back that a configuration may ask for (`config.Config.pipeline_depth`).
+# Most calls back to back that a configuration may ask for (`config.Config.pipeline_depth`).
 DEEPEST = 1000
-# Defaults of nccl-tests that are not ours.
+# Defaults of nccl-tests that differ from ours.
 DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
 
 
@@ -35,7 +36,7 @@ DEFAULT_SIZE, DEFAULT_STEP, DEFAULT_ITERS = "32M", "1M", 20
 class Flag:
     """One flag of nccl-tests. names: its long forms.
 
-    instead: what happens in place of what it asks for; "" where it is honoured. off: the value that asks for nothing.
+    instead: what CollBench does if it does not honour the flag; "" if it does. off: the value that switches it off.
     """
 
     letter: str
@@ -89,7 +90,7 @@ FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class NcclTestsFlags:
-    """What stood on the command line: flags by letter; an operation by our name or by nccl-tests' (`perf`)."""
+    """What the user typed: flags by letter; the operation by our name, or the test by nccl-tests' name (`perf`)."""
 
     flags: Mapping[str, str]
     operation: str | None = None
@@ -101,7 +102,7 @@ class NcclTestsFlags:
 
 
 def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int = 1) -> str:
-    """The YAML. missing: backend → why it cannot be used here. processes: that a launcher has started."""
+    """The YAML. missing: backend → why it cannot be used here. processes: how many a launcher has started."""
     flags, remarks = asked.flags, []
     op = _operation(asked)
     backend = asked.backend or ("gloo" if "nccl" in missing else "nccl")
@@ -125,7 +126,7 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
     if flags.get("R", "0") != "0":
         settings["memory"] = ["registered"]
         if _number(flags, "R", 0) > 1:
-            remarks.append("-R 2: registered, but whether symmetric is torch's choice")
+            remarks.append("-R 2: registered; torch decides whether the memory is symmetric")
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
     for flag in FLAGS:
@@ -224,12 +225,12 @@ def _sizes(flags: Mapping[str, str]) -> dict[str, Any] | list[str]:
 
 
 def _text(size: int) -> str:
-    """As in our own files: `128MiB`."""
+    """A size as configurations write it: `128MiB`."""
     return format_bytes(size).replace(" ", "")
 
 
 def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[str]) -> list[str]:
-    """Both, as nccl-tests does, or what the operation knows on this backend."""
+    """Both placements, as in nccl-tests, or those that the operation has on this backend."""
     asked = ["in", "out"] if "O" not in flags else ["out" if _number(flags, "O", 1, fewest=0) else "in"]
     usual = Case(op, backend, 2, "float32", 2**20)
     whys = {place: unsupported_by_backend(replace(usual, placement=place)) for place in asked}
@@ -241,7 +242,7 @@ def _placements(flags: Mapping[str, str], op: str, backend: str, remarks: list[s
 
 
 def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
-    """How calls are timed, and how often: what -n, -w, -z and -G say together."""
+    """How calls are timed, and how often: from -n, -w, -z and -G together."""
     calls = _number(flags, "n", DEFAULT_ITERS)
     graphs, blocking = _number(flags, "G", 0, fewest=0), _number(flags, "z", 0, fewest=0)
     depth = min(calls, DEEPEST)
@@ -253,8 +254,8 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     if graphs:
         remarks.append(f"-G {graphs}: the graph is replayed until the interval of its time is narrow enough")
     if "n" in flags:
-        remarks.append(f"-n {calls}: stretches of {depth} calls, repeated until the interval of their time is narrow")
-    # Warm-up is counted in stretches.
+        remarks.append(f"-n {calls}: iterations of {depth} calls, repeated until the interval of their time is narrow")
+    # nccl-tests counts warm-up calls; here an iteration of warm-up is `depth` calls.
     warmup = math.ceil(_number(flags, "w", 5, fewest=0) / depth)
     return {"metrics": ["graph" if graphs else "pipelined"], "pipeline_depth": depth, **_sampling({}, warmup)}
 

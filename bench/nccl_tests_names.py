@@ -1,10 +1,10 @@
-"""What nccl-tests calls our operations, dtypes and reduce ops: one table each. Knows no torch.
+"""Translate names of operations, dtypes and reduce ops between nccl-tests and CollBench.
 
-From its README and `common.cu` (nccl-tests 2.19). What it has and we do not is named too, so that it can be refused
-with a reason.
+The names are from the README and `common.cu` of nccl-tests 2.19. What only nccl-tests has is listed too, so that it can
+be refused with a reason. Does not import torch.
 """
 
-# Name of the test, as in `alltoall_perf` → operation.
+# Name of the test, such as `alltoall` in `alltoall_perf` → operation.
 OPERATIONS = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -30,26 +30,26 @@ DTYPES = {
     "f8e4m3": "float8_e4m3fn",
     "f8e5m2": "float8_e5m2",
 }
-# torch reduces neither on any backend.
+# torch reduces neither of them on any backend.
 DTYPES_LACKING = ("uint32", "uint64")
 
 REDUCE_OPS = {"sum": "sum", "prod": "product", "min": "min", "max": "max", "avg": "avg", "mulsum": "premul_sum"}
-# What it prints where nothing is reduced, and where there is no root.
+# What nccl-tests prints for an operation without a reduce op, and for one without a root.
 NO_REDUCE_OP, NO_ROOT = "none", -1
 
 
 def test_named(operation: str) -> str:
-    """Such as `alltoall_perf`; an operation that it does not have keeps our name."""
+    """The test of nccl-tests for an operation, such as `alltoall_perf`; made from our name if it has none."""
     return f"{_turned(OPERATIONS).get(operation, operation)}_perf"
 
 
 def dtype_named(dtype: str) -> str:
-    """Its name of a dtype; ours where it has none."""
+    """The name of a dtype in nccl-tests; ours if it has none."""
     return _turned(DTYPES).get(dtype, dtype)
 
 
 def reduce_op_named(reduce_op: str) -> str:
-    """Its name of a reduce op; ours where it has none."""
+    """The name of a reduce op in nccl-tests; ours if it has none."""
     return _turned(REDUCE_OPS).get(reduce_op, reduce_op)
 
 

@@ -1,8 +1,9 @@
-"""The table of collectives: what exists, what `size` means, what moves over the wire. Knows no torch.
+"""Define every collective: what `size` means, its bus bandwidth, its buffers, and the options that it has.
 
-To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test ties them. MPI's call
-is in `bench/rank/mpi_calls.py`; for one that MPI lacks, the entry says why (`torch_only`). Definitions are those of
-nccl-tests' PERFORMANCE.md, so that numbers compare: where each rank contributes a share, size counts all n shares.
+Does not import torch. To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test
+requires both. MPI's call is in `bench/rank/mpi_calls.py`; if MPI has none, the entry says why (`torch_only`).
+Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be compared: where each rank contributes a
+share, size counts all n shares.
 """
 
 import math
@@ -14,7 +15,7 @@ from bench.dtypes import BYTES
 from bench.records import Case
 from bench.subgroups import divide, group_size
 
-# Pieces of a coalesced all-reduce: as many as a small training step has gradients in a bucket.
+# Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
 COALESCED_PIECES = 8
 
 
@@ -22,17 +23,18 @@ COALESCED_PIECES = 8
 class Operation:
     """One collective. Functions take n, the number of ranks in its group.
 
-    size_means: what `size_bytes` counts, for people.
-    bus_factor: from algorithm to bus bandwidth (busbw = algbw * factor); None where nothing is moved.
-    buffers: bytes that a rank holds out of place, in units of the size; in place it is one size.
-    pieces: size is a whole number of so many equal pieces; a size that is not is rounded down.
+    size_means: what `size_bytes` counts, in words.
+    bus_factor: factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
+    buffers: bytes that a rank holds out of place, as a multiple of the size; in place it is one size.
+    pieces: number of equal pieces into which the size must divide; other sizes are rounded down.
     reduces: whether it takes a reduce op. rooted: whether it has a root.
-    placements: in place, out of place; the first is the usual one. calls: whether torch has an asynchronous one.
-    typed: False for Python objects and for what moves nothing: dtypes are not its business.
-    fewest_ranks: below so many it means nothing.
-    paired: ranks call it in pairs, round by round (`rounds`), and iterations of different rounds are
-        different things; such an operation has no pipelined metric.
-    torch_only: why MPI has no such call; empty where it has one (`bench/rank/mpi_calls.py`).
+    placements: "in" place, "out" of place, or both; the first is the usual one. calls: "sync", and "async" if torch
+        has an asynchronous call.
+    typed: whether it has a dtype; False for Python objects and if no data is moved. sized: whether it has a size.
+    fewest_ranks: smallest number of ranks that it needs.
+    paired: ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so such
+        an operation has no pipelined metric.
+    torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi_calls.py`).
     """
 
     name: str
@@ -56,7 +58,7 @@ def _whole(n: int) -> float:
 
 
 def _others(n: int) -> float:
-    """All but one's own of n shares cross the bus."""
+    """All of n shares but the rank's own cross the bus."""
     return (n - 1) / n
 
 
@@ -161,7 +163,7 @@ OPERATIONS = {
             _twice,
             fewest_ranks=2,
         ),
-        # Of one call with both directions there is no other kind: it is made of isend and irecv already.
+        # No asynchronous call for both directions at once: the call is already made of isend and irecv.
         Operation(
             "sendrecv_pair",
             "bytes that each rank sends to its partner, and receives, at the same time (0 with 1, 2 with 3, …)",
@@ -189,7 +191,7 @@ OPERATIONS = {
             paired=True,
         ),
         Operation("barrier", "nothing: no data is moved", None, _nothing, typed=False, sized=False),
-        # The pickled object is a few bytes longer, and a size travels ahead of it.
+        # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(
             "all_gather_object",
             f"{ALL_SHARES}, as a Python object",
@@ -233,7 +235,7 @@ OPERATIONS = {
 
 
 def usual(case: Case) -> Case:
-    """The case with what its operation does not know at its default, so that equal things have equal keys."""
+    """The case with options that its operation does not have at their defaults, so that equal cases have equal keys."""
     operation = OPERATIONS[case.op]
     changes: dict[str, object] = {}
     if not operation.reduces:
@@ -250,18 +252,18 @@ def usual(case: Case) -> Case:
 
 
 def placement(case: Case) -> str:
-    """ "in" or "out" of place."""
+    """Whether the case works "in" or "out" of place."""
     return OPERATIONS[case.op].placements[0] if case.placement == "usual" else case.placement
 
 
 def buffer_bytes(case: Case) -> int:
-    """Bytes that the buffers of one call take on a rank, at most: a root holds more than the others."""
+    """Most bytes that the buffers of one call take on a rank: those of the root, which holds more than the others."""
     held = 1 if placement(case) == "in" else OPERATIONS[case.op].buffers(ranks_together(case))
     return math.ceil(case.size_bytes * held)
 
 
 def ranks_together(case: Case) -> int:
-    """n of the definitions above: the ranks of one group."""
+    """Number of ranks in one group: n in the definitions above."""
     return group_size(case.groups, case.world_size)
 
 
@@ -271,9 +273,9 @@ def algbw(size_bytes: int, time_s: float) -> float:
 
 
 def busbw(case: Case, time_s: float) -> float | None:
-    """Bus bandwidth in bytes/s; None where nothing crosses a bus: groups of one rank, nothing moved.
+    """Bus bandwidth in bytes/s; None if nothing crosses a bus: in groups of one rank, or if no data is moved.
 
-    None also where ranks share a GPU: such a number would be taken for the GPU's.
+    None also if ranks share a GPU: readers would take the number for that of the GPU.
     """
     factor, n = OPERATIONS[case.op].bus_factor, ranks_together(case)
     if n == 1 or factor is None or case.oversubscribed:
@@ -282,7 +284,7 @@ def busbw(case: Case, time_s: float) -> float | None:
 
 
 def rounds(world_size: int) -> list[list[tuple[int, int]]]:
-    """Pairs of ranks, round by round, such that each pair meets once (the circle method).
+    """Pairs of ranks, round by round, such that each pair occurs once (the circle method).
 
     n - 1 rounds of n/2 pairs; with an odd number of ranks n rounds, in each of which one rank rests.
     """
@@ -297,10 +299,10 @@ def rounds(world_size: int) -> list[list[tuple[int, int]]]:
 
 
 def partner(rank: int, turn: int, world_size: int) -> int | None:
-    """Whom a rank meets in a round of `rounds`, or None if it rests: without making the whole schedule, which at 1024
-    ranks has half a million pairs."""
+    """Partner of a rank in round `turn` of `rounds`; None if the rank rests. Does not make the whole schedule, which
+    has half a million pairs at 1024 ranks."""
     places = world_size + world_size % 2
-    moving = places - 1  # rank 0 keeps its place, the others go round
+    moving = places - 1  # rank 0 keeps its place, the others rotate
     place = (rank - 1 + turn) % moving + 1 if rank else 0
     opposite = places - 1 - place
     other = (opposite - 1 - turn) % moving + 1 if opposite else 0
@@ -308,7 +310,7 @@ def partner(rank: int, turn: int, world_size: int) -> int | None:
 
 
 def cycle(case: Case) -> int:
-    """Number of iterations after which a case starts again with the first of its rounds, or of its groups."""
+    """Number of iterations after which a case is back at its first round, or its first group."""
     if OPERATIONS[case.op].paired:
         together = ranks_together(case)
         return together - 1 + together % 2

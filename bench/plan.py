@@ -1,7 +1,8 @@
-"""`Config` + `Machine` → `Plan`: what will be measured, in which order, and what cannot be, with reasons.
+"""Make the plan of a run: the cases in the order of measuring, and the skipped cases with reasons.
 
-Starts nothing and touches no file. The order is shuffled by the seed that the plan records, anew for
-each launch, so that a drift of the machine does not fall on the same sizes each time (docs/method.md).
+In: a `Config`, a `Machine` and a seed. Out: a `Plan`, and an estimate of its time. Starts nothing and touches no file.
+The seed, which the plan records, shuffles the order anew for each launch, so that a drift of the machine does not
+affect the same sizes each time (docs/method.md).
 """
 
 import random
@@ -14,26 +15,26 @@ from bench.config import Config
 from bench.footprint import buffer_bytes, most_iterations
 from bench.records import Case, Demands, Fault, Launch, Machine, Plan, Samples, Sampling, Skip
 
-# L2 of the largest GPUs (126 MB on a B200): a driver does not tell it without CUDA.
+# L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
-# First set of ranks (torch is loaded once), and each further one: measured 2.5 s and 0.1 s.
+# Time to start the first set of ranks, which loads torch once, and each further set: measured 2.5 s and 0.1 s.
 FIRST_START_S, NEXT_START_S = 3.0, 0.3
-# Filling and verifying buffers: bytes a second of one core, measured 1 to 3 GB/s.
+# Rate of filling and verifying buffers on one core; measured 1 to 3 GB/s.
 HANDLING_BYTES_PER_S = 1e9
-# Of a budget, the share for the planned launches; the rest goes to further ones of the cases with the widest
-# intervals. Small, because launches differ more than iterations do: many short ones beat few long ones.
+# Share of a budget for the planned launches; the rest buys further launches of the cases with the widest intervals.
+# Small, because launches differ more than iterations do: many short launches are better than few long ones.
 FIRST_LAUNCHES_SHARE = 0.3
-# Less time than this gives no more than the fewest iterations anyway.
+# Shortest time for a case in a launch: it gives the fewest iterations, as any shorter time would.
 FEWEST_S = 0.01
 
 
 def expand(config: Config, machine: Machine, seed: int) -> Plan:
-    """All combinations that the configuration asks for, minus what this machine cannot do."""
+    """The plan of all cases that the configuration asks for, without those that this machine cannot measure."""
     return _planned(config, machine, seed, lambda case, pool_bytes: unsupported(case, machine, pool_bytes))
 
 
 def on_paper(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
-    """The same for another number of ranks, minus only what no machine can do: for a dry run (`simulate`)."""
+    """The plan of a dry run (`rank/dry_run.py`): one launch of `world_size` ranks, without what no machine can do."""
     other = config.model_copy(update={"world_sizes": [world_size], "launches": 1, "budget": None})
     return _planned(other, machine, seed, lambda case, pool_bytes: unsupported_anywhere(case))
 
@@ -76,7 +77,7 @@ def why_nothing(plan: Plan) -> str | None:
 
 
 def demands(asked: Config | Plan) -> Demands:
-    """What a configuration or a plan asks of a job."""
+    """What a configuration or a plan requires of the job that measures it."""
     if isinstance(asked, Plan):
         backends, shared = {case.backend for case in asked.cases}, any(case.oversubscribed for case in asked.cases)
         worlds = [case.world_size for case in asked.cases]
@@ -86,12 +87,12 @@ def demands(asked: Config | Plan) -> Demands:
 
 
 def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
-    """How many of `plan.total` measurements are made; None where nothing is left to do."""
+    """How many of `plan.total` measurements are made; None if nothing is left to do."""
     return None if len(samples) >= plan.total and plan.budget_s is None else len(samples)
 
 
 def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Launch]:
-    """The blocks without the (case key, launch) pairs that are already measured; empty ones fall away."""
+    """The launches without the (case key, launch) pairs that are measured already; launches left empty are dropped."""
     rest = []
     for launch in plan.order:
         cases = tuple(case for case in launch.cases if (case.key, launch.number) not in done)
@@ -101,7 +102,7 @@ def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Launch]:
 
 
 def _within_budget(sampling: Sampling, config: Config, cases: list[Case], pool_bytes: int) -> Sampling:
-    """The same with so few seconds a case that all launches cost their share of the budget."""
+    """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
     assert config.budget is not None  # noqa: S101 - the caller sees to it
     groups = len({process_kind(case) for case in cases})
     handling = sum(_handling_s(case, pool_bytes) + sampling.warmup_s for case in cases)
@@ -129,7 +130,7 @@ def _case_s(case: Case, plan: Plan) -> float:
 
 
 def _handling_s(case: Case, pool_bytes: int) -> float:
-    """Filling and verifying the buffers."""
+    """Time to fill and verify the buffers."""
     return 4 * buffer_bytes(case, pool_bytes) / HANDLING_BYTES_PER_S
 
 
@@ -148,7 +149,7 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
 
 
 def process_kind(case: Case) -> tuple[object, ...]:
-    """Cases of one kind share processes: NCCL, for one, reads its variables once in the life of a process."""
+    """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process."""
     return (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
 
 

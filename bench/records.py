@@ -1,10 +1,10 @@
-"""The data that flows through CollBench, in the order in which it flows. Read this module first.
+"""Define the data that flows through CollBench, in the order in which it flows. Read this module first.
 
     Machine + configuration ─▶ Plan(Case, Skip, Launch) ─▶ Samples(Timings, Usage, Failure) ─▶ Run
 
-These are facts; what follows from them is in `conclusions`. Everything is frozen. Bytes and seconds inside;
-`_ns`, `_bytes`, `_s` in the name where the type is a bare number. Formatting is somebody else's work (`units`,
-`present`). Nothing here reads or computes.
+These are facts; the conclusions from them are in `conclusions`. Everything is frozen. Units are bytes and seconds,
+or nanoseconds; a plain number has `_bytes`, `_s` or `_ns` in its name. Nothing here reads, computes or formats:
+`units` and `report` format.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     Integers = NDArray[np.int64]
 
 Json = dict[str, Any]
-# What a record holds in place of a fact that could not be read; it is never left out.
+# Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
-# More ranks than any cluster has; a number beyond it is a slip.
+# More ranks than any cluster has; a larger number is a typing error.
 MOST_RANKS = 65536
-# What the name of a run may be: it becomes a part of the names of folders.
+# Allowed names of a run: the name becomes a part of the names of folders.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
-# ── what a machine offers ────────────────────────────────────────────────────────────────────────
+# ── the machine ──────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What planning needs to know of this host, or of a job's hosts; read by `measure`, never by `plan`.
+    """What planning needs to know of this host, or of a job's hosts.
 
-    backends_missing: backend → why it cannot be used here; a backend not in it can.
+    `machine/host.py` reads it, and `launch/compatibility.py` merges those of a job; `plan` reads nothing.
+
+    backends_missing: backend → why it cannot be used here; every other backend can be used.
     gpus: number of CUDA devices that this process may use; in a job, of ranks that have one of their own.
     realtime_missing: why real-time scheduling cannot be used here; None if it can.
-    ranks, ranks_a_host: of the job that measures, in all and at most on one host; None where there is no job, and
-        as many ranks as wanted are started here. memory_available_bytes is then that of the host with least.
+    ranks, ranks_a_host: number of ranks of the job, in all and at most on one host; memory_available_bytes is then
+        that of the host with least. None if there is no job: then as many ranks as wanted are started on this host.
     """
 
     hostname: str
@@ -54,31 +56,35 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a configuration or a plan asks of a job: GPUs, one a rank unless they may be shared, and so many ranks."""
+    """What a configuration or a plan requires of a job.
+
+    gpus: whether each rank needs a GPU of its own, or with shared_gpus any GPU. ranks: the largest world size.
+    """
 
     gpus: bool
     shared_gpus: bool
     ranks: int
 
 
-# Fields of a case that its key names only where they differ from the default.
+# Fields of a case that are in its key only if they differ from the default.
 CASE_EXTRAS = (
     "reduce_op", "buffers", "metric", "sync", "scheduling", "depth",
     "placement", "call", "root", "groups", "settings", "ctas", "memory", "oversubscribed",
 )  # fmt: skip
 
 
-# ── what is to be measured ───────────────────────────────────────────────────────────────────────
+# ── the plan ─────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure. Fields with a default are written into the key only where they differ.
+    """One thing to measure. Fields with a default are written into the key only if they differ from it.
 
-    metric: "isolated", one call between two stamps, or "pipelined", `depth` calls back to back between them.
-    sync: "barrier" before each stretch, or "deadline": an instant that all ranks wait for on their clocks.
+    metric: "isolated", one call between two stamps; "pipelined", `depth` calls back to back between them; or "graph",
+        these calls captured in a CUDA graph.
+    sync: "barrier" before each iteration, or "deadline": an instant that all ranks wait for on their clocks.
     scheduling: "normal", or "rr" for real-time round robin of everything that a rank does.
     placement: "usual" is the first one that the table of operations lists; else "in" or "out" of place.
     call: "sync", or "async": the call returns a handle, which is waited for before the second stamp.
-    root: of a rooted operation. groups: "world", or a division of it (`operations.Subgroups`), such as "strided:2".
+    root: of a rooted operation. groups: "world", or a division of it (`subgroups.Subgroups`), such as "strided:2".
     settings: environment variables of the ranks, such as "NCCL_ALGO=Ring NCCL_PROTO=LL". ctas: how many blocks NCCL
     may use, 0 for its own choice. memory: "plain", or "registered" with NCCL. oversubscribed: ranks share a GPU.
     """
@@ -156,7 +162,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault planted on purpose, to see that it is noticed. See `rank.faults` for the kinds."""
+    """A fault planted on purpose, to test that CollBench notices it. `rank.faults` lists the kinds."""
 
     do: str
     rank: int
@@ -169,10 +175,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a run will do, fixed and written down before anything starts.
+    """Everything that a run will do, fixed and written to its folder before anything starts.
 
-    budget_s: seconds for the whole run; what is left after `launches` launches buys further ones for the
-        cases with the widest intervals. link_bytes_per_s: what the user says that the link can do.
+    budget_s: seconds for the whole run; the time left after `launches` launches buys further launches of the cases
+        with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
     """
 
     name: str
@@ -201,7 +207,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every rank of one launch is told. `log` is the file that takes what ranks print."""
+    """What every rank of one launch is told. log: path of the file into which ranks print."""
 
     launch: Launch
     sampling: Sampling
@@ -213,7 +219,7 @@ class Job:
 
 
 def case_order(case: Case) -> tuple[object, ...]:
-    """Sort key for tables: everything that names a table, then world size, then size."""
+    """Sort key for tables: first the fields that are equal within a table, then world size, then size."""
     extras = (getattr(case, name) for name in CASE_EXTRAS)
     return (case.op, case.backend, case.metric, case.dtype, *extras, case.world_size, case.size_bytes)
 
@@ -224,9 +230,9 @@ FailureKind = Literal["killed", "exited", "raised", "hang", "wrong", "start", "l
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a case has no number. An error is a result and is kept like one.
+    """Why a case has no number. A failure is a result and is kept like one.
 
-    rank: whom the evidence points to; None where it points to nobody.
+    rank: the rank that the evidence points to; None if it points to none.
     """
 
     kind: FailureKind
@@ -251,13 +257,13 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one case cost each rank, and the machine meanwhile. Lists have one entry a rank.
+    """Resources that one case used on each rank, and on the hosts meanwhile. Lists have one entry a rank.
 
-    machine_busy_s, steal_s: CPU seconds of all processes on the ranks' hosts, and those that the
-        hypervisor gave to others; throttled: periods in which a cgroup's quota was used up; None where the
-        kernel does not tell.
-    floor_ns: the same call in a group of one rank, what dispatching it costs; deadline_misses: iterations
-        that a rank began after the agreed instant. None where they were not measured.
+    machine_busy_s: CPU seconds of all processes on the ranks' hosts, except a parent of ranks. steal_s: CPU seconds
+        that the hypervisor gave to others. throttled: periods in which a cgroup's quota was used up. None if the
+        kernel does not report them.
+    floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it. deadline_misses:
+        iterations that a rank began after the agreed instant. None if they were not measured.
     """
 
     wall_s: float
@@ -275,10 +281,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """All that another tool has left of a case in one launch: one time, and how it says that it came about.
+    """What another tool reports of a case in one launch: one time, and how it was obtained.
 
     time_s: for one call. statistic: such as "mean of 20 calls back to back, averaged over ranks".
-    iterations: calls behind it; None where the tool does not tell.
+    iterations: number of calls that the time is from; None if the tool does not report it.
     """
 
     time_s: float
@@ -290,8 +296,8 @@ class Aggregate:
 class Samples:
     """One case in one launch: a line of `samples.jsonl`. With a `failure`, the rest may be missing.
 
-    unix_s: wall-clock time at which the case began. base_ns: monotonic time that starts refer to.
-    aggregate: in place of `timed`, where another tool measured (`importers`).
+    unix_s: wall-clock time at which the case began. base_ns: monotonic time to which `Timings.start_ns` is relative.
+    aggregate: in place of `timed`, if another tool measured (`importers`).
     """
 
     case: Case
@@ -308,7 +314,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A results folder, read. `environment` has one entry a session (a resume is a further session)."""
+    """The content of a results folder. environment: one entry a session (a resume is a further session)."""
 
     path: Path
     manifest: Json
@@ -328,6 +334,6 @@ class Run:
 
     @property
     def imported(self) -> Json | None:
-        """What the manifest says of where the numbers come from, where another tool measured them."""
+        """What the manifest says of the source of the numbers, if another tool measured them; else None."""
         found = self.manifest.get("imported")
         return found if isinstance(found, dict) else None

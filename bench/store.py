@@ -1,9 +1,10 @@
-"""The results folder: its only reader and writer. docs/results-format.md describes the format.
+"""Read and write results folders (their format: docs/results-format.md).
 
-In: a plan, facts as they are measured, finished documents. Out: a run, or a list of folders. Knows no benchmark: a
-`Codec` turns plans and facts of one into JSON and back. `samples.jsonl` is appended and synced line by line and never
-rewritten; every other file is written whole or not at all (a temporary file, then a rename). One process at a time
-holds the journal of a run.
+In: a plan, facts as they are measured, finished documents. Out: a run, or a list of folders. The same for all
+benchmarks: a `Codec` converts the plans and facts of one benchmark to JSON and back. No other module writes these
+files, except log.txt, to which ranks and launchers append. `samples.jsonl` is appended and synced line by line and
+never rewritten; every other file is written whole or not at all (a temporary file, then a rename). Only one process at
+a time holds the journal of a run.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from bench.errors import StoreError
 from bench.records import Json
 
-# Raised when a reader of the old number would misread or refuse what is written. History: 1 first version;
+# Increased when a reader of the previous schema would misread or refuse what is written. History: 1 first version;
 # 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
-# 3 cases have placement, call, root, groups and what follows, samples may be an aggregate (2 reads as before);
+# 3 cases have placement, call, root, groups and the fields after it, samples may be an aggregate (2 reads as before);
 # 4 other names of operations, groups, keys and facts (`earlier_names`; 3 reads as before).
 SCHEMA = 4
 
@@ -43,7 +44,7 @@ MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
 LOG, SUMMARY = "log.txt", "summary.csv"
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
-# The benchmark of runs from before manifests named it.
+# The benchmark of older runs, whose manifests do not name one.
 FIRST_BENCHMARK = "collectives"
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ R = TypeVar("R")
 
 
 class Named(Protocol):
-    """A plan: all that the store needs to know of it is its name."""
+    """A plan, of which the store needs only the name."""
 
     @property
     def name(self) -> str: ...
@@ -63,9 +64,10 @@ class Named(Protocol):
 class Codec(Generic[P, F, R]):
     """How one benchmark writes its plans and reads its plans and facts.
 
-    benchmark: its name in manifests. fact_from_line: of a line of samples.jsonl. The two readers raise ValueError,
-    KeyError or TypeError on anything else. notes: on names in plan.json that have changed since. run: makes a run of
-    path, manifest, plan, environment, facts, warnings.
+    benchmark: its name in manifests. plan_to_json, plan_from_json: content of plan.json. fact_from_line: reads a line
+    of samples.jsonl. The two readers raise ValueError, KeyError or TypeError on anything else. notes: on names in a
+    plan.json that have changed since it was written. run: makes a run from path, manifest, plan, environment, facts
+    and warnings.
     """
 
     benchmark: str
@@ -78,9 +80,9 @@ class Codec(Generic[P, F, R]):
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
 def create(root: Path, codec: Codec[P, Any, Any], plan: P, config: bytes, facts: Json) -> Path:
-    """Make `root/<utc>-<name>/` with everything but samples in it. Never touches an existing folder.
+    """Make `root/<utc>-<name>/` with all files of a run and no samples. Never touches an existing folder.
 
-    facts: what the manifest holds beside schema, benchmark, times and status (command line, version, commit).
+    facts: what the manifest holds besides schema, name, benchmark, times and status (command line, version, commit).
     """
     now = datetime.now(UTC)
     path = _new_folder(root, f"{now:%Y%m%dT%H%M%SZ}-{plan.name}")
@@ -128,19 +130,19 @@ def update_manifest(path: Path, **changes: Any) -> None:
 
 
 def write_environment(path: Path, sessions: list[Json]) -> None:
-    """What was read of the machine, one entry a session (the first run, and each resume)."""
+    """Write what was read of the machine, one entry a session (the first run, and each resume)."""
     write(path / ENVIRONMENT, _json_text(sessions))
 
 
 def discard(path: Path) -> None:
-    """Remove a run's folder that was never finished, of a run that can be made again."""
+    """Remove the folder of a run that is incomplete and can be made again, such as an import."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening drops a torn last line, which only a crash while writing leaves behind.
+    Opening it drops an incomplete last line, which only a crash while writing leaves behind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -166,7 +168,7 @@ class Journal:
         os.close(self._fd)
 
     def append(self, line: bytes) -> None:
-        """Write one line (or several, joined by newlines) and force it to disk; on failure nothing of it remains."""
+        """Write one line (or several, joined by newlines) and force it to disk. After a failure none of it remains."""
         end = os.lseek(self._fd, 0, os.SEEK_CUR)
         rest = memoryview(line + b"\n")
         try:
@@ -198,7 +200,7 @@ def is_being_written(path: Path) -> bool:
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 def read(path: Path, codec: Codec[P, F, R]) -> R:
-    """A run folder, whatever state it is in. Raises StoreError with one line that says what is wrong."""
+    """Read a run folder in any state, finished or not. Raises StoreError with one line that says what is wrong."""
     manifest = read_manifest(path)
     if manifest["benchmark"] != codec.benchmark:
         raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']}, not of {codec.benchmark}")
@@ -211,7 +213,7 @@ def read(path: Path, codec: Codec[P, F, R]) -> R:
 
 
 def read_manifest(path: Path) -> Json:
-    """The manifest; `benchmark` is always in it, and `status` is corrected where the process that ran is gone."""
+    """The manifest. `benchmark` is always in it; status "running" becomes "interrupted" if no process is writing."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such folder")
     if not (path / MANIFEST).is_file():
@@ -231,7 +233,7 @@ def read_manifest(path: Path) -> Json:
 
 
 def read_summary(path: Path) -> list[dict[str, str]]:
-    """The rows of the summary that the last report left; none where there is no report yet."""
+    """The rows of summary.csv as the last report wrote it; none if there is no report yet."""
     try:
         with (path / SUMMARY).open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
@@ -254,7 +256,7 @@ def runs(root: Path) -> Iterator[Path]:
 
 
 def find(root: Path, run: str | None) -> Path:
-    """A run by path, by name below `root`, by the end of its name (then the newest such); the newest for None."""
+    """Find a run by path, by name below `root`, or by the end of its name (the newest match); None: the newest run."""
     if run is None:
         return newest(root)
     if Path(run).is_dir():
@@ -267,9 +269,9 @@ def find(root: Path, run: str | None) -> Path:
 
 
 def _read_lines(path: Path, understand: Callable[[bytes], T]) -> tuple[list[T], tuple[str, ...]]:
-    """Line by line: a large run is hundreds of megabytes as text, and a fraction of that as arrays."""
+    """Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that."""
     samples: list[T] = []
-    # Millions of integers live for one line each: looking for cycles among them takes a fifth of the time.
+    # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
         with path.open("rb") as file:
@@ -313,5 +315,5 @@ def _why(error: OSError) -> str:
 
 def _json_text(value: Any) -> bytes:
     text = json.dumps(value, indent=1, ensure_ascii=False)
-    # Lists of plain numbers on one line: a plan's order stays readable.
+    # Lists of plain numbers are put on one line, so that a plan's order stays readable.
     return re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda m: "[" + " ".join(m[1].split()) + "]", text).encode() + b"\n"

@@ -1,6 +1,8 @@
-"""How the ranks of a world are divided into groups, as tensor- and data-parallel training does. Knows no torch.
+"""Divide the ranks of a world into groups, as tensor- and data-parallel training does.
 
-contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with :serial behind it, one group after the other
+contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with the suffix :serial, one group calls after the other
+
+In: a division as text, and the world size. Out: the global ranks of each group. Does not import torch.
 """
 
 import re
@@ -12,7 +14,7 @@ _PATTERN = re.compile(r"(contiguous|strided):([1-9]\d*)(:serial)?")
 
 @dataclass(frozen=True, slots=True)
 class Subgroups:
-    """groups: the global ranks of each. one: the groups call one after the other, not all at once."""
+    """groups: the global ranks of each group. serial: whether groups call one after the other, not all at once."""
 
     groups: tuple[tuple[int, ...], ...]
     serial: bool = False
@@ -23,7 +25,7 @@ class Subgroups:
 
 
 def check(text: str) -> str:
-    """The text itself if it names a layout; raises ValueError with what is allowed."""
+    """The text itself if it is a division into groups; raises ValueError with what is allowed."""
     if text != WORLD and not _PATTERN.fullmatch(text):
         raise ValueError(
             f"{text!r} is no division into groups: write world, contiguous:K or strided:K with K ranks a group "
@@ -39,7 +41,7 @@ def group_size(text: str, world_size: int) -> int:
 
 
 def unsupported(text: str, world_size: int) -> str | None:
-    """Why so many ranks cannot be divided so; None if they can."""
+    """Why so many ranks cannot be divided in this way; None if they can."""
     size = group_size(text, world_size)
     if world_size % size:
         return f"{world_size} ranks cannot be divided into groups of {size}"

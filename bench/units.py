@@ -1,8 +1,8 @@
-"""Bytes, seconds and rates: text to number and number to text.
+"""Parse and format bytes, seconds, rates and shares.
 
 In: what a user wrote (`"64MiB"`, `"50 ms"`, `"25 Gbit/s"`, `"5%"`, `4096`). Out: plain ints (bytes) and floats
-(seconds, bytes per second, shares). Prefixes are exact: `MB` is 10^6 and `MiB` is 2^20, on the way in and on the
-way out; a bare `M` says neither and is refused. Bits and bytes are told apart by name, never by the case of a
+(seconds, bytes per second, shares); and text for people. Prefixes are exact, in parsing and in formatting: `MB` is
+10^6 and `MiB` is 2^20; a bare `M` is ambiguous and refused. Bits and bytes differ by name, never by the case of a
 letter. Raises ValueError with a sentence; callers add file and key.
 """
 
@@ -12,7 +12,7 @@ _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BYTES: dict[str, int] = {"": 1, "B": 1, **_DECIMAL, **_BINARY}
 _SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-# Bytes a second; a bit is written out, because `Gb` and `GB` are mistaken for each other in data sheets and logs.
+# "bit" is written out in rates, because `Gb` and `GB` are mistaken for each other in data sheets and logs.
 _BITS = {"bit": 1, "kbit": 10**3, "Kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9, "Tbit": 10**12}
 _RATES = {
     **{f"{unit}/s": float(factor) for unit, factor in _BYTES.items() if unit},
@@ -107,7 +107,7 @@ def parse_link(text: str) -> tuple[float, float]:
 
 
 def parse_share(value: int | float | str) -> float:
-    """A share from 0 up to but not 1, from text such as `"5%"` or from a number such as `0.05`."""
+    """A share of at least 0 and less than 1, from text such as `"5%"` or from a number such as `0.05`."""
     match = None if isinstance(value, bool) else _SHARE.fullmatch(str(value))
     if match is None:
         raise ValueError(f"{value!r} is not a share; write 5% or 0.05")

@@ -1,7 +1,8 @@
-"""Which environment variables may be set for ranks, and which may be written down.
+"""List the environment variables that may be set for ranks, and those that may be recorded.
 
-Both are allow-lists. A variable set for a rank can be a way into the process. The whole environment holds credentials:
-of this machine (`machine.environment`) and of the machine that another tool ran on (`importers`). Reads no environment.
+Both are allow-lists. For ranks, because some variables make a process load foreign code. For records, because an
+environment can hold credentials: that of this machine (`machine.environment`), and that in the output of another tool
+(`importers`). Reads no environment.
 """
 
 import re
@@ -16,5 +17,5 @@ ALLOWED = re.compile(
 
 
 def allowed(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The variables of the allow-list, by name."""
+    """The variables that may be recorded, sorted by name."""
     return {name: value for name, value in sorted(variables) if ALLOWED.fullmatch(name)}

@@ -1,10 +1,10 @@
-"""Strict reading of YAML that people write: what is wrong gets one line with file, key, value and what is allowed.
+"""Read YAML files strictly: a mistake becomes one line with file, key, value and what is allowed.
 
-In: the bytes of a file and a pydantic model. Out: the validated model, or a ConfigError; and the way back, from plain
-values to YAML. Knows no key of any file: `config` and `expected` say what may stand in theirs.
+In: the bytes of a file and a pydantic model. Out: the validated model, or a ConfigError. Also writes plain values as
+YAML. Defines no keys: `config`, `expected` and `training.config` define the keys of their files.
 
-Read safely: no tags beyond plain YAML, no aliases (a few bytes of them expand to gigabytes), no duplicate keys,
-no file above MAX_YAML_BYTES.
+For safety it refuses tags beyond plain YAML, aliases (a few bytes of them expand to gigabytes), duplicate keys, and
+files larger than MAX_YAML_BYTES.
 """
 
 import difflib
@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """Base of every section: no unknown keys, no silent conversions, nothing changes afterwards."""
+    """Base of every section: no unknown keys, no silent conversions, and frozen once it is validated."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=False)
 
@@ -54,8 +54,8 @@ class OneOf:
 
 
 def did_you_mean(value: str, names: Sequence[str]) -> str:
-    """`, did you mean 'gloo'?`, or nothing where no name is near."""
-    # Case is folded because the commonest slip is `Gloo` or `Float32`.
+    """`, did you mean 'gloo'?`, or nothing if no name is similar."""
+    # In lower case, because the commonest mistake is `Gloo` or `Float32`.
     near = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.6)
     return f", did you mean {near[0]!r}?" if near else ""
 
@@ -72,7 +72,7 @@ Several = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
 
 # ── bytes to plain values ────────────────────────────────────────────────────────────────────────
 def read(path: Path) -> bytes:
-    """The bytes of a file, one more than allowed at most."""
+    """The bytes of a file, cut off after MAX_YAML_BYTES + 1."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_YAML_BYTES + 1)
@@ -81,7 +81,7 @@ def read(path: Path) -> bytes:
 
 
 def mapping(raw: bytes, source: str, example: str) -> dict[str, Any]:
-    """Keys and values of a whole file; `source` names it in messages, `example` shows what one looks like."""
+    """Keys and values of a whole file. source: its name in messages. example: of a key and value, for messages."""
     if len(raw) > MAX_YAML_BYTES:
         raise ConfigError(f"{source}: larger than {MAX_YAML_BYTES // 1024} KiB: not a file of CollBench")
     data = parse(raw, source)
@@ -128,12 +128,12 @@ def parse(raw: bytes, source: str) -> Any:
 
 
 def dump(settings: dict[str, Any]) -> str:
-    """The YAML of plain values, in their order: one line a key, what it holds within that line."""
+    """The YAML of plain values, in their order: each key with its value on one line."""
     return yaml.safe_dump(settings, default_flow_style=None, sort_keys=False, width=1000)
 
 
 def override(data: dict[str, Any], text: str) -> tuple[str, ...]:
-    """Carry out one `--set key.path=value` on a file's values; the keys of the path."""
+    """Apply one `--set key.path=value` to a file's values; returns the keys of the path."""
     path, equals, value = text.partition("=")
     keys = tuple(path.strip().split("."))
     if not equals or not all(keys):
@@ -149,7 +149,7 @@ def override(data: dict[str, Any], text: str) -> tuple[str, ...]:
 
 # ── plain values to a model, or one line for people ──────────────────────────────────────────────
 def validate(model: type[M], data: dict[str, Any], source: str, set_paths: Sequence[tuple[str, ...]] = ()) -> M:
-    """The model, or a ConfigError. set_paths: keys that came from `--set`, which is then named instead of the file."""
+    """The model, or a ConfigError. set_paths: keys set by `--set`; messages on them name `--set`, not the file."""
     try:
         return model.model_validate(data)
     except _ValidationError as error:
@@ -160,7 +160,7 @@ def _one_line(
     model: type[BaseModel], error: _ValidationError, source: str, set_paths: Sequence[tuple[str, ...]]
 ) -> str:
     problems = error.errors(include_url=False)
-    # A misspelt key also makes the right one missing: say the first, it explains both.
+    # A misspelt key also makes the right key missing: report the misspelt one, which explains both.
     first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
     loc, keys = _place(model, first)
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
@@ -171,7 +171,7 @@ def _one_line(
 
 
 def _place(model: type[BaseModel], problem: ErrorDetails) -> tuple[list[Any], list[str]]:
-    """Where the problem is, without pydantic's own names for branches of a union; and the keys allowed there."""
+    """Path of the problem, without pydantic's own names for branches of a union; and the keys allowed there."""
     section: type[BaseModel] | None = model
     kept: list[Any] = []
     for part in problem["loc"]:
@@ -182,7 +182,7 @@ def _place(model: type[BaseModel], problem: ErrorDetails) -> tuple[list[Any], li
             kept.append(part)
             section = _section_of(fields[part].annotation)
     last = list(problem["loc"][-1:])
-    # A missing key of the second of two possible sections is not among those of the first.
+    # Of two possible sections `_section_of` finds the first; a key that is missing in the second is added here.
     if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and kept[-1:] != last):
         kept += last
     keys = [info.alias or name for name, info in section.model_fields.items()] if section else []

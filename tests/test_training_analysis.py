@@ -104,7 +104,7 @@ def test_who_fails_a_check_in_any_launch_gets_no_number():
 def test_a_report_says_each_warning_once():
     run = run_of({"flat": 0.005}, foreign=lambda number: 0.5 if number % 4 == 0 else 0.01)
     text = document.build(run, analyze(run), [], "plots")
-    assert text.count("12 of 48 rounds left out") == 1 and text.count("others used the machine") == 1
+    assert text.count("12 of 48 rounds left out") == 1 and text.count("other processes used the CPU") == 1
 
 
 def test_the_first_timeline_of_each_strategy_is_kept():
@@ -114,3 +114,11 @@ def test_the_first_timeline_of_each_strategy_is_kept():
     run.facts.extend([first, replace(first, launch=2)])
     comparison, _ = results(run)
     assert comparison.timelines == (first,)
+
+
+def test_a_check_that_fails_in_one_launch_is_not_hidden_by_the_others_that_pass():
+    run = run_of({"flat": 0.005})
+    for launch, ok in enumerate((True, False, True), start=1):
+        run.facts.append(StrategyChecks(SCENARIO.key, launch, "flat", (InvariantCheck("I4", ok, "calls"),)))
+    _, found = results(run)
+    assert [check.ok for check in found["flat"].checks] == [False] and found["flat"].refused == "I4: calls"

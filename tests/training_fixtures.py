@@ -168,7 +168,7 @@ def analysis(scenarios=None):
         call_sizes(),
         (SkippedStrategy(SCENARIO, Strategy("fsdp2"), "an emulated link carries all-reduces only"),),
         (LaunchFailure(SCENARIO.key, 2, "fsdp2", Failure("killed", 1, "rank 1 was ended by SIGKILL")),),
-        ("2 ranks share 1 core", f"{SCENARIO.key}: 2 of 14 rounds left out: others used the machine"),
+        ("2 ranks share 1 core", f"{SCENARIO.key}: 2 of 14 rounds left out: other processes used the CPU"),
     )
 
 

@@ -1,1 +1,1 @@
-"""Conclusions from facts: everything here takes what `store.read` gives and measures nothing."""
+"""Draw conclusions from the facts that `store.read` returns; nothing here measures."""

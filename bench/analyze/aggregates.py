@@ -1,7 +1,7 @@
-"""One case that another tool measured → its `Summary`: one number a launch, and nothing of iterations or ranks.
+"""Summarise one case that another tool measured: one number per launch, without iterations or ranks.
 
-In: samples with an `aggregate`. Out: the geometric mean over launches with Student's t on the logarithms, as for
-measured cases; one launch has no interval at all, for nothing is known of what its number scatters by.
+In: samples with an `aggregate`. Out: a `Summary`: the geometric mean over launches with Student's t on the logarithms,
+as for measured cases. One launch has no interval, because the scatter of its number is unknown.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""One run, all that follows from it: the order in which the parts of this package are used.
+"""Apply every analysis of this package to one run, in order.
 
-In: a `Run`. Out: an `Analysis`; of it, the `Diagnosis` says which rank or link is to blame, and what could not be
-told and why. That nothing is found is said too: silence must not look like health.
+In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that are late or slow, and says what could
+not be told and why. If nothing is found, it says that too: silence must not be mistaken for health.
 """
 
 from bench.analyze.consistency import findings as inconsistencies
@@ -17,7 +17,7 @@ from bench.records import Run
 
 
 def analyze(run: Run) -> Analysis:
-    """Summaries, how far to trust them, who is to blame, models and bounds."""
+    """Everything that follows from one run: summaries, warnings, diagnosis, inconsistencies, models and bounds."""
     summaries = summarize(run)
     diagnosis = diagnose(run)
     return Analysis(
@@ -32,7 +32,7 @@ def analyze(run: Run) -> Analysis:
 
 
 def diagnose(run: Run) -> Diagnosis:
-    """Late ranks from arrivals, slow ranks and links from pairwise exchanges."""
+    """Find late ranks from arrivals, and slow ranks and links from pairwise exchanges."""
     if any(s.aggregate is not None for s in run.samples):
         return Diagnosis(
             (), ("imported numbers hold no rank's arrival and no times of single ranks: nobody can be named",)

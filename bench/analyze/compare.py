@@ -1,7 +1,7 @@
-"""Two runs side by side: a verdict on each common case and on the whole, and what differs around the numbers.
+"""Compare two runs: a verdict on each common case and on the whole, and what else differs between them.
 
-In: two runs and their summaries. Out: a `Comparison`, with its warnings. How a verdict comes about is in
-`verdicts`; here cases are matched, and nothing that has no partner is dropped silently. Prints nothing.
+In: two runs and their summaries. Out: a `Comparison`, with its warnings. This module matches the cases; `verdicts`
+decides. A measured case without a partner is listed, never dropped silently. Prints nothing.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from bench.conclusions import Change, Comparison, Summary
 from bench.errors import ConfigError, UnmeasurableError
 from bench.records import CASE_EXTRAS, Case, Json, Run
 
-# Smallest relative change that matters unless the user says otherwise: less is rarely worth a night's work.
+# Default of the smallest relative change that matters: a smaller one is rarely worth looking for its cause.
 MIN_CHANGE = 0.05
-# Axes that can be compared across; sizes are not among them, because time is meant to differ with them.
+# Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
 AXES = ("op", "backend", "world_size", "dtype", *CASE_EXTRAS)
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
 
@@ -35,12 +35,12 @@ def compare(
     noise_floor: float | None = None,
     across: str | None = None,
 ) -> Comparison:
-    """Changes of the common cases. Raises UnmeasurableError where there is none.
+    """Compare the cases that both runs measured. Raises UnmeasurableError if there are none.
 
-    min_change: the smallest relative change that matters. noise_floor: by what share two measurements of the same
-    thing differ at most, as the user knows; used only where a side has one launch. across: a field of the case that
-    is the axis being compared and is left out of the match, `backend`, or with its value on each side,
-    `backend=gloo,nccl`.
+    min_change: the smallest relative change that matters. noise_floor: the largest relative difference between two
+    measurements of the same thing, as stated by the user; used only where a side has one launch. across: a field of
+    the case that may differ between the sides, such as `backend`; or with its value on each side,
+    `backend=gloo,nccl`. Raises ConfigError if it cannot be used.
     """
     olds, news, pairs = _matched(old, new, across)
     if not pairs:
@@ -70,15 +70,15 @@ def compare(
 def compare_runs(
     before: Run, after: Run, min_change: float = MIN_CHANGE, noise_floor: float | None = None, across: str | None = None
 ) -> Comparison:
-    """`compare` of two runs that are not summarised yet."""
+    """Summarise two runs and compare them."""
     return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across)
 
 
-# ── which case belongs to which ──────────────────────────────────────────────────────────────────
+# ── matching the cases ───────────────────────────────────────────────────────────────────────────
 def _matched(
     old: Sequence[Summary], new: Sequence[Summary], across: str | None
 ) -> tuple[dict[str, Summary], dict[str, Summary], list[Pair]]:
-    """Both sides by key (failed cases included), and the pairs that have a time on both."""
+    """Both sides by key (failed cases included), and the pairs that have a time on both sides."""
     if across is None:
         olds, news = ({s.case.key: s for s in side} for side in (old, new))
     else:
@@ -157,7 +157,7 @@ def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | 
     return Change(old.case, old.time_s, new.time_s, ratio, verdict, None, note)
 
 
-# ── what a reader must know before believing it ──────────────────────────────────────────────────
+# ── warnings ─────────────────────────────────────────────────────────────────────────────────────
 def _warnings(
     before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Case], min_change: float
 ) -> Iterable[str]:
@@ -178,7 +178,7 @@ def _warnings(
 
 
 def said_of(found: Sequence[str], alone: int, min_change: float) -> Iterable[str]:
-    """What verdicts say together. alone: those that had too few launches for a decision, of which that is said."""
+    """Warnings on the verdicts as a whole. alone: cases with too few launches to decide, warned about elsewhere."""
     slower, faster, open_ = (found.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
     if slower and faster:
         yield (

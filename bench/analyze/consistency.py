@@ -1,14 +1,14 @@
-"""Where a run contradicts itself: an operation slower than another way to the same result. Needs no baseline.
+"""Find operations that are slower than another way to the same result; this needs no baseline.
 
 In: summaries. Out: findings of kind "inconsistent", at most one for each rule and series of sizes: the worst size,
-with the number of others. Does not say which of the two sides is at fault, and is silent where the intervals overlap.
-Intervals within one launch are too narrow for that: of twelve launches of gloo taken alone, six had a finding, of the
-same launches taken together none. So only intervals over launches count.
+with the number of others. A finding does not say which of the two sides is at fault. There is none where the
+intervals overlap, and only intervals over launches count, because those within one launch are too narrow: of twelve
+launches of gloo analysed one by one, six had a finding; analysed together they had none.
 
 The rules are those of Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
 A size counts the total bytes of an operation: what a rank contributes to all_reduce, reduce and broadcast, and
-n times a rank's share for all_gather, gather and reduce_scatter. So equal sizes are the same vector of S bytes: S
-through all_reduce is S through reduce_scatter (each rank keeps S/n of it), then S through all_gather.
+n times a rank's share for all_gather, gather and reduce_scatter. So operations of equal size S work on the same
+vector of S bytes: all_reduce gives what reduce_scatter (each rank keeps S/n), then all_gather give.
 """
 
 from collections import defaultdict
@@ -21,9 +21,9 @@ from bench.operations import OPERATIONS, cycle
 from bench.records import Case, case_order
 from bench.units import format_bytes, format_seconds
 
-# Smallest excess that matters, as between two runs.
+# Smallest relative excess that matters: as between two runs (`compare.MIN_CHANGE`).
 MIN_CHANGE = 0.05
-# What a plan writes as the reduce op of an operation that does not reduce.
+# The reduce op that a plan gives an operation that does not reduce.
 NO_REDUCE_OP = "sum"
 
 
@@ -37,7 +37,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`left` should take no longer than `parts` one after the other; a part is so many calls of a measured case."""
+    """`left` should take no longer than `parts` one after the other; a part: number of calls, and a measured case."""
 
     left: Timed
     parts: tuple[tuple[int, Timed], ...]
@@ -52,19 +52,19 @@ class Claim:
         return self.left.time_s.value / self.right_s - 1
 
     def violated(self, min_change: float) -> bool:
-        """Beyond the change that matters, and the left side's low end above the right side's high end."""
+        """Whether the excess is above `min_change`, and the interval of `left` lies above that of `parts`."""
         high = sum(calls * part.time_s.high for calls, part in self.parts)
         return self.left.time_s.low > high and self.excess > min_change
 
 
-# Cases alike but for their size, by ascending size; and all of these, by the case with size 0.
+# Cases that differ in size only, by ascending size; and all such series, each under its case with size 0.
 Series = dict[int, Timed]
 AllSeries = dict[Case, Series]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """claims: what the rule says of one series. advice: what a violation means, to end a sentence."""
+    """claims: makes the rule's claims on one series. advice: what a violation means; it ends the sentence."""
 
     claims: Callable[[Case, AllSeries], Iterator[Claim]]
     advice: str
@@ -91,7 +91,7 @@ def _series(summaries: Sequence[Summary]) -> AllSeries:
         if (
             s.time_s is not None
             and s.time_s.kind == "over launches"
-            and cycle(s.case) == 1  # rounds of different ranks are no operation that could stand in for another
+            and cycle(s.case) == 1  # one call of a cycle is not the whole operation
             and s.case.world_size > 1
         ):
             series[replace(s.case, size_bytes=0)][s.case.size_bytes] = Timed(s.case, s.time_s)
@@ -110,7 +110,7 @@ def _composed(op: str, parts: tuple[str, ...], base: Case, series: AllSeries) ->
 
 
 def _same_but(base: Case, op: str) -> Case:
-    """The case of another operation with everything else alike; one that does not reduce has no reduce op."""
+    """The same case with another operation; an operation that does not reduce gets NO_REDUCE_OP."""
     return replace(base, op=op, reduce_op=base.reduce_op if OPERATIONS[op].reduces else NO_REDUCE_OP)
 
 
@@ -140,7 +140,7 @@ RULES = (
 )
 
 
-# ── in words ─────────────────────────────────────────────────────────────────────────────────────
+# ── the findings ─────────────────────────────────────────────────────────────────────────────────
 def _finding(rule: Rule, violations: list[Claim]) -> Finding:
     worst = max(violations, key=lambda claim: claim.excess)
     case, seconds = worst.left.case, worst.left.time_s.value

@@ -1,16 +1,16 @@
-"""What disturbed a case while it was measured: other processes, the hypervisor, a quota, the scheduler.
+"""Find what disturbed a case while it was measured: other processes, the hypervisor, a quota, the scheduler.
 
-In: the samples of one case. Out: shares and short words. They were seen beside the outliers in the same
-stretch of time; that they caused them is likely, not proven.
+In: the samples of one case. Out: shares and short phrases. A disturbance was seen in the same time as the outliers;
+that it caused them is likely, not proven.
 """
 
 from collections.abc import Sequence
 
 from bench.records import Samples, Usage
 
-# /proc/stat counts in hundredths of a second: below this much busy time the share is noise.
+# /proc/stat counts in hundredths of a second: with less busy time than this, the share is noise.
 FOREIGN_CPU_MIN_S = 0.3
-# Shares of the wall time from which on a cause is worth naming.
+# Shares above which a cause is named: stolen time of the wall time; other processes of the busy CPU time.
 STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
 
 
@@ -24,7 +24,7 @@ def foreign_cpu(samples: Sequence[Samples]) -> float | None:
 
 
 def causes(samples: Sequence[Samples]) -> tuple[str, ...]:
-    """What was seen while the case ran that makes single iterations long."""
+    """What was seen while the case ran and can make single iterations long, in short phrases."""
     usages = [s.usage for s in samples if s.usage is not None]
     found = []
     switches = sum(sum(usage.involuntary_switches) for usage in usages)

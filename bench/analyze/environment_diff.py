@@ -1,7 +1,7 @@
-"""What differs around the numbers of two runs: machine, software, settings.
+"""List what differs between two runs besides their numbers: machine, software, settings.
 
-In: the facts of two runs, name by name. Out: (fact, before, after) for each that is not the same. Judges nothing: the
-reader has to say whether a newer NCCL explains a change.
+In: the facts of two runs, by name. Out: (fact, before, after) for each fact that differs. Judges nothing: the reader
+has to decide whether a newer NCCL explains a change.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from bench.records import NOT_AVAILABLE, Json, Plan, Run
 
 Facts = dict[str, str]
 
-# Facts of a host that a difference in numbers may come from, by their place in environment.json.
+# Facts of a host that can explain a difference in numbers, by their path in environment.json.
 FACTS = (
     "hostname",
     "collbench",
@@ -59,7 +59,7 @@ def _of_an_import(run: Run, imported: Json) -> Facts:
 
 
 def of_sessions(sessions: list[Json]) -> Facts:
-    """Machine, software and environment variables of a measured run; variables one by one."""
+    """Machine, software and environment variables of a measured run; each variable is a fact of its own."""
     hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
     facts = {name: distinct(_dig(host, name) for host in hosts) for name in FACTS}
     facts["launcher"] = distinct(session.get("job", {}).get("launcher", "none") for session in sessions)
@@ -85,7 +85,7 @@ def _settings(plan: Plan) -> Facts:
 
 
 def of_ranks(sessions: list[Json], fact: Callable[[Json], Any]) -> Iterable[Any]:
-    """What each rank of each launch told."""
+    """One fact of each rank of each launch."""
     launches = (launch for session in sessions for launch in session.get("launches", []))
     return [fact(rank) for launch in launches for rank in launch.get("ranks", [])]
 

@@ -1,8 +1,8 @@
-"""A run against a table of what it should reach: one line of verdict a line of the table.
+"""Check a run against a table of expected bus bandwidths: a verdict for each line of the table.
 
-In: `Expectations` and summaries. Out: `Check` values. The measured bus bandwidth has the interval of the time,
-turned over; a line passes only if all of that interval does. Nothing is printed, nothing is dropped silently: what
-was not measured is MISSING.
+In: `Expectations` and summaries. Out: `Check` values. The interval of the bus bandwidth is computed from the two ends
+of the interval of the time; a line passes only if all of that interval does. Nothing is printed, nothing is dropped
+silently: a line that was not measured is MISSING.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from bench.operations import busbw
 from bench.records import CASE_EXTRAS, Case
 
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
-# Fields of a case that fit whatever they are, if the line does not say them.
+# Fields of a case that may have any value, unless the line names one.
 OPEN = ("reduce_op", "buffers", "sync")
-# How many calls back to back is a matter of the metric; ranks that share a GPU are missing with that reason.
+# Fields that are never compared: depth follows from the metric, and a case whose ranks share a GPU is MISSING.
 FREE = ("depth", "oversubscribed")
 
 
 def check(expected: Expectations, summaries: Sequence[Summary]) -> list[Check]:
-    """One `Check` for each line and each case that it fits; a MISSING one for a line that fits none."""
+    """One `Check` for each line and each case that it fits; a MISSING one for a line that fits no case."""
     checks: list[Check] = []
     for line in expected.expect:
         tolerance = expected.tolerance if line.tolerance is None else line.tolerance
@@ -42,7 +42,7 @@ def _fits(line: Expectation, case: Case) -> bool:
 
 
 def _case(line: Expectation) -> Case:
-    """The case that a line speaks of; what it says nothing of is at its default."""
+    """The case that a line describes; fields that it leaves out are at their defaults."""
     said = {name: getattr(line, name) for name in CASE_EXTRAS if getattr(line, name, None) is not None}
     return Case(line.operation, line.backend, line.world_size, line.dtype, line.size, **said)
 

@@ -1,7 +1,7 @@
-"""Which rank is on which host, as the ranks said themselves.
+"""Tell which ranks ran on which host, as the ranks reported it.
 
-In: a `Run`. Out: for each backend and world size, host names with their ranks; nothing where a rank did not say, or
-where launches placed their ranks differently: then no host stands for the same ranks throughout.
+In: a `Run`. Out: for each backend and world size, host names with their ranks. A backend and world size is left out
+if a rank did not report its host, or if launches placed ranks differently: a host then has no fixed set of ranks.
 """
 
 from bench.records import Json, Run
@@ -12,7 +12,7 @@ Hosts = dict[str, tuple[int, ...]]
 
 
 def hosts(run: Run) -> dict[Place, Hosts]:
-    """The hosts of each place whose launches agree."""
+    """The hosts of each backend and world size whose launches agree."""
     found: dict[Place, Hosts] = {}
     unclear: set[Place] = set()
     for session in run.environment:

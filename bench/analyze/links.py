@@ -1,16 +1,16 @@
-"""From a matrix of pairwise exchanges: is a rank slow, or a link, or nothing that can be told?
+"""Find slow ranks and slow links in the matrix of times of pairwise exchanges.
 
-In: samples of `pairwise`. Out: a `Matrix` of times, and findings of kind "slow rank" and "slow link". With the
-time t_ij of ranks i and j,
+In: samples of `pairwise`. Out: a `Matrix` of times; findings of kind "slow rank", "slow node" and "slow link"; and
+sentences on what cannot be told. With the time t_ij of ranks i and j,
 
     log t_ij = μ + e_i + e_j + r_ij,      Σ e_i = 0,      fitted with a Cauchy loss
 
 so that one slow link does not leak into the ranks. e_i is what rank i adds to all its links, r_ij what a link
-adds beyond its two ranks. Three ranks have three links for three effects: nothing is left to tell them apart.
+adds beyond its two ranks. Three ranks have three links for three unknowns: no r_ij can be told from an e_i.
 
-The fit is repeated on groups of iterations; an effect counts where it is 10 % or more and a t-test over the
-groups rejects 0 after Bonferroni's correction over all ranks and links. Where more than half of a host's ranks are
-slow, or of the links between two hosts, the host or the link between the two is named in their place.
+The fit is repeated on groups of iterations; an effect counts if it is 10 % or more and a t-test over the groups
+rejects 0 after Bonferroni's correction over all ranks and links. If more than half of a host's ranks, or of the links
+between two hosts, are slow, the finding names the host, or the link between the two hosts, instead.
 """
 
 from collections import defaultdict
@@ -28,16 +28,16 @@ from bench.units import format_bytes
 FEWEST_RANKS = 4
 LEVEL = 0.05
 SMALLEST_EFFECT = 0.10
-# Groups of iterations a launch is split into; the t-test over them needs some, each needs a median.
+# Groups of iterations per launch: several for the t-test, each large enough for a median.
 GROUPS = 6
-# Ranks up to which scipy solves as fast with a dense matrix (4 ranks: 4 ms against 28 ms; 128: 1.9 s against 0.5 s).
+# Ranks up to which a dense matrix is as fast as a sparse one (4 ranks: 4 ms against 28 ms; 128: 1.9 s against 0.5 s).
 LARGEST_DENSE = 64
-# Scale of the Cauchy loss in logarithms: what deviates by more than 5 % is on its way to be an outlier.
+# Scale of the Cauchy loss on logarithms: links that deviate by more than about 5 % lose weight as outliers.
 LOSS_SCALE = 0.05
 
 
 def matrices(run: Run) -> list[Matrix]:
-    """One for each pairwise case, over all its launches."""
+    """One matrix of median times for each pairwise case, over all its launches."""
     found = []
     for case, launches in _by_case(run).items():
         series = [_pair_series(samples) for samples in launches]
@@ -66,14 +66,14 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
 
 
 def fit(times_s: Floats) -> Floats:
-    """Effects of ranks and links in logarithms: n of the ranks (against the median rank), then r_ij for i < j."""
+    """Effects in logarithms: n of the ranks (relative to the median rank), then r_ij for i < j. times_s: (n, n)."""
     from scipy.optimize import least_squares  # here: slow to load
     from scipy.sparse import csr_array
 
     n = len(times_s)
     i, j = np.triu_indices(n, 1)
     logs = np.log(times_s[i, j])
-    # The residuals are linear, and each depends on three unknowns.
+    # The residuals are linear; that of a link depends on three unknowns, the last one is Σ e_i.
     links, ranks = np.arange(len(logs)), np.arange(n)
     places = (
         np.concatenate([links, links, links, np.full(n, len(logs))]),
@@ -100,11 +100,11 @@ def _by_case(run: Run) -> dict[Case, list[Samples]]:
 
 
 def _pair_series(samples: Samples) -> Floats:
-    """Exchange times in seconds, shape (cycles, ranks, ranks): in each cycle every pair met once."""
+    """Exchange times in seconds, shape (cycles, ranks, ranks): every pair exchanges once per cycle."""
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     n, period = samples.case.world_size, cycle(samples.case)
     duration = samples.timed.duration_ns
-    # The verifying calls before it are one whole cycle; the warm-up need not be.
+    # The verifying calls before the warm-up are one whole cycle; the warm-up may end within a cycle.
     first = len(samples.warmup.duration_ns) if samples.warmup is not None else 0
     skip = -first % period
     whole = (len(duration) - skip) // period
@@ -167,7 +167,7 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
 
 
 def _by_hosts(case: Case, where: str, found: list[Finding], placed: Hosts) -> list[Finding]:
-    """The same with one finding in place of those that more than half of a host's ranks, or links, have in common."""
+    """The findings; one on a host, or on a pair of hosts, replaces those on more than half of its ranks or links."""
     host_of = {rank: host for host, ranks in placed.items() for rank in ranks}
     together: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
     for finding in found if len(placed) > 1 else []:
@@ -182,7 +182,7 @@ def _by_hosts(case: Case, where: str, found: list[Finding], placed: Hosts) -> li
 
 
 def _in_common(case: Case, where: str, names: Sequence[str], alike: Sequence[Finding]) -> Finding:
-    """One host, or two and what lies between them. p: of the least certain one of its ranks or links."""
+    """The finding on one host, or on the link between two. p: the largest p-value of its ranks or links."""
     ranks = tuple(sorted({rank for finding in alike for rank in finding.ranks}))
     share, p = float(np.median([f.share or 0.0 for f in alike])), max(f.p or 0.0 for f in alike)
     if len(names) == 1:

@@ -1,7 +1,7 @@
-"""How time depends on size: a piecewise α–β model of each series, and what no run can beat.
+"""Model how time depends on size (piecewise α–β, one model per series), and compute bounds that no run can beat.
 
-In: summaries. Out: one `Fit` for each series of sizes, and `Bound`s. Where the model is far from what was measured
-there is none, and its note says so. Does not judge a result against a bound and does not format.
+In: summaries. Out: one `Fit` for each series of sizes, and `Bound`s. Where the model is far from what was measured,
+the `Fit` has no segments and its note says why. Does not judge a result against a bound and does not format.
 
 α–β and n½: Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994). Bounds beside results:
 Hoefler & Belli, "Scientific benchmarking of parallel computing systems", SC'15, rule 11.
@@ -24,16 +24,16 @@ from bench.units import format_bytes
 
 Spans = list[tuple[int, int]]
 
-# Two parameters through three points leave one degree of freedom: any bend would look like a protocol of its own.
+# Two parameters through three points leave one degree of freedom: any bend would look like another protocol.
 FEWEST_SIZES = 4
-# Eager, rendezvous, and one for what a cache or a second algorithm does; more would be drawing by numbers.
+# Eager protocol, rendezvous protocol, and one for a cache or a second algorithm; more would overfit.
 MOST_SEGMENTS = 3
-# Relative deviation that nobody would call a segment. Without it BIC takes a perfect series apart for its rounding.
+# Relative deviation too small to justify a segment. Without it BIC splits a perfect series at its rounding errors.
 RESOLUTION = 0.01
-# Off by more than a third somewhere, α–β hides more than it tells. Series of gloo on two cores reached 0.04 to 0.29,
-# and noise alone stays below: among 20 sizes that scatter by 10 %, the worst residual passes 0.35 in under 1 %.
+# A model that is off by more than a third at some size misleads. Series of gloo on two cores reached 0.04 to 0.29, and
+# noise alone stays below: with 20 sizes that scatter by 10 %, the worst residual exceeds 0.35 in under 1 % of series.
 WORST_RESIDUAL = 0.35
-# Share of a time below which a term of the model is rounding: no clock resolves a billionth of what it measures.
+# A term below this share of each time is a rounding error: no clock resolves a billionth of what it measures.
 ROUNDING = 1e-9
 # Operation whose time is that of one exchange: each rank sends `size` bytes and receives as many at once.
 PAIRWISE = "pairwise"
@@ -41,7 +41,7 @@ PAIRWISE = "pairwise"
 
 # ── the model ────────────────────────────────────────────────────────────────────────────────────
 def fits(summaries: Sequence[Summary]) -> list[Fit]:
-    """A fit for every series, that is all cases alike but for their size, with FEWEST_SIZES measured sizes."""
+    """A fit for each series (cases that differ in size only) with FEWEST_SIZES measured sizes or more."""
     series: dict[Case, list[Summary]] = defaultdict(list)
     for summary in summaries:
         if summary.time_s is not None:
@@ -78,15 +78,15 @@ def _fit(series: list[Summary]) -> Fit:
 def _relative_affine(sizes: Floats, times: Floats) -> tuple[float, float]:
     """α in seconds and β in seconds a byte, neither negative, that minimise Σ (model/t - 1)².
 
-    Relative, as noise is: absolute residuals see the largest sizes only, and α is what is left over from them.
+    Residuals are relative, as noise is: absolute ones would fit the largest sizes only, and α their errors.
     """
     from scipy.optimize import nnls
 
     rows = np.column_stack([1 / times, sizes / times])
-    # The columns differ by many powers of ten; the solver's tolerance is one number.
+    # Scaled: the columns differ by many powers of ten, and the solver has one tolerance for both.
     scale = np.linalg.norm(rows, axis=0)
     (alpha, beta), _ = nnls(rows / scale, np.ones(len(times)))
-    # The solver leaves a rounding error where a term is zero, of a size that depends on the CPU.
+    # Where a term is zero, the solver leaves a rounding error whose size depends on the CPU.
     shares = rows / scale * (alpha, beta)
     alpha, beta = np.where(shares.max(axis=0) > ROUNDING, (alpha, beta), 0.0)
     return float(alpha / scale[0]), float(beta / scale[1])
@@ -98,11 +98,11 @@ def _cost(sizes: Floats, times: Floats, start: int, end: int) -> float:
     return float(np.sum(((alpha + beta * sizes[start:end]) / times[start:end] - 1) ** 2))
 
 
-# ── where one segment ends and the next begins ───────────────────────────────────────────────────
+# ── the segments ─────────────────────────────────────────────────────────────────────────────────
 def _segmentation(sizes: Floats, times: Floats) -> Spans:
     """Positions [start, end) of the 1 to 3 segments with the least BIC (Schwarz 1978).
 
-    m segments have 2m coefficients and m - 1 places where they meet.
+    m segments have 2m coefficients and m - 1 boundaries.
     """
     n = len(sizes)
     candidates: list[Spans] = [[(0, n)]]
@@ -118,7 +118,7 @@ def _segmentation(sizes: Floats, times: Floats) -> Spans:
 
 def _best_partitions(sizes: Floats, times: Floats) -> Iterable[Spans]:
     """For each number of segments from 2 on, the partition of least cost, by dynamic programming."""
-    from ruptures import Dynp  # with its imports 1.3 s, needed by long series only
+    from ruptures import Dynp  # here: 1.3 s with its imports, and only long series need it
 
     search = Dynp(custom_cost=_cost_class()(), min_size=FEWEST_SIZES, jump=1)
     search.fit(np.column_stack([sizes, times]))
@@ -129,7 +129,7 @@ def _best_partitions(sizes: Floats, times: Floats) -> Iterable[Spans]:
 
 @functools.cache
 def _cost_class() -> type:
-    """The cost in the form that ruptures wants; made on first use, as its base class is imported late."""
+    """`_cost` as the class that ruptures requires; made on first use, because its base class is imported late."""
     from ruptures.base import BaseCost
 
     class RelativeAffine(BaseCost):  # type: ignore[misc]
@@ -139,13 +139,13 @@ def _cost_class() -> type:
         min_size = FEWEST_SIZES
 
         def fit(self, signal: Floats) -> "RelativeAffine":
-            """Take the signal and forget the costs of the one before."""
+            """Take the signal and clear the costs of the previous one."""
             self.signal = signal
             self.known: dict[tuple[int, int], float] = {}
             return self
 
         def error(self, start: int, end: int) -> float:
-            """Cost of one segment; asked for far more often than there are segments."""
+            """Cost of one segment, cached: the search asks for each segment many times."""
             if (start, end) not in self.known:
                 self.known[start, end] = _cost(self.signal[:, 0], self.signal[:, 1], start, end)
             return self.known[start, end]
@@ -153,13 +153,13 @@ def _cost_class() -> type:
     return RelativeAffine
 
 
-# ── how sure the parameters are ──────────────────────────────────────────────────────────────────
+# ── the intervals of the parameters ──────────────────────────────────────────────────────────────
 def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """α (s), r∞ (bytes/s) and n½ (bytes) of one segment; None what cannot be told from zero or infinity.
+    """α (s), r∞ (bytes/s) and n½ (bytes) of one segment; None for one that cannot be told from zero or infinity.
 
-    Where all sizes have the same launches, two or more, each launch gives values of its own: whatever slowed a
-    launch slowed all its sizes, and only this sees it. The value is then the launches' geometric mean, which may
-    differ a little from the segment's. Otherwise the intervals of the times are propagated.
+    If all sizes have the same number of launches, two or more, each launch is fitted: what slows a launch slows all
+    its sizes, and only this accounts for it. The value is then the geometric mean over launches, which may differ a
+    little from the segment's. Otherwise the intervals of the times are propagated.
     """
     sizes = np.array([s.case.size_bytes for s in segment], dtype=float)
     counts = {len(s.medians_s) for s in segment}
@@ -178,7 +178,7 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
 def _without_intervals(
     sizes: Floats, times: list[Interval]
 ) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """The values alone, where the times have no intervals: that a line fits does not say how sure its points are."""
+    """The values alone, where the times have no intervals: a good fit does not show how certain its points are."""
     alpha, beta = _relative_affine(sizes, np.array([t.value for t in times]))
     half_size = intervals.bare(alpha / beta) if alpha and beta else None
     return (
@@ -189,9 +189,9 @@ def _without_intervals(
 
 
 def _over_launches(values: Floats) -> Interval | None:
-    """Student's t on logarithms; on the values themselves, cut at zero, where some launch gave a zero.
+    """Student's t on logarithms; on the values themselves, cut at zero, if some launch gave zero.
 
-    With zero in every launch, None: an interval without width would claim to know what was not resolved.
+    None if every launch gave zero: an interval without width would claim a precision that was not reached.
     """
     if values.all():
         return intervals.launch_interval(values)
@@ -203,11 +203,11 @@ def _over_launches(values: Floats) -> Interval | None:
 
 
 def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """The same from the intervals of the times, to first order, sizes taken as independent (delta method).
+    """The same parameters from the intervals of the times, to first order, sizes taken as independent (delta method).
 
     Cov(θ) = X⁺ diag(σ²) X⁺ᵀ with the rows X = (1, size)/t and σ the standard deviation of log t, or the scatter
-    around the model where that is larger. What all sizes of a launch have in common is not in it, so the kind is
-    that of the weakest of the times.
+    around the model where that is larger. This leaves out what all sizes of a launch have in common, so the kind is
+    "over launches" only if that of every time is.
     """
     values = np.array([t.value for t in times])
     theta = alpha, beta = _relative_affine(sizes, values)
@@ -250,13 +250,13 @@ def _half_size_seen(sizes: Floats, times: Floats) -> float | None:
     return float(sizes[after - 1] * (sizes[after] / sizes[after - 1]) ** share)
 
 
-# ── what no run can beat ─────────────────────────────────────────────────────────────────────────
+# ── the bounds ───────────────────────────────────────────────────────────────────────────────────
 def bounds(summaries: Sequence[Summary], link_bytes_per_s: float | None) -> list[Bound]:
     """Bus bandwidths in bytes/s that cases with two or more ranks cannot exceed, by backend and world size.
 
-    "link as given": what the user says that the link can do. "ring of measured pairs": the best rate of a measured
-    exchange, that of the slowest pair of its round. Every link of a ring carries the bus bandwidth, so a ring moves
-    no more than its slowest link does. What goes another way than a ring may beat it.
+    "link as given": the rate that the user states for the link. "ring of measured pairs": the best rate over the
+    sizes of `pairwise`, whose time is that of the slowest pair of a round. Every link of a ring carries the bus
+    bandwidth, so a ring moves no more than its slowest link does. An algorithm other than a ring may exceed it.
     """
     found: dict[tuple[str, int, str], float] = {}
     for summary in summaries:

@@ -1,11 +1,11 @@
-"""How many launches and iterations would reach a wanted precision, and how long that takes.
+"""Estimate how many launches and iterations reach a wanted precision, and how long that takes.
 
-In: a run that serves as a pilot, its summaries, the wanted relative half-width. Out: one `Need` a case.
+In: a run that serves as a pilot, its summaries, the wanted relative half-width. Out: one `Need` per case.
 
 Kalibera & Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013: with the variance T₁² between
 iterations and T₂² between launches, an iteration costing c₁ and a launch c₂, the cheapest number of iterations
-a launch is ⌈√((c₂/c₁)(T₁²/T₂²))⌉; launches then follow from the wanted interval. Variances are those of
-logarithms; T₁² is that of independent iterations which would give the interval that was seen within a launch.
+per launch is ⌈√((c₂/c₁)(T₁²/T₂²))⌉; launches then follow from the wanted interval. Variances are those of logarithms;
+T₁² is the variance at which independent iterations would give the interval that was seen within a launch.
 """
 
 import math
@@ -19,11 +19,11 @@ from bench.intervals import CONFIDENCE, FEWEST_FOR_MEDIAN
 from bench.plan import NEXT_START_S
 from bench.records import Run
 
-# More launches than this are no plan but a wish.
+# Upper limit of the advice: nobody makes more launches than this.
 MOST_LAUNCHES = 1000
-# Half-widths of 95 % in standard errors.
+# Half-width of a 95 % interval, in standard errors.
 STANDARD_ERRORS = 1.96
-# A budget's first launch measures every case, whether it needs it or not.
+# Factor on the seconds needed: the first launch of a budget measures every case, whether the case needs it or not.
 BUDGET_MARGIN = 1.3
 
 
@@ -45,7 +45,7 @@ def in_all(needs: Sequence[Need]) -> NeedsInAll | None:
 
 
 def _cost(run: Run, key: str) -> tuple[float, float]:
-    """(seconds an iteration, seconds a launch beside its iterations) of one case."""
+    """(seconds per iteration, seconds per launch besides its iterations) of one case."""
     mine = [s for s in run.samples if s.case.key == key and s.timed is not None and s.usage is not None]
     iterations, spans, walls = [], [], []
     for samples in mine:
@@ -87,7 +87,7 @@ def _need(summary: Summary, precision: float, iteration_s: float, launch_s: floa
 
 
 def _launches(variance: float, half_width: float) -> int | None:
-    """Fewest launches whose Student interval of the mean logarithm is as narrow as `half_width`."""
+    """Fewest launches whose Student interval of the mean logarithm is as narrow as `half_width`; None if too many."""
     counts = np.arange(2, MOST_LAUNCHES + 1)
     reached = stdtrit(counts - 1, (1 + CONFIDENCE) / 2) * np.sqrt(variance / counts) <= half_width
     return int(counts[np.argmax(reached)]) if reached.any() else None

@@ -1,15 +1,16 @@
-"""Is a rank, or a whole node, always among the last to arrive? Names it, or says that nobody can be named.
+"""Find the ranks and nodes that are always among the last to arrive.
 
-In: a `Run`. Out: findings of kind "late rank" and "late node". Who waits longest is the victim and is never named:
-what counts is who begins last (or, without a common clock, who spends the shortest time in the operation, because
-nobody waits for the last one).
+In: a `Run`. Out: findings of kind "late rank" and "late node". The rank that waits longest is the victim and is never
+named: what counts is which rank begins last (or, without a common clock, which spends the shortest time in the
+operation, because it waits for no other).
 
 A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
-are looked at first, then the ranks of those that are not late. Per case: the late ones are those at the end of the
-order of arrival that come after all the others by 10 % of the operation's time, a quarter of all at most, in each
-launch; Friedman's test says that there are differences at all; then, for each late one, a one-sided binomial test of
-how often it comes after all that are not late against chance, over an effective number of iterations (they are
-autocorrelated), corrected by Holm (1979) over all ranks, nodes and cases.
+are examined first, then the ranks of the nodes that are not late. In each case, the late ones are at the end of the
+order of arrival, a quarter of all at most, and come after all the others by 10 % of the operation's time (and by the
+uncertainty of the clocks) in the median, in each launch in more than half of the iterations. Then Friedman's test has
+to show that there are differences at all. Then, for each late one, a one-sided binomial test compares how often it
+comes after all that are not late with chance, over an effective number of iterations (they are autocorrelated),
+corrected by Holm (1979) over all ranks, nodes and cases.
 """
 
 from collections import defaultdict
@@ -27,15 +28,15 @@ from bench.records import Case, Run, Samples
 from bench.units import format_seconds
 
 LEVEL = 0.05
-# A rank that costs less than this share of an operation's time is not worth anybody's morning.
+# Smallest delay that counts, as a share of the operation's time: a smaller one is not worth investigating.
 SMALLEST_COST = 0.10
-# Of all ranks, or nodes, no more than this share can be late: late is who differs from most others.
+# At most this share of all ranks, or nodes, can be late: to be late is to differ from most others.
 LARGEST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Who arrives: one rank, or the ranks of a node."""
+    """What arrives: one rank, or all ranks of a node. node: name of the host, where it is known."""
 
     ranks: tuple[int, ...]
     node: str | None = None
@@ -47,10 +48,11 @@ class _Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """What speaks against one rank or node in one case.
+    """Evidence against one rank or node in one case.
 
-    share, chance: of iterations in which it comes after all that are not late. relative_cost: the wait that it
-    causes, as a share of the time. delay_s: median over iterations of its arrival minus the others' median.
+    share: of the iterations, those in which it arrives after all that are not late; chance: the share expected by
+    chance. relative_cost: the wait that it causes, as a share of the operation's time. delay_s: median over
+    iterations of its arrival minus the median arrival of those that are not late.
     """
 
     case: Case
@@ -63,7 +65,7 @@ class _Suspicion:
 
 
 def late_ranks(run: Run) -> list[Finding]:
-    """The ranks and nodes that arrive last too often to be chance, and cost something by it."""
+    """One finding for each rank or node that arrives last too often for chance, and costs time by that."""
     launches: dict[str, list[Samples]] = defaultdict(list)
     cases: dict[str, Case] = {}
     for samples in run.samples:
@@ -88,7 +90,7 @@ def late_ranks(run: Run) -> list[Finding]:
 
 
 def holm(p: Floats, tests: int) -> Floats:
-    """Holm's step-down correction; p: the smallest ones of so many tests."""
+    """Holm's step-down correction. p: the smallest p-values of `tests` tests."""
     order = np.argsort(p)
     stepped = np.maximum.accumulate(p[order] * (tests - np.arange(len(p)))) if len(p) else p
     corrected = np.empty_like(p)
@@ -97,14 +99,14 @@ def holm(p: Floats, tests: int) -> Floats:
 
 
 def _nodes(placed: Hosts) -> list[_Unit]:
-    """The hosts, where looking at them can say more than looking at their ranks."""
+    """The hosts as units; none if there is one host, or if every host has one rank."""
     if len(placed) < 2 or all(len(ranks) < 2 for ranks in placed.values()):
         return []
     return [_Unit(ranks, host) for host, ranks in placed.items()]
 
 
 def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: Sequence[_Unit]) -> list[_Suspicion]:
-    """The nodes of one case that are late, and the ranks of the others that are."""
+    """The late nodes of one case, and the late ranks of its other nodes."""
     arrivals, unsure_s = _arrivals(launches, clocks)
     if sum(map(len, arrivals)) < FEWEST_FOR_MEDIAN:
         return []
@@ -122,7 +124,7 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
 
 
 def _half_there(arrivals: Floats) -> Floats:
-    """When half of a node's ranks have come (the lower median): one late rank makes no late node."""
+    """When half of a node's ranks have arrived (the lower median): one late rank does not make the node late."""
     middle = (arrivals.shape[1] - 1) // 2
     return np.asarray(np.partition(arrivals, middle, axis=1)[:, middle])
 
@@ -130,7 +132,7 @@ def _half_there(arrivals: Floats) -> Floats:
 def _late(
     case: Case, units: Sequence[_Unit], arrivals: Sequence[Floats], limit_s: float, time_s: float
 ) -> list[_Suspicion]:
-    """Who of these comes after all the others by the limit or more; arrivals: (iterations, units) of each launch."""
+    """The units that come after all the others by the limit or more. arrivals: (iterations, units) of each launch."""
     late, on_time = _split(arrivals, limit_s)
     if not late or not _differ(arrivals):
         return []
@@ -158,10 +160,10 @@ def _late(
 
 
 def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[int]]:
-    """Who is late, and who is not: the most at the end of the order of arrival that are all behind the rest.
+    """Positions of the late units and of the others: the largest group at the end that is behind all before it.
 
-    Behind: in the median over all iterations by the limit (a mean would be that of the few iterations in which the
-    scheduler stalled somebody), and in each launch in more than half of the iterations.
+    A unit is behind if its median delay over all iterations is the limit or more (a mean would be that of the few
+    iterations in which the scheduler stalled a rank), and if in each launch more than half of its delays are above 0.
     """
     together = np.concatenate(arrivals)
     n = together.shape[1]
@@ -170,7 +172,7 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
     latest_before = np.maximum.accumulate(ordered, axis=1)
     fewest_on_time = n - max(1, int(n * LARGEST_SHARE))
     borders = np.cumsum([len(a) for a in arrivals])[:-1]
-    # Of each unit against all before it: cheap, and where even that is not enough there is nothing to be found.
+    # Of each unit to all before it. Cheap, and where even this gap is below the limit no cut is possible.
     gaps = np.median(ordered[:, fewest_on_time:] - latest_before[:, fewest_on_time - 1 : -1], axis=0)
     for cut in fewest_on_time + np.flatnonzero(gaps >= limit_s):
         behind = ordered[:, cut:] - latest_before[:, cut - 1 : cut]
@@ -181,7 +183,7 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
 
 
 def _binomial_p(shares: Sequence[float], behind: Sequence[Floats], chance: float) -> float:
-    """That somebody comes last so often by chance, over the effective number of iterations."""
+    """Probability of coming last so often by chance, over the effective number of iterations."""
     from scipy.stats import binomtest  # here: slow to load
 
     counts = [effective_size(b) if len(b) >= FEWEST_FOR_MEDIAN else len(b) for b in behind]
@@ -191,9 +193,9 @@ def _binomial_p(shares: Sequence[float], behind: Sequence[Floats], chance: float
 
 
 def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats], float]:
-    """When each rank began, in seconds, and how unsure that is, for each launch.
+    """When each rank began, in seconds, (iterations, ranks) for each launch; and the uncertainty in seconds.
 
-    Without a common clock: the later, the shorter it took, up to a constant.
+    Without a common clock, minus the duration stands for the start: the later a rank begins, the less it waits.
     """
     aligned = [clocks.aligned(samples) for samples in launches]
     known = [one for one in aligned if one is not None]
@@ -203,7 +205,7 @@ def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats]
 
 
 def _differ(arrivals: Sequence[Floats]) -> bool:
-    """Friedman's test; of two the binomial test alone says the same."""
+    """Whether the units differ, by Friedman's test; True for two, where the binomial test alone says the same."""
     from scipy.stats import friedmanchisquare
 
     together = np.concatenate(arrivals)
@@ -211,7 +213,7 @@ def _differ(arrivals: Sequence[Floats]) -> bool:
 
 
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
-    """One sentence on one rank or node, over all cases that it stands out in."""
+    """The finding on one rank or node, over all cases in which it is late."""
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
     case, unit = worst.case, worst.unit
     alike = sum(1 for c in cases.values() if (c.backend, c.world_size) == (case.backend, case.world_size))

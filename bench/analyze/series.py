@@ -1,6 +1,6 @@
-"""What the times of one launch look like in their order: a warm-up that was not over, a late change, a second mode.
+"""Find an unfinished warm-up, a late change of level, and a second mode in a series of times.
 
-In: times of one case. Out: a `Steadiness` and a `Stall`. Nothing else follows from them: outliers and stalls stay.
+In: times of one case. Out: a `Steadiness` and a `Stall`. Outliers and stalls are reported, never removed.
 
 Change points: PELT with a squared-error cost (Killick, Fearnhead & Eckley 2012) on normal scores of the ranks
 (so that outliers weigh no more than ranks do), penalty 3 ln n, segments of 5 or more, on the first 200 times.
@@ -26,25 +26,25 @@ FEWEST_FOR_CHANGE = 20
 # Kernel width in standard deviations: the usual rules, made for one mode, would blur two into one.
 BANDWIDTH = 0.25
 GRID = 160
-# Below these the second mode is chance, or does not matter.
+# Below these a second mode is chance, or does not matter: slow times, their share, ratio of the two modes.
 FEWEST_SLOW, SMALLEST_SHARE, SMALLEST_RATIO = 5, 0.03, 1.5
-# The valley between two modes, as a share of the lower peak; a dent in one mode is shallower.
+# Highest valley between two modes, as a share of the lower peak; a dent in one mode is shallower.
 DEEPEST_ALLOWED = 0.5
-# More times than this say the same, slower.
+# Times that the density is estimated from: more give the same result more slowly.
 MOST_OF_DENSITY = 600
 
 
 # ── steady or not ────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Steadiness:
-    """trimmed: times to leave out at the beginning. steady: False if the last quarter is on another level."""
+    """trimmed: times to leave out at the beginning. steady: False if the level changes in the last quarter."""
 
     trimmed: int
     steady: bool
 
 
 def steadiness(times_s: Floats) -> Steadiness:
-    """What a change-point check says of one launch's times, which must be in their order."""
+    """The result of a change-point check on one launch's times, which must be in measured order."""
     looked_at = times_s[:MOST_OF_SERIES]
     n = len(looked_at)
     if n < FEWEST_FOR_CHANGE or np.ptp(looked_at) == 0:
@@ -52,7 +52,7 @@ def steadiness(times_s: Floats) -> Steadiness:
     changes = _change_points(ndtri((average_ranks(looked_at) - 0.5) / n))
     early = [at for at in changes if at <= n / 4]
     trimmed = early[-1] if early else 0
-    # A warm-up is slow at first. A fast beginning is no warm-up, and leaving it out would flatter nobody.
+    # Only a slow beginning is a warm-up. Leaving out a fast one would make an honest number worse.
     if trimmed and np.median(looked_at[:trimmed]) <= np.median(looked_at[trimmed:]):
         trimmed = 0
     if len(times_s) - trimmed < FEWEST_FOR_MEDIAN:
@@ -61,10 +61,11 @@ def steadiness(times_s: Floats) -> Steadiness:
 
 
 def _change_points(scores: Floats) -> list[int]:
-    """Where the level changes, in steps of SHORTEST_SEGMENT.
+    """Where the level changes: multiples of SHORTEST_SEGMENT.
 
-    Searched on the sums of so many neighbours, divided by the root of their number: the variance within them does
-    not depend on where segments end, so this is the same search with that step, in a fifth of the time.
+    The search runs on sums of SHORTEST_SEGMENT neighbours, divided by the root of that number. The variance within a
+    sum does not depend on where segments end, so the result is that of searching all scores with that step, in a
+    fifth of the time.
     """
     from ruptures import KernelCPD  # here: loading it takes longer than most reports
 
@@ -78,7 +79,7 @@ def _change_points(scores: Floats) -> list[int]:
 def second_mode(times_s: Floats) -> Stall | None:
     """The slower one of two modes; None where there is one mode."""
     logs = np.log(times_s)
-    # Cheap first: nothing is half slower than the median, so there is no second mode.
+    # A cheap test first: too few times differ from the median by the smallest ratio, so there is no second mode.
     slow = np.count_nonzero(logs > np.median(logs) + np.log(SMALLEST_RATIO))
     fast = np.count_nonzero(logs < np.median(logs) - np.log(SMALLEST_RATIO))
     if max(slow, fast) < max(FEWEST_SLOW, SMALLEST_SHARE * len(logs)):
@@ -96,7 +97,7 @@ def second_mode(times_s: Floats) -> Stall | None:
 
 
 def _deepest_valley(logs: Floats) -> float | None:
-    """Where to cut between two modes: the valley that is deepest against the lower of its two sides."""
+    """Where to cut between two modes: the valley deepest relative to its lower side; None if none is deep enough."""
     from scipy.stats import gaussian_kde  # here: slow to load, and most cases do not come this far
 
     grid = np.linspace(logs.min(), logs.max(), GRID)

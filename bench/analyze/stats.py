@@ -1,8 +1,8 @@
-"""`Run` → one `Summary` a case. Facts in, conclusions out; nothing is printed, nothing is dropped silently.
+"""Summarise the cases of a run: `Run` → one `Summary` per case.
 
-Per iteration the maximum over ranks, per launch the median over iterations, over launches the geometric
-mean with Student's t on the logarithms (docs/method.md). Averages over ranks are never taken: they hide the
-straggler that everybody waited for.
+Facts in, conclusions out; nothing is printed, nothing is dropped silently. Per iteration the maximum over ranks counts,
+per launch the median over iterations, over launches the geometric mean with Student's t on the logarithms
+(docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for.
 """
 
 import dataclasses
@@ -22,19 +22,19 @@ from bench.intervals import Floats
 from bench.records import Case, Run, Samples, Sampling, Timings, case_order
 from bench.units import format_seconds
 
-# Below this multiple of the cost of reading the clock twice, the clock is part of the number.
+# Below this multiple of the distance of two stamps with nothing between them, the clock is part of the number.
 TIMER_LIMIT = 20
-# Share of the machine's busy time that belongs to other processes, from which on it is worth a warning.
+# Share of the machine's busy CPU time used by other processes, above which there is a warning.
 FOREIGN_CPU_LIMIT = 0.10
-# Share of iterations beyond the far fence from which on the mean says little.
+# Share of iterations beyond the far fence above which the mean says little.
 OUTLIER_LIMIT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """One launch of one case. slowest_s: per iteration, after what the change-point check left out.
+    """One launch of one case. slowest_s: per iteration the maximum over ranks, without the trimmed warm-up.
 
-    percentiles_s: those that the number of iterations supports.
+    percentiles_s: percent → seconds, where the number of iterations supports it.
     """
 
     samples: Samples
@@ -53,9 +53,9 @@ def summarize(run: Run) -> list[Summary]:
 
 
 def headlines(run: Run) -> list[Summary]:
-    """Only what runs are compared by: times with their intervals, launch by launch, and failures.
+    """Summaries with only what a comparison needs: times with intervals, medians of the launches, failures.
 
-    The same numbers as `summarize` gives, in a fraction of its time: many runs with many cases are compared.
+    The numbers are those of `summarize`, in a fraction of its time: comparisons read many runs with many cases.
     """
     return [_headline(case, launches) for case, launches in _by_case(run)]
 
@@ -135,10 +135,10 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
 
 
 def _slowest(samples: Samples) -> tuple[Floats, Steadiness]:
-    """Per iteration the maximum over ranks, without a warm-up that was not over."""
+    """Per iteration the maximum over ranks, without the part of an unfinished warm-up."""
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     slowest = intervals.slowest_rank_s(samples.timed)
-    # Iterations that go through rounds are different things, not one series in time.
+    # Iterations of different rounds or groups are different operations, not one series in time.
     rounds = operations.cycle(samples.case) > 1
     state = Steadiness(0, True) if rounds else steadiness(slowest)
     return slowest[state.trimmed :], state
@@ -185,14 +185,14 @@ def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
 
 
 def _over_launches(values: list[float]) -> float:
-    """Geometric mean: launches differ by factors, and 1/x of it is the mean of the rates."""
+    """Geometric mean: launches differ by factors, and its reciprocal is the geometric mean of the rates."""
     return float(np.exp(np.mean(np.log(np.maximum(values, 1e-12)))))
 
 
 def _of_ranks(good: list[_Series], clocks: Clocks) -> tuple[float, float | None, float | None]:
-    """Of the fastest rank, of the arrivals (last minus first start), and of the time after everyone had arrived.
+    """Seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
 
-    The last two are None where arrivals are not on one clock, or less sure than they are large.
+    The last two are None where arrivals are not on one clock, or where they are smaller than its uncertainty.
     """
     aligned = [clocks.aligned(one.samples) for one in good]
     rows = []
@@ -218,7 +218,7 @@ def _host_time(good: list[_Series]) -> float | None:
 
 
 def _percentile(good: list[_Series], percent: int) -> float | None:
-    """Of each launch, then over launches: iterations of different launches are never pooled."""
+    """The percentile of each launch, then their mean: iterations of different launches are never pooled."""
     known = [one.percentiles_s[percent] for one in good if percent in one.percentiles_s]
     return _over_launches(known) if len(known) == len(good) else None
 

@@ -1,8 +1,8 @@
-"""What the hardware that a run found can carry at most: NVLink, PCIe, InfiniBand. Rates of one direction, bytes/s.
+"""Bound bandwidths by the hardware that a run found: NVLink, PCIe, InfiniBand.
 
-In: the environment of a run. Out: bounds for the report and plots, and warnings where a case beats what is possible:
-then it is the measurement that is wrong (or a size). Rates are those of the standards, after encoding; what protocols
-cost comes off them.
+In: the environment of a run. Out: bounds for the report and plots, and a warning for each case that exceeds what is
+possible, because then the measurement (or a size) is wrong. Rates are bytes/s in one direction, those of the standards
+after encoding; the overhead of protocols is not subtracted.
 """
 
 import re
@@ -19,12 +19,12 @@ from bench.units import format_bytes, format_rate
 NVLINK = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
 # PCIe: one lane, one direction. Generation → bytes/s (8b/10b up to 2, 128b/130b up to 5, 242/256 in 6).
 PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-# Clocks are not the same on every card: what beats a bound by less is not called impossible.
+# A rate is impossible only if it exceeds the bound by this factor, because clocks differ between cards.
 TOLERANCE = 1.02
 
 
 def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
-    """What the links between the GPUs, and between the hosts, of a run can carry, for each of its world sizes."""
+    """What the links between the GPUs, and between the hosts, can carry, for each backend and world size of a run."""
     gpu, fabric = gpu_rate(_host(run)), infiniband_rate(_host(run))
     hosts = _hosts_at(run)
     places = {(s.case.backend, s.case.world_size) for s in summaries if s.case.world_size > 1 and s.busbw is not None}
@@ -34,14 +34,14 @@ def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
             found.append(Bound(backend, n, gpu[0], gpu[1]))
         h = hosts.get((backend, n), 1)
         if fabric is not None and h > 1:
-            # Reduced within each host first, 2(h-1)/h of the data cross a host's ports: less than 2(n-1)/n.
+            # If each host reduces first, 2(h-1)/h of the data cross a host's ports, which is less than 2(n-1)/n.
             most = fabric * ((n - 1) / n) / ((h - 1) / h)
             found.append(Bound(backend, n, f"InfiniBand between {h} hosts", most))
     return found
 
 
 def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[str]:
-    """Cases that are faster than the hardware can be."""
+    """One warning for each case that is faster than the hardware can be."""
     rate = gpu_rate(_host(run))
     for summary in summaries if rate is not None else ():
         case = summary.case

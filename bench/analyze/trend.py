@@ -1,7 +1,7 @@
-"""More than two runs, oldest first: each case's times, and the runs from which on its level is another.
+"""Find where the time of a case changes level over three or more runs, oldest first.
 
-In: runs with their summaries, in any order. Out: a `Trend` a case that was measured in at least FEWEST_RUNS of
-them. Says where a level changes, not why, and nothing of a single run that stands out: one run is no level, and
+In: runs with their summaries, in any order. Out: a `Trend` for each case that was measured in at least FEWEST_RUNS of
+them. Says where a level changes, not why. Does not report a single run that stands out: one run is no level, and
 `compare` is the tool for two.
 """
 
@@ -18,25 +18,25 @@ from bench.intervals import Floats
 from bench.records import Run, case_order
 
 FEWEST_RUNS = 3
-# Runs that make a level. One run away from the others is a bad day.
+# Fewest runs that make a level: a single run that differs from the others is no change.
 RUNS_OF_A_LEVEL = 2
-# Smallest relative step that is worth a line, as for `compare`.
+# Smallest relative step that is reported, as for `compare`.
 MIN_CHANGE = 0.05
-# Chance that any case of a family without any change gets a step.
+# Probability that any of all cases gets a step although none has changed.
 ERROR_RATE = 0.05
-# Degrees of freedom that a difference of two runs is worth in a median absolute deviation. Simulated flat series of
-# 4 to 40 runs fit 0.6 to 0.7; at 0.5 a family of 20 cases of 12 runs keeps to ERROR_RATE as well.
+# Degrees of freedom that each difference of two runs adds to a median absolute deviation. Simulated flat series of 4
+# to 40 runs fit 0.6 to 0.7; with 0.5, 20 cases of 12 runs together keep to ERROR_RATE as well.
 WORTH_OF_A_DIFFERENCE = 0.5
-# 1.4826 makes a median absolute deviation a standard deviation; a difference of two runs has twice the variance.
+# 1.4826 turns a median absolute deviation into a standard deviation; a difference of two runs has twice the variance.
 FROM_MAD = 1.4826 / np.sqrt(2)
-# As in `verdicts`: runs do not agree better than this, their clock only ticks.
+# As in `verdicts`: closer agreement of runs comes from the resolution of the clock.
 SMALLEST_SCATTER = 1e-3
 
 Measured = tuple[Run, Sequence[Summary]]
 
 
 def in_order(runs: Sequence[Measured]) -> list[Measured]:
-    """Oldest first, by when they were started (UTC, ISO 8601, as the manifest has it)."""
+    """The runs, oldest first, by the time of their start (UTC, ISO 8601, from the manifest)."""
     return sorted(runs, key=lambda measured: (str(measured[0].manifest.get("started")), measured[0].name))
 
 
@@ -66,11 +66,11 @@ def _levels(times: Sequence[Interval], changes: Sequence[int]) -> tuple[Level, .
 
 
 def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1) -> tuple[int, ...]:
-    """Positions of the runs from which on the level is another. medians: of the launches of each run, seconds.
+    """Positions of the runs at which a new level begins. medians: of the launches of each run, seconds.
 
-    Squared deviations from the levels' means are least (all partitions are tried), where each further step must
-    save more than `noise² t²`: t is Student's quantile for the uncertainty of the noise, at ERROR_RATE over all
-    places of a step and all cases (Bonferroni).
+    Of all partitions, the one with the least squared deviations from the levels' means, plus `noise² t²` per step:
+    t is Student's quantile for the uncertainty of the noise, at ERROR_RATE over all possible positions of a step and
+    all cases (Bonferroni). Steps smaller than `min_change` are left out.
     """
     level = np.array([float(np.mean(np.log(launches))) for launches in medians])
     places = len(level) - 2 * RUNS_OF_A_LEVEL + 1
@@ -89,10 +89,10 @@ def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int 
 
 
 def _noise(medians: Sequence[Floats], level: Floats) -> tuple[float, float]:
-    """Standard deviation of a run's level without any step, and the degrees of freedom that it is known with.
+    """Standard deviation of a run's level if nothing changes, and the degrees of freedom of that estimate.
 
-    The larger of two: what launches within a run say, and what neighbouring runs say (the median of their
-    differences: a few steps do not move it). Machines drift between runs by more than launches show.
+    The larger of two estimates: from the launches within runs, and from neighbouring runs (the median of their
+    differences, which a few steps do not move), because machines drift between runs by more than launches show.
     """
     between = FROM_MAD * float(np.median(np.abs(np.diff(level))))
     freedom = WORTH_OF_A_DIFFERENCE * (len(level) - 1)

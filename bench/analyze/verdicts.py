@@ -1,12 +1,12 @@
-"""Did a case change? Launches' medians of many cases, twice → a verdict on each, all cases at once.
+"""Decide whether cases changed, from the medians of their launches before and after; all cases at once.
 
-In: arrays of seconds, one a case and side, two launches or more in each. Out: verdicts, ratios with intervals,
-and how many further launches would decide. Knows no runs and no cases: `compare` does.
+In: arrays of seconds, one per case and side, two launches or more in each. Out: verdicts, ratios with intervals,
+and how many further launches would decide. Knows neither runs nor cases; `compare` does.
 
 Welch's t on logarithms, shifted by the smallest change that matters, Benjamini and Hochberg's correction over the
-cases, and two one-sided tests for "the same" (docs/method.md, "Comparing two runs"). Tests hold the p-values
-against `scipy.stats.ttest_ind`, which can neither be asked about launches that were not made nor bear two
-launches that are equal.
+cases, and two one-sided tests for "the same" (docs/method.md, "Comparing two runs"). Tests compare the p-values with
+those of `scipy.stats.ttest_ind`, which is not used here because it can neither predict the result of further launches
+nor handle two launches that are equal.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ SLOWER, FASTER, SAME, INCONCLUSIVE = "SLOWER", "FASTER", "SAME", "INCONCLUSIVE"
 # side 3 of 40 pairs of real runs without a change got a verdict (docs/accuracy.md asks for 2 at most).
 ERROR_RATE = 0.05
 ONE_SIDED = ERROR_RATE / 2
-# Standard deviation of logarithms below which launches are not believed to agree: two medians are equal because
-# a clock ticks (GPU events in steps of up to 0.5 µs), not because nothing varies.
+# Smallest standard deviation of the logarithms of launches: closer medians come from the resolution of the clock (GPU
+# events have steps of up to 0.5 µs), not from a lack of variation.
 SMALLEST_SCATTER = 1e-3
-# The same of seconds: launches do not agree better than their clock ticks.
+# The same for values in seconds: one step of the clock.
 TICK_S = 1e-9
-# A user who would need more has to change the measurement instead.
+# Upper limit of the advice: beyond it, measuring differently helps more than launching again.
 MOST_FURTHER_LAUNCHES = 200
 
 Texts = NDArray[np.str_]
@@ -38,9 +38,9 @@ Texts = NDArray[np.str_]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Cases as moments of their launches' medians, of times their logarithms. Arrays with one entry a case.
+    """Mean and variance of the launches' medians (for times, of their logarithms), in arrays with one entry per case.
 
-    difference: mean after less mean before. variances: of one launch, on each side. launches: on each side.
+    difference: mean after minus mean before. variances: of one launch, on each side. launches: number on each side.
     """
 
     difference: Floats
@@ -49,7 +49,7 @@ class Sides:
 
 
 def sides(before: Sequence[Floats], after: Sequence[Floats]) -> Sides:
-    """Moments of each case; numbers of launches may differ between cases and sides."""
+    """Moments of the logarithms of each case; the number of launches may differ between cases and sides."""
     logs = [[np.log(medians) for medians in side] for side in (before, after)]
     return _moments(logs, SMALLEST_SCATTER)
 
@@ -70,9 +70,9 @@ def ratios(cases: Sides) -> list[Interval]:
 
 
 def differences(before: Sequence[Floats], after: Sequence[Floats]) -> list[tuple[Interval, bool]]:
-    """Of values that may be negative: AFTER − BEFORE of each case, and whether it is anything but nothing.
+    """AFTER − BEFORE of each case, for values that may be negative, and whether it differs from zero.
 
-    Welch's t on the values as they are, two-sided, with the same correction over the cases as verdicts have.
+    Welch's t on the values themselves, two-sided, with the same correction over the cases as for verdicts.
     """
     if not before:
         return []
@@ -87,7 +87,7 @@ def differences(before: Sequence[Floats], after: Sequence[Floats]) -> list[tuple
 
 
 def judge(before: Sequence[Floats], after: Sequence[Floats], smallest: float) -> list[tuple[Interval, str, int | None]]:
-    """Of each case the ratio, the verdict, and how many further launches would decide."""
+    """The ratio and the verdict of each case, and how many further launches would decide."""
     if not before:
         return []
     cases = sides(before, after)
@@ -98,7 +98,7 @@ def judge(before: Sequence[Floats], after: Sequence[Floats], smallest: float) ->
 def decide(cases: Sides, smallest: float, further: int | NDArray[np.int64] = 0) -> Texts:
     """A verdict a case. `smallest`: the relative change that matters, such as 0.05.
 
-    further: launches that each side would have in addition, with mean and scatter as they are; an array of shape
+    further: additional launches on each side, with mean and scatter as they are; an array of shape
     (counts, 1) gives verdicts of shape (counts, cases).
     """
     slow, fast, same = p_values(cases, smallest, further)
@@ -107,7 +107,7 @@ def decide(cases: Sides, smallest: float, further: int | NDArray[np.int64] = 0) 
 
 
 def p_values(cases: Sides, smallest: float, further: int | NDArray[np.int64] = 0) -> tuple[Floats, Floats, Floats]:
-    """Of: slower by more than `smallest`, faster by more, within it (the larger of two one-sided tests)."""
+    """p-values of: slower by more than `smallest`, faster by more, within it (the larger of two one-sided tests)."""
     error, freedom = _welch(cases, further)
     above, below = ((cases.difference + shift) / error for shift in (-np.log1p(smallest), np.log1p(smallest)))
     slow, fast = stdtr(freedom, -above), stdtr(freedom, below)
@@ -115,10 +115,10 @@ def p_values(cases: Sides, smallest: float, further: int | NDArray[np.int64] = 0
 
 
 def further_launches(cases: Sides, smallest: float) -> list[int | None]:
-    """Smallest number of further launches on each side at which mean and scatter as they are would decide.
+    """Smallest number of further launches on each side that would decide if mean and scatter stay as they are.
 
-    For all cases at once, since launches are a setting of a run. None: decided already, or more than
-    MOST_FURTHER_LAUNCHES. An estimate from what was seen: in simulations it sufficed in about 7 of 10 cases.
+    All cases get the launches at once, since launches are a setting of a run. None: decided already, or more than
+    MOST_FURTHER_LAUNCHES. An estimate: in simulations it sufficed in about 7 of 10 cases.
     """
     counts = np.arange(MOST_FURTHER_LAUNCHES + 1)[:, None]
     decided = decide(cases, smallest, counts) != INCONCLUSIVE
@@ -127,11 +127,11 @@ def further_launches(cases: Sides, smallest: float) -> list[int | None]:
 
 
 def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: float | None) -> tuple[str, Interval]:
-    """Verdict and ratio where a side has one launch, so that nothing is known of how launches differ.
+    """Verdict and ratio where a side has one launch, so that it is unknown how launches differ.
 
-    floor: what the user states, that two measurements of the same thing differ by no more than this share. The
-    ratio's interval is then that factor and the intervals within the launches, in quadrature, and the verdict says
-    on which side of the smallest change that matters *all* of it lies. Without a floor: INCONCLUSIVE.
+    floor: the largest relative difference between two measurements of the same thing, as stated by the user. The
+    ratio's interval then combines 1 + floor and the intervals within the launches, in quadrature; there is a verdict
+    if *all* of it lies on one side of the smallest change that matters, or within it. Without a floor: INCONCLUSIVE.
     """
     within = ratio_of_intervals(before, after)  # without width where a side is another tool's single number
     if floor is None:
@@ -150,7 +150,7 @@ def by_noise_floor(before: Interval, after: Interval, smallest: float, floor: fl
 
 
 def of_run(verdicts: Sequence[str]) -> str:
-    """One verdict for all cases: the gravest that any has; SAME only if all are."""
+    """One verdict for all cases: the gravest of theirs; SAME only if all are SAME."""
     for grave in (SLOWER, FASTER, INCONCLUSIVE):
         if grave in verdicts:
             return grave

@@ -1,7 +1,7 @@
-"""How far a whole run can be trusted: sentences for the head of its report.
+"""Write the warnings of a run: sentences on how far it can be trusted, for the head of its report.
 
-In: a `Run` and its summaries. Out: warnings, the gravest first. Each says what to do about it, where
-something can be done.
+In: a `Run` and its summaries. Out: warnings, the gravest first. Each says what to do about it, where something can be
+done.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +14,9 @@ from bench.conclusions import Summary
 from bench.records import NOT_AVAILABLE, Json, Run
 from bench.units import format_seconds
 
-# Load average a core before the start from which on the machine was not idle.
+# Load average per core before the start above which the machine was not idle.
 LOAD_LIMIT = 0.25
-# Bits of NVML's throttle reasons that are trouble; idle (1) and set clocks (2) are not.
+# Bits of NVML's throttle reasons that matter; idle (1) and set clocks (2) do not.
 THROTTLED = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -26,9 +26,9 @@ THROTTLED = {
 }
 # The first word of a cgroup's cpu.max where it sets no quota.
 UNLIMITED = "max"
-# Launches from which on an interval over launches supports a claim (docs/method.md).
+# Fewest launches whose interval supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 5
-# In what the hosts of a job should not differ, with the place of it in a host's record; and if there are GPUs.
+# Facts that should be equal on all hosts of a job, read from a host's record; the second table only with GPUs.
 COMPARED: dict[str, Callable[[Json], Any]] = {
     "torch": lambda host: host.get("packages", {}).get("torch"),
     "CollBench at commit": lambda host: host.get("commit"),
@@ -55,7 +55,7 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
 
 
 def _of_the_import(run: Run) -> Iterable[str]:
-    """Where another tool measured: how, what it checked, what is not known."""
+    """For an imported run: how the tool measured, what it checked, what is not known."""
     told = run.imported
     if told is None:
         return
@@ -71,7 +71,7 @@ def _of_the_import(run: Run) -> Iterable[str]:
 
 
 def _checked(told: Json) -> str:
-    """What the tool itself says of its results."""
+    """What the tool itself says about the correctness of its results."""
     verified = told.get("verified", {})
     right, wrong, unsaid = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
     if not right and not wrong:
@@ -155,7 +155,7 @@ def _of_its_variables(host: Json) -> Iterable[str]:
 
 
 def _of_polling(run: Run, session: Json) -> Iterable[str]:
-    """Ranks that wait by polling take the cores from those that they wait for, once there are fewer of these."""
+    """With more ranks than cores, ranks that wait by polling take the cores from those that they wait for."""
     cores = session.get("host", {}).get("cpu", {}).get("usable_cores")
     polling = {(case.backend, case.world_size) for case in run.plan.cases if BACKENDS[case.backend].polls}
     for backend in sorted({name for name, _ in polling}):
@@ -168,7 +168,7 @@ def _of_polling(run: Run, session: Json) -> Iterable[str]:
 
 
 def _of_the_start(run: Run) -> Iterable[str]:
-    """What the launches remarked on how their ranks were started."""
+    """Remarks of the launches on how their ranks were started."""
     launches = (launch for session in run.environment for launch in session.get("launches", []))
     yield from dict.fromkeys(remark for launch in launches for remark in launch.get("remarks", []))
 
@@ -179,7 +179,7 @@ def _ranks_on(host: Json, world_size: int) -> int:
 
 
 def _of_the_gpus(host: Json) -> Iterable[str]:
-    """Throttled, before or after: then the clocks were not those of the card."""
+    """GPUs that were throttled before or after the run: their clocks were lower than the card's own."""
     for moment in ("before", "after"):
         for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
             reasons = gpu.get("throttle_reasons")

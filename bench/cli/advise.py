@@ -55,7 +55,7 @@ class GradientType(StrEnum):
 
 def advise(
     context: typer.Context,
-    model: Annotated[str | None, typer.Option(help="A model by its shape, such as tiny or xl-2026.")] = None,
+    model: Annotated[str | None, typer.Option(help="A preset model, such as tiny or xl-2026.")] = None,
     backward: Annotated[
         str | None, typer.Option(help=f"With --model: how long backward takes. [default: {BACKWARD}]", metavar="TIME")
     ] = None,
@@ -63,27 +63,27 @@ def advise(
         str | None, typer.Option("--from", help="A run of the training benchmark, for its ready times.", metavar="RUN")
     ] = None,
     scenario: Annotated[
-        str | None, typer.Option(help="With --from: of several, the one with this in its name.", metavar="TEXT")
+        str | None, typer.Option(help="With --from: the scenario whose name contains TEXT.", metavar="TEXT")
     ] = None,
     link: Annotated[str | None, typer.Option(help="Latency and rate, such as 2ms+1GB/s.", metavar="LINK")] = None,
     curve: Annotated[
         str | None, typer.Option(help="A run of all_reduce over sizes, measured or imported.", metavar="RUN")
     ] = None,
-    backend: Annotated[str | None, typer.Option(help="With --curve: of several, this one.")] = None,
-    world_size: Annotated[int | None, typer.Option(help="With --curve: of several, this one.")] = None,
-    dtype: Annotated[GradientType, typer.Option(help="Of the gradients.")] = GradientType.FLOAT32,
+    backend: Annotated[str | None, typer.Option(help="With --curve: take the series of this backend.")] = None,
+    world_size: Annotated[int | None, typer.Option(help="With --curve: take the series of this world size.")] = None,
+    dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = GradientType.FLOAT32,
     verify: Annotated[bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.")] = False,
 ) -> None:
     """Print the optimal bucket plan, torch's default and the best uniform cap beside it, and code to paste.
 
-    --verify measures these plans: with --from the model of that run, with --model its gradients with a backward that
-    waits instead of computing. If --curve names a run of gloo on this machine, they are measured on gloo; otherwise on
-    an emulated link with the same cost.
+    --verify measures these plans: with --from the model of that run, with --model its gradients and a backward that
+    waits instead of computing. The link is that run's own if no other is given; gloo if --curve names a run of gloo
+    that was not imported; otherwise an emulated one with the same cost.
     """
     if (model is None) == (recorded is None):
         raise ConfigError("advise: name a model (--model tiny) or a run that has its ready times (--from RUN)")
     if link is not None and curve is not None:
-        raise ConfigError("advise: say what the link is once, by --link or by --curve")
+        raise ConfigError("advise: give the link once, by --link or by --curve")
     if curve is None and (backend is not None or world_size is not None):
         raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
     model_of_link: LinkModel | None = None

@@ -33,19 +33,19 @@ def compare(
     noise_floor: Annotated[
         str | None,
         typer.Option(
-            help="Where launches are too few: by how much two measurements of one thing differ at most, as you know.",
+            help="With one launch a side: the largest difference of two equal measurements, as you know it.",
             metavar="SHARE",
         ),
     ] = None,
     across: Annotated[
         str | None,
         typer.Option(
-            help="Compare across this: backend, world_size, ...; or backend=gloo,nccl, within one run too.",
+            help="Compare along a field (backend, world_size, ...), or two of its values: backend=gloo,nccl.",
             metavar="AXIS",
         ),
     ] = None,
     format: Annotated[  # noqa: A002
-        ComparisonFormat | None, typer.Option(help="Only this, to stdout; no picture.")
+        ComparisonFormat | None, typer.Option(help="Print only this format; draw no picture.")
     ] = None,
 ) -> int:
     """Two runs: a verdict on each case; of the training benchmark: on each strategy's step and exposed communication.

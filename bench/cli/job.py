@@ -32,8 +32,8 @@ def in_job(task: "Callable[[Coordinator | None], int]", asked: Callable[[], byte
         return run_agent(place, environment.secret(), asked)
     from bench.launch.coordinator import coordinating
 
-    # Launchers end the rest of a job as soon as one process exits with an error. Rank 0
-    # ignores SIGTERM then, so that it still exits in order.
+    # Launchers end the rest of a job as soon as one process exits with an error: before that,
+    # rank 0 starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
         place, environment.secret(), asked, before_leaving=lambda: _ignore(signal.SIGTERM)
     ) as coordinator:

@@ -33,7 +33,7 @@ OPTIONS = {
         "--backend", metavar="NAME", help="nccl where it can be used, else gloo.", rich_help_panel=PANEL
     ),
     "save": typer.Option(
-        "--save", metavar="FILE", help="Keep the YAML that the flags say, as a new file.", rich_help_panel=PANEL
+        "--save", metavar="FILE", help="Write the YAML made from the flags to this new file.", rich_help_panel=PANEL
     ),
 }
 
@@ -117,7 +117,7 @@ def source(verb: str, config: Path | None, given: Given, coordinator: "Coordinat
     if config is not None:
         return ConfigSource(yaml_file.read(config), str(config), config.stem)
     if not given.asked:
-        raise BenchError(f"{verb}: --save keeps what flags say, and there are none")
+        raise BenchError(f"{verb}: --save writes the YAML of the flags, and no flags were given")
     from bench.machine import host
 
     machine = host.machine() if coordinator is None else coordinator.machine()

@@ -28,7 +28,7 @@ def plan(
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     pilot: Annotated[
-        str | None, typer.Option("--from", help="A run: say what one like it needs to be precise.", metavar="RUN")
+        str | None, typer.Option("--from", help="A run: print what such a run needs for --precision.", metavar="RUN")
     ] = None,
     precision: Annotated[
         str, typer.Option(help="With --from: wanted half-width of the intervals.", metavar="SHARE")
@@ -41,10 +41,10 @@ def plan(
         int | None, typer.Option(help="With --launcher; left out: as many as the largest world size needs.")
     ] = None,
     simulate: Annotated[
-        int | None, typer.Option(help="Make every call once on paper, in a world of so many ranks.", metavar="RANKS")
+        int | None, typer.Option(help="Dry run: make every call once, in a world of RANKS ranks.", metavar="RANKS")
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(help="With --simulate: be this rank; else the first, a middle and the last one.")
+        int | None, typer.Option(help="With --simulate: the rank to be; else first, middle and last.")
     ] = None,
     given: Given = NO_FLAGS,
 ) -> int:

@@ -1,7 +1,7 @@
-"""Readings of one or more files → a run: plan, samples, and the facts for its manifest and environment.
+"""Assemble the readings of one or more files into one run: plan, samples, facts for its manifest and environment.
 
-In: a `Reading` a file. Out: an `Imported`. The k-th number of a case is its launch k, in the order of the files and of
-their rows. Writes nothing and prints nothing.
+In: a `Reading` per file. Out: an `Imported`. The k-th number of a case is its launch k, in the order of the files and
+of their rows. Writes nothing and prints nothing.
 """
 
 from collections import Counter, defaultdict
@@ -14,13 +14,13 @@ from bench.importers.sources import Source
 from bench.records import Case, Json, Launch, Plan, Samples, Sampling
 from bench.units import format_bytes
 
-# What another tool does not tell: when a case began, how much time it had.
+# When a case began, which the output of other tools does not tell.
 UNKNOWN_TIME_S = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """All that there is to write and to say. rows: lines of tables, in all files.
+    """A run, ready to be written and reported. rows: lines of tables, in all files.
 
     facts: for the manifest, under the key `imported`. session: for environment.json.
     """
@@ -33,7 +33,7 @@ class Imported:
 
 
 def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) -> Imported:  # noqa: A002
-    """One run of all files. Raises ForeignError if nothing in them can be kept."""
+    """Make one run of all files. Raises ForeignError if nothing in them can be kept, or if two are the same."""
     _refuse_repeats([source for source, _ in files])
     readings = [reading for _, reading in files]
     left_out = sum((reading.left_out for reading in readings), Counter[str]())
@@ -57,7 +57,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
 
 
 def _refuse_repeats(sources: Sequence[Source]) -> None:
-    """The same output twice would be two launches that agree perfectly."""
+    """Raise ForeignError if two files are the same: they would be two launches that agree perfectly."""
     seen: dict[str, Source] = {}
     for source in sources:
         twin = seen.setdefault(source.sha256, source)
@@ -66,7 +66,7 @@ def _refuse_repeats(sources: Sequence[Source]) -> None:
 
 
 def explanation(imported: Imported) -> bytes:
-    """What takes the place of a configuration in the run's folder."""
+    """The comment lines that take the place of a configuration in the run's folder."""
     facts = imported.facts
     lines = [f"imported from {', '.join(facts['tool'])}; nothing here was measured by CollBench"]
     lines += [f"file: {file['name']} (sha256 {file['sha256']})" for file in facts["files"]]
@@ -106,7 +106,7 @@ def _plan(name: str, samples: Sequence[Samples]) -> Plan:
         skips=(),
         launches=max(one.launch for one in samples),
         seed=0,
-        # A plan has to hold some; nobody reads them, for nothing of an imported run is measured here.
+        # A plan needs these values; nothing reads them, because an imported run is not measured here.
         sampling=Sampling(0, 0.0, max(iterations, default=1), 0.05, 0.0, max(iterations, default=1)),
         timeout_s=0.0,
         pool_bytes=0,
@@ -114,12 +114,12 @@ def _plan(name: str, samples: Sequence[Samples]) -> Plan:
 
 
 def _joined(parts: Iterable[Sequence[str]]) -> list[str]:
-    """All of them, each once, in order."""
+    """All texts, each once, in order."""
     return list(dict.fromkeys(text for part in parts for text in part))
 
 
 def _within_one_file(readings: Sequence[Reading]) -> list[str]:
-    """Launches that were none: a case that one file holds several times."""
+    """A note if one file holds a case several times, which counts as several launches."""
     repeated = [
         case
         for reading in readings
@@ -136,13 +136,13 @@ def _within_one_file(readings: Sequence[Reading]) -> list[str]:
 
 
 def _verified(numbers: Sequence[Number]) -> Json:
-    """What the tool itself says of the results, in numbers of times."""
+    """How many results the tool itself found right, found wrong, and did not check."""
     found = Counter(number.verified for number in numbers)
     return {"right": found[True], "wrong": found[False], "not checked": found[None]}
 
 
 def _merged(readings: Sequence[Reading]) -> Json:
-    """Facts of all files: lists and texts put together, variables too."""
+    """The facts of all files: lists and texts joined, dictionaries merged."""
     merged: Json = {}
     for reading in readings:
         for fact, value in reading.facts.items():

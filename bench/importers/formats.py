@@ -1,4 +1,7 @@
-"""The table of formats: a name on the command line → the reader of one file. To add a tool: a module and an entry."""
+"""List the formats that can be imported: name on the command line → the function that reads one file.
+
+To add a tool, add a module and an entry.
+"""
 
 from collections.abc import Callable
 

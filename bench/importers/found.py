@@ -1,4 +1,4 @@
-"""What the readers of all formats hand on, and the arithmetic that they share.
+"""Define what every reader returns, and the arithmetic that the readers share.
 
 In: numbers as a tool printed them. Out: `Number` and `Reading` values; nothing here knows a format or touches a file.
 """
@@ -15,13 +15,13 @@ from bench.records import MOST_RANKS, Aggregate, Case, Failure, Json
 
 # Whole numbers up to here are exact wherever they are kept (JSON readers, floats); larger ones were not measured.
 LARGEST_WHOLE = 2**53
-# What a rate may be off beyond the digits that were printed: tools compute in single precision here and there.
+# Relative error that a rate may have beyond its printed digits: some tools compute in single precision.
 SLACK = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user adds to files that do not say it. operation: one of ours."""
+    """What the user states where a file does not say it. operation: by our name."""
 
     world_size: int | None = None
     operation: str | None = None
@@ -29,7 +29,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A number and half a unit of its last printed digit: the truth lies within."""
+    """A number and half a unit of its last printed digit: the exact value lies in value ± half."""
 
     value: float
     half: float
@@ -45,7 +45,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One time of one case, or why there is none. verified: whether the tool found the result right; None: unsaid."""
+    """One time of one case, or why there is none. verified: did the tool find the result right? None if unknown."""
 
     case: Case
     aggregate: Aggregate | None
@@ -55,10 +55,10 @@ class Number:
 
 @dataclass(slots=True)
 class Reading:
-    """What one file holds. rows: lines of its tables, also of those left out.
+    """What one file holds. rows: lines of its tables, including those left out.
 
     tools: with their versions. left_out: reason → how many rows. notes: what a reader must know before believing
-    the numbers. unknown: what the file does not tell. facts: of where it ran: hosts, devices, nccl, variables.
+    the numbers. unknown: what the file does not tell. facts: where the tool ran: hosts, devices, nccl, variables.
     """
 
     rows: int = 0
@@ -70,12 +70,12 @@ class Reading:
     facts: Json = field(default_factory=dict)
 
     def note(self, text: str) -> None:
-        """Each once, in the order in which they came."""
+        """Add a note, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
     def lacks(self, text: str) -> None:
-        """The same for what the file does not tell."""
+        """Add something that the file does not tell, unless it is there already."""
         if text not in self.unknown:
             self.unknown.append(text)
 
@@ -95,7 +95,7 @@ def printed(text: str) -> Printed | None:
 
 
 def whole(text: str) -> int | None:
-    """A whole number, blanks around it allowed; None for what is none, or too large to be one that was measured."""
+    """A whole number, blanks around it allowed; None for any other text, or from LARGEST_WHOLE on."""
     try:
         number = int(text.strip()[:LONGEST_NUMBER])
     except ValueError:
@@ -103,7 +103,7 @@ def whole(text: str) -> int | None:
     return number if abs(number) < LARGEST_WHOLE else None
 
 
-# ── what a placement is called ───────────────────────────────────────────────────────────────────
+# ── placements ───────────────────────────────────────────────────────────────────────────────────
 def placement(op: str, place: str) -> str:
     """ "usual" for the placement that the table of operations lists first, else the placement itself."""
     return "usual" if place == OPERATIONS[op].placements[0] else place
@@ -111,20 +111,20 @@ def placement(op: str, place: str) -> str:
 
 # ── bandwidths against times ─────────────────────────────────────────────────────────────────────
 def bus_factor(op: str, ranks: int) -> float:
-    """From algorithm to bus bandwidth; 0 where nothing crosses a bus."""
+    """Factor from algorithm to bus bandwidth; 0 where nothing crosses a bus."""
     factor = OPERATIONS[op].bus_factor
     return factor(ranks) if factor is not None and ranks > 1 else 0.0
 
 
 def agrees(bytes_moved: float, times_s: Printed, rate: Printed) -> bool:
-    """Whether a printed rate in GB/s is bytes over time, as far as the printed digits of both can tell."""
+    """Whether a printed rate in GB/s is bytes over time, within the printed digits of both."""
     slow = bytes_moved / times_s.high / 1e9
     fast = bytes_moved / times_s.low / 1e9 if times_s.low > 0 else float("inf")
     return slow * (1 - SLACK) <= rate.high and rate.low <= fast * (1 + SLACK)
 
 
 def ranks_by_rates(rates: Iterable[tuple[Printed, Printed]], most: float) -> int | None:
-    """n from algorithm and bus bandwidths, where busbw/algbw = most (n-1)/n; None where the digits leave a choice."""
+    """n from pairs of algbw and busbw, where busbw/algbw = most (n-1)/n; None if the digits do not determine it."""
     low, high = 0.0, most
     for algbw, busbw in rates:
         if algbw.low > 0:
@@ -136,9 +136,9 @@ def ranks_by_rates(rates: Iterable[tuple[Printed, Printed]], most: float) -> int
     return fewest if fewest == largest else None
 
 
-# ── what only the user can add ───────────────────────────────────────────────────────────────────
+# ── what files may not say ───────────────────────────────────────────────────────────────────────
 def chosen_operation(found: str | None, options: Options, where: str) -> str:
-    """Our name of the collective: what the file says, or what the user says; both only if they agree."""
+    """Our name of the collective, from the file or the user. Raises ForeignError if neither says it, or they differ."""
     if found is None and options.operation is None:
         raise ForeignError(
             f"{where}: does not say which collective was measured; name it, such as --operation all_reduce "
@@ -152,7 +152,7 @@ def chosen_operation(found: str | None, options: Options, where: str) -> str:
 
 
 def chosen_ranks(found: int | None, options: Options, where: str) -> int:
-    """The same for the number of ranks."""
+    """The number of ranks, by the same rule."""
     if found is None and options.world_size is None:
         raise ForeignError(f"{where}: does not say how many ranks took part; give their number: --world-size N")
     if found is not None and options.world_size not in {None, found}:

@@ -1,13 +1,13 @@
-"""Names of other tools → ours: collectives, dtypes, reduce ops. Tables and look-ups, nothing else.
+"""Translate names of other tools into ours: collectives, dtypes, reduce ops. Tables and look-ups, nothing else.
 
-A name that is in no table is not guessed at: its rows are left out, with the reason.
+A name that is in no table is not guessed: its rows are left out, with the reason.
 """
 
 import re
 
 from bench import nccl_tests_names
 
-# Of PARAM's comms.py. Its all_gather and reduce_scatter work on lists of tensors, the _base ones do not.
+# Collectives of PARAM's comms.py. Its all_gather and reduce_scatter work on lists of tensors, the _base ones do not.
 PARAM = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather_list",
@@ -36,7 +36,7 @@ DTYPES = {
 }  # fmt: skip
 DEFAULT_REDUCE_OP = "sum"
 
-# In the name of a file. Longer ones first: reduce_scatter holds reduce, all_gather holds gather.
+# Patterns in the name of a file. Longer names first: reduce_scatter holds reduce, all_gather holds gather.
 _IN_FILE_NAMES = {
     r"reduce[-_.]?scatter": "reduce_scatter",
     r"all[-_.]?reduce": "all_reduce",
@@ -51,7 +51,7 @@ _IN_FILE_NAMES = {
 
 
 def operation_in(file_name: str) -> str | None:
-    """The collective that a file name tells; None where it tells none, or several."""
+    """The collective that a file name contains; None if it contains none, or several."""
     rest, found = file_name.lower(), []
     for pattern, op in _IN_FILE_NAMES.items():
         rest, times = re.subn(pattern, " ", rest)

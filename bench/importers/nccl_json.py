@@ -1,8 +1,8 @@
-"""JSON of nccl-tests (-J, versions 1 to 4 and what may follow) and of rccl-tests (-Z json) → sections.
+"""Parse the JSON of nccl-tests (-J, versions 1 to 4, later ones if alike) and of rccl-tests (-Z json) into sections.
 
-The first dumps the whole environment, credentials included: only variables of the allow-list are kept, and how many
-were dropped is said. Booleans are strings there, errors hold an empty one, and the collective is only in the
-command line. Whatever else is in the document is not looked at.
+nccl-tests dumps the whole environment, credentials included: only variables of the allow-list are kept, and the number
+of dropped ones is returned. In its JSON booleans are strings, the list of errors may hold an empty one, and only the
+command line names the collective. Everything else in the document is ignored.
 """
 
 import json
@@ -70,7 +70,7 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
 
 
 def _test(args: Sequence[str]) -> str | None:
-    """`all_reduce` of `/somewhere/all_reduce_perf`; a wrapper may stand in front of it."""
+    """`all_reduce` from `/somewhere/all_reduce_perf`, which may follow the command of a wrapper."""
     names = [arg.replace("\\", "/").rsplit("/", 1)[-1] for arg in args]
     return next(
         (name.split("_perf")[0] for name in names if "_perf" in name and "." not in name.split("_perf")[0]), None
@@ -78,7 +78,7 @@ def _test(args: Sequence[str]) -> str | None:
 
 
 def _world_size(section: Section, config: Json) -> int | None:
-    """Of each process only the first device is listed, where one process has several (a fault of the tool)."""
+    """Number of ranks. Of a process with several devices only the first is listed, which is a fault of the tool."""
     each = (_whole(config.get("nthreads")) or 1) * (_whole(config.get("ngpus")) or 1)
     numbers = sorted({one.rank for one in section.ranks})
     if not numbers:
@@ -146,7 +146,7 @@ def _option(args: Sequence[str], short: str, long: str) -> str | None:
 
 # ── rccl-tests ───────────────────────────────────────────────────────────────────────────────────
 def _of_rccl(rows: Sequence[Json]) -> list[Section]:
-    """One object a placement and size. Each cycle is a section: the same cases once more."""
+    """rows: one object per placement and size. Each cycle repeats the same cases and becomes a section."""
     found: dict[tuple[str, int, int | None], Section] = {}
     for row in rows:
         size, ranks = _whole(row.get("size")), _whole(row.get("ranks")) or _whole(row.get("gpus"))
@@ -164,7 +164,7 @@ def _of_rccl(rows: Sequence[Json]) -> list[Section]:
     return list(found.values())
 
 
-# ── values of which nobody says that they have the right type ────────────────────────────────────
+# ── values that may have the wrong type ──────────────────────────────────────────────────────────
 def _object(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
@@ -178,7 +178,7 @@ def _true(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int | None:
-    """Numbers come as text too, with blanks in front."""
+    """A whole number; some are written as text with leading blanks."""
     return whole(str(value)) if isinstance(value, int | str) else None
 
 

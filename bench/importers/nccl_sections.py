@@ -1,6 +1,7 @@
-"""What one execution of one of the nccl-tests left behind, whichever way it was written. Read by `nccl_tests`.
+"""Define what one execution of one of the nccl-tests left behind, whether as text or as JSON.
 
-`nccl_text` makes these from text and `nccl_json` from JSON; foreign names stay as they are. No logic but small sums.
+`nccl_text` makes these from text and `nccl_json` from JSON; `nccl_tests` reads them. Names stay those of the tool.
+No logic but small sums.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ class DeviceRow:
 class Half:
     """One of the two halves of a row. place: "out" or "in". time: in the unit of its section.
 
-    error: what the column #wrong holds (a count, N/A), or error and res (the largest deviation, perhaps with a star).
+    error: text of the column #wrong (a count, N/A), or of error or res (the largest deviation, perhaps with a star).
     """
 
     place: str
@@ -35,7 +36,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size. root: None where the row has no such column."""
+    """One size. root: None if the row has no such column."""
 
     size: int
     count: int
@@ -48,12 +49,12 @@ class Row:
 
 @dataclass(slots=True)
 class Section:
-    """One execution. test: such as `all_reduce` of `all_reduce_perf`. single: each time is that of one call.
+    """One execution. test: such as `all_reduce` for `all_reduce_perf`. single: each time is that of one call.
 
-    ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: calls timed together are their
-    product. average: over ranks: "rank0", "avg", "min" or "max"; None where it is not written. unit: of times, in
-    seconds; None where the table does not say it. counts_errors: the column holds a number of wrong elements.
-    out_of_bounds: how many rows the tool itself found wrong. cut: rows that could not be read to their end.
+    ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: their product is the number of
+    calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written. unit:
+    of times, in seconds; None if the table does not say it. counts_errors: `Half.error` is a number of wrong elements.
+    out_of_bounds: how many rows the tool itself found wrong. cut: number of rows that could not be read to their end.
     """
 
     test: str | None = None
@@ -84,12 +85,12 @@ class Section:
 
     @property
     def copies(self) -> int:
-        """How many processes ran a world of their own: without MPI each calls itself rank 0."""
+        """How many processes each ran a world of their own: built without MPI, each calls itself rank 0."""
         return max(Counter(one.rank for one in self.ranks).values(), default=1)
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of one world by the list of devices; None where that is missing or cut."""
+        """Number of ranks of one world: `expected_ranks`, else by the list of devices; None if that is missing or cut."""
         if self.expected_ranks is not None:
             return self.expected_ranks
         if not self.ranks or self.ranks_cut:

@@ -1,7 +1,7 @@
-"""Output of nccl-tests and rccl-tests, text or JSON → one `Number` for each placement of each row.
+"""Read the output of nccl-tests and rccl-tests, text or JSON: one `Number` for each placement of each row.
 
-In: a `Source`. Out: a `Reading`. The time of the file is taken as it is; its bandwidths only serve to check the
-number of ranks and what size means. How the layouts are read is in `nccl_text` and `nccl_json`.
+In: a `Source`. Out: a `Reading`. The time of the file is taken as it is; its bandwidths only serve to find or check
+the number of ranks, the unit of time and what size means. `nccl_text` and `nccl_json` parse the layouts.
 """
 
 import math
@@ -43,7 +43,7 @@ AVERAGES = {
 ALLOWED_ERROR = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 # A log line may begin with a bracket too: [1,0]<stdout>.
 _JSON = re.compile(r"\s*(?:\{|\[\s*[{\]])")
-# busbw/algbw of an infinite number of ranks.
+# Limit of busbw/algbw for many ranks: of all_reduce, and of the others.
 TWICE, ONCE = 2.0, 1.0
 
 
@@ -103,7 +103,7 @@ def _section(section: Section, options: Options, where: str, operation_named: st
 
 
 def _ranks(section: Section, op: str, options: Options, where: str, reading: Reading) -> int:
-    """By the list of devices; else from the bandwidths, where the number of ranks is in their ratio."""
+    """The number of ranks: by the list of devices, else from busbw/algbw where that depends on it."""
     found = section.world_size
     if section.copies > 1:
         reading.note(
@@ -120,7 +120,7 @@ def _ranks(section: Section, op: str, options: Options, where: str, reading: Rea
 
 
 def _division(section: Section, ranks: int) -> str | None:
-    """ "world", or how NCCL_TESTS_SPLIT divided it, in the words of `Case.groups`; None where these lack a word."""
+    """How NCCL_TESTS_SPLIT divided the ranks, as in `Case.groups`; "world" if not at all, None if that has no name."""
     colours = section.colours
     groups: dict[int, list[int]] = {}
     for rank in sorted(colours):
@@ -135,7 +135,7 @@ def _division(section: Section, ranks: int) -> str | None:
 
 
 def _facts(section: Section, reading: Reading) -> None:
-    """Where it ran, as the file has it."""
+    """Add what the file tells of where the test ran."""
     facts = reading.facts
     for host in (one.host for one in section.ranks if one.host):
         hosts = facts.setdefault("hosts", [])
@@ -151,7 +151,7 @@ def _facts(section: Section, reading: Reading) -> None:
 
 
 def _remarks(section: Section, reading: Reading) -> None:
-    """What speaks against the numbers of one execution, and what it does not tell."""
+    """Add what speaks against the numbers of one execution, and what it does not tell."""
     if section.out_of_bounds:
         reading.note(f"the tool itself says: out of bounds values: {section.out_of_bounds} FAILED")
     if section.debug:
@@ -174,7 +174,7 @@ def _remarks(section: Section, reading: Reading) -> None:
 
 
 def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
-    """Whether a row can be a case; the reason why not is counted. ranks: how many, where one of them is a root."""
+    """Whether a row can be a case; if not, the reason is counted. ranks: their number if one is a root, else None."""
     if row.size == 0:
         reason = "size 0"
     elif row.size < 0:
@@ -192,7 +192,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
 
 
 def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
-    """In its usual placement; what its operation does not know stays at its default."""
+    """The case of a row in its usual placement; fields that its operation does not have stay at their defaults."""
     together = (section.iterations or row.iterations or 0) * section.aggregated
     metric = "graph" if section.graph else "isolated" if section.blocking or section.single else "pipelined"
     reduces, rooted = OPERATIONS[op].reduces, OPERATIONS[op].rooted
@@ -230,7 +230,7 @@ def _numbers(row: Row, section: Section, case: Case, unit: float, reading: Readi
 
 
 def _statistic(section: Section, iterations: int | None) -> str:
-    """How a time of this execution came about, in words."""
+    """How a time of this execution was obtained, in words."""
     if section.single:
         return "time of one call, from issuing it on the first GPU until all were done"
     over = AVERAGES[section.average or "avg"]
@@ -249,7 +249,7 @@ def _statistic(section: Section, iterations: int | None) -> str:
 
 
 def _verdict(block: Half, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:
-    """What the tool says of the result: wrong, right, or nothing."""
+    """Whether the tool found the result right: (failure, False), (None, True), or (None, None) if it does not say."""
     starred = block.error.endswith("*")
     value = printed(block.error.rstrip("*"))
     if value is None:
@@ -267,7 +267,7 @@ def _verdict(block: Half, dtype: str, section: Section) -> tuple[Failure | None,
 
 # ── bandwidths of the file against its times ─────────────────────────────────────────────────────
 def _unit(rows: Iterable[Row], reading: Reading) -> float:
-    """Seconds or parts of them, from algbw = size/time, where the header does not say it. v1 wrote milliseconds."""
+    """The unit of times in seconds, from algbw = size/time, if the header does not say it. v1 wrote milliseconds."""
     ratios = [
         row.size / b.time.value / 1e9 / b.algbw.value
         for row in rows
@@ -282,10 +282,10 @@ def _unit(rows: Iterable[Row], reading: Reading) -> float:
 
 
 def _check_rates(rows: Iterable[Row], op: str, together: int, unit: float, reading: Reading) -> None:
-    """Warn where size, time and number of ranks do not give the bus bandwidth that the file has."""
+    """Note bus bandwidths of the file that do not follow from size, time and `together`, the ranks of one group."""
     factor = bus_factor(op, together)
     if together == 1:
-        return  # some versions print 0 then, and others algbw
+        return  # for one rank some versions print 0, others algbw
     pairs = [(row.size, block) for row in rows for block in row.blocks if block.time and block.busbw]
     wrong = [
         (size, block)

@@ -1,9 +1,9 @@
-"""Text of nccl-tests and rccl-tests, of any version → sections. Reads by header and meaning, not by column numbers.
+"""Parse the text of nccl-tests and rccl-tests, of any version, into sections, by header and not by column number.
 
 Layouts differ: v1 has `bytes N type op time algbw busbw res` in milliseconds, 2.0 to 2.9 an `error` column, later
 ones `#wrong` and `root`; rows of alltoall may lack the redop that the header names; per-iteration columns, time
-stamps and rccl's `algo proto nchannels` come behind. Messages of NCCL and MPI may stand between rows and inside
-them: a row that stops is taken up again where its rest appears. The leading `#` may be lost.
+stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between rows and
+inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
 """
 
 import re
@@ -21,11 +21,12 @@ TIMES = {"time", "cputime"}
 # Columns whose number is a count of wrong elements; error and res are largest deviations.
 COUNTS = {"#wrong", "wrong"}
 ERRORS = COUNTS | {"error", "res"}
-# A half of a row that was left empty takes so many blanks (nccl-tests writes 32 where it replays in place only).
+# With more blanks than this before its only half, a row has an empty first half (nccl-tests writes 32 where it replays
+# in place only).
 EMPTY_HALF = 28
 
 _ROW = re.compile(r"(?<![\w.:#-])(-?\d+)\s+(-?\d+)\s+([a-z]\w*)(?=\s|$)(.*)")
-# A whole number does not begin with zeros: `0` with a host's number behind it is not taken for one.
+# A number has no leading zeros: `0` with a host's number right behind it is not taken for one.
 _VALUE = r"[-+]?(?:(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?|inf|nan)\*?|N/A"
 _VALUES = re.compile(rf"\s*({_VALUE})(?![\d.])", re.IGNORECASE)
 _WORD = re.compile(r"\s*([a-z]+)\b")
@@ -44,9 +45,9 @@ _TEST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The line with the names of the columns. lead: those between type and the first time.
+    """The line with the names of the columns. lead: the columns between type and the first time.
 
-    block: the names of one half; places: which halves there are.
+    block: the columns of one half. places: which halves there are.
     """
 
     lead: tuple[str, ...] = ("redop", "root")
@@ -56,7 +57,7 @@ class Header:
 
 @dataclass(slots=True)
 class _Begun:
-    """A row that is being read. size: None if it is no number. gap: blanks before its first half."""
+    """A row that is being read. size: None if it is too large. gap: number of blanks before its first half."""
 
     size: int | None
     count: int
@@ -68,7 +69,7 @@ class _Begun:
 
 
 def sections(lines: Iterable[str]) -> list[Section]:
-    """The executions that a log holds, in its order; those without any row too."""
+    """The executions in a log, in its order, including those without a row."""
     reader = _Reader()
     for line in lines:
         reader.take(line)
@@ -76,7 +77,7 @@ def sections(lines: Iterable[str]) -> list[Section]:
 
 
 class _Reader:
-    """Goes through the lines once. Rules: at most one row is begun, and it belongs to the section at hand.
+    """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section.
 
     hint: the test that a command line named, for the next section that does not name its own.
     """
@@ -96,7 +97,7 @@ class _Reader:
         return [*self.done, self.now]
 
     def take(self, line: str) -> None:
-        """One line, without its labels."""
+        """Read one line, from which labels have been removed."""
         match = _ROW.search(line)
         if match is not None and self._row(match):
             return
@@ -111,7 +112,7 @@ class _Reader:
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────
     def _begin(self, if_closed: bool = False) -> None:
-        """A new section, unless this one has neither ranks nor rows yet (if_closed: unless its table has ended)."""
+        """Begin a new section if this one has ranks or rows already (if_closed: only if its table has ended)."""
         if not (self.closed if if_closed else self.now.ranks or self.now.rows or self.now.cut):
             return
         self._finish_row()
@@ -211,7 +212,7 @@ class _Reader:
             self.now.unit = found[0]
 
     def _row(self, match: re.Match[str]) -> bool:
-        """Begin a row; whether the line is one."""
+        """Begin a row; False if the line is none."""
         size, count, dtype, rest = match.groups()
         header = self.header or Header()
         redop, root, at = _lead(rest, header, whole(size) or 0)
@@ -222,11 +223,11 @@ class _Reader:
         gap = len(rest[at:]) - len(rest[at:].lstrip())
         self.begun = _Begun(whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
         if len(halves) >= len(header.places) or _VALUES.match(behind):
-            self._finish_row()  # whole, or torn within a half: what follows could not be told apart
+            self._finish_row()  # complete, or cut within a half, whose rest could not be recognised
         return True
 
     def _more(self, line: str) -> bool:
-        """The rest of a row that was begun; whether the line holds it."""
+        """Read the rest of a row that was begun; False if the line does not hold it."""
         assert self.begun is not None  # noqa: S101 - the caller has looked
         header = self.header or Header()
         halves, behind = _halves(line, header)
@@ -255,7 +256,7 @@ class _Reader:
             self.now.rows.append(row)
 
 
-# In a table and not in a chain of ifs; a line may hold several.
+# Text in a line → the method that reads it. A line may contain several.
 _REACTIONS: tuple[tuple[str, Callable[[_Reader, str], None]], ...] = (
     ("-tests version", _Reader.version),
     ("-tests: Version", _Reader.version),
@@ -288,22 +289,22 @@ def _after(word: str, line: str) -> int | None:
 
 
 def _lead(rest: str, header: Header, size: int) -> tuple[str, int | None, int]:
-    """Redop, root and where the first half begins; a row may lack what the header names."""
+    """Redop, root, and the position of the first half; a row may lack columns that the header names."""
     at, redop, root = 0, NO_REDUCE_OP, None
     word = _WORD.match(rest)
     if word and (word[1] in REDUCE_OPS or word[1] == NO_REDUCE_OP):
         redop, at = word[1], word.end()
     number = _ROOT.match(rest, at) if "root" in header.lead else None
-    # A time of 10 ms or more has no decimals either.
+    # The number may be a time: one of 10 ms or more has no decimals either.
     if number and not _begins_with_time(rest[at:], rest[number.end() :], header, size):
         root, at = whole(number[1]), number.end()
     return redop, root, at
 
 
 def _begins_with_time(text: str, behind: str, header: Header, size: int) -> bool:
-    """Whether a row lacks the root: only so is it whole, and its time and algorithm bandwidth belong together.
+    """Whether a row has no root: it is complete only if so, and then its time and algorithm bandwidth agree.
 
-    The second, because a row with a root that is torn has as many numbers as a whole one without.
+    They have to agree because a row with a root that was cut has as many numbers as a complete one without a root.
     """
     halves, _ = _halves(text, header)
     if len(halves) < len(header.places) or len(_halves(behind, header)[0]) == len(header.places):
@@ -311,12 +312,12 @@ def _begins_with_time(text: str, behind: str, header: Header, size: int) -> bool
     block = _block("", halves[0], header)
     if block.time is None or block.algbw is None or block.time.value <= 0:
         return False
-    # All-gather once had (n-1)/n in its algorithm bandwidth; small ones are printed as 0.00.
+    # Wide limits: in old versions all-gather's algbw contains (n-1)/n, and small ones are printed as 0.00.
     return block.algbw.low <= 1.1 * size / block.time.value / 1e3 <= 2.5 * block.algbw.high
 
 
 def _halves(text: str, header: Header) -> tuple[list[list[str]], str]:
-    """As many whole halves as stand at the beginning of a text, and what follows them."""
+    """The complete halves at the beginning of a text, and the text that follows them."""
     halves: list[list[str]] = []
     at = 0
     while len(halves) < len(header.places):

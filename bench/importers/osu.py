@@ -1,4 +1,4 @@
-"""Output of the OSU Micro-Benchmarks (MPI, and NCCL or RCCL of their xccl tests) → one `Number` a row.
+"""Read the output of the OSU Micro-Benchmarks (MPI, and NCCL or RCCL of their xccl tests): one `Number` per row.
 
 In: a `Source`. Out: a `Reading`. Collectives are timed one by one with a barrier between, averaged over calls and
 ranks: metric isolated. `osu_latency` is half a round trip; `osu_bw` and `osu_bibw` send windows of messages back to
@@ -6,8 +6,8 @@ back: metric pipelined. All of them use the same buffers each time (`hot`), one 
 of place). The number of ranks is not in the output: it is 2 for pairs, else it comes from a launcher's command line,
 from `#Using NCCL` lines, or from the user.
 
-What OSU calls size is one rank's message (to one other rank, for all-to-all); ours is the total, so it is multiplied
-by the number of ranks where our size is that of all shares (METHOD: all_gather, gather, scatter, all_to_all).
+What OSU calls size is one rank's message (to one other rank, for all-to-all). Ours counts all n shares for all_gather,
+gather, scatter and all_to_all (`operations.py`), so for these it is multiplied by the number of ranks.
 osu_reduce_scatter splits its size among the ranks, so it is the total already.
 """
 
@@ -35,7 +35,10 @@ from bench.records import Aggregate, Case, Failure
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One of OSU's tests. scaled: its size is that of one share of n. manner: how a time comes about."""
+    """One of OSU's tests. scaled: its size is that of one of n shares. manner: how a time is obtained, in words.
+
+    pair: between two ranks. window: it sends windows of messages and prints a bandwidth.
+    """
 
     op: str
     scaled: bool = False
@@ -47,7 +50,7 @@ class Test:
 # Messages that osu_bw and osu_bibw send before they wait; -W changes it, and the output does not say so.
 WINDOW = 64
 _WINDOWS = f"of windows of {WINDOW} messages (unless -W said otherwise)"
-# By the name in the header, small letters only.
+# By the title in the header: lower-case letters only, without `latency`.
 TESTS = {
     "allreduce": Test("all_reduce"),
     "allgather": Test("all_gather", scaled=True),
@@ -66,7 +69,7 @@ TESTS = {
         "sendrecv_pair", pair=True, window=True, manner=f"size over half of the bandwidth of both directions {_WINDOWS}"
     ),
 }
-# Of older versions, which do not print the datatype; what only moves bytes was char.
+# Datatypes of older versions, which do not print them: of reductions, and of tests that only move bytes.
 OLD_REDUCED, OLD_MOVED = "MPI_FLOAT", "MPI_CHAR"
 
 _TITLE = re.compile(r"#\s*OSU\s+(\S+)\s+(.*?)\s*Test\b\s*(?:v\.?\s?(\d\S*))?\s*$", re.IGNORECASE)
@@ -87,7 +90,7 @@ _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
 
 @dataclass(slots=True)
 class _Table:
-    """One test's output. ranks: by what the log tells. on_device: where a GPU build says where its buffers are."""
+    """One test's output. ranks: None if the log does not tell. on_device: False if it says that buffers are on hosts."""
 
     library: str = ""
     title: str | None = None
@@ -137,14 +140,14 @@ def _tables(lines: Sequence[str]) -> list[_Table]:
 
 
 def _agreed(command: int | None, using: int) -> int | None:
-    """The number of ranks, unless two sources say different things."""
+    """The number of ranks by the command line or the `#Using NCCL` lines; None if the two differ, or neither tells."""
     if command and using > 1 and command != using:
         return None
     return command or (using if using > 1 else None)
 
 
 def _after_rows(found: list[_Table], now: _Table) -> _Table:
-    """With -T all, one title is followed by a table for each datatype."""
+    """A new table if this one has rows: with -T all, one title is followed by a table for each datatype."""
     if not now.rows:
         return now
     found.append(_Table(now.library, now.title, now.version, ranks=now.ranks))
@@ -152,7 +155,7 @@ def _after_rows(found: list[_Table], now: _Table) -> _Table:
 
 
 def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
-    """Size and values; a table without a column for sizes (a barrier) has none."""
+    """Size and values of a row; size is None in a table without such a column (a barrier). None if it is no row."""
     if table.title is None and not table.columns:
         return None
     sized = not table.columns or table.columns[0] == "Size"
@@ -209,7 +212,7 @@ def _test(table: _Table, options: Options, where: str, operation_named: str | No
 
 
 def _case(table: _Table, test: Test, asynchronous: bool, ranks: int, reading: Reading) -> Case:
-    """All but the size."""
+    """The case of a table's rows, without the size."""
     reduces = OPERATIONS[test.op].reduces
     library, _, device = table.library.upper().partition("-")
     if table.datatype is None and OPERATIONS[test.op].typed:
@@ -225,7 +228,7 @@ def _case(table: _Table, test: Test, asynchronous: bool, ranks: int, reading: Re
         ranks,
         BYTES.name if not OPERATIONS[test.op].typed else names.DTYPES[datatype],
         0,
-        buffers="hot" if OPERATIONS[test.op].sized else "rotate",  # the default, where there are none
+        buffers="hot" if OPERATIONS[test.op].sized else "rotate",  # the default, if there are no buffers
         metric="pipelined" if test.window else "isolated",
         depth=WINDOW if test.window else 1,
         placement=placement(test.op, "in" if OPERATIONS[test.op].placements == ("in",) else "out"),
@@ -262,7 +265,7 @@ def _numbers(
 
 
 def _main(named: dict[str, str], values: list[str], asynchronous: bool) -> str:
-    """The column that is the test's result."""
+    """The value in the column of the test's result."""
     wanted = ("Pure Comm.(us)",) if asynchronous else ("Avg Latency", "Latency", "Bandwidth")
     for start in wanted:
         for name, value in named.items():

@@ -1,4 +1,4 @@
-"""Output of PARAM's comms.py (facebookresearch/param, `COMMS-RES` rows) → one `Number` a row.
+"""Read the output of PARAM's comms.py (facebookresearch/param, `COMMS-RES` rows): one `Number` per row.
 
 In: a `Source`. Out: a `Reading`. The time is the column p50: the median over ranks of each rank's mean over its calls.
 Sizes are those of all tensors of a rank, which is our total. Rows of quantised, overlapped and point-to-point
@@ -44,7 +44,7 @@ _COLLECTIVE = re.compile(r"--collectives?[ =]([a-z_]+)\b")
 
 @dataclass(slots=True)
 class _State:
-    """What the lines so far have said. blocking: None where they did not."""
+    """Settings that the lines so far have told; None for those that they have not."""
 
     ranks: int | None = None
     group: int | None = None
@@ -76,7 +76,7 @@ def read(source: Source, options: Options) -> Reading:
 
 
 def _learn(line: str, state: _State) -> None:
-    """Settings that stand above the tables."""
+    """Read settings that are printed above the tables."""
     if (world := _WORLD.search(line)) is not None:
         state.ranks = whole(world[1])
     if (group := _GROUP.search(line)) is not None:
@@ -141,7 +141,7 @@ def _unusable(
 
 
 def _case(op: str, dtype: str | None, ranks: int, state: _State, reading: Reading) -> Case:
-    """All but the size."""
+    """The case of a row, without its size."""
     if dtype is None:
         reading.lacks(f"the dtype is not in the file: PARAM's default, {DEFAULT_DTYPE}, is assumed")
     if state.backend is None:
@@ -172,7 +172,7 @@ def _statistic(state: _State) -> str:
 
 
 def _check_rate(case: Case, named: dict[str, str], time_s: Printed, reading: Reading) -> None:
-    """The file's bus bandwidth is that of rank 0 in old versions: between the fastest and the slowest rank's."""
+    """Note a wrong bus bandwidth. Old versions print that of rank 0, between the fastest and the slowest rank's."""
     rate = printed(named.get("busbw(gb/s)", ""))
     fastest, slowest = printed(named.get("min", "")), printed(named.get("max", ""))
     if rate is None or case.world_size == 1 or OPERATIONS[case.op].bus_factor is None:

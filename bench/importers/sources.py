@@ -1,8 +1,8 @@
-"""A file of another tool → its lines, or one sentence that says why it has none. Knows no tool's format.
+"""Read a file of another tool as lines of text; no tool's format is known here.
 
-In: a path. Out: a `Source`: name, checksum, text. Lines come without colours, control characters and the labels that
-launchers and log collectors put in front (`[1,0]<stdout>:`, `0: `, a time stamp, `node01: `). Reads at most
-LIMIT_BYTES, so that a wrong file costs no memory.
+In: a path. Out: a `Source` (name, checksum, text), or a ForeignError of one line. Lines come without colours, control
+characters and the labels that launchers and log collectors put in front (`[1,0]<stdout>:`, `0: `, a time stamp,
+`node01: `). Reads at most LIMIT_BYTES, so that a wrong file costs no memory.
 """
 
 import codecs
@@ -14,15 +14,15 @@ from pathlib import Path
 from bench.errors import ForeignError
 from bench.units import format_bytes
 
-# The longest sweep with an NCCL that logs at INFO is a few megabytes; what is larger is another kind of file.
+# The longest sweep with an NCCL that logs at INFO is a few megabytes; a larger file is of another kind.
 LIMIT_BYTES = 64 * 2**20
-# No tool prints longer ones; looking for patterns in them could take very long.
+# No tool prints longer lines, and matching patterns in them could take very long.
 LONGEST_LINE = 2000
-# Share of bytes that are no text from which on a file is not one: a log may hold a few that its tool garbled.
+# A file with a larger share of undecodable or NUL characters is not text; a log may hold a few that its tool garbled.
 MOST_GARBLED = 0.05
-# First bytes of what is often stored beside logs → what it is.
+# First bytes of a packed file → how it is packed.
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
-# A UTF-32 mark begins like a UTF-16 one, so it comes first.
+# Byte-order marks. A UTF-32 mark begins like a UTF-16 one, so it comes first.
 MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -73,7 +73,7 @@ def read(path: Path) -> Source:
             raw = file.read(LIMIT_BYTES + 1)
     except OSError as error:
         raise ForeignError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:  # a path with a zero in it
+    except ValueError as error:  # a path with a NUL in it
         raise ForeignError(f"{path!s:.100}: {error}") from None
     if len(raw) > LIMIT_BYTES:
         raise ForeignError(f"{path}: larger than {format_bytes(LIMIT_BYTES)}, which no table of results is")
@@ -105,7 +105,7 @@ def _encoding(raw: bytes) -> str:
 
 
 def _unlabelled(line: str) -> str:
-    """Without all that stands in front; labels may follow each other."""
+    """The line without its labels, of which there may be several."""
     while (match := _LABEL.match(line)) is not None and match.end():
         line = line[match.end() :]
     return line.rstrip()

@@ -1,8 +1,8 @@
-"""A process of a job that is not rank 0: starts its rank whenever rank 0 says so, and tells how it goes.
+"""Agent, in each process of a job but rank 0: start a rank for each launch when rank 0 asks, and report on it.
 
-In: a `JobRank` and a way to say what this process was asked to do. Out: the status to leave with, which is rank 0's.
-Measures nothing, prints nothing and loads no torch: its rank, a child process, does. So it answers even while the
-rank hangs. The messages are listed in `crew`.
+In: a `JobRank` and a function that returns what this process was asked to do. Out: its exit status, which is rank 0's.
+The agent measures nothing, prints nothing and loads no torch: its rank, a child process, does. So the agent answers
+even while the rank hangs. `protocol/messages.py` lists the messages.
 """
 
 import contextlib
@@ -25,20 +25,20 @@ from bench.machine import network
 from bench.protocol import channel, messages
 from bench.records import Json
 
-# How often the rank is looked at; the supervisor's time-outs are seconds.
+# Polling interval of the agent, in seconds: short against the supervisor's time-outs.
 LOOK_EVERY_S = 0.25
-# One attempt to reach rank 0; a firewall lets it run into this limit.
+# Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
 AGAIN_S = 0.3
-# After an interrupt, rank 0 gets so long to end the job in order.
+# After an interrupt, rank 0 has this long to end the job in order.
 LEAVE_WAIT_S = 5.0
-# Of what a rank printed, the end is what explains its end.
+# Only the end of a rank's output is sent, because it shows why the rank exited.
 LOG_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
 class _Child:
-    """The rank that runs. told: the progress that rank 0 knows of. asked: for its stack, and not yet answered."""
+    """The rank that runs. told: progress last reported to rank 0. asked: its stack is requested and not yet sent."""
 
     launch: int
     process: LocalRank
@@ -48,7 +48,7 @@ class _Child:
 
 
 def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes]) -> int:
-    """Serve rank 0 until it says goodbye. Raises JobError if it cannot be reached, or is lost."""
+    """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost."""
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None if place.one_host else _interface(place, deadline)
     with Launcher(interface) as launcher:
@@ -60,7 +60,7 @@ def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes]) -> int:
 
 
 class _Agent:
-    """Does what rank 0 says, one message after the other."""
+    """Carries out the messages of rank 0, one after the other."""
 
     def __init__(self, rank: int, line: Connection, reached: tuple[str, int], key: bytes, launcher: Launcher) -> None:
         self._rank, self._line, self._reached, self._key, self._launcher = rank, line, reached, key, launcher
@@ -94,7 +94,7 @@ class _Agent:
         if message["kind"] == "start":
             self._start(message)
         elif self._child is None or message.get("launch") != self._child.launch:
-            return  # it has ended meanwhile, and rank 0 has been told
+            return  # that rank has ended meanwhile, and rank 0 has been told
         elif message["kind"] == "kill":
             self._kill()
         elif message["kind"] == "inspect":
@@ -107,7 +107,7 @@ class _Agent:
         try:
             line = channel.connect(*self._reached, self._key, CONNECT_S)
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self._rank})
-            channel.limit(line, 0)  # the rank waits for its word as long as it takes
+            channel.limit(line, 0)  # the rank waits for `go` without a time limit
             assignment = RankAssignment(
                 self._rank, message["world_size"], message["rendezvous"], message["device"], line
             )
@@ -122,7 +122,7 @@ class _Agent:
         messages.send(self._line, {"kind": "failed", "launch": launch, "text": text})
 
     def _report(self) -> None:
-        """What has changed since the last time."""
+        """Send what has changed since the last report."""
         child = self._child
         if child is None:
             return
@@ -154,12 +154,12 @@ class _Agent:
             message, _ = messages.receive(self._line)
             if message["kind"] == "leave":
                 return
-            if message["kind"] == "start":  # rank 0 had not heard of the interrupt yet
+            if message["kind"] == "start":  # rank 0 did not know of the interrupt yet
                 self._refuse(message["launch"], "interrupted")
 
 
 def _reach(place: JobRank, key: bytes, deadline: float) -> tuple[Connection, tuple[str, int]]:
-    """A line to rank 0, and where it was found."""
+    """A connection to rank 0, with the address and the port at which it was reached."""
     strangers: set[int] = set()
     addresses: list[str] = []
     while time.monotonic() < deadline:
@@ -180,7 +180,7 @@ def _reach(place: JobRank, key: bytes, deadline: float) -> tuple[Connection, tup
 
 
 def _addresses(place: JobRank, deadline: float) -> list[str]:
-    """Where rank 0 may listen: at what its name means, or, where that is loopback, at this host's own address."""
+    """Where rank 0 may listen: the address of its name; if that is loopback, this host's own address as well."""
     address = network.resolve(place.address, deadline)
     if address is None:
         return []

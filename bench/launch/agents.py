@@ -1,13 +1,10 @@
-"""Rank 0's picture of the other processes of a job: who has come, what they report, who is lost.
+"""Rank 0's connections to the agents of a job: accept them, keep what they report, notice which are lost.
 
-In: a listening socket and a key. Out: hellos, lines to ranks, and `RemoteRank`, which is to the supervisor what a
-child process is on one host. `follower` is the other end. Messages, all of them JSON:
+In: a listening socket and a key. Out: handshakes, connections to ranks, and `RemoteRank`, which the supervisor uses
+like a child process on its own host. The other end is `agent`; `protocol/messages.py` lists the messages.
 
-    to a follower     start (a rank, for one launch), look (state and stack), kill, bye (leave with this status)
-    from a follower   hello; seat (first word on a line of its own, which then is the rank's); progress, looked,
-                      ended, failed (of a launch); interrupted (somebody wants the job to end)
-
-A thread takes callers in and another one reads; both only note what they hear, and decide nothing.
+One thread accepts connections and another one reads messages. They record what arrives and turn away a second process
+with the same rank; everything else is decided in the main thread.
 """
 
 import contextlib
@@ -24,18 +21,18 @@ from bench.launch.ranks import KILL_WAIT_S
 from bench.protocol import channel, messages
 from bench.records import Json
 
-# How often threads look whether they are still wanted.
+# Polling interval of the threads, in seconds: they notice the end of the job within it.
 LOOK_EVERY_S = 0.25
-# A follower opens the line of a rank before it starts it, within milliseconds: what takes longer is stuck.
+# An agent opens the connection of a rank within milliseconds, before it forks the rank: beyond this time it is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
-# So long the followers get to leave after the last word.
+# The agents have this long to exit after the last message.
 LEAVE_WAIT_S = 5.0
 
 
 @dataclass(slots=True)
 class RemoteAgent:
-    """One other process of the job. lost: why it will not answer any more; None as long as it does."""
+    """One other process of the job. lost: why it no longer answers; None while it does."""
 
     rank: int
     line: Connection
@@ -45,21 +42,21 @@ class RemoteAgent:
     current: "RemoteRank | None" = None
 
     def tell(self, message: Json) -> None:
-        """Send, or know that it is lost."""
+        """Send a message; if that fails, mark the agent as lost."""
         try:
             messages.send(self.line, message)
         except OSError:
             self.lose()
 
     def lose(self, why: str = "is lost") -> None:
-        """Nothing more is to be expected of it."""
+        """Mark the agent as lost, with the reason."""
         self.gone = True
         self.lost = self.lost or f"rank {self.rank} on host {self.handshake['hostname']} {why}"
 
 
 @dataclass(slots=True)
 class RemoteRank:
-    """A rank that a follower has started: what was last heard of it. Implements `ranks.Rank`."""
+    """A rank that an agent has started, with what was last reported of it. Implements `ranks.Rank`."""
 
     agents: "Agents"
     agent: RemoteAgent
@@ -86,7 +83,7 @@ class RemoteRank:
         return self.agent.lost
 
     def progress(self) -> int:
-        """As last reported. The supervisor asks often, so this is also where it learns that all shall end."""
+        """As last reported. The supervisor calls this often, so an interrupt of another process is raised here."""
         self.agents.raise_if_interrupted()
         return self.count
 
@@ -95,7 +92,7 @@ class RemoteRank:
         return self.said_state
 
     def ask_stack(self) -> None:
-        """The answer takes its way to the host and back."""
+        """Ask the agent for the state and the stack; the answer arrives later, as a message."""
         self.agent.tell({"kind": "inspect", "launch": self.launch})
 
     def stack(self) -> str:
@@ -103,19 +100,19 @@ class RemoteRank:
         return self.said_stack
 
     def kill(self) -> None:
-        """Have it killed by its parent."""
+        """Tell its agent to kill it."""
         if self.exit_code is None and not self.lost:
             self.agent.tell({"kind": "kill", "launch": self.launch})
 
     def join(self, seconds: float) -> None:
-        """Wait until its parent has told of its end; a parent that does not is lost."""
+        """Wait until its agent has reported its end; an agent that does not is marked as lost."""
         self.agents.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
         if self.exit_code is None and self.problem is None:
             self.agent.lose("does not answer")
 
 
 class Agents:
-    """Context that takes in the followers, and lets them go with the status `code` at its end."""
+    """Context that accepts the agents, and at its end tells them to exit with the status `code`."""
 
     def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
         self._listener, self._key, self._world_size = listener, key, world_size
@@ -147,7 +144,7 @@ class Agents:
             line.close()
 
     def gather(self, own: Json, seconds: float) -> list[Json]:
-        """The hellos of all, in order of rank; raises JobError if somebody does not come in time."""
+        """All handshakes, in order of rank. Raises JobError if one is missing after `seconds`, or comes twice."""
         wanted = set(range(1, self._world_size))
         self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._members), seconds)
         self.raise_if_interrupted()
@@ -163,14 +160,15 @@ class Agents:
         return [own, *(self._members[rank].handshake for rank in sorted(wanted))]
 
     def raise_if_interrupted(self) -> None:
-        """KeyboardInterrupt, if somebody interrupted one of the other processes."""
+        """Raise KeyboardInterrupt if one of the other processes was interrupted."""
         if self._interrupted:
             raise KeyboardInterrupt
 
     def start(self, launch: int, world_size: int, messages: Sequence[Json]) -> list[RemoteRank]:
-        """Have ranks 1 to world_size - 1 started; messages: what each of them is told.
+        """Have the agents start ranks 1 to world_size - 1. messages: fields of the `start` message of each.
 
-        Raises LostRankError, before anything is started, if one of those who should do it is lost.
+        Raises LostRankError if one of these agents is lost: before anything is started, if that is known by then.
+        Raises RankError if an agent could not start its rank.
         """
         self.raise_if_interrupted()
         members = [self._members[rank] for rank in range(1, world_size)]
@@ -188,7 +186,7 @@ class Agents:
         return ranks
 
     def _stop(self, ranks: Sequence[RemoteRank]) -> None:
-        """End ranks of a launch that is not complete."""
+        """End the ranks of a launch that could not be started completely."""
         for rank in ranks:
             rank.kill()
         for rank in ranks:
@@ -198,7 +196,7 @@ class Agents:
                 line.close()
 
     def wait_until(self, condition: Callable[[], object], seconds: float) -> None:
-        """Until something that the threads note makes the condition true, or the time is over."""
+        """Wait until the condition is true, which the threads check after each message, or `seconds` are over."""
         with self._changed:
             self._changed.wait_for(condition, seconds)
 
@@ -220,12 +218,12 @@ class Agents:
         while not self._closing:
             try:
                 caller, _ = self._listener.accept()
-            except OSError:  # nobody came for a while
+            except OSError:  # no connection within the socket's time-out
                 continue
             threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
 
     def _greet(self, caller: socket.socket) -> None:
-        """A caller's first word says what its line is for."""
+        """Prove the key; the first message then says what the connection is for."""
         try:
             line = channel.answer(caller, self._key)
             message, _ = messages.receive(line)
@@ -233,7 +231,7 @@ class Agents:
             return
         with self._changed, contextlib.suppress(KeyError):
             if message["kind"] == "rank_line":
-                # Longer than the follower's own line, so that a lost host is known before its rank falls silent.
+                # Longer than for the agent's connection: a host is known to be lost before its rank is silent.
                 channel.bear_silence(line, RANK_LINE_SILENT_S)
                 self._lines[message["launch"], message["rank"]] = line
             elif message["kind"] == "handshake":

@@ -1,8 +1,8 @@
-"""Which rank is to blame, and what is the evidence.
+"""Name the rank that made a launch fail, from the evidence of all ranks.
 
-In: what is left of each rank after a launch went wrong (exit status, last words, Python stack, state of the
-process, progress). Out: one `Failure`. When one rank ends, every other one soon fails too, with a closed
-connection: those are victims and are not named. Where the evidence points to nobody, nobody is named.
+In: what is known of each rank after a launch has failed (exit status, last error, Python stack, state of the
+process, progress). Out: one `Failure`. When one rank ends, all others soon fail too, with a closed connection:
+they are victims and are not named. If the evidence points to no rank, none is named.
 """
 
 import re
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 from bench.records import Failure, FailureKind
 
-# What torch says in a rank whose peer is gone or silent; texts differ between versions and backends.
+# Errors of torch in a rank whose peer is gone or silent; the texts differ between versions and backends.
 _VICTIM = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|timed? ?out"
     r"|socket closed|remote process|peer has closed|NCCL communicator was aborted",
     re.IGNORECASE,
 )
-# A stack that ends inside torch waits for the other ranks.
+# A rank whose stack ends inside torch waits for the other ranks.
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one rank. exit_code: None while it lives, negative for a signal.
+    """What is known of one rank. exit_code: None while it runs, negative for a signal.
 
-    said: its last error. finished: it said that it was done. stack: innermost line of its Python stack,
-    None where it did not answer. state: the operating system's word for it. progress: iterations.
-    lost: why its host no longer answers; None while it does. waits_in: source files in which this rank waits for the
-    others, such as that of the barrier: what they call has no Python frame of its own.
+    said: its last error. finished: it reported that it was done. stack: innermost frame of its Python stack, None if
+    it wrote none. state: of the process, from the operating system. progress: iterations. lost: why its host no longer
+    answers; None while it does. waits_in: source files in which this rank waits for the others, such as that of the
+    barrier: the functions called there leave no Python frame of their own.
     """
 
     rank: int
@@ -44,14 +44,14 @@ class Evidence:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its stack shows that it does not wait for the other ranks."""
+        """Whether its stack shows that it is not waiting for the other ranks."""
         if not self.stack:
             return False
         return not _IN_TORCH.search(self.stack) and not any(file in self.stack for file in self.waits_in)
 
 
 def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
-    """Who ended first, as far as can be told: lost, then killed, raised, left early, and then victims."""
+    """The failure of the rank that ended first, if known. In order: lost, killed, raised, left early, victims."""
     for one in ranks:
         if one.lost is not None:
             return Failure("lost", one.rank, one.lost)
@@ -64,7 +64,7 @@ def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
             return Failure("raised", one.rank, f"rank {one.rank} raised {one.said}")
     left = [one for one in ranks if one.exit_code is not None and not one.finished and one.said is None]
     if len(ranks) > 1 and len(left) == len(ranks) and len({one.exit_code for one in left}) == 1:
-        # as ranks of MPI do when mpirun is killed
+        # MPI ranks do this when mpirun is killed
         text = f"all ranks left with status {left[0].exit_code} before they were done; log.txt says more"
         return Failure("exited", None, text)
     if left:
@@ -76,7 +76,7 @@ def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
 
 
 def blame_a_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
-    """Who holds up the others: a stopped process, then one that does not wait, then the one behind."""
+    """The failure of the rank that holds up the others: it is stopped, else not waiting, else an iteration behind."""
     said = f"no rank has gone on for {timeout_s:g} s"
     suspects: list[tuple[FailureKind, list[Evidence], str]] = [
         ("hang", [one for one in ranks if one.state == "stopped"], "is stopped (SIGSTOP or a debugger)"),

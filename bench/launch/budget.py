@@ -1,10 +1,10 @@
-"""How a run with a budget spends what its first launches left: on the cases with the widest intervals.
+"""Spend the rest of a run's time budget on further launches of the cases with the widest intervals.
 
-In: the plan and what was measured so far. Out: blocks of a further launch, or none when every interval is as
-narrow as asked or nothing more can be afforded. Starts nothing and looks at no clock: `sweep` does.
+In: the plan and what was measured so far. Out: the cases of one further launch; none if every interval is as narrow
+as asked or no case fits the time that is left. Starts nothing and reads no clock: `sweep` does.
 
-Further launches, not further iterations: launches differ by more than the iterations within one do, and the
-interval over launches is what the report gives (docs/method.md, "Launches").
+It adds launches, not iterations: launches differ by more than the iterations within one do, and the report gives the
+interval over launches (docs/method.md, "Launches").
 """
 
 from collections import defaultdict
@@ -16,13 +16,17 @@ from bench.intervals import launch_interval, median_interval, slowest_rank_s
 from bench.plan import NEXT_START_S, process_kind
 from bench.records import Case, Launch, Plan, Samples
 
-# No interval gets narrower in any sensible time when so many launches did not do it.
+# An interval that is still wide after so many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200
 
 
 @dataclass(slots=True)
 class Spent:
-    """What each case has cost and given so far, by its key."""
+    """Time spent and results so far, by case key.
+
+    medians_s, wall_s: median and wall time of each launch. within: relative half-width of the interval within the last
+    launch. launches: number of the last launch.
+    """
 
     medians_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     wall_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -30,7 +34,7 @@ class Spent:
     launches: int = 0
 
     def add(self, samples: Samples) -> None:
-        """Count one measurement in; failures only count as launches."""
+        """Add the samples of one case and launch; of a failure only the launch counts."""
         self.launches = max(self.launches, samples.launch)
         if samples.failure is None and samples.timed is not None and samples.usage is not None:
             interval = median_interval(slowest_rank_s(samples.timed))
@@ -40,22 +44,22 @@ class Spent:
 
     @property
     def total_s(self) -> float:
-        """All that the cases took."""
+        """Wall time of all successful measurements."""
         return sum(map(sum, self.wall_s.values()))
 
     def width(self, key: str) -> float:
-        """Relative half-width of the interval that a report would give now; of one launch: infinite."""
+        """Relative half-width of the interval that a report would give; infinite with a single launch."""
         medians = self.medians_s[key]
         return launch_interval(np.array(medians)).relative_half_width if len(medians) > 1 else float("inf")
 
 
 def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
-    """Blocks of one further launch: the cases that are wider than asked, widest first, as many as fit."""
+    """One further launch of the cases whose intervals are wider than asked: widest first, as many as fit `left_s`."""
     if spent.launches >= MOST_LAUNCHES:
         return []
     wide = [case for case in plan.cases if spent.medians_s[case.key]]
     wide = [case for case in wide if spent.width(case.key) > plan.sampling.relative_error]
-    # Equal widths (one launch each) by the width within it.
+    # Cases of equal width (after a single launch) are ordered by the width within the launch.
     wide.sort(key=lambda case: (spent.width(case.key), spent.within[case.key]), reverse=True)
     cases: dict[tuple[object, ...], list[Case]] = {}
     for case in wide:

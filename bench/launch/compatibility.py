@@ -1,7 +1,8 @@
-"""Do the processes of a job fit together? What each tells of itself, and what rank 0 makes of it.
+"""Check that the processes of a job fit together, and merge what they report about their hosts.
 
-In: what one process is asked to do, and a hello of each. Out: one `Machine` to plan with, records of the hosts to
-keep, or a JobError that says who does not fit and what to do. Talks to nobody: `crew` and `follower` do.
+In: what this process was asked to do, and the handshake of each process. Out: one `Machine` to plan with, records of
+the hosts to keep, or a JobError that names the rank that does not fit and the remedy. Sends nothing: `agents` and
+`agent` do.
 """
 
 import dataclasses
@@ -15,15 +16,15 @@ from bench.launch.job import JobRank
 from bench.machine import host
 from bench.records import Json, Machine
 
-# Enough to see that two configurations differ.
+# Digits of a fingerprint in a message: enough to see that two configurations differ.
 SHOWN_DIGITS = 8
 
 
 def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
-    """What this process tells rank 0, and rank 0 itself.
+    """The handshake of this process; rank 0 makes one of its own, too.
 
-    asked: what it was told to do, the configuration above all; where that cannot be read, the hello says so, for
-    rank 0 alone speaks to the user.
+    asked: returns what this process was asked to do, above all the configuration. If it raises BenchError, the
+    handshake carries the text, because only rank 0 prints.
     """
     problem, fingerprint = None, ""
     try:
@@ -54,7 +55,7 @@ def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
 
 
 def check(handshakes: Sequence[Json]) -> None:
-    """Raise JobError unless all were asked to do the same. hellos: in order of rank."""
+    """Raise JobError unless all processes were asked to do the same. handshakes: in order of rank."""
     first = handshakes[0]
     for one in handshakes:
         if one["problem"]:
@@ -73,7 +74,7 @@ def check(handshakes: Sequence[Json]) -> None:
 
 
 def check_gpus(handshakes: Sequence[Json], share: bool = False) -> None:
-    """Raise JobError if two ranks would use one GPU. share: the user allows it (functional tests)."""
+    """Raise JobError if two ranks would use one GPU. share: the user allows that (functional tests)."""
     owners: dict[str, Json] = {}
     for one in handshakes:
         if one["gpu"] is None or share:
@@ -91,11 +92,11 @@ def device_of(handshake: Json, share: bool = False) -> int:
     return int(handshake["device"]) % max(1, handshake["gpus"]) if share else int(handshake["device"])
 
 
-# ── what they are together ───────────────────────────────────────────────────────────────────────
+# ── the job as a whole ───────────────────────────────────────────────────────────────────────────
 def merged(handshakes: Sequence[Json]) -> Machine:
-    """What the job offers, as cautious as its weakest host: it takes part in the largest world size.
+    """The job as one `Machine`. Its weakest host sets the limits, because that host is in the largest world size.
 
-    memory_available_bytes: of the host that has least; the ranks of one host share it.
+    memory_available_bytes: of the host that has the least; the ranks of one host share it.
     """
     machines = [Machine(**one["machine"]) for one in handshakes]
     missing: dict[str, str] = {}
@@ -118,7 +119,7 @@ def merged(handshakes: Sequence[Json]) -> Machine:
 
 
 def _own_gpus(handshakes: Sequence[Json]) -> int:
-    """How many of the first ranks have a GPU that no rank before them has."""
+    """Number of ranks, counted from rank 0, before the first one that has no GPU of its own."""
     taken: set[str] = set()
     for one in handshakes:
         if one["gpu"] is None or one["gpu"] in taken:
@@ -128,14 +129,15 @@ def _own_gpus(handshakes: Sequence[Json]) -> int:
 
 
 def hosts(handshakes: Sequence[Json]) -> list[Json]:
-    """A record for each host, in order of its first rank: what `host.facts` says there, and who runs on it.
+    """A record for each host, in order of its first rank: the `host.facts` of that host, and its ranks.
 
-    cores: those that any of its ranks may run on. before: its state when the job was joined.
+    cores: those on which any of its ranks may run. fewest_cores: least number of cores of one of its ranks.
+    before: its `host.state` when it joined the job.
     """
     found: dict[tuple[str, ...], Json] = {}
     for one in handshakes:
         record = one["host"]
-        # Virtual machines of one image share a boot id, containers of one host may share a name.
+        # Containers of one host may share a name, and virtual machines of one image share a boot id.
         place = (record["hostname"], record["boot_id"], str(record["torch"]), one["nccl"], record["commit"])
         host = found.setdefault(
             place, {**record, "nccl": one["nccl"], "before": one["before"], "ranks": [], "cores": []}

@@ -1,12 +1,12 @@
-"""Rank 0 of a job: gather the others, and start ranks where they are.
+"""Rank 0 of a job: collect the agents of the other processes, and have them start ranks.
 
-In: a `JobRank` and a way to say what this process was asked to do. Out: a `Coordinator` with what the job offers and a
-`JobLauncher`, which `sweep` uses in place of a `Launcher`. Everything else (plan, folder, journal, report) is as on
-one machine.
+In: a `JobRank` and a function that returns what this process was asked to do. Out: a `Coordinator` with a description
+of the job and a `JobLauncher`, which `sweep` uses in place of a `Launcher`. Everything else (plan, folder, journal,
+report) is as on one machine.
 
-Every launch is a set of fresh processes and a fresh process group here too. The processes that torchrun or srun
-started stay outside of it: each forks its rank anew, so a rank that hangs is killed from outside, and a smaller
-world is the first ranks, not a subgroup of a long-lived group, in which the others would wait and share its fate.
+Here, too, every launch has fresh processes and a fresh process group. The processes that torchrun or srun started stay
+outside of it: each forks a new rank for each launch, so a rank that hangs is killed from outside. A smaller world
+size uses the first ranks. It is not a subgroup of a long-lived group, whose other ranks would wait and fail with it.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from bench.machine import network
 from bench.protocol import channel
 from bench.records import Demands, Job, Json, Machine
 
-# Launchers start the processes of a job within seconds of each other; a container may be pulled first on some host.
+# Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0
-# What a follower starts, and nothing else: no function is named over the network.
+# The only function that an agent starts: no message can name another one.
 WORKER = "bench.rank.main:main"
 
 
 @dataclass(slots=True)
 class Coordinator:
-    """The job as rank 0 sees it. code: the status that all its processes will leave with."""
+    """The job as rank 0 sees it. code: exit status of all its processes."""
 
     place: JobRank
     launcher: "JobLauncher"
@@ -46,7 +46,7 @@ class Coordinator:
     code: int = 1
 
     def machine(self, demands: Demands | None = None) -> Machine:
-        """What the job offers to plan with. Raises JobError where ranks would share a GPU that they must not share."""
+        """The job as a `Machine` to plan with. Raises JobError if ranks would share a GPU that they must not share."""
         shared = demands is not None and demands.shared_gpus
         if demands is not None and demands.gpus:
             compatibility.check_gpus(self.handshakes, shared)
@@ -54,7 +54,7 @@ class Coordinator:
         return compatibility.merged(self.handshakes)
 
     def facts(self) -> Json:
-        """For the record: who started the processes, and on which hosts."""
+        """Facts for the record: the launcher, the number of ranks, and the hosts."""
         started = {"launcher": self.place.launcher, "ranks": self.place.world_size}
         return {"job": started, "hosts": compatibility.hosts(self.handshakes)}
 
@@ -63,9 +63,9 @@ class Coordinator:
 def coordinating(
     place: JobRank, secret: str, asked: Callable[[], bytes], before_leaving: Callable[[], None]
 ) -> Iterator[Coordinator]:
-    """Context in which the other processes of the job are there. Raises JobError if they do not fit together.
+    """Context in which all agents of the job are connected. Raises JobError if the processes do not fit together.
 
-    before_leaving: called before the others are told to leave.
+    asked: see `compatibility.handshake`. before_leaving: called before the agents are told to leave.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     address = _own_address(place, deadline)
@@ -90,7 +90,7 @@ def coordinating(
 
 
 class JobLauncher:
-    """Starts rank 0 of each launch here, and has the followers start the others. devices: GPU of each rank."""
+    """Starts rank 0 of each launch here, and has the agents start the others. devices: GPU of each rank."""
 
     def __init__(self, launcher: Launcher, agents: Agents, address: str, devices: list[int]) -> None:
         self._launcher, self._agents, self._address = launcher, agents, address
@@ -98,7 +98,7 @@ class JobLauncher:
         self.devices = devices
 
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start so many ranks; raises LostRankError at once if the process that should start one is lost."""
+        """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost."""
         if target != WORKER or not isinstance(argument, Job):
             raise ValueError("a job starts workers only")
         listener = channel.listen(self._address, [0])
@@ -126,7 +126,7 @@ class JobLauncher:
 
 
 def _clean(folder: Path, others: list[RemoteRank], log: Path) -> None:
-    """Remove the folder of the own rank, and add to the log what the others printed on their hosts."""
+    """Remove the folder of rank 0, and add to the log what the other ranks printed on their hosts."""
     shutil.rmtree(folder, ignore_errors=True)
     for rank in others:
         if rank.log:
@@ -138,7 +138,7 @@ def _own_address(place: JobRank, deadline: float) -> str:
     address = network.resolve(place.address, deadline)
     if address is None:
         raise JobError(f"nobody knows the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
-    # Debian gives a host's own name to 127.0.1.1, where other hosts do not find it.
+    # Debian resolves a host's own name to 127.0.1.1, where other hosts do not find it.
     if network.is_loopback(address) and not place.one_host:
         return network.own_address_towards(network.ELSEWHERE) or address
     return address

@@ -1,6 +1,6 @@
-"""Can this machine measure, and what stands in the way? Each finding with its remedy.
+"""Check whether this machine can measure: findings, each with its remedy.
 
-Out: `DoctorFinding` values; printing is `cli`'s work. Ends with a trial: two real ranks join and sum a tensor.
+Out: `DoctorFinding` values, which `cli` prints. The last one is a trial: two real ranks join and sum a tensor.
 """
 
 import os
@@ -17,19 +17,19 @@ from bench.machine import environment, host, libraries
 from bench.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling
 from bench.units import format_rounded_bytes, format_seconds
 
-# The parent's pipes to a rank; a rank holds half as many sockets to each other rank, one in each of two groups.
+# The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
 FILES_A_RANK = 4
-# What each process has open anyway, with room to spare.
+# Files that each process has open in any case, with a margin.
 FILES_ANYWAY = 64
-# Fewer ranks than this on one host are no large run.
+# If the limit of open files allows fewer ranks than this on one host, a note says so.
 RANKS_WANTED = 64
-# NCCL puts its intra-host buffers there; containers often get 64 MiB.
+# Bytes of /dev/shm, where NCCL puts its buffers between ranks of one host; containers often get 64 MiB.
 SHARED_MEMORY_WANTED = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One line of the doctor. `remedy`: what to do about it, empty where nothing is wrong."""
+    """One line of the doctor's output. `remedy`: what to do about it, empty if nothing is wrong."""
 
     level: Literal["ok", "note", "missing"]
     subject: str
@@ -38,7 +38,7 @@ class DoctorFinding:
 
 
 def examine(machine: Machine) -> Iterator[DoctorFinding]:
-    """Everything that can be told without starting a rank."""
+    """All findings that need no rank."""
     unsupported = host.unsupported_platform()
     if unsupported:
         yield DoctorFinding("missing", "system", unsupported, "run CollBench inside WSL")
@@ -125,7 +125,7 @@ def _limits() -> Iterator[DoctorFinding]:
 
 
 def trial() -> DoctorFinding:
-    """Two ranks, one all_reduce on gloo, verified: the whole line once, in a few seconds."""
+    """Measure and verify one all_reduce of two ranks on gloo, through all steps of a run; takes a few seconds."""
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
     plan = Plan(
         name="doctor",

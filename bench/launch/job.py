@@ -1,12 +1,12 @@
-"""Who started this process, and as which one of how many: what launchers say in variables.
+"""Find out from a launcher's variables which rank of a job this process is, and of how many.
 
-In: variables, and the name of the program that started this process (`environment`). Out: a `JobRank` in a job; None
-where this process stands alone and starts its ranks by itself. Raises JobError where the variables are incomplete
-or contradict each other, and where many processes would each measure alone because nobody told them of the others.
-Reads nothing by itself and starts nothing.
+In: variables, and the name of the program that started this process (`environment`). Out: a `JobRank`; None if this
+process belongs to no job and starts its ranks by itself. Raises JobError if the variables are incomplete or contradict
+each other, or if many processes would each measure alone because none was told of the others. Reads no environment
+and starts nothing.
 
-The order matters, for launchers nest: torchrun inside srun and mpirun inside a Slurm allocation have the variables
-of both, and the inner one has made the processes.
+The order of launchers matters, because they nest: torchrun inside srun and mpirun inside a Slurm allocation have the
+variables of both, and the inner launcher started the processes.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from bench.errors import JobError
 
 LOOPBACK = "127.0.0.1"
-# torchrun's own default; where nothing is said, a number made from what is particular to the job.
+# torchrun's own default of MASTER_PORT; for other launchers the port is derived from the job's identity.
 DEFAULT_PORT = 29500
-# Ports from which rank 0 takes the first free one; more than a few jobs on one host are rare.
+# Number of ports of which rank 0 takes the first free one; more than a few jobs on one host are rare.
 PORTS = 10
-# Below the ports that kernels give to outgoing connections (32768 and up).
+# Derived ports are below those that kernels give to outgoing connections (32768 and up).
 FIRST_DERIVED_PORT, DERIVED_PORTS = 20_000, 10_000
 
 Variables = Mapping[str, str]
@@ -31,8 +31,8 @@ Variables = Mapping[str, str]
 class JobRank:
     """One process of a job.
 
-    address: of rank 0's host, as the launcher names it. ports: where rank 0 listens, on one of them.
-    identity: the same text in each process of the job and in no other job that runs at the same time.
+    address: of rank 0's host, as the launcher names it. ports: rank 0 listens on one of them.
+    identity: a text that is the same in all processes of the job and differs from that of other jobs at the time.
     one_host: all processes of the job are on one host.
     """
 
@@ -48,7 +48,7 @@ class JobRank:
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """Variables of one kind of launcher. particular: those that tell one job from another."""
+    """Names of the variables of one launcher. particular: those that tell one job from another."""
 
     launcher: str
     rank: str
@@ -80,7 +80,7 @@ _SLURM = _Variables(
     ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
 )
 _DIALECTS = (_TORCH, _OPEN_MPI, _HYDRA, _SLURM)
-# What their programs are called that start the processes of a job.
+# Names of the programs that start the processes of a job.
 _MPI_STARTERS = frozenset(
     {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "orted", "prted", "hydra_pmi_proxy"}
 )
@@ -89,10 +89,10 @@ _HOW = "start it with torchrun, srun or mpirun (docs/launching.md), or as one pr
 
 
 def detect(variables: Variables, starter: str = "") -> JobRank | None:
-    """The place of this process in a job of several. `starter`: name of the program that started it."""
+    """The `JobRank` of this process; None if it is in no job of several. starter: the program that started it."""
     told = [dialect for dialect in _DIALECTS if dialect.rank in variables and _size(dialect, variables) is not None]
     if _HYDRA in told and _size(_SLURM, variables) == _size(_HYDRA, variables):
-        told.remove(_HYDRA)  # srun speaks PMI to its tasks too, and knows the hosts besides
+        told.remove(_HYDRA)  # srun sets PMI variables, too, and its own ones also name the hosts
     _refuse_separate_jobs(told, variables)
     if not told:
         _refuse_copies(variables, starter)
@@ -109,15 +109,15 @@ def first_host(hosts: str) -> str:
 
 
 def key(place: JobRank, secret: str) -> bytes:
-    """What the processes of the job know and others do not: strong if the user gave a secret, else a guard."""
+    """The key of the job's connections: strong if the user set a secret, else only a guard against other jobs."""
     return hashlib.sha256(f"{place.identity}\n{secret}".encode()).digest()
 
 
-# ── what is told ─────────────────────────────────────────────────────────────────────────────────
+# ── reading the variables ────────────────────────────────────────────────────────────────────────
 def _size(dialect: _Variables, variables: Variables) -> int | None:
     name = dialect.size
     if dialect is _SLURM and name not in variables and {"SLURM_STEP_ID", "SLURM_STEPID"} & set(variables):
-        name = "SLURM_NTASKS"  # outside a step that is the size of the allocation, and nobody started so many
+        name = "SLURM_NTASKS"  # outside a step it is the size of the allocation, not of a job
     return _whole(variables, name)
 
 
@@ -168,7 +168,7 @@ def _nodes(dialect: _Variables, variables: Variables) -> int | None:
 
 def _address(dialect: _Variables, variables: Variables, one_host: bool) -> str:
     if one_host:
-        return LOOPBACK  # closed to the network, whatever the host's own name is
+        return LOOPBACK  # closed to the network, whatever the host's name resolves to
     if variables.get("MASTER_ADDR"):
         return variables["MASTER_ADDR"]
     lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
@@ -186,13 +186,13 @@ def _ports(dialect: _Variables, variables: Variables, identity: str) -> tuple[in
     if told is None:
         number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big")
         told = FIRST_DERIVED_PORT + number % DERIVED_PORTS
-    # MASTER_PORT itself belongs to the launcher, or to the training that comes after.
+    # MASTER_PORT itself is left to the launcher, or to a training job that runs afterwards.
     return tuple(port for port in range(told + 1, told + 1 + PORTS) if port < 2**16)
 
 
-# ── what must not be ─────────────────────────────────────────────────────────────────────────────
+# ── starts that are refused ──────────────────────────────────────────────────────────────────────
 def _refuse_separate_jobs(told: list[_Variables], variables: Variables) -> None:
-    """A torchrun on each host that knows nothing of the others would give as many runs as hosts."""
+    """Raise JobError if the torchruns of several hosts do not know each other: each host would make its own run."""
     if _TORCH not in told or "TORCHELASTIC_RUN_ID" not in variables:
         return
     own = _size(_TORCH, variables)
@@ -205,7 +205,7 @@ def _refuse_separate_jobs(told: list[_Variables], variables: Variables) -> None:
 
 
 def _refuse_copies(variables: Variables, starter: str) -> None:
-    """Nobody tells a rank, but somebody starts many: each copy would measure alone, all at the same time."""
+    """Raise JobError if variables are missing, or if none of many copies is told its rank: each would measure alone."""
     for one, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE")):
         if one in variables and other not in variables:
             raise JobError(f"{one} is set, but {other} is not: unset it, or {_HOW}")
@@ -222,9 +222,9 @@ def _refuse_copies(variables: Variables, starter: str) -> None:
 
 
 def _refuse_one_for_many(dialect: _Variables, variables: Variables) -> None:
-    """Kubeflow's PyTorchJob numbers pods and counts processes: a pod of several ranks needs torchrun in it."""
+    """Raise JobError in a pod of several ranks without torchrun: Kubeflow's PyTorchJob sets RANK per pod."""
     per_pod = variables.get("PET_NPROC_PER_NODE", "")
-    # Its default, "auto", is left to torchrun; one process a pod is what `python` then gives, and what RANK counts.
+    # With its default, "auto", `python` starts one process per pod, which agrees with RANK.
     if dialect is _TORCH and _TORCH.local_rank not in variables and per_pod.isdecimal() and int(per_pod) > 1:
         raise JobError(
             f"PET_NPROC_PER_NODE={per_pod}, but RANK counts pods: the command of each pod must be "

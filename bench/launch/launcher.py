@@ -1,12 +1,12 @@
 """Start ranks as fresh processes on this machine, and end them, whatever state they are in.
 
-In: a target ("package.module:function") and its argument. Out: `Ranks`, with a two-way line to each. Knows
-nothing of cases or collectives: `supervisor` talks to the ranks.
+In: a target ("package.module:function") and its argument. Out: `Ranks`, with a two-way connection to each. Knows
+nothing of cases or collectives: `supervisor` exchanges messages with the ranks.
 
 A fork server loads torch once, in the background, while this process goes on (and never loads it);
-each rank is forked from it in about 10 ms. Ranks on one host meet through a file in a private folder
-(`torch.distributed.FileStore`): a TCPStore would listen on every interface of the machine. In a job (`crew`,
-`follower`), each process of the job forks one rank, `Launcher.fork`.
+each rank is forked from it in about 10 ms. The rendezvous of ranks on one host is a file in a private folder
+(`torch.distributed.FileStore`): a TCPStore would listen on every interface of the machine. In a job (`coordinator`,
+`agent`), each process of the job forks one rank with `Launcher.fork`.
 """
 
 import contextlib
@@ -54,30 +54,30 @@ class LocalRank:
         return self.process.exitcode
 
     def progress(self) -> int:
-        """Its own entry of the numbers that all ranks of the launch share."""
+        """Its own counter in the array that all ranks of the launch share."""
         return int(self.counts[self.rank])
 
     def state(self) -> str:
-        """The kernel's word for it."""
+        """Its state, as psutil names it; "gone" if the process does not exist."""
         try:
             return str(psutil.Process(self.process.pid).status())
         except psutil.NoSuchProcess:
             return "gone"
 
     def ask_stack(self) -> None:
-        """By the signal that it writes its stack on."""
+        """Send SIGUSR1, on which the rank writes its stack."""
         if self.process.is_alive() and self.process.pid:
             psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
 
     def stack(self) -> str:
-        """What it wrote."""
+        """The stack that it wrote; empty if it wrote none."""
         try:
             return self.stack_file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def kill(self) -> None:
-        """By SIGKILL: a rank in a collective answers nothing else."""
+        """Send SIGKILL: a rank in a collective reacts to no other signal."""
         if self.process.is_alive():
             self.process.kill()
 
@@ -89,8 +89,8 @@ class LocalRank:
 class Launcher:
     """Context in which ranks can be started. Entering returns at once; torch loads meanwhile.
 
-    interface: over which ranks on other hosts are reached; None where all of them are on this one. preload: modules
-    beside torch that every rank will need; a rank that loads them itself does so while the others do the same.
+    interface: leads to ranks on other hosts; None if all ranks are on this one. preload: modules besides torch that
+    every rank needs. The fork server loads them once; otherwise all ranks would load them at the same time.
     """
 
     def __init__(self, interface: str | None = None, preload: Sequence[str] = ()) -> None:
@@ -103,13 +103,13 @@ class Launcher:
         environment.prepare_process(self._interface)
         self._rendezvous.__enter__()
         self._context.set_forkserver_preload(self._preload)
-        # Ctrl-C goes to every process of the terminal: this one answers it, the ranks must not.
+        # Ctrl-C goes to every process of the terminal: this process handles it, the ranks must not.
         with _interrupts_ignored():
             forkserver.ensure_running()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # The server itself stays unreaped: multiprocessing looks for its exit before it starts another.
+        # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
         for server in _fork_servers():
             ranks = server.children(recursive=True)
             for process in (server, *ranks):
@@ -119,13 +119,13 @@ class Launcher:
         self._rendezvous.__exit__()
 
     def start(self, world_size: int, target: str, argument: Any, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
-        """Fork `world_size` ranks, each of which runs `target(seat, argument)`.
+        """Fork `world_size` ranks, each of which runs `target(context, argument)`.
 
-        variables: what each rank finds in its environment beside what all inherit.
+        variables: for each rank, environment variables besides those that all ranks inherit.
         """
         folder = self._rendezvous.place()
         counts = self._context.RawArray(ctypes.c_uint64, world_size)
-        # Kept by `ranks`: the gates' semaphores vanish with the last reference in this process.
+        # Kept by `ranks`: the barriers' semaphores vanish with the last reference in this process.
         barrier = barriers(self._context, world_size)
         members: list[LocalRank] = []
         ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=barrier)
@@ -147,7 +147,7 @@ class Launcher:
         return ranks
 
     def folder(self) -> Path:
-        """A new folder for what a rank that is to be forked leaves behind."""
+        """A new folder for the files of a rank, or of mpirun; the caller removes it."""
         return self._rendezvous.place()
 
     def fork(self, assignment: "RankAssignment", folder: Path, target: str, argument: Any) -> LocalRank:
@@ -180,9 +180,9 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True)
 class RankAssignment:
-    """Who a rank of a job is, and where it meets the others (`RankContext` says what each of these is).
+    """Number, rendezvous and device of one rank of a job (`RankContext` describes the fields).
 
-    line: its way to the supervisor, if that is another process's child; None for a pipe to this process.
+    line: its connection to the supervisor, if that is in another process; None for a pipe to this process.
     """
 
     rank: int
@@ -194,7 +194,7 @@ class RankAssignment:
 
 
 class _interrupts_ignored:  # noqa: N801 - reads as a statement
-    """SIGINT is ignored inside, and by the processes that are started inside."""
+    """Context in which SIGINT is ignored, also by the processes that are started in it."""
 
     def __enter__(self) -> None:
         self._old = None

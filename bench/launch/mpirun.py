@@ -1,12 +1,13 @@
-"""Start ranks of Open MPI: mpirun keeps their places, and the fork server forks them as it does all others.
+"""Start ranks of Open MPI: mpirun starts a placeholder for each, and the fork server forks the ranks themselves.
 
-In: how many ranks, what each is to run. Out: `Ranks`, as from `launcher`. MPI knows a process by the variables that
-mpirun gives it, not by who started it. So mpirun starts a few lines in place of each rank (`stand_in`), they hand over
-their variables, and a rank that finds them in its environment is that process of the MPI job. It is there in 0.2 s (a
-fresh process loads torch for seconds), is a child like every other, and so is watched, killed and blamed like them.
+In: how many ranks, and what each is to run. Out: `Ranks`, as from `launcher`. MPI identifies a process by the variables
+that mpirun gives it, not by its parent. So mpirun starts a small program in place of each rank (`mpirun_placeholder`),
+which hands over its variables; a rank with these variables in its environment is that process of the MPI job. It runs
+after 0.2 s (a fresh process loads torch for seconds). It is a child like every other rank, and so is watched, killed
+and blamed like them.
 
-Nothing outlives a launch: the stand-ins end when a lock is let go, which the kernel does for a process that is killed,
-too; and mpirun ends with them. What Open MPI shares between ranks lies in a private folder in memory.
+Nothing outlives a launch: the placeholders end when a lock is released, which the kernel also does if the process that
+holds it is killed; and mpirun ends with them. Open MPI's files for shared memory lie in a private folder in memory.
 """
 
 import contextlib
@@ -32,29 +33,29 @@ from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import confine, environment, libraries, network
 from bench.records import Job
 
-# More ranks than cores are measured, and said to be; binding would put several ranks on one core.
+# More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
 OPTIONS = ("--oversubscribe", "--bind-to", "none")
-# Without this Open MPI opens ports that it does not need on one host. Whoever wants to see TCP asks for it, and gets
-# loopback: env: {OMPI_MCA_btl: ["self,sm", "self,tcp"]}.
+# Without this Open MPI opens ports that it does not need on one host. To measure TCP, which then uses loopback, set
+# env: {OMPI_MCA_btl: ["self,sm", "self,tcp"]}.
 SHARED_MEMORY_ONLY = {"OMPI_MCA_btl": "self,sm"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# A file system in memory, where the system has one.
+# A file system in memory, if the system has one.
 MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
-# mpirun and its stand-ins are there in 0.2 s; a cold disk or a busy machine can make minutes of that.
+# mpirun and its placeholders start in 0.2 s; a cold disk or a busy machine can turn that into minutes.
 START_WAIT_S = 60.0
 LOOK_EVERY_S = 0.005
-# mpirun ends 0.3 s after its stand-ins.
+# mpirun ends 0.3 s after its placeholders.
 END_WAIT_S = 5.0
-# More of it than this does not belong into one line.
+# Characters of mpirun's output that fit into a one-line message.
 MOST_SAID = 500
 OUTPUT, LOCK = "mpirun", "lock"
 
 
 @dataclass(slots=True)
 class RunningMpirun:
-    """A running mpirun that keeps a place for each rank. variables: of each rank, in order, once they are known.
+    """A running mpirun with a placeholder for each rank. variables: of each rank, in order, set by `wait`.
 
-    undo: lets the stand-ins go, waits until mpirun has gone, too, and removes what both left.
+    undo: ends the placeholders, waits until mpirun has ended, and removes the files of both.
     """
 
     process: subprocess.Popen[bytes]
@@ -63,7 +64,7 @@ class RunningMpirun:
     variables: list[dict[str, str]] = field(default_factory=list)
 
     def wait(self, world_size: int) -> None:
-        """Until all stand-ins are there; raises MpirunError if they do not come."""
+        """Wait until all placeholders run, and read their variables; raises MpirunError if they do not start."""
         deadline = time.monotonic() + START_WAIT_S
         while len(found := [*self.folder.glob("place-*")]) < world_size:
             if self.process.poll() is not None:
@@ -78,7 +79,7 @@ class RunningMpirun:
             raise MpirunError("mpirun tells its processes no rank: it is not Open MPI's") from None
 
     def _said(self) -> str:
-        """What mpirun printed, in one line."""
+        """The output of mpirun, in one line."""
         text = (self.folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
         lines = (line.strip() for line in text.splitlines() if line.strip("- "))
         return " ".join(lines)[:MOST_SAID] or "it says nothing"
@@ -86,12 +87,12 @@ class RunningMpirun:
 
 @dataclass(frozen=True, slots=True)
 class MpiLauncher:
-    """Starts ranks that are processes of an MPI job. launcher: entered already."""
+    """Starts ranks that are processes of an MPI job. launcher: a `Launcher` that has been entered."""
 
     launcher: Launcher
 
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start `world_size` ranks, each of which runs `target(seat, argument)`; raises MpirunError."""
+        """Start `world_size` ranks, each of which runs `target(context, argument)`; raises MpirunError."""
         job = argument if isinstance(argument, Job) else None
         running = _started(world_size, self.launcher.folder(), job)
         try:
@@ -145,7 +146,7 @@ def _started(world_size: int, folder: Path, job: Job | None) -> RunningMpirun:
 
 
 def _environment(folder: Path, memory: str, settings: str) -> dict[str, str]:
-    """What mpirun finds, and with it the ranks: what the user has set goes before our parameters of Open MPI."""
+    """Environment of mpirun and its ranks: what the user has set overrides our defaults for Open MPI."""
     defaults = SHARED_MEMORY_ONLY | {"OMPI_MCA_btl_tcp_if_include": network.interface_of(network.LOOPBACK) or ""}
     if memory:
         defaults["OMPI_MCA_btl_sm_backing_directory"] = memory
@@ -154,7 +155,7 @@ def _environment(folder: Path, memory: str, settings: str) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes], lock: int) -> None:
-    """Let the stand-ins go, and wait until mpirun has gone, too."""
+    """End the placeholders, and wait until mpirun has ended, too."""
     os.close(lock)
     try:
         process.wait(END_WAIT_S)
@@ -200,6 +201,6 @@ class ByBackend:
         self._launcher.__exit__(kind, error, tb)
 
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start so many ranks, each of which runs `target(seat, argument)`; the argument is a `Job`."""
+        """Start `world_size` ranks, each of which runs `target(context, argument)`; the argument is a `Job`."""
         assert isinstance(argument, Job)  # noqa: S101 - nothing else tells of a backend
         return self._starters[BACKENDS[argument.launch.backend].library].start(world_size, target, argument)

@@ -1,9 +1,9 @@
-"""What mpirun starts in place of a rank: it leaves the variables by which MPI knows a process, and waits.
+"""The program that mpirun starts in place of a rank: write the variables that identify an MPI process, and wait.
 
-In, as arguments: a folder, a lock and a folder in memory. Out: `place-PID` in the first folder, the variables as JSON.
-It ends when the lock is free: the measuring process has let it go, or is gone, in whatever way. Then it removes the
-folder in memory, which nobody else could in that case. Started as a file of its own: it loads nothing of the suite, so
-that it is there within milliseconds.
+In, as arguments: a folder, a lock file and a folder in memory ("" if there is none). Out: `place-PID` in the first
+folder, the variables as JSON. It ends when the lock is free: the measuring process has released it or has ended in any
+way. It then removes the folder in memory, because a process that was killed cannot. It runs as a file of its own and
+imports nothing of the suite, so that it starts within milliseconds.
 """
 
 import fcntl
@@ -16,10 +16,10 @@ PREFIXES = ("PMIX", "PRTE", "OMPI", "OPAL", "ORTE")
 
 
 def main(folder: str, lock: str, memory: str) -> None:
-    """Leave the variables, wait, clear away."""
+    """Write the variables, wait for the lock, remove the folder in memory."""
     variables = {name: value for name, value in os.environ.items() if name.startswith(PREFIXES)}
     part, place = (os.path.join(folder, f"{name}-{os.getpid()}") for name in ("part", "place"))  # noqa: PTH118
-    with suppress(OSError):  # the folder is gone, and with it whoever would have read this
+    with suppress(OSError):  # the folder is gone, and so is the process that would have read this
         with open(part, "w", encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes longer to load than all this
             json.dump(variables, file)
         os.rename(part, place)  # noqa: PTH104

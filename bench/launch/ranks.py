@@ -1,6 +1,6 @@
-"""What the supervisor needs of a rank, wherever it runs: a line to talk over, and what is known from outside.
+"""Interface of a rank to the supervisor, on any host: its connection, its state and how to end it.
 
-`launcher` has ranks that are processes of this one's own; `agents` has ranks on other hosts. Nothing here starts one.
+`launcher` implements it for child processes, `agents` for the ranks of other processes of a job. Starts no rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-# SIGKILL leaves no choice; what takes longer is the kernel freeing gigabytes of buffers.
+# Wait after SIGKILL, in seconds: no process can resist it, but the kernel may have gigabytes of buffers to free.
 KILL_WAIT_S = 10.0
 
 
 class Rank(Protocol):
-    """One rank of one launch. None of these waits, but for `join`.
+    """One rank of one launch. No method blocks except `join`.
 
-    connection: messages go both ways, see `protocol.messages`. exit_code: None while it runs, negative for a signal.
-    lost: why nothing more can be known of it, once its host has gone; None as long as it answers.
+    connection: for messages in both directions (`protocol.messages`). exit_code: None while it runs, negative for a
+    signal. lost: why nothing more can be known of it, if its host no longer answers; None while it does.
     """
 
     @property
@@ -32,30 +32,30 @@ class Rank(Protocol):
     def lost(self) -> str | None: ...
 
     def progress(self) -> int:
-        """A number that grows as the rank goes through its iterations."""
+        """A number that grows with each iteration of the rank."""
 
     def state(self) -> str:
-        """What its operating system says of it: running, sleeping, stopped, zombie, gone."""
+        """Its state, from its operating system: running, sleeping, stopped, zombie, gone."""
 
     def ask_stack(self) -> None:
-        """Have it write its Python stack; one that is stopped will not."""
+        """Ask it to write its Python stack; a stopped process will not."""
 
     def stack(self) -> str:
-        """What it wrote; empty as long as it did not."""
+        """The stack that it wrote; empty until then."""
 
     def kill(self) -> None:
         """End it, whatever state it is in."""
 
     def join(self, seconds: float) -> None:
-        """Wait until it has gone."""
+        """Wait until it has ended, at most `seconds`."""
 
 
 @dataclass(slots=True)
 class Ranks:
-    """The ranks of one process group, in order of rank. clean: removes what they leave behind.
+    """The ranks of one process group, in order of rank. clean: removes the files that they leave.
 
-    kept: whatever would vanish with its last reference in this process while the ranks need it. remarks: what a reader
-    of their numbers must know of how they were started.
+    kept: objects that the ranks need and that would vanish with the last reference in this process. remarks: what a
+    reader of the numbers must know about how the ranks were started.
     """
 
     members: Sequence[Rank]
@@ -64,11 +64,11 @@ class Ranks:
     remarks: tuple[str, ...] = ()
 
     def progress(self) -> tuple[int, ...]:
-        """Of each rank."""
+        """The progress of each rank."""
         return tuple(member.progress() for member in self.members)
 
     def kill(self) -> None:
-        """End every rank now and wait until it is gone."""
+        """Kill every rank, wait until it has ended, and clean up."""
         for member in self.members:
             member.kill()
         for member in self.members:
@@ -78,7 +78,7 @@ class Ranks:
 
 
 class Starter(Protocol):
-    """Starts ranks: `launcher.Launcher`, or one that prepares a place for them first."""
+    """Starts ranks: `launcher.Launcher`, or a class that prepares something first and then uses it."""
 
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start so many ranks, each of which runs `target(context, argument)`."""
+        """Start `world_size` ranks, each of which runs `target(context, argument)`."""

@@ -1,8 +1,8 @@
-"""The private folder in which ranks on one host meet, and who removes it.
+"""Make and remove the private folder for the rendezvous of ranks on one host.
 
-It lies in the temporary folder and holds, for each launch, the rendezvous file and the ranks' stacks. The
-process that made it holds a lock in it for as long as it lives, and removes it at its end; when it is killed,
-its ranks do; when nobody was left who could, the next run does, who finds the lock free.
+It lies in the temporary folder and holds, for each launch, the rendezvous file and the ranks' stacks. The process that
+made it holds a lock in it and removes it at its end. If that process is killed, its ranks remove the folder. If they
+could not either, the next run finds the lock free and removes it.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ PREFIX, LOCK = "collbench-", "lock"
 
 
 class RendezvousFolder:
-    """Context with a `folder` of one's own; no other run removes it while the context lasts.
+    """Context with a private `folder`; no other run removes it while the context lasts.
 
-    place: where to make it, the temporary folder if left out.
+    place: where to make it; None for the temporary folder.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class RendezvousFolder:
         remove_abandoned(place)
         while True:
             self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-            with contextlib.suppress(OSError):  # somebody took it for abandoned before it was locked
+            with contextlib.suppress(OSError):  # another run took it for abandoned before it was locked
                 self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
                 if _locked(self._lock) and (self.folder / LOCK).exists():
                     return self
@@ -47,9 +47,9 @@ class RendezvousFolder:
 
 
 def remove_abandoned(place: Path | None = None) -> None:
-    """Remove what runs left behind that were killed in the wrong moment."""
+    """Remove the folders of runs that were killed before they could do so."""
     for folder in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or just being removed
+        with contextlib.suppress(OSError):  # it belongs to another user, or is just being removed
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             if _locked(lock):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Watch the ranks of one launch from outside: pass on what they measure, notice how they end.
+"""Watch the ranks of one launch from outside: pass on what they measure, and notice how they end.
 
-In: started `Ranks`, on this host or on others. Out: events for the observer, lines for the journal, and a
-`Failure` if the launch did not reach its end. Every wait has a deadline.
+In: started `Ranks`, on this host or on others. Out: calls of `begun` and `sampled` with the results of the ranks, and
+a `Failure` if the launch did not reach its end. Every wait has a deadline.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from bench.launch.ranks import Rank, Ranks
 from bench.protocol import messages
 from bench.records import Failure, Json
 
-# How often the ranks' progress is looked at; also the longest that Ctrl-C waits in a system call.
+# Polling interval of the supervisor, in seconds. Ctrl-C is answered within it.
 LOOK_EVERY_S = 0.25
-# What one look adds to a silence at most. A machine that sleeps, is migrated or starves this process does so to the ranks:
-# they have not been silent, nobody has looked.
+# Most that one poll adds to the silence, in seconds. If the machine sleeps, is migrated or starves this process, that
+# also stops the ranks: the time between two polls does not show that they hang.
 LONGEST_LOOK_S = 2 * LOOK_EVERY_S
-# After a first rank ends, the others get this long to say why they fail: their words are evidence.
+# After a first rank ends, the others have this long to say why they fail: their messages are evidence.
 LAST_MESSAGES_S = 1.0
 # Loading torch from a cold disk can take a minute before the first sign of life.
 START_ALLOWANCE_S = 90.0
@@ -30,11 +30,11 @@ STACK_WAIT_S = 0.5
 
 @dataclass(slots=True)
 class LaunchOutcome:
-    """What one launch gave. measured: cases that ended. failure: why the launch ended before its time.
+    """The outcome of one launch. measured: number of cases that ended. failure: why the launch ended early.
 
-    clocks: bounds of each rank's clock against rank 0's, at start and end; None where it is one clock.
-    ready_s: from the request to the moment in which all ranks had joined; None if that never came.
-    remarks: of how the ranks were started (`ranks.Ranks`).
+    facts: what each rank said about its process when it was ready. clocks: bounds of each rank's clock against
+    rank 0's, at start and end; None if all ranks read one clock. ready_s: from the request until all ranks had joined;
+    None if they never did. remarks: about how the ranks were started (`ranks.Ranks`).
     """
 
     measured: int = 0
@@ -47,11 +47,11 @@ class LaunchOutcome:
 
 @dataclass(slots=True)
 class _Reported:
-    """What a rank has said so far."""
+    """What a rank has reported so far."""
 
     ready: bool = False
     finished: bool = False
-    silent: bool = False  # its pipe is closed: it has said all that it ever will
+    silent: bool = False  # its connection is closed: no more messages can come
     said: str | None = None
     waits_in: tuple[str, ...] = ()
 
@@ -63,10 +63,11 @@ Sampled = Callable[[bytes, str | None], None]
 def watch(
     ranks: Ranks, requested: float, timeout_s: float, before_go: Callable[[], None], begun: Begun, sampled: Sampled
 ) -> LaunchOutcome:
-    """Until every rank is done or one of them fails. `requested`: monotonic time of the start.
+    """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
 
-    before_go: called when all ranks have joined, before they are told to measure. begun: takes the number of
-    the case that begins. sampled: takes each line for the journal, and why it holds no number.
+    timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: called when all
+    ranks have joined, before they are told to measure. begun: takes the index of the case that begins. sampled: takes
+    each line for the journal, and why it holds no number, or None.
     """
     listener = _Listener(ranks, LaunchOutcome(), begun, sampled)
     result = listener.result
@@ -95,7 +96,7 @@ def watch(
 
 
 class _Silence:
-    """For how long no rank has shown progress, as far as somebody looked."""
+    """How long no rank has shown progress. Time counts only as far as the supervisor polled."""
 
     def __init__(self) -> None:
         self._seconds, self._looked = 0.0, time.monotonic()
@@ -105,7 +106,7 @@ class _Silence:
         self._seconds, self._looked = 0.0, time.monotonic()
 
     def look(self) -> float:
-        """Seconds of silence up to now."""
+        """Seconds of silence until this poll."""
         now = time.monotonic()
         self._seconds += min(now - self._looked, LONGEST_LOOK_S)
         self._looked = now
@@ -113,7 +114,7 @@ class _Silence:
 
 
 class _Listener:
-    """Hears what ranks say, and remembers who said what. Rule: no message is ever dropped."""
+    """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
 
     def __init__(self, ranks: Ranks, result: LaunchOutcome, begun: Begun, sampled: Sampled) -> None:
         self._members, self.result = ranks.members, result
@@ -132,18 +133,18 @@ class _Listener:
 
     def send_go(self) -> None:
         for member in self._members:
-            with contextlib.suppress(OSError):  # gone already: its silence is noticed
+            with contextlib.suppress(OSError):  # it has ended already: `one_ended_early` notices that
                 messages.send(member.connection, {"kind": "go"})
 
     def listen(self) -> bool:
-        """Take in what has arrived, after at most LOOK_EVERY_S; whether there was anything."""
-        # A killed rank's pipe reads as ready with its end; it then counts as silent.
+        """Receive what has arrived, waiting at most LOOK_EVERY_S; returns whether there was a message."""
+        # `wait` also returns the connection of a killed rank: reading it gives EOFError, and the rank counts as silent.
         listening = {one.connection: one for one in self._members if not self.seen[one.rank].silent}
         ready = wait(list(listening), LOOK_EVERY_S)
         return sum(self._take_in(member) for connection, member in listening.items() if connection in ready) > 0
 
     def read_last_messages(self) -> None:
-        """Listen until all ranks have ended, or for LAST_MESSAGES_S; what a rank said last lies in its pipe."""
+        """Receive until all ranks have ended, or for LAST_MESSAGES_S: last messages may still be on the way."""
         deadline = time.monotonic() + LAST_MESSAGES_S
         while True:
             all_gone = all(member.exit_code is not None or member.lost for member in self._members)

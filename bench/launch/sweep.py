@@ -1,9 +1,10 @@
-"""A whole plan, launch by launch: fresh processes for each block, and again after each failure.
+"""Measure a whole plan, launch by launch, in fresh processes; after a failure, go on in new ones.
 
-In: a plan, what is already done, and where to report to. Out: lines for the journal, one a case and launch,
-failures included. A failure costs its case only: the rest of the block goes on in new processes. If the
-ranks cannot even join, the block's cases all share that failure. With a budget, the first launch measures every
-case; after it, whatever does not fit is left out, and what remains buys further launches (`budget`).
+In: a plan, the samples that exist already, and callbacks for results. Out: lines for the journal, one for each case
+and launch, failures included. A failure costs only its case: the remaining cases of the launch go on in new
+processes. If the ranks cannot even join, all cases of the launch get that failure. With a budget, the first launch of
+every case is measured, later ones that would begin after its end are left out, and time that remains is spent on
+further launches (`budget`).
 """
 
 import time
@@ -31,13 +32,13 @@ class Observer(Protocol):
         """A case is being measured."""
 
     def ended(self, case: Case, failure: str | None) -> None:
-        """A case is measured, or has failed for a reason."""
+        """A case has been measured. failure: why it failed, or None."""
 
     def extended(self, further: int) -> None:
-        """So many more measurements will be made than was said; fewer if negative."""
+        """`further` more measurements will be made than announced; fewer if negative."""
 
 
-# Takes what became of a case: its line for samples.jsonl, and why it has no number.
+# Takes the outcome of a case: its line for samples.jsonl, and why it has no number, or None.
 Keep = Callable[[Case, bytes, str | None], None]
 
 
@@ -53,7 +54,7 @@ def sweep(
 ) -> None:
     """Measure what is in the plan and not among the samples that are `done`.
 
-    append: takes each line of samples.jsonl. launched: takes what the ranks of each launch said of themselves.
+    append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
     before_go: called when ranks are ready to measure.
     """
 
@@ -63,7 +64,7 @@ def sweep(
 
     def keep(case: Case, line: bytes, failure: str | None) -> None:
         append(line)
-        # Nothing but a budget asks what the rank has measured: a long line takes a while to understand.
+        # Only a budget needs the numbers here: parsing a long line takes time.
         if plan.budget_s is not None:
             spent.add(encoding.samples_from_line(line))
         observer.ended(case, failure)
@@ -77,7 +78,7 @@ def sweep(
 
 
 def _order(plan: Plan, done: set[tuple[str, int]], spent: Spent, observer: Observer) -> Iterator[Launch]:
-    """What is planned and not done; with a budget, as much of it as the budget allows, and then what it can buy."""
+    """The planned launches that are not done; with a budget, those that it allows, and then further ones."""
     planned = remaining(plan, done)
     if plan.budget_s is None:
         yield from planned
@@ -107,9 +108,9 @@ def _launch(
     requested, in_order = time.monotonic(), iter(launch.cases)
     try:
         ranks = launcher.start(launch.world_size, "bench.rank.main:main", job)
-    except LostRankError as error:  # of a job: what needs this rank cannot be measured any more, what does not can
+    except LostRankError as error:  # in a job: only launches with this rank fail from here on
         return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
-    except MpirunError as error:  # what needs mpirun cannot be measured, what does not can
+    except MpirunError as error:  # only launches that need mpirun fail
         return LaunchOutcome(failure=Failure("start", None, str(error)))
     try:
         outcome = watch(
@@ -126,7 +127,7 @@ def _launch(
 
 
 def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
-    """Record the failure of a launch, if there was one; the cases that are left."""
+    """Record the failure of a launch, if there was one; returns the launch with the cases that are left."""
     rest = launch.cases[outcome.measured :]
     if outcome.failure is None or not rest:
         return replace(launch, cases=())

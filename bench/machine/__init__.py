@@ -1,1 +1,1 @@
-"""What this machine is, what it lacks, and how its processes are set up. Used by parents and by ranks; no torch."""
+"""Facts about this machine, and the set-up of its processes. Used by parents and by ranks; no torch."""

@@ -1,11 +1,11 @@
 """Keep the listening sockets of a child process to the loopback interface, where the program itself offers no way.
 
-In: its process id. Out: the addresses that stayed open. mpirun is such a program: it listens on every interface for
-daemons on other hosts, whatever its parameters say (PRRTE 3: `oob_tcp_listener.c` binds to INADDR_ANY), and whoever
-connects could talk to it as such a daemon.
+In: its process id. Out: the addresses that could not be confined. mpirun is such a program: it listens on every
+interface for daemons on other hosts, whatever its parameters say (PRRTE 3: `oob_tcp_listener.c` binds to INADDR_ANY),
+and any process that connects could pass for such a daemon.
 
-The kernel lets a process borrow a descriptor of its child (pidfd_getfd, Linux 5.6) and bind the socket behind it to
-an interface (SO_BINDTODEVICE, without privileges from 5.7 on). Elsewhere it stays open, and that is said.
+On Linux a process can duplicate a descriptor of its child (pidfd_getfd, Linux 5.6) and bind that socket to an
+interface (SO_BINDTODEVICE, without privileges from 5.7 on). On other systems the socket stays open and is returned.
 """
 
 import ctypes
@@ -14,13 +14,13 @@ import socket
 
 import psutil
 
-# The number of the system call, the same on every architecture of Linux (asm-generic/unistd.h).
+# Number of the system call pidfd_getfd, the same on every architecture of Linux (asm-generic/unistd.h).
 PIDFD_GETFD = 438
 LOOPBACKS = ("127.", "::1")
 
 
 def to_interface(pid: int, interface: str) -> list[str]:
-    """Bind what a child listens on to an interface; which addresses could not be."""
+    """Bind the listening TCP sockets of a child to an interface; returns the addresses that could not be bound."""
     listening = [
         one
         for one in psutil.Process(pid).net_connections(kind="tcp")
@@ -33,13 +33,13 @@ def _bound(pid: int, descriptor: int, interface: str) -> bool:
     try:
         with _borrowed(pid, descriptor) as theirs:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-    except (AttributeError, OSError):  # another system than Linux, an old kernel, or a container that forbids it
+    except (AttributeError, OSError):  # not Linux, an old kernel, or a container that forbids it
         return False
     return True
 
 
 def _borrowed(pid: int, descriptor: int) -> socket.socket:
-    """The same socket, as one of our own."""
+    """A duplicate, in this process, of the child's socket."""
     handle = os.pidfd_open(pid)
     try:
         ours = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, handle, descriptor, 0)

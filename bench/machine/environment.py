@@ -1,7 +1,7 @@
-"""The variables of this process: what ranks inherit, what launchers told, what may be written down.
+"""Read and set environment variables: those that ranks inherit, those of launchers, those that are recorded.
 
-The only module that reads or sets environment variables. They are recorded by allow-list (`variables`): the whole
-environment holds credentials.
+No other module does so, except `launch/mpirun_placeholder.py`, which imports nothing of the suite. Only the variables
+of an allow-list (`bench/variables.py`) are recorded: the environment also holds credentials.
 """
 
 import os
@@ -19,22 +19,22 @@ JOB_VARIABLES = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID|PET_\w+|RAY_JOB_ID"
     r"|OMPI_COMM_WORLD_\w+|OMPI_MCA_ess_base_jobid|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+"
 )
-# What stands between a launcher and the process that it started.
+# Programs that may stand between a launcher and the process that it started.
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "env", "timeout", "time", "numactl", "taskset", "nice"})
-# By these mpirun finds the hosts of a batch job, and a process the MPI job that it belongs to.
+# Variables by which mpirun finds the hosts of a batch job, or by which a process finds its MPI job.
 BATCH_VARIABLES = re.compile(r"SLURM|PBS_|LSB_|LSF_|SGE_|PE_HOSTFILE|FLUX_|PALS_|PMI|PRTE_|OMPI_(?!MCA_|ALLOW)")
-# As many files as 16 thousand ranks on one host need; a limit in the millions makes some programs slow that close all.
+# Enough open files for 16 thousand ranks on one host. A limit in the millions slows programs that close every file.
 MOST_FILES = 2**16
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 def prepare_process(interface: str | None = None) -> None:
-    """Set the variables that every rank of this machine inherits; call it before any starts.
+    """Set the variables that every rank on this host inherits; call it before any rank starts.
 
-    interface: the way to ranks on other machines; None where there are none. What the user has set stays.
-    One OpenMP thread: ranks share the cores, and no collective uses more. Flight recorder off: it costs CPU in
-    each NCCL call. Loopback, if all ranks are here: listeners are then closed to the network. NCCL looks for its
-    ways to other machines by itself.
+    interface: network interface that leads to ranks on other hosts; None if all ranks are on this one. A value that
+    the user has set is kept. One OpenMP thread: ranks share the cores, and no collective uses more. Flight recorder
+    off: it costs CPU in each NCCL call. Loopback, if all ranks are on this host: listeners are then closed to the
+    network. With several hosts, NCCL chooses its interfaces itself.
     """
     defaults = {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "0"}
     loopback = network.interface_of(network.LOOPBACK)
@@ -51,11 +51,11 @@ def prepare_process(interface: str | None = None) -> None:
 
 
 def raise_file_limit() -> int:
-    """Let this process, and those that it starts, open as many files as the hard limit permits; returns how many.
+    """Raise the limit of open files of this process and its children to MOST_FILES or the hard limit; returns it.
 
-    Each rank holds a socket to each other one, and the usual soft limit of 1024 is there for programs of another time.
+    Each rank holds sockets to every other rank, and the usual soft limit of 1024 is meant for old programs.
     """
-    import resource  # here: Windows, where plans can be made, has none
+    import resource  # imported here: Windows, where plans can be made, lacks it
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard or soft == resource.RLIM_INFINITY:
@@ -64,20 +64,20 @@ def raise_file_limit() -> int:
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):  # macOS refuses more than the kernel has, whatever the hard limit says
+    except (OSError, ValueError):  # macOS refuses more than its kernel allows, whatever the hard limit says
         return soft
     return most
 
 
 # ── for joining a job ────────────────────────────────────────────────────────────────────────────
 def job_variables() -> dict[str, str]:
-    """The variables in which launchers tell a process of the others, and the pid of the launcher on this host."""
+    """The variables that launchers set for the processes of a job, and the pid of the launcher on this host."""
     found = {name: value for name, value in os.environ.items() if JOB_VARIABLES.fullmatch(name)}
     return found | {"COLLBENCH_STARTER_PID": str(_starter().pid)}
 
 
 def starter() -> str:
-    """Name of the program that started this one, shells and wrappers left out."""
+    """Name of the program that started this process, skipping shells and wrappers; empty if it cannot be read."""
     try:
         return _starter().name()
     except psutil.Error:
@@ -85,7 +85,7 @@ def starter() -> str:
 
 
 def secret() -> str:
-    """What the user lets the processes of a job know each other by."""
+    """The secret that the user has set for all processes of a job; empty if there is none."""
     return os.environ.get("COLLBENCH_SECRET", "")
 
 
@@ -99,7 +99,7 @@ def _starter() -> psutil.Process:
 
 
 def visible_devices() -> str | None:
-    """Which GPUs CUDA may use, as the user said; None where nothing was said."""
+    """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
@@ -124,9 +124,9 @@ def adopt(variables: Mapping[str, str]) -> None:
 
 
 def for_mpirun(defaults: Mapping[str, str], wanted: Mapping[str, str], settings: str) -> dict[str, str]:
-    """An environment to start mpirun in: this process's, where the user's own value goes before a default.
+    """Environment for mpirun: that of this process, which overrides `defaults`; `wanted`, then `settings` override it.
 
-    Without what would make mpirun ask a batch system for hosts, or take itself for a part of another job.
+    Variables are left out by which mpirun would ask a batch system for hosts, or take itself for part of another job.
     """
     own = {name: value for name, value in os.environ.items() if not BATCH_VARIABLES.match(name)}
     pairs = (setting.partition("=") for setting in settings.split())

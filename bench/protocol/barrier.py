@@ -1,4 +1,4 @@
-"""Barrier for ranks on one host, used before each timed iteration: two semaphore hops, no torch.
+"""Barrier for ranks on one host, used before timed calls and blocks: two semaphore hops, no torch.
 
 Compared with `dist.barrier` on a gloo control group (interleaved blocks in one process group on two cores), a
 barrier takes 0.11 ms instead of 0.8 ms at 2 ranks, and 0.8 ms instead of 3.8 ms at 4 ranks. The 90th percentile
@@ -6,8 +6,8 @@ of the arrival skew fell from 0.17 to 0.08 ms and from 4.1 to 0.7 ms. After gloo
 work to do, and they compete with the timed call for the cores. Ranks of a job share no memory and have to use
 `dist.barrier`.
 
-Another rank is the master in each barrier. The master releases the others and therefore leaves first or last: a
-fixed master would look early or late (docs/method.md, "Naming a rank").
+Each barrier has another rank as its master, in turn. The master releases the others and therefore leaves first or
+last: a fixed master would look early or late (docs/method.md, "Naming a rank").
 """
 
 import time

@@ -18,7 +18,7 @@ from bench.records import Json
 class RankContext:
     """What the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
 
-    barrier: used before each timed iteration; None if the ranks have different parents and so cannot share one.
+    barrier: used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
     progress: shared array with a counter for each rank. rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the
         process group forms. stack_file: where the rank writes its Python stack on SIGUSR1.
     shared_folder: the folder that all launches of the run share on this host. device: number of its GPU, if it needs

@@ -63,7 +63,7 @@ class _Kind:
 
 
 def dry_run(plan: Plan, world_size: int, ranks: Sequence[int], check: "Check | None" = None) -> DryRunResult:
-    """Make the calls of each case of a plan as each of the ranks. check: judges the calls of a turn; default `mismatch`."""
+    """Make the calls of each case of a plan as each of the ranks. check: judges a turn's calls; default `mismatch`."""
     began = time.perf_counter()
     skips = [Skip(case, reason) for case in plan.cases if (reason := _unsupported(case)) is not None]
     left_out = {skip.case.key for skip in skips}
@@ -97,7 +97,7 @@ def _unsupported(case: Case) -> str | None:
     if BACKENDS[case.backend].library != "torch":
         return f"{BACKENDS[case.backend].library} has no fake process group"
     if case.reduce_op == "premul_sum" and not hasattr(dist, "_make_nccl_premul_sum"):
-        return "this torch was built without NCCL, which alone has premul_sum"
+        return "premul_sum needs a torch that was built with NCCL"
     return None
 
 
@@ -167,13 +167,13 @@ def _call_s(case: Case, group: Group, seed: int) -> float | None:
         began = time.perf_counter()
         call()
         took.append(time.perf_counter() - began)
-        for _ in range(cycle(small) - 1):  # turns of the other subgroups, or rounds
+        for _ in range(cycle(small) - 1):  # skip the other turns of the cycle
             work.prepare()
     return statistics.median(took)
 
 
 def _smaller(case: Case, nbytes: int) -> Case:
-    """The case with at most `nbytes` bytes, in whole pieces of whole elements; never less than one element a piece."""
+    """The case with at most `nbytes` bytes, in equal pieces of whole elements, but at least one element a piece."""
     unit = OPERATIONS[case.op].pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize
     return replace(case, size_bytes=min(case.size_bytes, max(unit, nbytes // unit * unit)))
 
@@ -212,7 +212,7 @@ class RecordedCall:
 
 # A subclass, because torch offers no other way to see every operator.
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Context that records torch's collectives in `calls` instead of running them, and returns completed work handles."""
+    """Context that records torch's collectives in `calls` and runs none of them; their handles are complete."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded
     """What contradicts the table of operations in a turn's calls: group, root or buffers. None if nothing does."""
     operation, ranks = OPERATIONS[case.op], ranks_together(case)
     if subgroup.subgroups > 1 and turn != subgroup.number:
-        return f"calls {calls[0].name} in another group's turn" if calls else None
+        return f"calls {calls[0].name} in the turn of another subgroup" if calls else None
     for call in calls:
         if call.ranks != ranks:
             return f"{call.name}: goes to a group of {call.ranks} ranks, not of {ranks}"

@@ -1,11 +1,11 @@
-"""Faults planted on purpose: proof that the suite notices what goes wrong, and what it does then.
+"""Plant faults in a rank on purpose, to prove that the suite notices them.
 
-In: the plan's faults and a workload. Out: a workload and a barrier that misbehave on the chosen rank. With
-no fault for this rank and case, both come back untouched, so that an honest run pays nothing.
+In: the plan's faults, a case, a workload and a barrier. Out: a workload and a barrier that misbehave on the chosen
+rank. Without a fault for this rank and case both are returned unchanged, so that a run without faults pays nothing.
 
-    raise  an exception          exit  leave with status 0       kill   SIGKILL to itself
-    stop   SIGSTOP to itself     hang  never enter the call      corrupt  one element of the result is changed
-    late   arrive `delay_s` after the barrier, from `iteration` on    slow  spend it inside the call
+    raise  raise an exception        exit  leave with status 0       kill     send SIGKILL to itself
+    stop   send SIGSTOP to itself    hang  never enter the call      corrupt  change one element of the result
+    late   from `iteration` on, idle for `delay_s` after the barrier     slow  the same, inside the call
 """
 
 import os
@@ -18,14 +18,14 @@ from bench.rank.workload import Workload
 from bench.records import Case, Fault
 
 Action = Callable[[], None]
-# The kernel wakes a sleeper up to this much later than asked (60 to 250 µs were seen).
+# The kernel wakes a sleeping process at most this much too late (60 to 250 µs were seen).
 OVERSLEEP_S = 3e-4
 
 
 def plant(
     faults: Sequence[Fault], case: Case, launch: int, rank: int, workload: Workload, barrier: Action
 ) -> tuple[Workload, Action]:
-    """The workload and the barrier of this rank, with the faults that are meant for it."""
+    """The workload and the barrier of this rank, with the faults that the plan has for this rank, case and launch."""
     for fault in faults:
         if fault.rank != rank or not _meant_for(fault, case, launch):
             continue
@@ -49,7 +49,7 @@ class _Late:
 
     def __call__(self) -> None:
         self._barrier()
-        self._count += 1  # the verifying call has no barrier before it: the first timed one is number 1
+        self._count += 1  # the verifying call has no barrier before it: the first measured call is number 1
         if self._count >= self._fault.iteration:
             idle(self._fault.delay_s)
 
@@ -95,7 +95,7 @@ class _Faulty:
 
 
 def idle(seconds: float) -> None:
-    """Sleep for a known time: nearly all of it asleep, the end of it on the clock."""
+    """Wait for so many seconds: sleep for most of them, then poll the clock to end on time."""
     ends = time.perf_counter() + seconds
     time.sleep(max(0.0, seconds - OVERSLEEP_S))
     while time.perf_counter() < ends:

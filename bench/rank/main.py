@@ -1,8 +1,9 @@
-"""One rank of one launch: join, then measure the block's cases one after the other.
+"""Run one rank of one launch: join the other ranks, then measure the launch's cases one after the other.
 
-In: a `RankContext` (who am I, the way to my parent) and a `Job`. Out, over the pipe, JSON messages:
+In: a `RankContext` (which rank this is, the connection to its parent) and a `Job`. Out, over the connection, JSON
+messages:
 
-    ready    every rank, with what it alone can tell of itself; it then waits for the parent's word
+    ready    every rank, with facts that only it knows; it then waits until the parent tells it to begin
     begin    rank 0: a case begins
     sampled  rank 0: a case ended, with its line for samples.jsonl
     error    any rank: an exception, which ends it
@@ -48,7 +49,8 @@ def main(context: RankContext, job: Job) -> None:
 
 
 def _work(context: RankContext, job: Job) -> Json:
-    # Every block is of one kind; threads that torch starts from here on inherit the scheduling.
+    # All cases of a launch have the same scheduling and settings, so the first one stands for all. Threads that torch
+    # starts from here on inherit the scheduling.
     kind = job.launch.cases[0]
     if kind.scheduling == "rr":
         host.use_realtime()
@@ -121,7 +123,7 @@ def _measure(case: Case, job: Job, group: Group, arena: Arena, context: RankCont
 
 
 def _agree(group: Group, own: timing.RankTimings, depth: int) -> AgreedTimings:
-    """Every rank's block, on every rank."""
+    """The timings of all ranks for one block, on every rank."""
     everyone: list[timing.RankTimings] = group.gather(own)
     hosts = [one.host_ns for one in everyone if one.host_ns is not None]
     timings = Timings(
@@ -142,7 +144,7 @@ def _relative(timings: Timings, base_ns: int) -> Timings:
 
 
 def _verified(work: workload.Workload, group: Group, when: str) -> Failure | None:
-    """The same verdict on every rank. A rank is named where it is the only one whose data is wrong."""
+    """A failure if any rank's data are wrong, the same on every rank. It names the rank if there is only one."""
     problems = {rank: said for rank, said in enumerate(group.gather(work.verify())) if said is not None}
     if not problems:
         return None
@@ -155,7 +157,7 @@ def _verified(work: workload.Workload, group: Group, when: str) -> Failure | Non
 
 @dataclass(frozen=True, slots=True)
 class _Meter:
-    """What this rank and its host had used up at one moment."""
+    """Counters of this rank and of its host at one moment."""
 
     wall_s: float
     cpu_s: float
@@ -206,7 +208,10 @@ def _known(values: list[Any]) -> list[Any] | None:
 
 
 def _over_hosts(everyone: list[dict[str, Any]], what: str) -> float | None:
-    """The sum over hosts; of each the least that a rank of it saw, which left out the busiest of their parents."""
+    """Sum over hosts of the smallest value that a rank of the host saw.
+
+    Each rank leaves out its own parent, so the smallest value is that of the rank with the busiest parent.
+    """
     least: dict[str, float] = {}
     for one in everyone:
         if one[what] is None:

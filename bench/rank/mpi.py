@@ -1,12 +1,12 @@
-"""Join the processes of an MPI job: what `group` is for torch, through mpi4py.
+"""Join the processes of an MPI job through mpi4py, as `process_group` does through torch.
 
 In: a `RankContext` whose variables make this process a rank of MPI (`mpirun`). Out: a `Group` made of communicators.
-Results are gathered, and the barrier is made, on a communicator of their own, so that they share no queue with what is
+The barrier and the gathering of results use a communicator of their own, so that they share no queue with what is
 timed.
 
-The barrier is MPI's and not the semaphores of `gate`: a call of MPI takes microseconds, and ranks that sleep in a
-semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions: loading it
-initialises MPI.
+The barrier is MPI's and not the semaphores of `protocol/barrier.py`: a call of MPI takes microseconds, and ranks that
+sleep in a semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions: loading
+it initialises MPI.
 """
 
 import functools
@@ -30,9 +30,9 @@ from bench.subgroups import WORLD, divide
 def joined(
     context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
 ) -> Iterator[Group]:
-    """Meet the other ranks; leave MPI at the end of the context if nothing was raised in it.
+    """Join the other ranks; leave MPI at the end of the context if nothing was raised in it.
 
-    timeout_s, ctas: MPI knows neither; the parent ends a hang.
+    timeout_s, ctas: not used, because MPI has neither; the parent ends a hang.
     """
     from mpi4py import MPI
 
@@ -42,7 +42,7 @@ def joined(
             f"MPI takes this for rank {world.Get_rank()} of {world.Get_size()}: mpirun is of another MPI than the one "
             f"that mpi4py has loaded ({version()})"
         )
-    # Only with another transport than shared memory, such as OMPI_MCA_btl=self,tcp, does a rank listen at all.
+    # A rank listens only with a transport other than shared memory, such as OMPI_MCA_btl=self,tcp.
     confine.to_interface(os.getpid(), network.interface_of(network.LOOPBACK) or "")
     control = world.Dup()
     barrier = control.Barrier

@@ -1,12 +1,13 @@
-"""The collectives as mpi4py calls them; `collectives` has those of torch.
+"""Build mpi4py's call of each collective; `collectives` builds torch's.
 
-In: a `CallArguments`, the buffers of one call on one rank. Out: a function without arguments that makes the call; one
-that is asynchronous returns its request at once. The buffers are those of every other backend: torch tensors on the
-CPU, of which MPI gets the memory and a type. mpi4py is loaded in the functions: loading it initialises MPI, which only
-a rank may do.
+In: a `CallArguments`, the buffers of one call on one rank. Out: a function without arguments that makes the call; an
+asynchronous call returns its request at once. The buffers are those of every other backend: torch tensors on the CPU,
+whose memory MPI gets with a type. mpi4py is loaded in the functions: loading it initialises MPI, which only a rank may
+do.
 
-What is only copied counts as words of its size, because MPI has no float16, bfloat16 or float8. Where torch takes a
-list of tensors, the call is the one of MPI that takes counts and places (the v-variants): the same pieces.
+Data that are only copied are sent as words of the element's size, because MPI has no float16, bfloat16 or float8. Where
+torch takes a list of tensors, the MPI call is the one that takes a count for each piece (the v-variants,
+Reduce_scatter), with the same pieces.
 """
 
 import functools
@@ -35,7 +36,7 @@ NUMBERS = {
     "complex128": "C_DOUBLE_COMPLEX",
 }
 OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
-# A bool is a byte that is 0 or 1, and must stay so.
+# A bool is sent as a byte, which must stay 0 or 1: its sum is the maximum, its product the minimum.
 OPS_OF_BOOLS = OPS | {"sum": "MAX", "product": "MIN"}
 
 
@@ -48,9 +49,10 @@ def _mpi() -> Any:
 def _data(
     s: CallArguments, tensor: torch.Tensor, reduced: bool = False, pieces: Sequence[int] | None = None
 ) -> list[Any]:
-    """A buffer as mpi4py takes it: memory, lengths and places of the pieces if they are told, type.
+    """A buffer as mpi4py takes it: memory, counts and displacements of `pieces` if given, type.
 
-    mpi4py counts the elements, and divides them by the ranks where MPI wants the count of a share.
+    reduced: whether the elements are reduced, so that MPI must know their number type. Without `pieces` mpi4py counts
+    the elements itself, and divides by the number of ranks where MPI wants the count of a share.
     """
     mpi, dtype = _mpi(), DTYPES[s.case.dtype]
     memory = mpi.buffer.frombuffer(tensor.view(torch.uint8).numpy())  # keeps the tensor
@@ -59,7 +61,7 @@ def _data(
 
 
 def _sent(s: CallArguments, reduced: bool = False) -> Any:
-    """What is sent; in place, MPI is told so."""
+    """The outgoing buffer, or MPI's IN_PLACE."""
     return _mpi().IN_PLACE if placement(s.case) == "in" else _data(s, s.outgoing, reduced)
 
 
@@ -72,7 +74,7 @@ def _op(case: Case) -> Any:
 
 
 def _call(s: CallArguments, name: str, *arguments: Any, **named: Any) -> Call:
-    """The communicator's method of this name, or its asynchronous twin."""
+    """A call of the communicator's method of this name, or of its nonblocking variant."""
     method = f"I{name.lower()}" if s.case.call == "async" else name
     return functools.partial(getattr(s.subgroup.handle, method), *arguments, **named)
 
@@ -90,7 +92,7 @@ def _all_gather_list(s: CallArguments) -> Call:
 
 
 def _reduce_scatter(s: CallArguments) -> Call:
-    if placement(s.case) == "in":  # what is sent lies where the result will, and more of it
+    if placement(s.case) == "in":  # one buffer: the outgoing data, at whose beginning MPI puts the result
         return _call(s, "Reduce_scatter_block", _mpi().IN_PLACE, _data(s, s.outgoing, reduced=True), _op(s.case))
     into = _data(s, s.incoming, reduced=True)
     return _call(s, "Reduce_scatter_block", _data(s, s.outgoing, reduced=True), into, _op(s.case))
@@ -164,7 +166,7 @@ CALLS: dict[str, BuildCall] = {
 }
 
 
-# ── on Python objects, and on nothing ────────────────────────────────────────────────────────────
+# ── on Python objects, and the barrier ───────────────────────────────────────────────────────────
 def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     def call() -> None:
         into[:] = subgroup.handle.allgather(own[subgroup.rank])
@@ -206,11 +208,11 @@ OBJECT_CALLS: dict[str, BuildObjectCall] = {
 
 
 def barrier(subgroup: Subgroup, case: Case) -> Call:
-    """All come together."""
+    """The barrier of the subgroup."""
     call: Call = subgroup.handle.Ibarrier if case.call == "async" else subgroup.handle.Barrier
     return call
 
 
 def mpi_calls() -> LibraryCalls:
-    """The calls of MPI."""
+    """The calls of mpi4py, by operation."""
     return LibraryCalls(CALLS, OBJECT_CALLS, barrier)

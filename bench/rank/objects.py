@@ -1,4 +1,7 @@
-"""Operations without tensors: pickled Python objects, and the barrier."""
+"""Run the operations without tensors: those on pickled Python objects, and the barrier.
+
+In: a case, a joined `Group`, a seed. Out: the `Workload` of that case.
+"""
 
 import dataclasses
 import functools
@@ -14,7 +17,7 @@ from bench.rank.tensors import MOST_READY, SINGLE_RANK_BYTES
 from bench.rank.transfer import Call, rest
 from bench.records import Case
 
-# Received objects wait for the check that follows the timed calls: as many of the last ones as this holds.
+# Received objects are kept for the check after the timed calls: the last ones, at most this many bytes or one call's.
 MOST_KEPT_BYTES = 64 * 2**20
 
 
@@ -25,7 +28,7 @@ class ObjectOperation:
         self._case, self._group = case, group
         self._subgroup = group.subgroup(case)
         shared = OPERATIONS[case.op].pieces(2) == 2
-        only = None if shared else case.root  # each rank's whole object on every rank would be n times the size
+        only = None if shared else case.root  # n whole objects on every rank would take n times the size
         self._objects = _objects(
             seed, self._subgroup.size, case.size_bytes // (self._subgroup.size if shared else 1), only
         )
@@ -43,7 +46,7 @@ class ObjectOperation:
         return make(self._subgroup, self._case, self._objects, into)
 
     def reserve(self, calls: int) -> None:
-        """Nothing is ever refilled."""
+        """Objects need no refill."""
 
     def verify(self) -> str | None:
         want = OBJECT_COLLECTIVES[self._case.op].arrives(self._subgroup, self._case, self._objects)
@@ -71,13 +74,13 @@ class ObjectOperation:
 
 @functools.lru_cache(maxsize=1)
 def _objects(seed: int, ranks: int, nbytes: int, only: int | None) -> list[bytes]:
-    """One a rank; with `only`, empty ones for all ranks but that one."""
+    """One object a rank; with `only`, all but that rank's are empty."""
     dice = np.random.default_rng([seed, nbytes])
     return [dice.bytes(nbytes) if only in {None, rank} else b"" for rank in range(ranks)]
 
 
 class BarrierOperation:
-    """A barrier. That nobody leaves before all have come cannot be told from its result: nothing is verified."""
+    """A barrier. It has no result that shows whether a rank left before all had come, so nothing is verified."""
 
     def __init__(self, case: Case, group: Group) -> None:
         self._subgroup, self._group = group.subgroup(case), group

@@ -1,8 +1,9 @@
-"""The data of every operation: one sequence of small integers, in which each rank begins elsewhere.
+"""Make the data of every operation: one sequence of small integers, in which each rank begins at another position.
 
-In: a seed, a dtype, a reduce op. Out: tensors to fill buffers with, and those that a right result equals, reduced here
-in integer arithmetic and not by a backend. The sequence repeats with a prime period, which no segment size divides,
-and each buffer of a pool begins one further: data of another place, rank or call do not go unnoticed.
+In: a seed, a dtype, a reduce op, a number of ranks. Out: tensors to fill buffers with, and tensors that a right result
+equals, reduced here in integer arithmetic and not by a backend. The sequence repeats with a prime period, which no
+segment size divides, and each buffer of a pool begins one element further, so that data of another position, rank or
+call are noticed.
 """
 
 import functools
@@ -16,9 +17,10 @@ from bench.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, largest_value
 
 # Largest prime below 2**18: 1 MiB of float32, which stays in a cache while it is copied out.
 PERIOD = 262_139
-# Where each further rank begins: a prime, so that no two of fewer than PERIOD ranks begin at the same place.
+# Distance between the beginnings of two neighbouring ranks: no multiple of the prime PERIOD, so that no two of fewer
+# than PERIOD ranks begin at the same position.
 SHIFT = 104_729
-# No input has this value, and hardly a result: an element that still has it was not received.
+# Hardly an input or a result has this value (as a bool it is True): an element that still has it was not received.
 POISON = 101
 
 Integers = NDArray[np.int64]
@@ -37,13 +39,13 @@ _COMBINE = {
 
 @functools.lru_cache(maxsize=4)  # the sizes of a launch share their data
 def sequence(seed: int, dtype: str, reduce_op: str | None, ranks: int, device: torch.device) -> torch.Tensor:
-    """Two periods of the inputs; reduce_op: None where nothing is reduced, so that any small number will do."""
+    """Two periods of the inputs. reduce_op: None where nothing is reduced, so that any small integer can be used."""
     return _tensor(_inputs(seed, dtype, reduce_op, ranks), dtype, device)
 
 
 @functools.lru_cache(maxsize=4)
 def reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.device) -> torch.Tensor:
-    """Two periods of the result of reducing the inputs of so many ranks."""
+    """Two periods of what reducing the inputs of `ranks` ranks gives."""
     inputs = _inputs(seed, dtype, reduce_op, ranks)
     total = functools.reduce(_COMBINE[reduce_op], (np.roll(inputs, -SHIFT * rank) for rank in range(ranks)))
     if DTYPES[dtype].kind == "bool":
@@ -56,20 +58,20 @@ def reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.dev
 
 
 def begin_of(rank: int) -> int:
-    """Where in the sequence the data of a rank begin."""
+    """The position in the sequence at which the data of a rank begin."""
     return rank * SHIFT % PERIOD
 
 
 def rows(data: torch.Tensor, begin: int, first: int, count: int, length: int) -> torch.Tensor:
-    """What buffers first, first + 1, … hold from `begin` on: shape (count, length), a view of two periods.
+    """The data of buffers first, first + 1, …, from position `begin` on: shape (count, length), a view of `data`.
 
-    count and length: at most what `stretches` gives.
+    data: two periods. count and length: at most PERIOD // 2, as in the pieces of `chunks`.
     """
     return data.as_strided((count, length), (1, 1), (begin + first) % PERIOD)
 
 
 def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """start … stop in pieces of which `rows` can show two dimensions at once."""
+    """start … stop in pieces of at most PERIOD // 2, so that a view of `rows` stays within two periods."""
     half = PERIOD // 2
     for begin in range(start, stop, half):
         yield begin, min(stop, begin + half)
@@ -77,7 +79,7 @@ def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 def difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple[int, int] | None:
     """Row and column of the first element that differs; tolerance: relative, 0 for none."""
-    if got.element_size() == 1:  # torch compares no float8
+    if got.element_size() == 1:  # torch cannot compare float8
         is_bool = got.dtype == torch.bool
         got, want = got.view(torch.uint8), want.view(torch.uint8)
         if is_bool:  # gloo adds bools as bytes: 2 is true as well
@@ -89,12 +91,12 @@ def difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple
 
 
 def tolerance(dtype: str, reduce_op: str, ranks: int) -> float:
-    """Relative error that a right result may have. Only an average has any: some multiply by a rounded 1/n."""
+    """Relative error that a right result may have: 0, but for averages, as some backends multiply by a rounded 1/n."""
     return ranks * torch.finfo(getattr(torch, dtype)).eps if reduce_op == "avg" else 0.0
 
 
 def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integers:
-    """One period, of the real parts."""
+    """One period of the inputs; of complex numbers, their real parts."""
     kind, dice = DTYPES[dtype].kind, np.random.default_rng([seed])
     largest = LARGEST_VALUE if reduce_op is None else largest_value(dtype, reduce_op, ranks)
     if kind == "bool" or (kind == "unsigned" and reduce_op == "product"):
@@ -106,7 +108,7 @@ def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integer
 
 
 def _tensor(values: Integers, dtype: str, device: torch.device) -> torch.Tensor:
-    """Two periods; a complex number has its neighbour as its imaginary part."""
+    """Two periods as a tensor; the imaginary part of a complex number is the next real part."""
     twice = torch.from_numpy(np.tile(values, 2)).to(torch.float64)
     if DTYPES[dtype].kind == "complex":
         twice = torch.complex(twice, twice.roll(-1))

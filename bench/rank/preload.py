@@ -1,14 +1,14 @@
-"""What the fork server loads and sets up once for all ranks. Importing this module is its whole purpose.
+"""Load torch and all else that a rank needs, once, in the fork server. The server does so by importing this module.
 
-Freezing: a garbage collection in a rank would otherwise walk, and so copy, every page of torch's objects
-that it shares with the server (0.1 to 0.3 s a collection, measured).
+What is loaded is frozen (`gc.freeze`): a garbage collection in a rank would otherwise write to, and so copy, every page
+of torch's objects that the rank shares with the server (0.1 to 0.3 s a collection, measured).
 """
 
 import gc
 import sys
 from types import TracebackType
 
-gc.disable()  # nothing of what is loaded is garbage: looking for some takes a tenth of the time
+gc.disable()  # what is loaded contains no garbage: collecting takes a tenth of the loading time
 
 import bench.rank.main  # noqa: E402, F401 - torch, numpy and all that a rank needs
 
@@ -18,7 +18,7 @@ gc.enable()
 
 
 def _quiet_where_nobody_waits(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A run that is interrupted while it asks for a rank leaves a fork that reads its orders in vain: no news."""
+    """Print no traceback if the parent was interrupted while starting this rank: the rank finds its pipe closed."""
     if not issubclass(kind, EOFError | BrokenPipeError | ConnectionError):
         sys.__excepthook__(kind, error, trace)
 

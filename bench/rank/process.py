@@ -1,8 +1,8 @@
-"""What every rank's process does, whatever it measures: join the others, say so, work, and end.
+"""Run the process of a rank, whatever it measures: join the other ranks, report it, do the work, and end.
 
-In: a `RankContext`, the run's log, and the work. Out: a joined `Group`, the same for every library; and to the parent
-the messages `ready`, before the rank is told to begin, then `done` or `error`. The process ends with its parent and
-prints into the log. Knows nothing of what is measured.
+In: a `RankContext`, the run's log, and the work. Out: a joined `Group`, of the same type for every library; and to the
+parent the messages `ready`, before the rank is told to begin, then `done` or `error`. The process ends when its parent
+ends, and prints into the log. Knows nothing of what is measured.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from bench.rank import mpi, mpi_calls, process_group, timing
 from bench.rank.process_group import Group
 from bench.records import Json
 
-# Any number but 0: "left with status 0 before it was done" is a fault of its own.
+# Any number but 0: leaving with status 0 before the work is done is a fault of its own.
 STATUS_AFTER_ERROR = 70
-# By the library that a backend belongs to.
+# Library that a backend belongs to → how a rank joins the others.
 JOINED = {"torch": process_group.joined, "mpi4py": mpi.joined}
 
 
 def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> None:
     """Do a rank's work. Never returns: it leaves by `os._exit`, so no teardown can block it.
 
-    work: all that the rank does; returns what its last message tells.
+    work: all that the rank does; returns the content of the message `done`.
     """
     _end_with_parent(context)
     _write_to_log(context, log_file)
@@ -62,7 +62,7 @@ def joined(
 
 
 def facts(group: Group, backend: str) -> Json:
-    """What only a rank can say of itself."""
+    """Facts that only the rank itself knows."""
     loaded = {"mpi": mpi.version()} if BACKENDS[backend].library == "mpi4py" else {}
     return process_group.facts(group, backend) | loaded
 
@@ -70,12 +70,12 @@ def facts(group: Group, backend: str) -> Json:
 def wait_to_begin(
     context: RankContext, group: Group, facts: Callable[[], Json], waits_in: Sequence[ModuleType] = ()
 ) -> None:
-    """Tell the parent that this rank can communicate, and what it alone knows of itself; then wait for its word.
+    """Tell the parent that this rank can communicate, and its facts; then wait until the parent tells it to begin.
 
-    waits_in: modules, besides those of torch, in which this rank waits for the others. A rank that hangs elsewhere
-    holds them up.
+    waits_in: modules, besides those of torch, in which this rank waits for the others. A rank that hangs in any other
+    module is taken for the one that holds up the others.
     """
-    group.gather(group.rank)  # a first collective: what cannot communicate is not ready
+    group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
     files = [str(module.__file__) for module in (barrier, mpi, mpi_calls, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_word()
@@ -89,14 +89,14 @@ def _end_with_parent(context: RankContext) -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        shutil.rmtree(context.shared_folder, ignore_errors=True)  # the parent's work, which it cannot do now
+        shutil.rmtree(context.shared_folder, ignore_errors=True)  # the dead parent cannot remove it
         os._exit(STATUS_AFTER_ERROR)
 
     threading.Thread(target=watch, daemon=True, name="end with parent").start()
 
 
 def _write_to_log(context: RankContext, log_file: str) -> None:
-    """Everything that this process prints goes to the run's log; its stack too, when it is asked for."""
+    """Send all that this process prints to the run's log, and its stack, on SIGUSR1, to the context's stack file."""
     log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
@@ -106,6 +106,6 @@ def _write_to_log(context: RankContext, log_file: str) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, in a line that fits anywhere."""
+    """Type and first line of an exception, in at most 300 characters."""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"[:300]

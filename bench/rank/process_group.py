@@ -1,6 +1,6 @@
-"""Join a process group: the measured one, and a gloo control group beside it.
+"""Join a process group of torch: the measured one, and a gloo control group beside it.
 
-In: a `RankContext` and the name of a backend. Out: a `Group` with the few things that measuring needs of it.
+In: a `RankContext` and the name of a backend. Out: a `Group`, which has only what measuring needs of a process group.
 The control group carries gathered results, so that they share no queue with what is timed.
 """
 
@@ -22,8 +22,8 @@ from bench.rank.transfer import LibraryCalls, Subgroup
 from bench.records import Case, Json
 from bench.subgroups import WORLD, divide
 
-# The parent ends a hang after the run's timeout and says whom it blames; the group's own time-out, which
-# can say less, comes later, for ranks whose parent is gone.
+# The parent ends a hang after the run's timeout and names the rank to blame. The group's own timeout, which tells less,
+# comes later: it is for ranks whose parent is gone.
 GROUP_TIMEOUT_FACTOR = 2
 
 
@@ -32,10 +32,10 @@ class Group:
     """A joined process group.
 
     device: where the buffers of this rank live. barrier: returns on every rank once all have called it.
-    gather: every rank's value, in order of rank, on every rank. send_number, receive_number: a number to a rank, and
-    from one. subgroup: the ranks that call a case together; every rank must ask for the same cases in the same order.
-    single_rank_subgroup: this rank alone, on the same backend, made when it is first asked for.
-    calls: how the library that communicates calls each operation.
+    gather: every rank's value, in order of rank, on every rank. send_number(rank, number) and receive_number(rank): a
+    number to a rank, and from one. subgroup: the ranks that call a case together; every rank must ask for the same
+    cases in the same order. single_rank_subgroup: this rank alone, on the same backend, made when it is first asked
+    for. calls: how the library that communicates calls each operation.
     """
 
     rank: int
@@ -59,9 +59,9 @@ class Group:
 def joined(
     context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
 ) -> Iterator[Group]:
-    """Meet the other ranks; leave the group at the end of the context if nothing was raised in it.
+    """Join the other ranks; leave the group at the end of the context if nothing was raised in it.
 
-    ctas: blocks of NCCL's communicators, 0 for its own choice.
+    ctas: CTAs of NCCL's communicators; 0: NCCL chooses.
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
@@ -87,7 +87,7 @@ def joined(
 
 
 def _store(context: RankContext, timeout_s: float) -> dist.Store:
-    """Where the ranks leave their addresses for each other.
+    """The store through which ranks exchange their addresses.
 
     A TCPStore of torch listens on every interface of its machine, unless it is given a socket that listens already.
     """
@@ -113,7 +113,7 @@ def formed(
     barrier: Callable[[], None],
     ctas: int = 0,
 ) -> Group:
-    """What measuring needs of torch's process group, once it is there; control: where results are gathered."""
+    """The `Group` of torch's initialised process group. control: the group in which results are gathered."""
 
     def gather(value: Any) -> list[Any]:
         everyone: list[Any] = [None] * world_size
@@ -131,7 +131,7 @@ def formed(
     @functools.cache
     def divided(groups: str) -> Subgroup:
         division = divide(groups, world_size)
-        # Every rank makes every group, in the same order: so torch wants it.
+        # torch requires that every rank makes every group, in the same order.
         handles = [dist.new_group(list(g), backend=backend, pg_options=nccl.options(ctas)) for g in division.groups]
         number = division.of(rank)
         members = division.groups[number]
@@ -161,7 +161,7 @@ def formed(
 
 
 def facts(group: Group, backend: str) -> Json:
-    """What only a rank can tell of itself."""
+    """Facts that only the rank itself knows."""
     cuda = group.device.type == "cuda"
     return {
         "rank": group.rank,

@@ -1,8 +1,8 @@
-"""How many iterations: the one feedback loop of the suite.
+"""Decide how many iterations of a case to measure: the only feedback loop of the suite.
 
-In: a function that measures a block on every rank and returns agreed times. Out: warm-up, samples, why it
-stopped. Every rank runs this with the same agreed numbers through the same rules, so all decide alike
-without a vote; nothing here looks at a local clock.
+In: a function that measures a block of iterations on every rank and returns the timings of all ranks. Out: warm-up,
+samples, and why measuring stopped. Every rank applies the same rules to the same gathered numbers, so all ranks decide
+the same without a vote; no local clock is read here.
 """
 
 import math
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bench.intervals import FEWEST_FOR_MEDIAN, median_interval, slowest_rank_s
 from bench.records import Sampling, Timings
 
-# Fewer say too little about the interval to decide by it (docs/method.md, "Stopping"); of an operation that
-# goes through rounds, so many times all of them.
+# Iterations of the first block: fewer say too little about the interval to decide by it (docs/method.md, "Order,
+# warm-up, stopping"). Where iterations go through rounds, whole cycles of them.
 FIRST_BLOCK, FIRST_CYCLES = 20, 8
 GROWTH = 1.5
 UNBOUNDED = 2**62
@@ -24,7 +24,7 @@ UNBOUNDED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class AgreedTimings:
-    """One block, the same on every rank. elapsed_s: the slowest rank's, with everything around the calls."""
+    """Timings of all ranks for one block. elapsed_s: of the slowest rank, with everything around the calls."""
 
     timings: Timings
     elapsed_s: float
@@ -35,7 +35,7 @@ MeasureBlock = Callable[[int], AgreedTimings]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What `sample` gives: warm-up (None without one), the samples, and why it stopped."""
+    """Result of `sample`: warm-up (None without one), the samples, and why measuring stopped."""
 
     warmup: Timings | None
     timed: Timings
@@ -43,8 +43,10 @@ class Sampled:
 
 
 def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int = UNBOUNDED) -> Sampled:
-    """Warm up, then measure until the rule says stop. cycle: iterations until an operation is back at its first
-    round. most: no more iterations than this, of the warm-up and of the rest each (`footprint.most_iterations`)."""
+    """Warm up, then measure until `decide` says stop. cycle: iterations until an operation is back at its first round.
+
+    most: upper limit of the iterations of the warm-up, and of those after it (`footprint.most_iterations`).
+    """
     sampling = _at_most(sampling, most)
     warmup = _warm_up(sampling, measure, most)
     blocks: list[AgreedTimings] = []
@@ -60,7 +62,7 @@ def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int 
 
 
 def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float) -> tuple[int, str | None]:
-    """(further iterations, None) or (0, "precision" | "time" | "count")."""
+    """(iterations to measure next, None), or, to stop, (0, "precision" | "time" | "count")."""
     interval = median_interval(slowest_s)
     if interval.relative_half_width <= sampling.relative_error:
         return 0, "precision"
@@ -74,7 +76,7 @@ def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float)
 
 
 def _at_most(sampling: Sampling, most: int) -> Sampling:
-    """The same with no more iterations than so many; also of a fixed count."""
+    """The same with at most `most` iterations, also where their number is fixed."""
     return replace(
         sampling,
         iterations=min(sampling.iterations, most) if sampling.iterations else None,
@@ -84,7 +86,7 @@ def _at_most(sampling: Sampling, most: int) -> Sampling:
 
 
 def _first_block(sampling: Sampling, warmup: list[AgreedTimings], cycle: int) -> int:
-    """As many as the first decision wants, but no more than the time allows, going by the warm-up."""
+    """Iterations that the first decision needs; fewer, if the warm-up shows that these would take too long."""
     wanted = min(FIRST_BLOCK if cycle == 1 else FIRST_CYCLES * cycle, sampling.max_iterations)
     if not warmup or not warmup[-1].elapsed_s:
         return wanted

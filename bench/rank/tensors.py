@@ -1,7 +1,7 @@
-"""Operations on tensors: buffers that are filled, used, checked and filled anew.
+"""Run the operations on tensors: fill buffers, hand out calls on them, check the results, refill.
 
-`collectives` says what is sent and what must arrive, `patterns` which values these are, and `collectives` or
-`mpi_calls` how the library calls it.
+In: a case, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. `collectives` says what is sent and
+what must arrive, `patterns` which values these are, and `collectives` or `mpi_calls` how the library is called.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ from bench.rank.process_group import Group
 from bench.rank.transfer import Call, CallArguments, Subgroup, Transfer, rest
 from bench.records import Case
 
-# So many calls are made once and kept: making twenty before each pipelined stretch lets the ranks idle long enough
-# to be seen in it (2 % at 4 KiB). More would be memory for nothing.
+# Calls on so many buffers are built once and kept: building twenty before each pipelined iteration lets the ranks idle
+# long enough to change its time (2 % at 4 KiB). Keeping more would waste memory.
 MOST_READY = 64
-# The call in a group of one shows what dispatching costs, whatever the size: a small one will do.
+# Largest size of the call in a group of one rank: what dispatching costs does not depend on the size.
 SINGLE_RANK_BYTES = 64 * 2**10
 
 
 class Arena:
-    """One allocation a rank and launch, from which each case takes its pool: no page faults in between."""
+    """One allocation a rank and launch, from which each case takes its pool, so that cases cause no page faults."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         # Zeroed once, so that its pages exist before anything is timed.
@@ -40,14 +40,14 @@ class Arena:
         return int(self._bytes.numel())
 
     def take(self, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
-        """The first `nbytes` as a flat tensor; every case starts anew from the beginning."""
+        """The first `nbytes` as a flat tensor; all cases use the same memory."""
         return self._bytes[:nbytes].view(dtype)
 
 
 class TensorOperation:
-    """An operation on buffers: a pool of them, each used until its data would no longer be exact, then refilled.
+    """An operation on a pool of buffers, each used until its data would no longer be exact, then refilled.
 
-    Every buffer has its own place in the sequence of data, and a poisoned incoming part.
+    Every buffer begins at its own position in the sequence of data, and its incoming part is poisoned.
     """
 
     def __init__(self, case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> None:
@@ -69,8 +69,8 @@ class TensorOperation:
             self._tolerance = patterns.tolerance(case.dtype, reduce_op, self._subgroup.size)
         self._mark = _marked_element(self._turns)
         self._turn = self._calls = 0
-        # Of each buffer: how often it was used since it was filled, and in which turn last (-1: not since the check).
-        # Only of those that were used at all: a pool of small buffers has millions.
+        # Of each buffer: how often it was used since it was filled, and in which turn last (-1: only rests so far).
+        # Buffers not reached yet have no entry: a pool of small buffers has millions.
         self._used: list[int] = []
         self._last: list[int] = []
         self._stale: list[tuple[int, int]] = []
@@ -92,11 +92,11 @@ class TensorOperation:
         if slot == len(self._used):
             self._used.append(0)
             self._last.append(-1)
-        if transfer is not None:  # a rest leaves in the buffer what is there
+        if transfer is not None:  # a rest does not change the buffer
             self._used[slot] += 1
             self._last[slot] = turn
             self._latest = (slot, transfer)
-            if self._mark is not None:  # all of it would warm the caches
+            if self._mark is not None:  # one element only: poisoning all would warm the caches
                 self._pool[slot, self._mark : self._mark + 1].fill_(patterns.POISON)
         call = self._ready.get((slot, turn))
         if call is None:
@@ -126,7 +126,7 @@ class TensorOperation:
         element = self._pool[self._latest[0], spans[0].start : spans[0].start + 1]
         if self._case.dtype == "bool":
             element.logical_not_()
-        else:  # of a number the highest bits, which no tolerance forgives
+        else:  # a high bit of the number: larger than any tolerance
             element.view(torch.uint8)[-1:].bitwise_xor_(0x40)
         return True
 
@@ -159,7 +159,7 @@ class TensorOperation:
         self._calls = 0
 
     def _refill_stale(self) -> None:
-        """What was checked is filled anew before it is used again, so that the next check sees new results."""
+        """Refill checked buffers before they are used again, so that the next check sees new results."""
         for first, stop in self._stale:
             self._fill(first, stop)
         self._used.clear()
@@ -182,13 +182,13 @@ class TensorOperation:
                 self._pool[row:last_row, column:last].copy_(data)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Buffers next to each other that were used alike."""
+        """(first, stop) of adjacent buffers that were used equally often, and last in the same turn."""
         changes = np.flatnonzero(np.diff(self._last).astype(bool) | np.diff(self._used).astype(bool)) + 1
         borders = [0, *changes.tolist(), len(self._used)]
         return pairwise(borders) if self._used else iter(())
 
     def _wrong(self, first: int, stop: int, turn: int, times: int) -> str | None:
-        """What differs in buffers first … stop, which were used so often and last in this turn."""
+        """The first wrong element in buffers first … stop, each used `times` times and last in `turn`; else None."""
         transfer = self._turns[turn]
         for span in transfer.arrives if transfer is not None else ():
             source, begin = self._data, span.offset
@@ -213,7 +213,7 @@ class TensorOperation:
 
 
 def turns(case: Case, subgroup: Subgroup) -> list[Transfer | None]:
-    """What this rank does in each iteration of a cycle."""
+    """The transfer of this rank in each iteration of a cycle; None where it rests."""
     length = case.size_bytes // DTYPES[case.dtype].itemsize
     transfer_of = COLLECTIVES[case.op].transfer
     if subgroup.subgroups > 1:  # one after the other

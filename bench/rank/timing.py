@@ -1,7 +1,7 @@
-"""Time a number of calls on this rank: one stamp before, one after, everything else outside.
+"""Time iterations on this rank: one clock stamp before the calls, one after, everything else outside.
 
-In: a workload and a count. Out: an `RankTimings` with integer nanoseconds of this rank. Does not decide how many
-and does not talk of results: `sampling` and `worker` do. Order of one iteration:
+In: a workload and a count. Out: a `RankTimings` with integer nanoseconds of this rank. `sampling` decides how many
+iterations are made, and `main` verifies and sends the results. Order of one iteration:
 
     prepare (buffers, refill) → device idle → barrier → stamp → call, or calls [→ waits] [→ device idle] → stamp
 
@@ -28,8 +28,8 @@ Prepare = Callable[[], Call]
 class RankTimings:
     """What one rank measured in one block of calls; lists of integer nanoseconds.
 
-    start_ns: absolute, on the monotonic clock. host_ns: on GPUs, until the device was idle again.
-    elapsed_ns: the whole block with everything around the calls.
+    start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
+    elapsed_ns: of the whole block, with everything around the calls.
     """
 
     start_ns: list[int]
@@ -41,7 +41,7 @@ class RankTimings:
 def measure(
     workload: Workload, count: int, case: Case, barrier: Action, tick: Action, device: torch.device
 ) -> RankTimings:
-    """`count` iterations of `depth` calls back to back, each after a barrier; `tick` is called after each one."""
+    """Time `count` iterations, each after a barrier: one call, or `depth` back to back. tick: called after each."""
     began = time.perf_counter_ns()
     timed = _on_cuda if device.type == "cuda" else _on_cpu
     starts, durations, hosts = timed(PREPARE[case.metric](workload, case), count, barrier, tick)
@@ -49,7 +49,7 @@ def measure(
 
 
 def call_once(workload: Workload, case: Case) -> None:
-    """One call, waited for, without a barrier before it."""
+    """Make one call and wait for it, without a barrier before it."""
     (_one_awaited(workload) if case.call == "async" else workload.prepare())()
 
 
@@ -81,10 +81,10 @@ def _several(workload: Workload, depth: int, asynchronous: bool) -> Action:
 
 
 def _captured(workload: Workload, depth: int) -> Action:
-    """A CUDA graph of `depth` calls, one on each buffer of the pool; capturing does not execute them."""
+    """The replay of a CUDA graph of `depth` calls, one on each buffer of the pool; capturing does not execute them."""
     workload.reserve(depth)
     calls = [workload.prepare() for _ in range(depth)]
-    for call in calls:  # executed once, for NCCL connects in the first call of its kind
+    for call in calls:  # executed once, because NCCL connects in the first call of a kind
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -96,7 +96,7 @@ def _captured(workload: Workload, depth: int) -> Action:
 
 
 def _replayed(workload: Workload, depth: int, replay: Action) -> Action:
-    """The graph once more; preparing its calls counts them, and refills buffers where the data needs it."""
+    """The same replay; its calls are prepared only to count them, and to refill buffers where the data needs it."""
     workload.reserve(depth)
     for _ in range(depth):
         workload.prepare()
@@ -115,7 +115,7 @@ def _graph(workload: Workload, case: Case) -> Prepare:
     return functools.partial(_replayed, workload, case.depth, _captured(workload, case.depth))
 
 
-# Metric → what makes the calls of each iteration ready.
+# Metric → a function that returns the function that prepares the calls of each iteration.
 PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {
     "isolated": _isolated,
     "pipelined": _pipelined,
@@ -138,14 +138,14 @@ def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tupl
 
 
 def _on_cuda(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], list[int]]:
-    """Event time on the current stream, which the collective runs on or is waited for by, and host time."""
+    """Starts, durations by events on the current stream, which runs the collective or waits for it, and host times."""
     clock, idle = time.perf_counter_ns, torch.cuda.synchronize
     starts, hosts = [0] * count, [0] * count
     before = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
     after = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
     for i in range(count):
         call = prepare()
-        # Before the barrier, not behind it: what a rank does after the barrier makes it late.
+        # Before the barrier and not after it: whatever a rank does after the barrier makes it late.
         idle()
         barrier()
         start = clock()
@@ -162,7 +162,7 @@ def _on_cuda(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tup
 
 
 def floor_ns(call: Call, device: torch.device, repeats: int = 21) -> float:
-    """Median host time of a call that needs no other rank: what dispatching it costs."""
+    """Median host time in ns of a call that needs no other rank: what dispatching it costs."""
     clock, took = time.perf_counter_ns, []
     for _ in range(repeats):
         start = clock()
@@ -174,7 +174,7 @@ def floor_ns(call: Call, device: torch.device, repeats: int = 21) -> float:
 
 
 def stamp_cost_ns(repeats: int = 201) -> float:
-    """Median distance of two stamps with nothing between them: what a reading of the clock costs."""
+    """Median time in ns between two stamps with nothing between them: what reading the clock costs."""
     clock = time.perf_counter_ns
     distances = []
     for _ in range(repeats):

@@ -1,8 +1,9 @@
-"""One call of an operation on one rank, as data: with whom, what is sent, what must have arrived. Calls nothing.
+"""The types that describe one call on one rank: with which ranks, what is sent, what must arrive. Calls nothing.
 
-A collective of `collectives` makes a `Transfer` of a case; `tensors` adds the buffers, which gives `CallArguments`;
-a library's call is built from these. Lengths and places are elements of one buffer. In place, outgoing and incoming
-data share their elements; out of place, what is received lies behind what is sent.
+    case ─▶ (collectives) Transfer ─▶ (tensors: with its buffers) CallArguments ─▶ (collectives, mpi_calls) Call
+
+Lengths and positions are in elements of one buffer. In place, outgoing and incoming data share their elements; out of
+place, received data lie behind sent data.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ Call = Callable[[], Any]
 
 
 class Member(Protocol):
-    """Which rank of how many: all that a collective's transfer depends on."""
+    """A rank and the size of its subgroup: all that a transfer depends on besides the case and the turn."""
 
     @property
     def rank(self) -> int: ...
@@ -32,7 +33,7 @@ class Subgroup:
     """The ranks that call an operation together: all of the world, or one group of its division.
 
     rank, size: within the subgroup. handle: the library's object for it (None: torch's whole world).
-    number, subgroups: which subgroup of how many this is, where they call one after the other; else 0 of 1.
+    number, subgroups: this one's number and how many there are, if they call one after the other; else 0 and 1.
     """
 
     rank: int
@@ -44,7 +45,7 @@ class Subgroup:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """After the call, elements start … start+length hold those of `rank` from `offset` on; None: the reduced ones."""
+    """After the call, elements start … start+length hold `rank`'s data from `offset` on; None: the reduced data."""
 
     start: int
     length: int
@@ -56,8 +57,8 @@ class Span:
 class Transfer:
     """What one call on one rank sends and receives. sends, receives: (start, stop) in elements of its buffer.
 
-    arrives: what the received elements must hold. to, source: the rank to send to and to receive from, where there is
-    one of each. sent, received: elements to and from each rank, where they are not all alike.
+    arrives: what the received elements must hold. to, source: the rank to send to and the rank to receive from, in
+    point-to-point operations. sent, received: elements to and from each rank, where their numbers differ.
     """
 
     sends: tuple[int, int]
@@ -83,12 +84,12 @@ class CallArguments(NamedTuple):
         return self.subgroup.rank == self.case.root
 
     def shares(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """One view a rank of a buffer that holds all shares."""
+        """Views of a buffer that holds the shares of all ranks, one view a rank."""
         return list(buffer.view(self.subgroup.size, -1))
 
 
 BuildCall = Callable[[CallArguments], Call]
-# (subgroup, case, the objects of all ranks, into) → the call; what is received is put into the list `into`.
+# (subgroup, case, the objects of all ranks, into) → the call; it puts received objects into the list `into`.
 BuildObjectCall = Callable[[Subgroup, Case, list[bytes], list[Any]], Call]
 
 
@@ -101,4 +102,4 @@ class LibraryCalls(NamedTuple):
 
 
 def rest() -> None:
-    """The call of a rank that has nothing to do in this iteration."""
+    """The call of a rank that takes no part in this iteration: it does nothing."""

@@ -1,7 +1,7 @@
-"""A case as something that can be called again and again, and checked: its buffers, calls and data.
+"""Build the workload of a case: its buffers, calls and data, to be called repeatedly and checked.
 
-In: a Case, the Group, the Arena of this rank. Out: a `Workload`. `tensors` has the operations on
-buffers, `objects` those on Python objects.
+In: a `Case`, the joined `Group`, the `Arena` of this rank. Out: a `Workload`. `tensors` has the operations on buffers,
+`objects` those on Python objects, and the barrier.
 """
 
 from typing import Protocol
@@ -19,13 +19,13 @@ from bench.records import Case
 
 
 class Workload(Protocol):
-    """A collective that can be called again and again, and checked."""
+    """An operation that can be called repeatedly, and whose results can be checked."""
 
     def prepare(self) -> Call:
         """The next call, ready to be timed; refills buffers where the data needs it. Untimed."""
 
     def reserve(self, calls: int) -> None:
-        """Make sure that the next so many calls need no refill between them. Untimed."""
+        """Make sure that the next `calls` calls need no refill between them. Untimed."""
 
     def verify(self) -> str | None:
         """None if all results since the last check are right, else a sentence on the first wrong one."""
@@ -34,7 +34,7 @@ class Workload(Protocol):
         """Change one element of what was received last, as a fault would; False where nothing was received."""
 
     def single_rank_call(self) -> Call | None:
-        """The same call in a group of this rank alone, which shows what dispatching costs; None if it has none."""
+        """The same call in a group of this rank alone: what dispatching costs. None if the call needs more ranks."""
 
 
 def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> Workload:
@@ -51,7 +51,7 @@ def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) ->
 
 
 class Flushed:
-    """A workload before each call of which the caches are filled with something else."""
+    """A workload that fills the caches with other data before each call."""
 
     def __init__(self, inner: Workload, nbytes: int, device: torch.device) -> None:
         self._inner = inner

@@ -1,1 +1,1 @@
-"""Conclusions as text, tables and pictures. Computes no conclusion."""
+"""Show conclusions as text, tables and pictures. This package computes no conclusions."""

@@ -1,7 +1,7 @@
-"""Runs against each other and against a table, for people (Markdown) and for programs (CSV, JSON).
+"""Write comparisons of runs with each other and with a table, for people (Markdown) and programs (CSV, JSON).
 
-In: `Comparison`, `Trend` and `Check` values. Out: text, the verdict in its first line. Computes nothing but layout
-and counts. JUnit is in `junit`, pictures in `plots.comparison`.
+In: `Comparison`, `Trend` and `Check` values. Out: text with the verdict in its first line. Computes only layout and
+counts. JUnit is in `junit`, pictures are in `plots.comparison`.
 """
 
 import csv
@@ -20,12 +20,12 @@ from bench.units import format_rate, format_seconds
 
 VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
 CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
-# Longer values of a fact, such as a commit with its branch, would break the table.
+# Characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
 LONGEST_FACT = 60
 
 
 class Judged(Protocol):
-    """Something in two runs: AFTER / BEFORE of its time, and the verdict."""
+    """The comparison of one thing in two runs: its times, their ratio AFTER / BEFORE, and the verdict."""
 
     @property
     def before(self) -> Interval:
@@ -37,7 +37,7 @@ class Judged(Protocol):
 
     @property
     def ratio(self) -> Interval:
-        """With its interval."""
+        """`after` / `before`, with its interval."""
 
     @property
     def verdict(self) -> str:
@@ -45,27 +45,27 @@ class Judged(Protocol):
 
     @property
     def further_launches(self) -> int | None:
-        """That would decide."""
+        """Further launches on each side that would decide; None if decided, or if too many would be needed."""
 
     @property
     def note(self) -> str:
-        """What else is to be said; mostly nothing."""
+        """A remark; mostly empty."""
 
 
 class JudgedRuns(Protocol):
-    """Two runs laid side by side, whatever they measured."""
+    """A comparison of two runs of any benchmark."""
 
     @property
     def verdict(self) -> str:
-        """On the whole."""
+        """One of VERDICTS, for the whole comparison."""
 
     @property
     def min_change(self) -> float:
-        """The smallest that matters."""
+        """The smallest relative change that matters."""
 
     @property
     def changes(self) -> Sequence[Judged]:
-        """Of what both have."""
+        """One for each thing that both runs measured."""
 
 
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────
@@ -84,7 +84,7 @@ def _percent(result: JudgedRuns) -> str:
 
 
 def document(result: Comparison) -> str:
-    """The comparison for people: verdict, table, what differs around it, what has no partner, warnings."""
+    """For people: verdict, table, differences of machine and settings, cases in one run only, warnings."""
     parts = [headline(result), f"## {result.before} → {result.after}", table(result)]
     parts += differing(result.differences)
     for where, cases in (
@@ -100,19 +100,19 @@ def document(result: Comparison) -> str:
 
 
 def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
-    """What differs around the numbers; nothing where nothing does."""
+    """A table of what else differs: machine, software, settings. Empty if nothing does."""
     rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in differences]
     return ["What else differs:", markdown(rows, ["", "before", "after"], ["left"] * 3)] if rows else []
 
 
 def table(result: Comparison) -> str:
-    """One row a common case: verdict, times, ratio with its interval, how many launches would decide."""
+    """One row per common case: verdict, times, ratio with its interval, how many launches would decide."""
     changes = sorted(result.changes, key=lambda change: case_order(change.case))
     return verdict_table("case", [label(change.case) for change in changes], changes)
 
 
 def verdict_table(what: str, called: Sequence[str], changes: Sequence[Judged]) -> str:
-    """One row a change. what: the header of their names, `called`."""
+    """One row per change. called: the name of each. what: the header of that column."""
     rows = [
         [
             name,
@@ -134,19 +134,19 @@ def verdict_table(what: str, called: Sequence[str], changes: Sequence[Judged]) -
 
 
 def further_text(change: Judged) -> str:
-    """How many further launches would decide; a dash where it is decided, or where nobody can tell."""
+    """How many further launches would decide; a dash if decided, or if there is no interval over launches."""
     if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
         return NOTHING
     return f"about {change.further_launches}" if change.further_launches else "over 200"
 
 
 def to_csv(result: Comparison) -> str:
-    """One row a case."""
+    """One row per case."""
     return csv_text(_rows(result))
 
 
 def to_json(result: Comparison) -> str:
-    """Everything: the verdict on the whole, the cases, what differs, what has no partner, the warnings."""
+    """Everything: the overall verdict, the cases, what else differs, cases in one run only, the warnings."""
     whole = {
         "before": result.before,
         "after": result.after,
@@ -161,7 +161,7 @@ def to_json(result: Comparison) -> str:
 
 
 def difference_rows(differences: Sequence[tuple[str, str, str]]) -> list[Json]:
-    """What differs around the numbers, for programs."""
+    """What else differs (machine, software, settings), for programs."""
     return [{"fact": fact, "before": old, "after": new} for fact, old, new in differences]
 
 
@@ -181,7 +181,7 @@ def _rows(result: Comparison) -> list[Json]:
 
 
 def ratio_columns(ratio: Interval) -> Json:
-    """A ratio and its interval, empty where none is known."""
+    """A ratio and its interval; the limits are None if no interval is known."""
     return {
         "ratio": ratio.value,
         "ratio_low": ratio.low if ratio.known else None,
@@ -192,7 +192,7 @@ def ratio_columns(ratio: Interval) -> Json:
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
 def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
-    """For people: how many cases changed their level, the runs with their numbers, a row a case."""
+    """For people: how many cases changed their level, the runs with their numbers, one row per case."""
     changed = sum(bool(trend.changed) for trend in trends)
     total = f"{len(trends)} case{'' if len(trends) == 1 else 's'}"
     names = markdown([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], ["right", "left"])
@@ -224,7 +224,7 @@ def percent(ratio: float) -> str:
 
 
 def trend_csv(trends: Sequence[Trend]) -> str:
-    """One row a case and run."""
+    """One row per case and run."""
     return csv_text([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
 
 
@@ -253,7 +253,7 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
 
 # ── a run against a table ────────────────────────────────────────────────────────────────────────
 def checks_document(checks: Sequence[Check], run: str) -> str:
-    """For people: the verdict, then a row a line of the table of expectations."""
+    """For people: the verdict, then one row for each line of the table of expectations."""
     counts = Counter(check.verdict for check in checks)
     verdict = next(verdict for verdict in CHECK_VERDICTS if counts[verdict])
     found = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in CHECK_VERDICTS if counts[verdict])
@@ -275,12 +275,12 @@ def checks_document(checks: Sequence[Check], run: str) -> str:
 
 
 def checks_csv(checks: Sequence[Check]) -> str:
-    """One row a line."""
+    """One row for each line of the table of expectations."""
     return csv_text(_check_rows(checks))
 
 
 def checks_json(checks: Sequence[Check], run: str) -> str:
-    """All lines."""
+    """One entry for each line of the table of expectations."""
     return json.dumps({"run": run, "checks": _check_rows(checks)}, indent=1, ensure_ascii=False)
 
 

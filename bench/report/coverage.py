@@ -1,7 +1,7 @@
-"""What ran: operations × dtypes × reduce ops × backends, as Markdown: `report --format coverage`.
+"""Show which operations ran with which dtypes and reduce ops on which backends: `report --format coverage`.
 
-In: a `Run`. Out: a table for each backend. A cell lists the reduce ops that were measured and verified, and a number
-for each reason why others were not, or failed; each reason is told once. Holds no times.
+In: a `Run`. Out: Markdown with a table for each backend. A cell lists the reduce ops that were measured and verified.
+The reasons why others were skipped or failed are numbered below the table; a cell has their numbers. No times.
 """
 
 import re
@@ -16,15 +16,15 @@ from bench.records import Case, Json, Run
 from bench.report.tables import markdown
 from bench.units import format_bytes
 
-# Stands in a cell for an operation that reduces nothing, and for all reduce ops that were asked for.
+# Text of a cell if the operation reduces nothing, and if all reduce ops that were asked for ran.
 DONE, ALL = "✓", "all {}"
-# Column of operations that have no dtype.
+# Header of the column for operations that have no dtype.
 NO_DTYPE = "no dtype"
 
 
 @dataclass(slots=True)
 class CaseOutcome:
-    """Of one combination: world sizes that ran, and why others did not (reason → whether it is a failure)."""
+    """Of one combination: the world sizes that ran, and why others did not (reason → whether it is a failure)."""
 
     ran: set[int] = field(default_factory=set)
     reasons: dict[str, bool] = field(default_factory=dict)
@@ -50,7 +50,7 @@ EXPLAINED = (
 
 
 def _from(run: Run) -> str:
-    """Where it ran: the page is only true there."""
+    """The run, its software and its hardware: the page is true only for these."""
     session = run.environment[0] if run.environment else {}
     host: Json = session.get("host", {})
     sizes = sorted({case.size_bytes for case in run.plan.cases if case.size_bytes})
@@ -96,7 +96,7 @@ def _outcome(tables: dict[str, Table], case: Case) -> CaseOutcome:
 
 
 def _general(reason: str, case: Case) -> str:
-    """A reason that many cells share: what is theirs is named in general."""
+    """The reason with placeholders for operation, dtype and reduce op, so that many cells can share it."""
     for word, general in ((case.op, "*operation*"), (case.dtype, "*dtype*"), (case.reduce_op, "*reduce op*")):
         reason = re.sub(rf"(?<![\w.]){re.escape(word)}(?![\w.])", general, reason)
     return reason
@@ -111,7 +111,7 @@ def _backend(backend: str, table: Table) -> list[str]:
         return [f"## {backend}", f"Nothing was measured: {next(iter(reasons))}"]
     numbers = {reason: number for number, reason in enumerate(reasons, start=1)}
     ops = [name for name in OPERATIONS if any(op == name for op, _ in table)]
-    columns: dict[tuple[str, ...], list[str]] = {}  # dtypes that fare alike share one
+    columns: dict[tuple[str, ...], list[str]] = {}  # dtypes with equal cells share a column
     for dtype in (name for name in (*DTYPES, NO_DTYPE) if any(of == name for _, of in table)):
         cells = tuple(_text(table.get((op, dtype), {}), worlds, numbers) for op in ops)
         columns.setdefault(cells, []).append(dtype)
@@ -140,7 +140,7 @@ def _text(cell: Cell, worlds: Sequence[int], numbers: dict[str, int]) -> str:
 
 
 def _words(names: Sequence[str], asked: int, ran: str, marks: str) -> Iterable[str]:
-    """Names of what has one outcome; only the numbers, where it is that of the whole cell."""
+    """Words for the reduce ops with one outcome. If none in the cell ran, only the numbers of the reasons."""
     whole = len(names) == asked
     if ran:
         yield DONE if names == [""] else ALL.format(asked) if whole and asked > 1 else " ".join(names)

@@ -1,7 +1,7 @@
-"""report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
+"""Write report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
 
-In: a `Run`, its summaries and warnings, the plots that exist. Out: text. The page is the same document
-through a Markdown renderer, with the pictures inside, so that one file can be mailed.
+In: a `Run`, its analysis, the pictures that exist. Out: text. The HTML page is the same document, rendered from
+Markdown with the pictures inside, so that one file can be mailed.
 """
 
 import base64
@@ -18,18 +18,18 @@ from bench.report.labels import dtype_words, label, metric_name, span
 from bench.report.pictures import Picture
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
-# Of a large job, the first hosts stand for all; environment.json has each.
+# Host names that the report lists; environment.json has them all.
 SHOWN_HOSTS = 8
-# So many tables fill a few screens, and so many sections can still be leafed through; beyond, one table holds all.
+# Tables that fill a few screens, and sections that a reader can still browse; if there are more, one table holds all.
 MOST_TABLES, MOST_SECTIONS = 6, 60
-# Operations that a title can name, and notes that somebody will read.
+# Operations that a title has room for, and notes that a reader will still read.
 MOST_NAMED, MOST_NOTES = 4, 200
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
 IN_FULL = "Everything about each case is in summary.csv."
 
 
 def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:
-    """The whole report as Markdown; `folder` is the way from the report to the pictures."""
+    """The whole report as Markdown. folder: the path from the report to the pictures."""
     summaries, warnings = analysis.summaries, analysis.warnings
     parts = [
         f"# {run.manifest.get('name', run.name)}: {_what_in_short(run)}",
@@ -49,7 +49,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
 
 
 def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
-    """A section for each table; one table for all where there are too many to leaf through."""
+    """A section for each table, or one table for all if there are more than MOST_SECTIONS."""
     if len(tables_of) > MOST_SECTIONS:
         return ["## All cases", COMPACT, tables.compact(tables_of), _all_notes(tables_of), IN_FULL]
     parts = []
@@ -61,7 +61,7 @@ def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
 
 
 def _all_notes(tables_of: Sequence[tuple[str, list[Summary]]]) -> str:
-    """What must be known of each operation, once."""
+    """The notes of each operation and backend, each note once."""
     found: dict[str, dict[str, bool]] = {}
     for _, members in tables_of:
         case = members[0].case
@@ -79,7 +79,7 @@ def markdown_of(run: Run, analysis: Analysis) -> str:
 
 
 def csv_of(run: Run, analysis: Analysis) -> str:
-    """One row a case, for pandas."""
+    """One row per case, for pandas."""
     return tables.to_csv(analysis.summaries)
 
 
@@ -94,14 +94,14 @@ def tables_of(run: Run, analysis: Analysis) -> str:
 
 
 def terminal(run: Run, analysis: Analysis) -> str:
-    """What a run ends with: its tables, how they were measured, and what speaks against them."""
+    """What `run` prints at its end: the tables, how they were measured, warnings and findings."""
     findings_of = (*analysis.diagnosis.findings, *analysis.inconsistencies)
     notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in findings_of))]
     return "\n".join([summary_tables(analysis.summaries), "", method_line(run, analysis.summaries), *notes])
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
-    """A sentence on measurements that failed; none if all went well."""
+    """A sentence with the number of failed measurements; empty if none failed."""
     failed = sum(1 for samples in run.samples if samples.failure is not None)
     return [f"{failed} of {len(run.samples)} measurements failed; the report says why"] if failed else []
 
@@ -116,7 +116,7 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
 
 
 def method_line(run: Run, summaries: Sequence[Summary]) -> str:
-    """One line that says how the numbers came about; it goes with every output."""
+    """One line that says how the numbers were measured; terminal output and report both show it."""
     cases = [s.case for s in summaries]
     if not cases:
         return "How measured: nothing was."
@@ -140,13 +140,13 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
 
 
 def _barrier(run: Run, case: Case) -> str:
-    """Ranks of a job share no memory to meet in (docs/method.md, "The barrier")."""
+    """How ranks were synchronised. In a job they share no memory for a barrier (docs/method.md, "The barrier")."""
     in_job = any("job" in session for session in run.environment)
     return "barrier over the network" if in_job and case.sync == "barrier" else case.sync
 
 
 def summary_tables(summaries: Sequence[Summary]) -> str:
-    """What the terminal shows: the overview of each group, or one table of all where there are many."""
+    """Tables for the terminal: an overview of each group, or one table of all if there are more than MOST_TABLES."""
     tables_of = groups.groups(summaries)
     if len(tables_of) > MOST_TABLES:
         return f"{COMPACT}\n\n{tables.compact(tables_of)}\n\n{_all_notes(tables_of)}"
@@ -172,7 +172,7 @@ def _what_in_short(run: Run) -> str:
 
 
 def _of_the_job(session: Json) -> list[str]:
-    """Who started the processes, and on which hosts; nothing where one process started its ranks itself."""
+    """A line with the launcher and the hosts of a job; empty if one process started its ranks itself."""
     if "job" not in session:
         return []
     names = list(dict.fromkeys(str(host.get("hostname")) for host in session["hosts"]))
@@ -214,7 +214,7 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
 
 
 def machine_lines(session: Json) -> list[str]:
-    """On which machine, with which software; as much of it as is known."""
+    """Lines on the launcher, machine, GPUs and software, as far as they are known."""
     host: Json = session.get("host", {})
     cpu = host.get("cpu", {})
     lines = _of_the_job(session)
@@ -245,14 +245,14 @@ def _verified(summaries: Sequence[Summary]) -> str:
 
 
 def _libraries(session: Json) -> str:
-    """The versions of NCCL and MPI that ranks had loaded."""
+    """The versions of NCCL and MPI that the ranks had loaded."""
     ranks = [rank for launch in session.get("launches", []) for rank in launch.get("ranks", [])]
     found = {"NCCL ": {rank.get("nccl") for rank in ranks}, "": {rank.get("mpi") for rank in ranks}}
     return "".join(f", {name}{version}" for name, versions in found.items() for version in sorted(versions - {None}))
 
 
 def duration(manifest: Json) -> str:
-    """Such as `; took 62.8 s`; nothing where it is not known."""
+    """Such as `; took 62.8 s`; empty if it is not known."""
     started, finished = manifest.get("started"), manifest.get("finished")
     if not started or not finished:
         return ""
@@ -299,8 +299,8 @@ h2 { margin-top: 2em; border-bottom: 1px solid #ccc; }
 
 
 def page(report: str, title: str, pictures: dict[str, Path]) -> str:
-    """The report as one self-contained HTML file. pictures: the address in the report → the file."""
-    from markdown_it import MarkdownIt  # here: only this page needs a renderer
+    """The report as one self-contained HTML file. pictures: address in the report → file."""
+    from markdown_it import MarkdownIt  # imported here: only this page needs a renderer
 
     body = str(MarkdownIt("commonmark", {"html": False}).enable("table").render(report))
     for address, file in pictures.items():

@@ -1,6 +1,6 @@
-"""What stands out in a run, how its time depends on size, and what a run needs to be more precise, as text.
+"""Write as text what stands out in a run, how time depends on size, and what a more precise run needs.
 
-In: conclusions. Out: Markdown. Computes nothing but layout.
+In: conclusions. Out: Markdown. Computes only layout.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from bench.units import format_rate, format_rounded_bytes, format_seconds
 
 
 def sections(analysis: Analysis) -> list[str]:
-    """Parts of the report: what stands out, models and bounds; empty where there is nothing to say."""
+    """Parts of the report: what stands out, then outliers, models and bounds if there are any."""
     parts = ["## What stands out", diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
         parts += ["The run contradicts itself:", lines(finding.text for finding in analysis.inconsistencies)]
@@ -34,12 +34,12 @@ MODEL_EXPLAINED = (
 
 OUTLIERS_EXPLAINED = (
     "Iterations more than 1.5 (far: 3) interquartile ranges above the upper quartile, all of them kept. What was seen "
-    "in the same stretch of time is a likely cause, not a proven one."
+    "at the same time is a likely cause, not a proven one."
 )
 
 
 def outliers(noticed: Sequence[Summary]) -> str:
-    """One row a case, with what was seen beside its outliers."""
+    """One row per case, with possible causes that were seen while it ran."""
     rows = [
         [label(s.case), f"{s.outliers} of {s.iterations}", str(s.far_outliers), "; ".join(s.outlier_causes)]
         for s in noticed
@@ -48,13 +48,13 @@ def outliers(noticed: Sequence[Summary]) -> str:
 
 
 def diagnosis(found: Diagnosis) -> str:
-    """Findings first, then what could not be told."""
+    """The findings, then what was not found or could not be told."""
     named = [f"**{finding.subject}**: {finding.text}" for finding in found.findings]
-    return lines([*named, *found.silent]) or "Nothing was looked for."
+    return lines([*named, *found.silent]) or "Nothing was checked."
 
 
 def models(fits: Sequence[Fit]) -> str:
-    """One row a series of sizes."""
+    """One row per series of sizes."""
     rows = [
         [
             family(fit.case),
@@ -73,13 +73,13 @@ def models(fits: Sequence[Fit]) -> str:
 
 
 def bounds(found: Sequence[Bound]) -> str:
-    """One row a bound."""
+    """One row per bound."""
     rows = [[bound.backend, str(bound.world_size), bound.name, format_rate(bound.busbw)] for bound in found]
     return markdown(rows, ["backend", "ranks", "bound", "bus bandwidth GB/s"], ["left", "right", "left", "right"])
 
 
 def needs(found: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
-    """What a run like the pilot would have to be, case by case and in all."""
+    """The launches and iterations that a run like the pilot needs, for each case and for all together."""
     rows = [
         [
             label(need.case),

@@ -1,6 +1,6 @@
-"""What belongs together: summaries in a table and in a row of it, skips under a reason; and what explains a table.
+"""Group summaries into tables and rows, and skips by reason; write the notes that explain a table.
 
-In: summaries, cases, skips. Out: groups with titles, rows, sentences. Computes no number and lays nothing out.
+In: summaries, cases, skips. Out: groups with titles, rows, sentences. Computes no statistics and no layout.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from bench.records import Case, Skip
 from bench.report.labels import attributes, size_text
 from bench.units import format_bytes
 
-# Sizes below this are written out in bytes anyway, and nobody wonders about them.
+# Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
-# Different rounded sizes that a sentence names; the tables have them all.
+# Rounded sizes that a sentence names; the tables have them all.
 MOST_NAMED = 3
 
 
 def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
-    """Summaries that belong into one table, with its title; everything but size and ranks is the same in it."""
+    """(title, summaries) of each table. Summaries in a table differ in size and ranks only."""
     return [(name, list(members)) for name, members in groupby(summaries, key=lambda summary: title(summary.case))]
 
 
@@ -33,9 +33,9 @@ def title(case: Case) -> str:
 
 
 def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
-    """Cases that differ in size and ranks only, row by row, by ascending size.
+    """The rows of a table, by ascending size. cases: differ in size and ranks only.
 
-    Sizes that were asked for as one and rounded down to shares of another number of ranks each are one row.
+    One size that was asked for is one row, also if it was rounded down differently for different numbers of ranks.
     """
     rows: list[list[Case]] = []
     for case in sorted(cases, key=lambda case: (case.size_bytes, case.world_size)):
@@ -47,13 +47,13 @@ def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def row_name(row: Sequence[Case]) -> str:
-    """The size of a row: `4 KiB`, or `≤ 4 KiB` where some of it were rounded down."""
+    """The size of a row: `4 KiB`, or `≤ 4 KiB` if its sizes were rounded down to different values."""
     sizes = {case.size_bytes for case in row}
     return ("≤ " if len(sizes) > 1 else "") + size_text(max(sizes))
 
 
 def _one_size(cases: Sequence[Case]) -> bool:
-    """Whether these can come from one size that was asked for: it is at least the largest, by less than each's unit."""
+    """Whether all can be one size, rounded down: each world size once, each less than its unit below the largest."""
     largest = max(case.size_bytes for case in cases)
     if all(case.size_bytes == largest for case in cases):
         return True
@@ -67,19 +67,19 @@ def _unit(case: Case) -> int:
 
 
 def notes(cases: Sequence[Case]) -> list[str]:
-    """What must be known to read a table: what its size counts, how the backend does it, what is not published."""
+    """Notes for reading a table: what its size counts, how the backend differs, why there is no bandwidth, rounding."""
     first = cases[0]
     operation, backend = OPERATIONS[first.op], BACKENDS[first.backend]
     found = [f"size: {operation.size_means}"] if operation.sized else ["no data is moved, so there is no size"]
     if first.op in backend.peculiar:
         found.append(f"{backend.name} here: {backend.peculiar[first.op]}")
     if first.oversubscribed:
-        found.append("no bandwidth: several ranks share a GPU, and such a number would be taken for the GPU's")
+        found.append("no bandwidth: several ranks share a GPU, and the number would be mistaken for the GPU's")
     return [*found, *rounding(cases)]
 
 
 def rounding(cases: Sequence[Case]) -> list[str]:
-    """A sentence on sizes that are no round numbers because shares must be equal and whole; none if all are round."""
+    """A sentence on sizes that were rounded down to whole equal shares; empty if all are round numbers."""
     odd = {(case.size_bytes, ranks_together(case)) for case in cases if _rounded(case)}
     if not odd:
         return []
@@ -97,7 +97,7 @@ def _rounded(case: Case) -> bool:
 
 
 def by_reason(skips: Sequence[Skip]) -> list[tuple[str, list[Case]]]:
-    """What is not measured, by backend and reason, in the order of the plan."""
+    """(reason, cases) of the skips, separately for each backend, in the order of the plan."""
     found: dict[tuple[str, str], list[Case]] = {}
     for skip in skips:
         found.setdefault((skip.reason, skip.case.backend), []).append(skip.case)

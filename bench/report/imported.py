@@ -1,6 +1,6 @@
-"""A run that another tool measured, in words: for the terminal and for the head of its report.
+"""Describe an imported run in words, for the terminal and for the head of its report.
 
-In: a `Run` with the facts of its import. Out: text. What speaks against such numbers is in `analyze.warnings`.
+In: a `Run` with the facts of its import. Out: text. Warnings about such numbers are made in `analyze.warnings`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def in_short(facts: Json, rows: int, cases: int, launches: int, numbers: int) ->
 
 
 def head(run: Run) -> list[str]:
-    """Lines of the report's head: whose numbers, of which files, on what."""
+    """Lines for the head of the report: the tool, its files, hosts, devices and NCCL version."""
     facts = run.imported or {}
     files = ", ".join(f"{file.get('name')} (sha256 {str(file.get('sha256'))[:12]})" for file in facts.get("files", []))
     lines = [f"**From**: {', '.join(facts.get('tool', []))}, imported; {files}"]
@@ -32,7 +32,7 @@ def head(run: Run) -> list[str]:
 
 
 def data(summaries: Sequence[Summary]) -> str:
-    """What is known of whether results were right."""
+    """Whether the results were verified, and how many were wrong."""
     wrong = sum(1 for s in summaries for failure in s.failures if failure.kind == "wrong")
     if wrong:
         return f"{_count(wrong, 'result')} WRONG by the tool's own check; no number is printed for them"
@@ -40,7 +40,7 @@ def data(summaries: Sequence[Summary]) -> str:
 
 
 def method_line(run: Run, summaries: Sequence[Summary]) -> str:
-    """One line that says how the numbers came about; it goes with every output."""
+    """One line that says how the numbers were measured; terminal output and report both show it."""
     facts = run.imported or {}
     metrics = " and ".join(dict.fromkeys(metric_name(s.case) for s in summaries))
     several = run.plan.launches > 1

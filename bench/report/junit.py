@@ -1,8 +1,8 @@
-"""Verdicts as JUnit XML, which every continuous-integration service shows: a test case a measured case.
+"""Write verdicts as JUnit XML, which continuous-integration services show; each measured case is a test case.
 
-In: a `Comparison` or `Check` values. Out: XML text. SLOWER and FAIL are failures, INCONCLUSIVE is skipped in a
-comparison; in a check, which is a gate, it is a failure too. A case that failed to be measured is an error.
-Reads no XML.
+In: a `Comparison` or `Check` values. Out: XML text. SLOWER and FAIL are failures. INCONCLUSIVE is skipped in a
+comparison, and a failure in a check. A case that was measured before and failed after, and a check of something
+that was not measured, are errors. Reads no XML.
 """
 
 import xml.etree.ElementTree as ET
@@ -16,7 +16,7 @@ from bench.units import format_rate, format_seconds
 
 
 def of_comparison(result: Comparison) -> str:
-    """One suite: every common case, and what was measured before and failed after."""
+    """One suite: every common case, and the cases that were measured before and failed after."""
     cases = [(_class(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
     broken = [(_class(case), case.key, "measured before, failed after") for case in result.broken]
     return of_verdicts(result.before, result.after, cases, broken, [headline(result), *result.warnings])
@@ -29,7 +29,7 @@ def of_verdicts(
     broken: Iterable[tuple[str, str, str]],
     said: Sequence[str],
 ) -> str:
-    """One suite of two runs. cases: class, name, verdict and sentence of each; broken: class, name and sentence."""
+    """One suite of two runs. cases: class, name, verdict, sentence; broken: class, name, sentence; said: its output."""
     suite = ET.Element("testsuite", name=f"{before} → {after}")
     for where, name, verdict, sentence in cases:
         case = _case(suite, where, name)
@@ -46,7 +46,7 @@ def of_verdicts(
 
 
 def of_checks(checks: Sequence[Check], run: str) -> str:
-    """One suite: a test case a line of the table of expectations."""
+    """One suite: a test case for each line of the table of expectations."""
     suite = ET.Element("testsuite", name=run)
     for check in checks:
         case = _case(suite, _class(check.case), check.case.key)
@@ -68,7 +68,7 @@ def _sentence(change: Change) -> str:
 
 
 def change_sentence(before: Interval, after: Interval, change: Judged, note: str) -> str:
-    """Verdict, times, ratio with its interval, and what is to be known of it."""
+    """Verdict, times, ratio with its interval, further launches that would decide, and the note."""
     ratio = change.ratio
     text = (
         f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}, "

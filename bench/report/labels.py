@@ -1,6 +1,7 @@
-"""A case in few words: for table rows and titles, plot titles and the progress line. Loads nothing.
+"""Describe cases in few words, for table rows and titles, plot titles and the progress line.
 
-What an operation does not have is not named: a barrier has no size, Python objects have no dtype.
+In: cases. Out: short texts. An attribute that an operation does not have is left out: a barrier has no size, Python
+objects have no dtype. Loads no large package.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,12 +14,12 @@ from bench.units import format_bytes
 Words = dict[str, str]
 
 NO_SIZE = "-"
-# Values of one kind in a line: with more, the line is longer than a terminal is wide.
+# Values of one kind in a line: more make the line longer than a terminal is wide.
 MOST_LISTED = 5
 PLACES = {"in": "in place", "out": "out of place"}
-# What only some cases have, because it is not at its default there: to lack it is to differ.
+# Attributes that are listed only if they are not at their default: a case without one has another value.
 PARTIAL = {"sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed"}
-# What is not said where it is as usual and the same in all cases of an operation.
+# Attributes that are left out if they are at their default and the same in all cases of an operation.
 UNSAID = ("reduce_op", "placement", "root", "buffers")
 # Field of a case → its value in words.
 WORDS: dict[str, Callable[[Any], str]] = {
@@ -38,13 +39,13 @@ WORDS: dict[str, Callable[[Any], str]] = {
 
 
 def label(case: Case) -> str:
-    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; what is not at its default follows."""
+    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then what is not at its default."""
     size = [size_text(case.size_bytes)] if OPERATIONS[case.op].sized else []
     return " · ".join([case.op, case.backend, *dtype_words(case), ranks_text(case.world_size), *size, *extras(case)])
 
 
 def family(case: Case) -> str:
-    """What a series of sizes has in common, but for the world size: `all_reduce gloo float32`, and extras."""
+    """What a series of sizes has in common, without the world size: `all_reduce gloo float32` and the extras."""
     return " ".join([case.op, case.backend, *dtype_words(case), *extras(case)])
 
 
@@ -69,7 +70,7 @@ def ranks_text(count: int) -> str:
 
 
 def extras(case: Case) -> list[str]:
-    """What of a case differs from the defaults, such as `max` or `root 1`."""
+    """Words for the attributes of a case that differ from the defaults, such as `max` or `root 1`."""
     found = []
     for name in CASE_EXTRAS:
         if getattr(case, name) == Case.__dataclass_fields__[name].default:
@@ -82,7 +83,7 @@ def extras(case: Case) -> list[str]:
 
 
 def attributes(case: Case) -> Words:
-    """Everything but size and ranks by which tables differ, in words; what an operation does not have is left out."""
+    """All attributes but size and ranks, in words; tables differ in these. Those that do not apply are left out."""
     operation = OPERATIONS[case.op]
     usual = {name for name in CASE_EXTRAS if getattr(case, name) == Case.__dataclass_fields__[name].default}
     found = {"op": case.op, "backend": case.backend, "dtype": case.dtype if operation.typed else ""}
@@ -97,7 +98,7 @@ def attributes(case: Case) -> Words:
 
 
 def common_words(several: Sequence[Words]) -> Words:
-    """What has the same value in all; to have none, as objects have no dtype, is no other value."""
+    """Attributes with one value in all. A case without an attribute counts as another value only for PARTIAL ones."""
     values: dict[str, dict[str, None]] = {}
     for words in several:
         for name, word in words.items():
@@ -114,7 +115,7 @@ def in_words(words: Words) -> list[str]:
 
 
 def telling(cases: Iterable[Case]) -> dict[str, set[str]]:
-    """Operation → those of UNSAID that must be said of it: they differ among its cases, or are not as usual."""
+    """Operation → the attributes in UNSAID that must be named: they differ among its cases or from the default."""
     seen: dict[str, dict[str, set[str]]] = {}
     unusual: dict[str, set[str]] = {}
     for case in cases:
@@ -129,12 +130,12 @@ def telling(cases: Iterable[Case]) -> dict[str, set[str]]:
 
 
 def said(words: Words, op: str, must: dict[str, set[str]]) -> Words:
-    """Without what is as usual. `must` is from `telling`."""
+    """The words without those of UNSAID that need not be named. must: from `telling`."""
     return {name: word for name, word in words.items() if name not in UNSAID or name in must[op]}
 
 
 def span(cases: Iterable[Case]) -> str:
-    """Many cases in one line: every value that occurs in them, once. For one case it is its label."""
+    """Many cases in one line: every value that occurs in them, once; sizes as a range. For one case, its label."""
     found = list(cases)
     if len(found) == 1:
         return label(found[0])
@@ -146,7 +147,7 @@ def span(cases: Iterable[Case]) -> str:
 
 
 def variety(cases: Sequence[Case]) -> list[str]:
-    """What dtypes and variants there are among cases: all values of what differs, and what is not at its default."""
+    """The dtypes of the cases, and the values of each attribute that differs among them or from its default."""
     words = [attributes(case) for case in cases]
     unusual = {word for case in cases for word in extras(case)}
     parts = [_listed(word for case in cases for word in dtype_words(case))]
@@ -161,7 +162,7 @@ def variety(cases: Sequence[Case]) -> list[str]:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Each once, as many as a line has room for."""
+    """Each word once; if there are many, the first MOST_LISTED and the number of the others."""
     distinct = list(dict.fromkeys(words))
     more = f" and {len(distinct) - MOST_LISTED} more" if len(distinct) > MOST_LISTED + 1 else ""
     return ", ".join(distinct[:MOST_LISTED] if more else distinct) + more

@@ -1,7 +1,7 @@
-"""Files that start a run on several hosts: one for each launcher, ready to be handed to it.
+"""Write the file that starts a run on several hosts with torchrun, Slurm, Kubernetes, Ray or mpirun.
 
-In: a `JobSpec`. Out: text. The files in `examples/launch/` are made of this, too; a test keeps them equal. What a
-launcher tells each process, and how they find each other, is read in `launch.job`.
+In: a `JobSpec`. Out: text. The files in `examples/launch/` are made by this module too; a test keeps them equal.
+`launch.job` reads what a launcher tells each process, and how the processes find each other.
 """
 
 import json
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from string import Template
 
-# Estimates are rough: twice the time, and what starting on many hosts takes.
+# Time limit of a job: estimates are rough, so twice the estimate, and some minutes to start on many hosts.
 TIME_FACTOR, EXTRA_MINUTES = 2, 10
-# Between the signal and the end that a scheduler makes: enough to stop in order, so that a run can be resumed.
+# Between a scheduler's signal and its kill: enough to stop in order, so that the run can be resumed.
 WARNING_S = 60
 
 
 class LauncherName(StrEnum):
-    """Who can start the processes of a job."""
+    """Launchers that can start the processes of a job."""
 
     TORCHRUN = "torchrun"
     SLURM = "slurm"
@@ -33,7 +33,7 @@ class LauncherName(StrEnum):
 class JobSpec:
     """A run of `config` (with its `--set` overrides) by `each` ranks on each of `nodes` hosts.
 
-    gpus: one a rank. largest: the largest world size that is asked for. seconds: how long the run is thought to take.
+    gpus: whether each rank needs one. largest: the largest world size that is asked for. seconds: estimated duration.
     """
 
     name: str
@@ -51,7 +51,7 @@ class JobSpec:
 
     @property
     def arguments(self) -> list[str]:
-        """Of run_bench.py."""
+        """The arguments of run_bench.py."""
         return ["run", self.config, *(part for text in self.sets for part in ("--set", text))]
 
 
@@ -74,7 +74,7 @@ def _fill(text: str, wanted: JobSpec, **more: object) -> str:
 
 
 def _note(wanted: JobSpec) -> str:
-    """A comment line where ranks and world sizes do not meet."""
+    """A comment line if the largest world size is not the number of ranks; else empty."""
     if wanted.largest > wanted.ranks:
         return f"# World sizes above {wanted.ranks} will be skipped: the largest asked for is {wanted.largest}.\n"
     if wanted.largest < wanted.ranks:
@@ -86,7 +86,7 @@ def _note(wanted: JobSpec) -> str:
 
 
 def _plain(name: str) -> str:
-    """As Kubernetes wants names."""
+    """The name with only those characters that Kubernetes allows."""
     return "collbench-" + re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
 
 
@@ -195,7 +195,7 @@ ${gpus}          volumeMounts:
 
 
 def _kubernetes(wanted: JobSpec) -> str:
-    # A JSON string is a YAML string, whatever is in it.
+    # Every JSON string is a valid YAML string.
     items = [f"            - {json.dumps(part)}" for part in ["run_bench.py", *wanted.arguments]]
     limits = f"          resources:\n            limits:\n              nvidia.com/gpu: {wanted.each}\n"
     return _fill(_KUBERNETES, wanted, items="\n".join(items), gpus=limits if wanted.gpus else "", warning=WARNING_S)

@@ -1,4 +1,8 @@
-"""Plans, runs and tables of what exists, as text for a terminal. Loads no pandas: these verbs answer at once."""
+"""Write plans, dry runs, and lists of runs, operations, backends and configurations, as text for a terminal.
+
+In: a `Plan`, a `DryRunResult`, manifests, the tables of operations and backends. Out: text. Loads no pandas, so that
+`plan` and `list` answer quickly.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +44,7 @@ def plan(plan: Plan, _: Machine) -> str:
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
     lines += [f"note: {note}" for note in groups.rounding(plan.cases)]
     if plan.budget_s is not None:
-        lines.append("of that, what these launches leave buys further ones for the cases with the widest intervals")
+        lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
     if plan.skips:
         lines += ["", f"{len(plan.skips)} cases are skipped:"]
         lines += [
@@ -53,7 +57,7 @@ def plan(plan: Plan, _: Machine) -> str:
 
 
 def _rows(plan: Plan) -> list[list[str]]:
-    """A row for what has the same ranks and sizes: an operation, or several if they differ in nothing else."""
+    """A row for each operation and backend; several if its variants differ in ranks or sizes."""
     kinds: dict[tuple[str, str], dict[str, list[Case]]] = {}
     for case in plan.cases:
         words = " ".join([*dtype_words(case), *extras(case)])
@@ -75,7 +79,7 @@ def _rows(plan: Plan) -> list[list[str]]:
 
 
 def _reach(cases: Sequence[Case]) -> frozenset[tuple[int, str]]:
-    """World sizes and sizes, such that what was rounded by another unit still counts as the same."""
+    """(world size, size) of each case. Sizes that were rounded down by different units count as the same."""
     rows = groups.size_rows(cases)
     return frozenset((case.world_size, groups.row_name(row)) for row in rows for case in row)
 
@@ -85,7 +89,7 @@ def _memory(size_bytes: int) -> str:
 
 
 def simulation(found: DryRunResult) -> str:
-    """What a dry run checked: a line for each kind of case, what does not fit, what was left out, what it cost."""
+    """What a dry run checked: a line for each kind of case, the mismatches, the skips, time and memory."""
     rows = [
         [
             one.case.op,
@@ -96,7 +100,7 @@ def simulation(found: DryRunResult) -> str:
             format_rounded_bytes(one.buffer_bytes),
             format_seconds(one.build_s),
             "-" if one.call_s is None else format_seconds(one.call_s),
-            f"{len(one.mismatches)} misfits" if one.mismatches else "fits",
+            f"{len(one.mismatches)} mismatches" if one.mismatches else "matches",
         ]
         for one in found.kinds
     ]
@@ -107,13 +111,13 @@ def simulation(found: DryRunResult) -> str:
     lines = [
         tabulate(rows, headers, tablefmt="simple") if rows else "nothing can be measured at this world size",
         "",
-        f"on paper, as {who} of {found.world_size}: {calls} calls of {cases} cases against the table of operations, "
+        f"dry run as {who} of {found.world_size}: {calls} calls of {cases} cases against the table of operations, "
         f"{wrong or 'none'} that {'does' if wrong == 1 else 'do'} not fit; nothing was sent and no data were checked",
         f"took {format_seconds(found.wall_s)} in all and {format_rounded_bytes(found.peak_rss_bytes)}; “a call” is "
         "what a small one costs in Python and torch, with the fake group's own copies",
     ]
     if any(one.call_s is None for one in found.kinds):
-        lines.append("“-”: of Python objects the calls are built, of at most 1 MiB, and not made")
+        lines.append("“-”: calls on Python objects are built, of at most 1 MiB, and not made")
     if found.most_iterations is not None:
         lines.append(f"at {found.world_size} ranks at most {found.most_iterations} iterations are kept")
     lines += [f"  {one.case.op}: {text}" for one in found.kinds for text in one.mismatches]
@@ -125,7 +129,7 @@ def simulation(found: DryRunResult) -> str:
 
 
 def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
-    """One line a run. found: its name, its manifest, and from its summary the number of cases and the best result."""
+    """One line per run. found: its name, its manifest, and (number of cases, best result) from its summary."""
     rows = [
         [name, str(manifest.get("started", ""))[:16].replace("T", " "), manifest.get("status"), *best]
         for name, manifest, best in found
@@ -134,7 +138,7 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    """The number of measured cases in a summary, and the one with the best bus bandwidth."""
+    """The number of measured cases in a summary, and the case with the best bus bandwidth."""
     measured = [row for row in rows if row.get("time_s")]
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default=None)
     if best is None:
@@ -145,7 +149,7 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
 
 
 def operations() -> str:
-    """The table of collectives, and what backends lack of them beyond what they lack of all."""
+    """The table of operations, and what single operations do not support on a backend."""
     rows = [
         [op.name, op.size_means if op.sized else "-", _factor(op), _placements(op), _takes(op)]
         for op in OPERATIONS.values()
@@ -158,7 +162,7 @@ def operations() -> str:
         [
             table,
             "",
-            "What a backend lacks of single operations (what it lacks of all: list backends):",
+            "Unsupported for single operations (for all: list backends):",
             "",
             tabulate(lacks, ["operation", *able], tablefmt="simple"),
         ]
@@ -166,7 +170,7 @@ def operations() -> str:
 
 
 def _factor(operation: Operation) -> str:
-    """busbw / algbw as a formula; of one that is not in the table, its value at 4 ranks."""
+    """busbw / algbw as a formula; its value at 4 ranks if FACTORS has no formula for it."""
     if operation.bus_factor is None:
         return "-"
     value = operation.bus_factor(4)
@@ -178,13 +182,13 @@ def _placements(operation: Operation) -> str:
 
 
 def _takes(operation: Operation) -> str:
-    """What of a configuration makes further cases of it."""
+    """The keys of a configuration that make further cases of an operation."""
     takes = {"reduce op": operation.reduces, "root": operation.rooted, "async": "async" in operation.calls}
     return ", ".join(name for name, has in takes.items() if has) or "-"
 
 
 def _lacks(op: str, backend: str) -> str:
-    """What of this operation the backend lacks, in words; empty if nothing but what it lacks everywhere."""
+    """What the backend does not support for this operation, in words, beyond what it supports for no operation."""
     table, operation = BACKENDS[backend], OPERATIONS[op]
     missing = unsupported_operation(op, table)
     if missing is not None:
@@ -198,7 +202,7 @@ def _lacks(op: str, backend: str) -> str:
 
 
 def backends(missing: dict[str, str]) -> str:
-    """The table of backends, whether they can be used here, and what they lack."""
+    """The table of backends: whether they can be used here, and what they do not support."""
     rows = [[b.name, b.device, b.description, missing.get(b.name, "yes")] for b in BACKENDS.values()]
     table = tabulate(rows, ["backend", "device", "what it is", "usable here"], tablefmt="simple")
     lacks = [
@@ -206,7 +210,7 @@ def backends(missing: dict[str, str]) -> str:
          _names([op for op in OPERATIONS if unsupported_operation(op, b) is not None])]
         for b in BACKENDS.values()
     ]  # fmt: skip
-    headers = ["backend", "dtypes lacking", "copied, not reduced", "reduce ops lacking", "operations lacking"]
+    headers = ["backend", "unsupported dtypes", "moved but not reduced", "unsupported reduce ops", "unsupported operations"]
     return f"{table}\n\n{tabulate(lacks, headers, tablefmt='simple')}"
 
 

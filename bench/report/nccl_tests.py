@@ -1,8 +1,8 @@
-"""A run in the layout of nccl-tests, so that scripts which read that read this: `report --format nccl-tests`.
+"""Write a run in the layout of nccl-tests, for scripts that read its output: `report --format nccl-tests`.
 
 In: a `Run` and its summaries. Out: text, one table for each operation, backend, world size and metric. The columns are
-those of nccl-tests 2.17 and later; all else stands in comments. Times are not what nccl-tests would print, a mean over
-calls and ranks, but ours, and a comment above each table says so.
+those of nccl-tests 2.17 and later; everything else is in comments. Times are CollBench's (median over iterations of
+the maximum over ranks), not the mean over calls and ranks of nccl-tests; a comment above each table says so.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,14 +22,14 @@ NONE = "N/A"
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
 LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
-# What a table's rows differ in; the placement makes the two halves of a row.
+# Fields in which the rows of a table differ. The two halves of a row are out of place and in place.
 OF_A_ROW = ("dtype", "reduce_op", "root", "size_bytes")
-# Fields that a comment names where they are not at their default.
+# Fields that a comment names if they are not at their default.
 SAID = ("buffers", "sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed")
 
 
 def document(run: Run, analysis: Analysis) -> str:
-    """All tables, one below the other, as nccl-tests leaves them in a log."""
+    """All tables, one below the other, as in a log of nccl-tests."""
     tables: dict[tuple[object, ...], list[Summary]] = {}
     for summary in analysis.summaries:
         case = summary.case
@@ -75,7 +75,7 @@ def _table(run: Run, members: Sequence[Summary]) -> Iterable[str]:
 
 # ── comments ─────────────────────────────────────────────────────────────────────────────────────
 def _settings(run: Run, members: Sequence[Summary]) -> str:
-    """The line that says how many calls there were; each rank is a process of its own."""
+    """The line with sizes and numbers of calls; one thread and one GPU, as each rank is a process of its own."""
     case, sizes = members[0].case, sorted({s.case.size_bytes for s in members})
     ratios = {later / earlier for earlier, later in pairwise(sizes) if earlier}
     steps = {later - earlier for earlier, later in pairwise(sizes)}
@@ -105,11 +105,11 @@ def _how(run: Run, members: Sequence[Summary]) -> Iterable[str]:
     extras = dict(extra.split("=", 1) for extra in case.extras)
     different = [f"{name}={extras[name]}" for name in SAID if name in extras]
     if different:
-        yield f"# Other than usual: {', '.join(different)}"
+        yield f"# Not at the default: {', '.join(different)}"
 
 
 def _ranks(run: Run, case: Case) -> Iterable[str]:
-    """One line a rank. A process number was not kept."""
+    """One line per rank. Process ids are not recorded, so the column has 0."""
     found: list[Json] = []
     host = "unknown"
     for session in run.environment:
@@ -149,7 +149,7 @@ def _rows(members: Sequence[Summary], verified: str) -> Iterable[str]:
 
 
 def _half(summary: Summary | None, verified: str) -> str:
-    """Time, bandwidths and the number of wrong elements, which is 0 where a time is printed at all."""
+    """Time, bandwidths and the number of wrong elements. verified: that number, "0"; "N/A" for an imported run."""
     if summary is None or summary.time_s is None:
         return HALF.format(*[NONE] * 4)
     rates = [_fitted(rate / 1e9, 6) if rate else NONE for rate in (summary.algbw, summary.busbw)]
@@ -161,6 +161,6 @@ def _microseconds(summary: Summary) -> str:
 
 
 def _fitted(number: float, width: int) -> str:
-    """As many decimals, up to two, as the column has room for, as nccl-tests does it."""
+    """The number with up to two decimals, as many as the column has room for, like nccl-tests."""
     texts = (f"{number:.{decimals}f}" for decimals in (2, 1, 0))
     return next((text for text in texts if len(text) <= width), f"{number:.{1 if width >= 7 else 0}e}")

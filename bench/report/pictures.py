@@ -1,7 +1,7 @@
-"""The pictures of a run: file name, title and the function that draws each, in the order of the report.
+"""The table of pictures: file name, title and drawing function of each, in the order of the report.
 
-A picture is a line of CATALOGUE and a function (run, analysis) → pages. It answers one question, which is its title.
-matplotlib is loaded when something is drawn.
+In: a run and its analysis. Out: PNG and SVG files. To add a picture: a line in CATALOGUE and a function
+(run, analysis) → figures, one per page. matplotlib is loaded when something is drawn.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from bench.deferred import Deferred
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
 DRAW = Deferred("report.plots.plot_style:draw_pages")
-# Pages of one picture; nobody leafs through more.
+# Pages of one picture; readers do not look through more.
 MOST_PAGES = 4
 
 
 @dataclass(frozen=True)
 class PictureKind:
-    """name: file name without suffix. drawn_by: function (run, analysis) → one figure a page."""
+    """One picture. name: file name without suffix. drawn_by: function (run, analysis) → figures, one per page."""
 
     name: str
     title: str
@@ -27,13 +27,13 @@ class PictureKind:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The pictures of a benchmark, in the order of its report."""
+    """The pictures of a benchmark, in the order of its report. most_pages: of one picture."""
 
     kinds: tuple[PictureKind, ...]
     most_pages: int
 
     def draw(self, run: Any, analysis: Any, folder: Path) -> list[Picture]:
-        """Draw what the run has data for, as PNG for slides and SVG for print; remove pages of an earlier drawing."""
+        """Draw what the run has data for, as PNG for slides and SVG for print; remove pages left from before."""
         folder.mkdir(parents=True, exist_ok=True)
         for kind in self.kinds:
             DRAW(kind.drawn_by, run, analysis, [folder / page_name(kind.name, n + 1) for n in range(self.most_pages)])
@@ -50,7 +50,7 @@ class Catalogue:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """What drawing loads."""
+        """The modules that drawing loads."""
         return tuple(dict.fromkeys((DRAW.module, *(kind.drawn_by.module for kind in self.kinds))))
 
 

@@ -1,7 +1,7 @@
-"""How a run goes, while it goes: a bar on a terminal, a line a launch elsewhere.
+"""Show the progress of a run: a bar on a terminal, elsewhere a line for each launch.
 
-Implements the observer that `launch.sweep` reports to. Draws only between cases: while ranks measure, this
-process sleeps, for every core is theirs.
+Implements the `Observer` of `launch.sweep`. Draws only between cases: while ranks measure, this process sleeps and
+leaves every core to them.
 """
 
 from types import TracebackType
@@ -15,7 +15,7 @@ from bench.report.labels import label
 
 
 class StepProgress:
-    """Context that shows steps done, what is going on, and the time that is left."""
+    """Context that shows the number of steps done, the current step, and the time that is left."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self._console, self._total = console, total
@@ -41,29 +41,29 @@ class StepProgress:
         self._progress.stop()
 
     def say(self, text: str, detail: str) -> None:
-        """A new part begins: shown in the bar, or as a line with the detail."""
+        """Announce a new part: in the bar, or as a line with the detail."""
         if self._console.is_terminal:
             self.show(text)
         else:
             self._console.print(f"{text}: {detail}", highlight=False)
 
     def complain(self, text: str) -> None:
-        """A line of its own that stays."""
+        """Print a red line that stays."""
         self._console.print(text, style="red", highlight=False)
 
     def advance(self) -> None:
-        """One step is done."""
+        """Count one step as done."""
         self._progress.advance(self._task)
         self._progress.refresh()
 
     def show(self, text: str) -> None:
-        """What is going on."""
+        """Show the current step in the bar."""
         self._progress.update(self._task, description=text)
         self._progress.refresh()
 
 
 class CaseProgress(StepProgress):
-    """The bar of a sweep: a step is a case in one launch."""
+    """The progress of a sweep: a step is a case in one launch."""
 
     def launching(self, launch: Launch) -> None:
         """Ranks are being started."""
@@ -80,6 +80,6 @@ class CaseProgress(StepProgress):
             self.complain(f"failed: {label(case)}: {failure}")
 
     def extended(self, further: int) -> None:
-        """So many more measurements will be made than was said; fewer if negative."""
+        """Add so many measurements to the total; subtract them if negative."""
         self._total += further
         self._progress.update(self._task, total=self._total)

@@ -1,7 +1,6 @@
-"""Summaries as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
+"""Write summaries as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
 
-In: `Summary` values. Out: text or a DataFrame. Computes nothing but layout: every number
-is already in the summary.
+In: `Summary` values. Out: text or a DataFrame. Computes only layout; all numbers come from the summaries.
 """
 
 import json
@@ -22,7 +21,7 @@ NOTHING = "-"
 
 # ── for pandas and programs ──────────────────────────────────────────────────────────────────────
 def frame(summaries: Sequence[Summary]) -> pd.DataFrame:
-    """One typed row a case: seconds, bytes and bytes/s; empty where there is no number."""
+    """One typed row per case: seconds, bytes and bytes/s; empty where there is no number."""
     table = pd.DataFrame([_row(summary) for summary in summaries])
     return table.convert_dtypes() if len(table) else table
 
@@ -62,19 +61,19 @@ def _row(summary: Summary) -> Json:
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
 def markdown(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Sequence[str] | None = None) -> str:
-    """A Markdown table; numbers are already text, so nothing is parsed and rounded again."""
+    """A Markdown table. Numbers are already text: they are not parsed and rounded again."""
     return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align or ["right"] * len(headers))
 
 
 def overview(members: Sequence[Summary]) -> str:
-    """Sizes down, world sizes across: median time with its interval."""
+    """One row per size, one column per world size: median time with its interval."""
     return _pivot(
         members, lambda s: f"{format_seconds(s.time_s.value)} {_interval(s.time_s)}" if s.time_s else "failed"
     )
 
 
 def bandwidth_overview(members: Sequence[Summary]) -> str:
-    """Sizes down, world sizes across: bus bandwidth in GB/s."""
+    """One row per size, one column per world size: bus bandwidth in GB/s."""
     return _pivot(members, lambda s: format_rate(s.busbw) if s.busbw else (NOTHING if s.time_s else "failed"))
 
 
@@ -89,7 +88,7 @@ def _pivot(members: Sequence[Summary], cell: Callable[[Summary], str]) -> str:
 
 
 def compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
-    """Many groups in one table, a row for each size of each; what all have in common stands above it."""
+    """Many groups in one table, a row for each size of each group; above it what all have in common."""
     words = [attributes(members[0].case) for _, members in tables]
     shared = common_words(words)
     worlds = sorted({s.case.world_size for _, members in tables for s in members})
@@ -116,7 +115,7 @@ def _short(summary: Summary) -> str:
 
 
 def details(members: Sequence[Summary]) -> str:
-    """One row a case with everything that says how far to trust it."""
+    """One row per case with everything that says how far to trust it."""
     headers = [
         "ranks", "size", "time", "95 % interval", "±", "algbw GB/s", "busbw GB/s", "slowest / fastest rank", "skew",
         "pure", "p90", "p99", "outliers", "floor", "iterations", "launches", "stopped by",
@@ -157,7 +156,7 @@ def lines(items: Iterable[str]) -> str:
 
 
 def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
-    """Such as `[1.00 ms – 1.20 ms]`; a dash where no interval is known."""
+    """Such as `[1.00 ms – 1.20 ms]`; a dash if no interval is known."""
     return f"[{text(interval.low)} – {text(interval.high)}]" if interval.known else NOTHING
 
 

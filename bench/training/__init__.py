@@ -1,4 +1,4 @@
-"""The training benchmark: how gradients are synchronised, what that costs a step, and whether it trains the same model.
+"""The training benchmark: what each way to synchronise gradients costs a step, and whether the model stays the same.
 
 The rest of the suite works without this package; only `cli` imports it. Terms and formulas: docs/training.md.
 """

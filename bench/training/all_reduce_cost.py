@@ -1,6 +1,6 @@
-"""How long an all-reduce of so many bytes takes on a link, as the bucket advisor needs it.
+"""The time of an all-reduce on a link by its size, for the bucket advisor and the emulated link.
 
-In: α and β, or measured points. Out: a `AllReduceCost`. Measures nothing.
+In: a latency and a rate, or measured points. Out: an `AllReduceCost`. Measures nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.training.records import Link
 
 @dataclass(frozen=True, slots=True)
 class AllReduceCost:
-    """Time of an all-reduce: straight lines through (sizes, times_s), and slope_s seconds a byte beyond the last.
+    """The time of an all-reduce: linear between the points (sizes, times_s), slope_s seconds per byte beyond the last.
 
-    sizes ascend from 0, times never fall: times_s[0] is the latency α.
+    sizes: bytes, ascending from 0. times_s: seconds that never fall; the first is the latency α.
     """
 
     sizes: tuple[float, ...]
@@ -28,39 +28,40 @@ class AllReduceCost:
     slope_s: float
 
     def __call__(self, nbytes: Floats) -> Floats:
-        """Seconds for each of so many bytes."""
+        """Seconds of an all-reduce of nbytes, for each element of nbytes."""
         inside = np.interp(nbytes, self.sizes, self.times_s)
         return np.asarray(inside + np.maximum(0.0, nbytes - self.sizes[-1]) * self.slope_s)
 
     @classmethod
     def of_link(cls, latency_s: float, bytes_per_s: float) -> AllReduceCost:
-        """α–β: latency_s + bytes / bytes_per_s."""
+        """The α–β model: latency_s + bytes / bytes_per_s."""
         return cls((0.0,), (latency_s,), 1 / bytes_per_s)
 
     @classmethod
     def emulated(cls, link: Link) -> AllReduceCost:
-        """What an emulated link takes."""
+        """The cost of an emulated link: through its points if it has any, otherwise by its latency and rate."""
         if link.points:
             return cls.through(*zip(*link.points, strict=True))
         return cls.of_link(link.latency_s, link.bytes_per_s)
 
     def as_link(self) -> Link:
-        """An emulated link that takes as long."""
+        """An emulated link with this cost."""
         points = tuple(zip(self.sizes[1:], self.times_s[1:], strict=True))
         return Link(self.latency_s, 1 / self.slope_s, points)
 
     @classmethod
     def through(cls, sizes: Sequence[float], times_s: Sequence[float]) -> AllReduceCost:
-        """Through measured points, two sizes at least. Where noise makes times fall, they are levelled.
+        """The curve through measured points. Where noise makes the times fall with size, they are levelled.
 
-        Below the smallest size the first line goes on, to zero at least; beyond the largest the last one does, or the
-        mean rate at the largest size where that line is level.
+        Below the smallest size the first line is extended, to a latency of zero at least. Beyond the largest size the
+        last line is extended; where it is level, a byte costs the mean time per byte at the largest size. Raises
+        BenchError for fewer than two sizes, a size given twice, or one that is not positive.
         """
         order = np.argsort(sizes)
         bytes_ = np.asarray(sizes, dtype=float)[order]
         if len(bytes_) < 2 or bytes_[0] <= 0 or not np.all(np.diff(bytes_) > 0):
             raise BenchError("a curve needs the times of two sizes or more, each of them once")
-        # On logarithms, as noise is relative.
+        # Fit logarithms, because noise is proportional to the time.
         times = np.exp(isotonic_regression(np.log(np.asarray(times_s, dtype=float)[order])).x)
         slopes = np.diff(times) / np.diff(bytes_)
         latency = max(0.0, float(times[0] - slopes[0] * bytes_[0]))
@@ -72,16 +73,16 @@ class AllReduceCost:
         return self.times_s[0]
 
     def off_by(self, latency: float, rate: float) -> AllReduceCost:
-        """The same with so many times the latency and so many times the rate."""
+        """This cost with the latency multiplied by `latency` and the rate multiplied by `rate`."""
         alpha = self.latency_s
         times = tuple(alpha * latency + (time - alpha) / rate for time in self.times_s)
         return AllReduceCost(self.sizes, times, self.slope_s / rate)
 
     def floors(self) -> list[tuple[float, float]]:
-        """Lines (α, β), neither negative, that lie nowhere above the curve; for any size the best such is among them.
+        """Lines α + β·size, α, β ≥ 0, that are nowhere above the curve; for any size the highest such is among them.
 
-        For a slope β the highest is α(β) = min over points of time − β·size. It is concave in β and bends only at
-        slopes between two points; it counts up to the last slope, and as long as it is not negative.
+        For a slope β the highest line has α(β) = min over points of time − β·size. α(β) is concave and bends only at
+        slopes between two points. β is at most the slope beyond the last point, and α(β) must not be negative.
         """
         sizes, times = np.array(self.sizes), np.array(self.times_s)
         with np.errstate(divide="ignore", invalid="ignore"):

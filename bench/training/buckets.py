@@ -1,7 +1,7 @@
-"""How gradients are put into buckets: the one implementation, which prediction and measurement share. Knows no torch.
+"""Divide gradients into buckets: the one implementation, which prediction and measurement share.
 
 In: bytes of the gradients in the order in which they become ready. Out: ends; bucket k holds the gradients
-ends[k-1] … ends[k] - 1 of that order.
+ends[k-1] … ends[k] - 1 of that order. Does not import torch.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ Ends = tuple[int, ...]
 
 
 def by_caps(nbytes: Sequence[int], caps: Sequence[int], boundary: str = "after") -> Ends:
-    """Buckets by a list of caps in bytes, the last of which holds for all further buckets.
+    """Buckets by a list of caps in bytes; the last cap applies to all further buckets.
 
-    boundary: a bucket ends "after" the cap is reached, as in torch (`compute_bucket_assignment_by_size` of its
+    boundary: a bucket ends "after" the cap is reached, as in torch (`compute_bucket_assignment_by_size` in its
     reducer.cpp), or "before" it would be exceeded.
     """
     ends: list[int] = []
@@ -30,7 +30,7 @@ def by_caps(nbytes: Sequence[int], caps: Sequence[int], boundary: str = "after")
 
 
 def by_sizes(nbytes: Sequence[int], sizes: Sequence[int]) -> Ends:
-    """Buckets of exactly these bytes. Raises ValueError where neighbouring gradients do not add up to them."""
+    """Buckets of exactly these sizes in bytes. Raises ValueError where consecutive gradients do not add up to them."""
     ends: list[int] = []
     end = 0
     for position, size in enumerate(sizes, start=1):

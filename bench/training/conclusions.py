@@ -1,9 +1,9 @@
-"""What follows from a run of the training benchmark: made by `training.analyze`, shown by `training.report`.
+"""The conclusions from runs of the training benchmark, as data: made by `training.analyze`, shown by `training.report`.
 
     TrainingRun ─▶ StrategyResult(one a strategy) ─▶ ScenarioAnalysis(one a scenario) ─▶ TrainingAnalysis
-    two of them ─▶ StepChange(one a strategy) ─▶ TrainingComparison
+    two TrainingRuns ─▶ StepChange(one a strategy) ─▶ TrainingComparison
 
-Times are seconds of one step, of the slowest rank. Nothing here computes.
+Times are seconds of one step of the slowest rank, unless a class says otherwise. Nothing here computes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bench.training.records import (
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where exposed communication goes, seconds a step, mean over ranks; residual is what the parts do not explain.
+    """The parts of exposed communication: seconds a step, mean over ranks.
 
-    tail: blocked after backward until the last gradient was usable. pack: hooks, flattening, copying, dividing;
-    None inside a library, where we do not see it and it counts as one of the others.
-    interference: growth of computing while communicating. late: the share of the tail that is waiting for ranks whose
-    backward ended later, which no synchronisation avoids.
+    tail: the rank is blocked after backward until the last gradient is usable. pack: hooks, flattening, copying and
+    dividing; None inside a library, where it cannot be seen and is included in the other parts.
+    interference: how much longer computing takes while communicating. residual: what the other parts do not explain.
+    late: the part of the tail that is waiting for ranks whose backward ended later; no synchronisation avoids it.
     """
 
     tail_s: float
@@ -41,14 +41,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """One strategy in one scenario.
+    """The result of one strategy in one scenario.
 
     step: time of a step, with its interval. exposed: X = step − step without synchronisation, paired within rounds;
     may be negative. share: exposed / step. The *_std are standard deviations over rounds.
-    alone_s: its calls back to back without computing. hidden: 1 − exposed / alone.
+    communication_only_s: its calls back to back, without computing. hidden: 1 − exposed / communication_only_s.
     place: 1 for the fastest; strategies that cannot be told apart share the place of the first of them.
-    resolved: False where exposed lies inside what two copies of the same strategy differ by.
-    refused: why there are no times; then all of them are None.
+    resolved: False where the interval of exposed contains zero, or exposed is within the noise of the A/A pairs.
+    refused: why there are no times; all of them are None then.
     """
 
     strategy: Strategy
@@ -73,7 +73,7 @@ class StrategyResult:
 
 @dataclass(frozen=True, slots=True)
 class AAPair:
-    """An A/A pair: two copies of one strategy, measured as if they were two. difference: second − first."""
+    """Two copies of one strategy, measured as if they were two strategies. difference: step of second − of first."""
 
     label: str
     difference: Interval
@@ -81,8 +81,9 @@ class AAPair:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The best bucket plan for the scenario, by `planner`, from the run's own link and ready times.
+    """The best bucket plan for a link and ready times, by `training.planner`; times are predictions.
 
+    buckets: bytes of each bucket. best_cap: the best uniform cap in bytes. bound_s: no plan leaves less exposed.
     caps: (cap in bytes, predicted exposed seconds) of uniform caps, for the picture.
     """
 
@@ -97,7 +98,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """What a plan leaves exposed. largest: bytes of its largest bucket."""
+    """Predicted exposed communication of one plan. buckets: how many. largest: bytes of the largest bucket."""
 
     name: str
     buckets: int
@@ -107,9 +108,9 @@ class PlanPrediction:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBucket:
-    """One bucket of the best plan. members: numbers of its gradients as registered, in the order of becoming ready.
+    """One bucket of the best plan. members: registration numbers of its gradients, in the order they become ready.
 
-    ready_s: when the last of them is ready. start_s, done_s: of its all-reduce.
+    ready_s: when the last of them is ready. start_s, done_s: when its all-reduce starts and ends.
     """
 
     nbytes: int
@@ -121,7 +122,10 @@ class PlannedBucket:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """The link has so many times the latency and the rate: what the plan leaves exposed, and what the best would."""
+    """Exposed communication on a link with `latency` times the assumed latency and `rate` times the assumed rate.
+
+    exposed_s: of the advised plan. optimal_s: of the plan that is best for that link.
+    """
 
     latency: float
     rate: float
@@ -131,10 +135,11 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAdvice:
-    """All that an advice can be explained by.
+    """An advice with all that explains it.
 
-    total: bytes of all gradients. backward_s: when the last one is ready. predictions: of the best plan and of those
-    that people use. caps_mib, cap_mib: what to give DistributedDataParallel for the best plan and the best uniform cap.
+    total: bytes of all gradients. backward_s: when the last one is ready. predictions: of the best plan and of plans
+    in common use. caps_mib, cap_mib: `bucket_cap_mb_list` of DistributedDataParallel for the best plan, and
+    `bucket_cap_mb` for the best uniform cap.
     """
 
     advice: Advice
@@ -150,10 +155,10 @@ class ExplainedAdvice:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioAnalysis:
-    """All strategies of one scenario.
+    """The results of all strategies of one scenario.
 
-    compute: a step without synchronisation. noise_s: half-width of what the A/A pairs allow: a smaller difference is
-    not resolved. dropped: rounds left out because others used the machine, of `rounds`.
+    compute: a step without synchronisation. noise_s: the largest difference within the intervals of the A/A pairs; a
+    smaller one is not resolved. dropped: how many of `rounds` were left out because others used the machine.
     """
 
     scenario: Scenario
@@ -169,7 +174,7 @@ class ScenarioAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class TrainingAnalysis:
-    """All that follows from one run. checks: those that concern no single strategy."""
+    """All conclusions from one run. checks: those that concern no single strategy."""
 
     scenarios: tuple[ScenarioAnalysis, ...]
     checks: tuple[InvariantCheck, ...]
@@ -184,8 +189,8 @@ class TrainingAnalysis:
 class ExposedChange:
     """Exposed communication of one strategy in two runs. difference: after − before, with its interval.
 
-    resolved: False where the difference may be nothing: by a test over all strategies at once, or because two copies
-    of one strategy differ by as much in either run, or because too few launches were made to know.
+    resolved: False where the difference may be zero: by a test over all strategies at once, because it is within the
+    noise of the A/A pairs of either run, or because there are too few launches to test it.
     """
 
     before: Interval
@@ -198,7 +203,7 @@ class ExposedChange:
 class StepChange:
     """One strategy of one scenario in two runs. ratio: AFTER / BEFORE of the time of a step, with its interval.
 
-    verdict, further_launches: as of a `conclusions.Change`. exposed: None for the reference.
+    verdict, further_launches: as in `bench.conclusions.Change`. exposed: None for the reference.
     """
 
     scenario: Scenario
@@ -214,7 +219,7 @@ class StepChange:
 
 @dataclass(frozen=True, slots=True)
 class Unpaired:
-    """A strategy of a scenario that has a time in one run only, and why not in the other."""
+    """A strategy of a scenario that has a time in one run only. reason: why it has none in the other."""
 
     scenario: Scenario
     label: str
@@ -223,9 +228,9 @@ class Unpaired:
 
 @dataclass(frozen=True, slots=True)
 class TrainingComparison:
-    """Two runs of the training benchmark laid side by side, as a `conclusions.Comparison` is.
+    """Two runs of the training benchmark compared; its fields are as in `bench.conclusions.Comparison`.
 
-    broken: measured before, and refused or failed after.
+    broken: strategies that were timed before, and were refused or failed after.
     """
 
     before: str

@@ -1,6 +1,7 @@
-"""A YAML file that begins with `benchmark: training` → `TrainingConfig`, or one line that says what to change.
+"""Read a YAML file that begins with `benchmark: training`.
 
-Does not look at the machine and does not expand anything: `plan` does.
+In: the bytes of the file, and overrides. Out: a `TrainingConfig`, or a ConfigError: one line that says what to change.
+Does not look at the machine and does not expand anything: `training.plan` does.
 """
 
 import re
@@ -36,14 +37,14 @@ def _preset(value: str, others: str = "") -> str:
 
 
 class ShapeConfig(Strict):
-    """A preset by its sizes only: backward waits until each gradient's time has come, and nothing is computed."""
+    """A preset without its weights: backward waits until each gradient's ready time, and nothing is computed."""
 
     shape: Annotated[str, AfterValidator(_preset)]
     backward: Seconds = 0.06
 
 
 class SizesConfig(Strict):
-    """A transformer by its sizes."""
+    """A transformer given by its sizes."""
 
     d_model: Annotated[int, Field(ge=2)]
     d_ff: Annotated[int, Field(ge=1)]
@@ -66,7 +67,7 @@ def _model(value: Any) -> Any:
 
 
 def _strategy(value: Any) -> Any:
-    """`flat`, `{ddp: {cap: 1MiB}}` or `{import: package.module:name}` as one mapping."""
+    """`flat`, `{ddp: {cap: 1MiB}}` or `{import: package.module:name}` as the fields of a `StrategyConfig`."""
     if isinstance(value, str):
         return {"name": value}
     if isinstance(value, dict) and len(value) == 1:
@@ -85,7 +86,7 @@ def _several(value: Any) -> Any:
 
 
 def link_of(value: str) -> Link | None:
-    """`real`, or `2ms + 1GB/s`."""
+    """The emulated link of a text such as `2ms + 1GB/s`, or None for `real`. Raises ValueError."""
     return None if value == "real" else Link(*parse_link(value))
 
 
@@ -164,7 +165,7 @@ class TrainingConfig(Strict):
 
 
 def parse(raw: bytes, source: str, sets: list[str], default_name: str) -> TrainingConfig:
-    """The configuration, or a ConfigError of one line."""
+    """The configuration, with the overrides `sets` applied. Raises a ConfigError of one line."""
     data = {"name": default_name, **yaml_file.mapping(raw, source, EXAMPLE)}
     paths = [yaml_file.override(data, text) for text in sets]
     data, _ = earlier_names.configuration(data)

@@ -1,6 +1,7 @@
-"""Records of the training benchmark as JSON and back: plan.json, and lines of samples.jsonl (docs/results-format.md).
+"""Convert records of the training benchmark to JSON and back: plan.json, and lines of samples.jsonl.
 
-Touches no file: `store` does. Every line says its kind, which is the name of its record.
+In: records, or JSON. Out: the other. Touches no file: `store` does. Each line has a `kind`, the name of its record's
+class. The format is described in docs/results-format.md.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ _KINDS = {one.__name__: TypeAdapter(one) for one in get_args(Fact)}
 
 
 def plan_to_json(plan: TrainingPlan) -> Json:
-    """What plan.json holds."""
+    """The content of plan.json."""
     return dataclasses.asdict(plan)
 
 

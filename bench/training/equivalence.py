@@ -1,10 +1,10 @@
-"""Data-parallel training and one process: which ways to train must give the same model, and which must not.
+"""Trials of data-parallel training against one process: which must give the same model, which must not, and verdicts.
 
-    CASES, READINGS ─▶ (measure.gradients.equivalence) ─▶ TrialResult ─▶ verdict(found)
+    CASES, READINGS ─▶ (training.launch.equivalence) ─▶ TrialResult ─▶ verdict(found)
 
-A `PairTrial` trains twice from the same beginning on the same examples, on K ranks and in one process, and
-compares the parameters. Controls are cases that must differ: a comparison that cannot tell them apart would prove
-nothing. A `SamplerTrial` compares which examples each rank reads. Everything is frozen, and nothing here knows torch.
+A `PairTrial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares
+the parameters. Controls are cases that must differ: a comparison that cannot tell them apart would prove nothing.
+A `SamplerTrial` checks which examples each rank reads. Everything is frozen. Does not import torch.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any, Literal
 
 Must = Literal["equal", "differ", "shown"]
 
-# The largest difference of equal trainings: rounding, of sums in another order, over some dozens of steps. No
-# difference in what is computed, such as a factor K or an example counted twice, is as small.
+# The largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
+# Every error in what is computed, such as a factor K or an example counted twice, makes a larger difference.
 ALLOWED = {"float64": 1e-9, "float32": 1e-5}
-# The smallest difference of a control: far above rounding, and far below what each control's mistake makes.
+# The smallest difference that a control must show: far above rounding, and far below what any control's mistake causes.
 NOTICED = 1e-4
-# A trial takes a fraction of a second; ranks that say nothing for longer than this are stuck.
+# A trial takes a fraction of a second; ranks that report nothing for longer than this are stuck.
 TIMEOUT_S = 30.0
-# A loss has fallen if its last value is below this share of its first. It is that of all examples, so it has no noise.
+# A loss has fallen if its last value is below this share of its first. It is over all examples, so it has no noise.
 FALLEN = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How one side trains.
+    """How one side of a trial trains: the ranks, or the one process.
 
-    optimizer: a key of `training.rank.small_model.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to
-    this power. gradients: of the ranks, "mean" and "sum" over them, or "apart" (no synchronisation). loss: "mean" or
-    "sum" over the examples of a batch. growth: the batch of all ranks together is B · K to this power.
-    accumulate: micro-batches a step, of the ranks only; no_sync: gradients are synchronised after the last of them;
+    optimizer: a key of `training.rank.small_model.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to this
+    power. gradients: "mean" or "sum" over the ranks, or "apart" (not synchronised). loss: "mean" or "sum" over the
+    examples of a batch. growth: the batch of all ranks together has B · K^growth examples.
+    accumulate: micro-batches a step, on ranks only. no_sync: gradients are synchronised only after the last of them.
     divided: each micro-batch's loss is divided by their number.
-    seeds: ranks begin with parameters of their own; broadcast: those of rank 0 replace them.
+    seeds: each rank draws its own initial parameters. broadcast: those of rank 0 replace them.
     sampler: "interleaved" (torch's DistributedSampler), "shuffled" (the same with set_epoch) or "none" (every rank
     reads all examples). examples: "even" (K divides their number), "odd" (it does not, and the sampler pads),
     "padded" (in one process: the odd ones and what the sampler adds), "dropped" (the sampler's drop_last).
@@ -59,10 +59,11 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class PairTrial:
-    """The same model trained on K ranks and `alone`, in one process; or ranks compared with each other (None).
+    """A model trained on K ranks, and in one process as `alone` says; with None, ranks are compared with each other.
 
+    must: parameters must be "equal", must "differ" (a control), or the difference is only "shown".
     data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. topic: the question that
-    it belongs to; a picture shows those of one topic together.
+    the trial belongs to; a picture has one panel per topic.
     """
 
     name: str
@@ -75,7 +76,7 @@ class PairTrial:
 
     @property
     def allowed(self) -> float | None:
-        """The largest difference where it must be equal, the smallest where it must differ; None where it is shown."""
+        """The largest difference of an equal case, or the smallest of a control; None where it is only shown."""
         if self.must == "shown":
             return None
         if self.must == "differ":
@@ -85,9 +86,9 @@ class PairTrial:
 
 @dataclass(frozen=True, slots=True)
 class SamplerTrial:
-    """Which of `examples` examples each of `ranks` ranks reads, batch by batch, numbered from 1.
+    """A check of which examples each rank reads, batch by batch. Examples are numbered from 1.
 
-    expected: ranks are apart by `|`, their batches by `, then`.
+    examples, ranks, batch: how many. expected: what is to be read; `|` separates ranks, `, then` separates batches.
     """
 
     name: str
@@ -104,10 +105,11 @@ Trial = PairTrial | SamplerTrial
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What a trial gave. difference: largest over parameters of max |a − b| / max |b|, over all ranks.
+    """The result of a trial. difference: the largest of max |a − b| / max |b| over all parameters and ranks.
 
-    loss, alone: of all examples before training and after each step; the mean over ranks, and of one process.
-    examples: seen a step, by each of the two. read: of a reading. missing: why there is nothing.
+    loss, alone: loss over all examples, before training and after each step: mean over ranks, and of the one process.
+    examples: examples a step, on all ranks together and in the one process. read: what a `SamplerTrial` read.
+    missing: why there is no result. tried: False where this host cannot run the trial.
     """
 
     trial: Trial
@@ -122,7 +124,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceResult:
-    """All trials of one call. failure: why it ended before its time; None if it did not."""
+    """The results of all trials of one proof. failure: why it ended early; None if it did not."""
 
     world_size: int
     steps: int
@@ -131,13 +133,13 @@ class EquivalenceResult:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that must hold was tried and does."""
+        """Whether the proof ran to its end and no verdict is False; trials that this host cannot run do not count."""
         return self.failure is None and all(verdict(one)[0] is not False for one in self.found)
 
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceJob:
-    """What every rank is told. log: where it writes what torch prints."""
+    """What every rank receives. log: the file for what torch prints."""
 
     trials: tuple[Trial, ...]
     steps: int
@@ -145,7 +147,7 @@ class EquivalenceJob:
 
 
 def verdict(found: TrialResult) -> tuple[bool | None, str]:
-    """Whether it is as it must be, and in words; None where nothing must hold or nothing was tried."""
+    """Whether a trial is as it must be, and the verdict in words; None if nothing is required or nothing was tried."""
     if found.missing:
         return (False if found.tried else None), found.missing
     if isinstance(found.trial, SamplerTrial):
@@ -166,34 +168,34 @@ def _judged(case: PairTrial, found: TrialResult) -> tuple[bool | None, str]:
 
 
 def _that_must_fall(case: PairTrial, found: TrialResult) -> list[tuple[float, ...]]:
-    """Where a mistake is made on purpose, only what it is compared with has to learn."""
+    """The loss curves that must fall; of a control, which makes a mistake on purpose, only that of the one process."""
     curves = [found.alone] if case.alone is not None else []
     return curves if case.must == "differ" else [*curves, found.loss]
 
 
 def fell(losses: tuple[float, ...]) -> bool:
-    """Whether training did anything, and was stable: it never got worse than where it began.
+    """Whether training learnt something and was stable: the loss fell, and never exceeded its first value.
 
-    Parameters that stay where they began would be equal too, and an unstable training makes rounding large.
+    Parameters that do not change would be equal too, and an unstable training makes rounding large.
     """
     if len(losses) < 2 or not all(map(math.isfinite, losses)):
         return False
     return losses[-1] < FALLEN * losses[0] and max(losses) <= losses[0]
 
 
-# ── what is tried ────────────────────────────────────────────────────────────────────────────────
+# ── the trials ───────────────────────────────────────────────────────────────────────────────────
 def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> PairTrial:
-    """The same on both sides."""
+    """A case whose two sides train in the same way."""
     return PairTrial(name, must, Training(**how), Training(**how), dtype)
 
 
 def _exact(name: str, **how: Any) -> list[PairTrial]:
-    """The same on both sides, in both precisions."""
+    """Cases, one a precision, whose two sides train in the same way and must be equal."""
     return [_both(name, "equal", dtype, **how) for dtype in ALLOWED]
 
 
 TOPICS: dict[str, list[PairTrial]] = {
-    # Batch B / K a rank, B in one process.
+    # The batch is B / K on each rank, and B in one process.
     "Do K ranks train what one process trains?": [
         *_exact("SGD: mean of gradients"),
         *_exact("SGD with momentum", optimizer="momentum"),
@@ -212,7 +214,7 @@ TOPICS: dict[str, list[PairTrial]] = {
             "differ", Training(seeds=True, broadcast=False), None,
         ),
     ],
-    # A mean of gradients needs nothing, so lr × K is a mistake there.
+    # With a mean of gradients the learning rate stays the same, so lr × K is a mistake there.
     "What must make up for sums?": [
         PairTrial("SGD: gradients summed, lr / K", "equal", Training(gradients="sum", lr_power=-1)),
         PairTrial("SGD: gradients summed, lr unchanged", "differ", Training(gradients="sum")),
@@ -224,7 +226,7 @@ TOPICS: dict[str, list[PairTrial]] = {
         _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
         PairTrial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
     ],
-    # Fewer steps, and learning rates that make up for it about.
+    # The ranks make K times fewer steps; a larger learning rate makes up for that only approximately.
     "And with a batch K times as large?": [
         PairTrial("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
         PairTrial("SGD: batch B a rank, lr unchanged", "shown", Training(growth=1)),
@@ -245,7 +247,7 @@ TOPICS: dict[str, list[PairTrial]] = {
             "equal", Training(examples="odd"), Training(examples="padded"),
         ),
         _both("K does not divide N, drop_last: against those that are left", "equal", examples="dropped"),
-        # What no averaging of gradients makes equal: each rank normalises by its own share of the batch.
+        # No averaging of gradients makes these equal: each rank normalises by its own share of the batch.
         _both("a model with BatchNorm", "differ", normalised=True),
     ],
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""How long an all-reduce takes on a link: as a user states it, or as a run has measured it.
+"""The time of an all-reduce on a link, as a user states it or as a run has measured it.
 
-In: text such as "2ms+1GB/s", or summaries of a run of collectives. Out: a `LinkModel` link. Measures nothing.
+In: text such as "2ms+1GB/s", or summaries of a run of collectives. Out: a `LinkModel`. Measures nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ from bench.units import format_bytes, format_rate, format_seconds, parse_link
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """A link. words: what it is. cpu: whether communicating costs CPU time there; None where nobody said.
+    """A link and its cost. words: its description. cpu: whether communicating on it takes CPU time; None if unknown.
 
-    largest: bytes beyond which the curve is drawn on, not measured; None where it is a formula. ranks: of gloo on this
-    kind of host, which can be measured again; None where it is another link.
+    largest: the largest size measured in bytes, beyond which the curve is extrapolated; None for a formula.
+    ranks: gloo ranks of the run that measured it, so that plans can be measured on that link; None for other links.
     """
 
     cost: AllReduceCost
@@ -31,7 +31,7 @@ class LinkModel:
 
 
 def stated(text: str) -> LinkModel:
-    """From a latency and a rate. Raises ConfigError."""
+    """The link of a text such as "2ms+1GB/s", a latency and a rate. Raises ConfigError."""
     try:
         latency_s, bytes_per_s = parse_link(text)
     except ValueError as error:
@@ -43,10 +43,11 @@ def stated(text: str) -> LinkModel:
 def measured(
     summaries: Iterable[Summary], run: str, dtype: str, backend: str | None = None, world_size: int | None = None
 ) -> LinkModel:
-    """From a run's all-reduces over sizes. Raises ConfigError where it has none, or several to choose from.
+    """The link of a run's all-reduces. Raises ConfigError for fewer than two sizes, or several links to choose from.
 
-    Of variants the one with fewest peculiarities is taken; in place, as DistributedDataParallel reduces, if there is
-    a choice. Without a series in this dtype another one is taken, as an all-reduce's time is mostly that of its bytes.
+    Of several variants, the one with the fewest extras is taken, and of those the one in place, because
+    DistributedDataParallel reduces in place. Without all-reduces in `dtype`, another dtype's are taken, because the
+    time depends mostly on the bytes.
     """
     every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == "world"]
     if not every:
@@ -76,13 +77,13 @@ def measured(
 
 
 def costs_cpu(backend: str) -> bool | None:
-    """Whether communicating takes CPU time from computing; None where that is not known."""
+    """Whether communicating on this backend takes CPU time from computing; None if unknown."""
     known = BACKENDS.get(backend)
     return known.device == "cpu" if known else None
 
 
 def _series(found: Sequence[Summary]) -> list[Summary]:
-    """The most usual series of sizes, smallest first."""
+    """The summaries of the variant that `usual` ranks first, smallest size first."""
 
     def usual(case: Case) -> tuple[object, ...]:
         return (len(case.extras), case.placement == "out", case_order(case))

@@ -1,6 +1,6 @@
-"""Notes on a plan of the training benchmark: settings that measure something other than their author expects.
+"""Find settings in a plan of the training benchmark that measure something other than their author expects.
 
-In: a plan and the number of cores of this machine. Out: sentences, each with the remedy. A note never stops a run.
+In: a plan and the number of cores of this machine. Out: notes: sentences, each with the remedy. They never stop a run.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from bench.backends import BACKENDS
 from bench.training.records import TrainingPlan
 from bench.training.strategies import kind
 
-# What torch means by 25: MiB by its source, MB by the name of its argument.
+# 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
 DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
 
@@ -29,7 +29,7 @@ def _explicit_default_cap(plan: TrainingPlan) -> Iterator[str]:
 
 
 def _too_many_threads(plan: TrainingPlan, cores: int) -> Iterator[str]:
-    """On a CPU backend, communication is work of the cores that compute."""
+    """On a CPU backend, communication runs on the cores that compute."""
     for launch in plan.order:
         scenario = launch.scenario
         overlapping = any(kind(strategy).overlaps for strategy in launch.strategies)

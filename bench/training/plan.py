@@ -1,7 +1,8 @@
-"""Config + Machine + seed → TrainingPlan: every strategy in every scenario, minus what this machine cannot do.
+"""Expand a configuration of the training benchmark into a plan of what this machine can measure.
 
-To each scenario it adds the reference without synchronisation, and second copies of the reference and of one strategy:
-two A/A pairs, which show what a difference of nothing looks like here.
+In: a `TrainingConfig`, a `Machine` and a seed. Out: a `TrainingPlan`: every strategy in every scenario, and what is
+left out with the reason. Each scenario also gets the reference without synchronisation, and second copies of the
+reference and of one strategy: two A/A pairs, which show how far two equal measurements differ here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,12 +29,12 @@ from bench.training.records import (
 )
 from bench.training.strategies import kind, label, reference_of, unsupported
 
-# A first set of ranks, each further one, and building and checking a strategy: measured 2.5, 0.3 and about 0.3 s.
+# Measured: the first set of ranks 2.5 s, each further set 0.3 s, building and checking a strategy about 0.3 s.
 START_S, STRATEGY_S = 3.0, 0.5
 
 
 def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
-    """What the configuration asks for, and what of it must be left out, with the reason."""
+    """The plan of a configuration, and in it what must be left out, with the reason."""
     asked = [strategy for one in config.strategies for strategy in strategies_of(one)]
     chosen: list[tuple[Scenario, tuple[Strategy, ...]]] = []
     skips: list[SkippedStrategy] = []
@@ -74,7 +75,7 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
 
 
 def strategies_of(asked: StrategyConfig) -> Iterator[Strategy]:
-    """One strategy, or one for each cap."""
+    """The strategy that is asked for, or one for each of its caps."""
     base = Strategy(
         asked.name,
         bucket_boundary=asked.bucket_boundary,
@@ -101,19 +102,19 @@ def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
 
 
 def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
-    """A preset's gradients, ready by their flops."""
+    """A preset's gradients, with ready times in proportion to their flops."""
     sizes = find(preset)
     assert sizes is not None  # noqa: S101 - config and the command line have seen to it
     return by_sizes(sizes, backward_s, DTYPES[dtype].itemsize)
 
 
 def shape_name(preset: str, backward_s: float) -> str:
-    """How a scenario names it, such as shape:xl-2026@1.2s."""
+    """The name of a shape in a scenario, such as shape:xl-2026@1.2s."""
     return f"shape:{preset}@{backward_s:g}s"
 
 
 def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
-    """Distinct strategies with their references, and second copies of two of them."""
+    """The distinct strategies, their references, and second copies of the reference and of one strategy."""
     references = [reference_of(strategy) for strategy in asked]
     every = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
     aa_pairs = [Strategy(REFERENCE, again=1)]
@@ -125,12 +126,12 @@ def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
 
 
 def why_nothing(plan: TrainingPlan) -> str | None:
-    """Why nothing of the plan can be measured here; None if something can."""
+    """Why nothing in the plan can be measured on this machine; None if something can."""
     return None if plan.total else "; ".join(dict.fromkeys(one.reason for one in plan.skips))
 
 
 def demands(asked: TrainingConfig | TrainingPlan) -> Demands:
-    """What a configuration or a plan asks of a job."""
+    """The GPUs and ranks that a configuration or a plan needs."""
     if isinstance(asked, TrainingPlan):
         scenarios_of = [launch.scenario for launch in asked.order]
         backends, worlds = [one.backend for one in scenarios_of], [one.world_size for one in scenarios_of]
@@ -140,18 +141,18 @@ def demands(asked: TrainingConfig | TrainingPlan) -> Demands:
 
 
 def done(plan: TrainingPlan, facts: Sequence[Fact]) -> int | None:
-    """How many of `plan.total` rounds are made; None where nothing is left to do."""
+    """How many of `plan.total` rounds have been measured; None if none is left."""
     rounds = sum(isinstance(fact, Round) for fact in facts)
     return rounds if rounds < plan.total else None
 
 
 def estimate_s(plan: TrainingPlan) -> float:
-    """How long the run takes apart from the steps themselves, whose length nobody knows yet."""
+    """Seconds that the run takes without the steps themselves, whose duration is not known yet."""
     return START_S * len(plan.order) + STRATEGY_S * sum(len(launch.strategies) for launch in plan.order)
 
 
 def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
-    """Why nothing can be measured in this scenario here; None if something can."""
+    """Why nothing can be measured in this scenario on this machine; None if something can."""
     if scenario.backend not in {"gloo", "nccl"}:
         return f"gradients are synchronised by torch here, on gloo or nccl, not on {scenario.backend}"
     if scenario.shape is not None and scenario.backend != "gloo":

@@ -1,12 +1,12 @@
-"""The bucket advisor: which gradients to send together, so that least communication is left over after backward.
+"""The bucket advisor: which gradients to send together so that the least communication remains after backward.
 
-In: a `AllReduceCost`, how long an all-reduce of so many bytes takes, and a `ReadyTimes`, when each gradient is ready.
-Out: plans, the time that each leaves exposed, a bound that no plan beats, and all of it as an `Advice`, explained on
-request. A plan is a tuple of ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order in which
-they become ready.
+In: an `AllReduceCost`, the time of an all-reduce by its bytes, and a `ReadyTimes`, when each gradient is ready. Out:
+plans, the time that each leaves exposed, a bound that no plan beats, and all of these as an `Advice`, on request with
+its explanation. A plan is a tuple of ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order
+in which they become ready.
 
-The link is FIFO: a bucket starts when its last gradient is ready and the one before it is through. That computing
-slows down while communicating, and what flattening costs, is not modelled. Measures nothing.
+The link is FIFO: a bucket starts when its last gradient is ready and the bucket before it is done. Not modelled:
+computing that slows down while communicating, and the cost of flattening. Measures nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from bench.units import format_rounded_bytes
 BucketPlan = buckets.Ends
 
 MIB = 2**20
-# torch's own: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, of nn/parallel/distributed.py.
+# torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
 TORCH_CAPS = (MIB, 25 * MIB)
-# No clock tells less; two plans that differ by less are the same.
+# The resolution of clocks; plans that differ by no more than this count as equal.
 RESOLUTION_S = 1e-9
-# By how much a link is held to differ from what was measured of it.
+# The error assumed in the latency and the rate of a link.
 LINK_ERROR = 0.2
-# Caps to try: every one that matters in a transformer of 300 tensors; among thousands of odd sizes, evenly chosen.
+# Most caps to try: enough for every cap that matters in a transformer of 300 tensors; of more, an even selection.
 MOST_CAPS = 4096
-# Points of a picture; more cannot be told apart.
+# Caps in a picture; more points could not be told apart.
 DRAWN_CAPS = 256
 
 
@@ -45,12 +45,12 @@ def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
 
 
 def members(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[tuple[int, ...], ...]:
-    """Of each bucket, the numbers under which its gradients are registered."""
+    """The registration numbers of the gradients in each bucket."""
     return tuple(ready_times.order[start:end] for start, end in pairwise((0, *plan)))
 
 
 def schedule(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> list[tuple[float, float]]:
-    """When each bucket starts and when it is through."""
+    """When the all-reduce of each bucket starts and when it is done."""
     calls: list[tuple[float, float]] = []
     free = -math.inf
     for end, time in zip(plan, cost(np.array(bucket_bytes(ready_times, plan), dtype=float)), strict=True):
@@ -61,22 +61,23 @@ def schedule(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> 
 
 
 def finish(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
-    """When the last bucket is through."""
+    """When the all-reduce of the last bucket is done."""
     return schedule(ready_times, plan, cost)[-1][1]
 
 
 def exposed(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
-    """Communication that is left over when backward has ended: the tail."""
+    """Seconds of communication that remain after backward: the tail."""
     return finish(ready_times, plan, cost) - ready_times.ready_s[-1]
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
 def optimal(ready_times: ReadyTimes, cost: AllReduceCost) -> BucketPlan:
-    """The plan that is through first, exactly, by dynamic programming over where the last bucket begins.
+    """The plan that is done first, exactly, by dynamic programming over where the last bucket begins.
 
-    f[j] = min over i < j of max(f[i], ready[j-1]) + time(bytes of i .. j-1). Being through earlier with the first i
+    f[j] = min over i < j of max(f[i], ready[j-1]) + time(bytes of i .. j-1). Being done earlier with the first i
     gradients never delays the rest, so that only the best f[i] counts. Of all plans that reach f[n], one with large
-    buckets: from the end on, each begins as early as its deadline permits. n² times are looked up.
+    buckets is taken: backwards from the end, each begins at the earliest gradient that its deadline permits. About n²
+    costs are looked up.
     """
     n, sent = len(ready_times.nbytes), _sent(ready_times)
     f = np.full(n + 1, -math.inf)
@@ -94,22 +95,22 @@ def optimal(ready_times: ReadyTimes, cost: AllReduceCost) -> BucketPlan:
 
 
 def best_plan(ready_times: ReadyTimes, advice: Advice) -> BucketPlan:
-    """The plan of an advice: caps of exactly its buckets' sizes make it again."""
+    """The plan of an advice, rebuilt by using its buckets' sizes as caps."""
     return buckets.by_caps(ready_times.nbytes, advice.buckets)
 
 
 def uniform(ready_times: ReadyTimes, cap: int, bucket_boundary: str = "after") -> BucketPlan:
-    """Buckets of one cap, as `bucket_cap_mb` makes them once torch has rebuilt its buckets."""
+    """Buckets of one cap, as `bucket_cap_mb` makes them after torch has rebuilt its buckets."""
     return buckets.by_caps(ready_times.nbytes, (cap,), bucket_boundary)
 
 
 def torch_default(ready_times: ReadyTimes) -> BucketPlan:
-    """What DistributedDataParallel does if it is told nothing: 1 MiB, then 25 MiB."""
+    """The default buckets of DistributedDataParallel: a cap of 1 MiB for the first, then 25 MiB."""
     return buckets.by_caps(ready_times.nbytes, TORCH_CAPS)
 
 
 def explicit_25(ready_times: ReadyTimes) -> BucketPlan:
-    """What `bucket_cap_mb=25` does, which is not the default: it drops the first bucket of 1 MiB."""
+    """The buckets of `bucket_cap_mb=25`, which is not the default: it drops the first bucket of 1 MiB."""
     return uniform(ready_times, TORCH_CAPS[1])
 
 
@@ -122,9 +123,9 @@ def textbook_cap(ready_times: ReadyTimes, cost: AllReduceCost) -> int:
 
 
 def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]:
-    """Caps at which a uniform plan changes: sums of neighbouring gradients. Evenly chosen if there are more than most.
+    """Caps at which a uniform plan changes: sums of consecutive gradients; an even selection if more than `most`.
 
-    A bucket closes when such a sum reaches the cap, so that any other cap does what the next larger of these does.
+    A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger one of these.
     """
     sent = _sent(ready_times).astype(np.int64)
     sums: set[int] = set()
@@ -137,7 +138,7 @@ def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]
 
 
 def uniform_exposures(ready_times: ReadyTimes, cost: AllReduceCost, caps: Sequence[int]) -> list[float]:
-    """What each cap leaves exposed; the same as `exposed(uniform(cap))`, for all of them at once."""
+    """Seconds that each uniform cap leaves exposed: `exposed(uniform(cap))` of all caps, computed at once."""
     limits = np.array(caps, dtype=float)
     filled, free = np.zeros(len(limits)), np.full(len(limits), -math.inf)
     for nbytes, ready in zip(ready_times.nbytes, ready_times.ready_s, strict=True):
@@ -156,7 +157,7 @@ def _best(tried: Sequence[tuple[int, float]]) -> tuple[int, float]:
 
 
 def _sent(ready_times: ReadyTimes) -> Floats:
-    """Bytes of the first 0, 1, .. n gradients; exact up to 2⁵³."""
+    """Bytes of the first 0, 1, .. n gradients together; exact up to 2⁵³."""
     return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
 
 
@@ -164,28 +165,28 @@ def _sent(ready_times: ReadyTimes) -> Floats:
 def caps_mib(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[float, ...]:
     """`bucket_cap_mb_list` in MiB that makes torch follow the plan, each with as few decimals as possible.
 
-    A bucket closes once it has reached its cap: any cap does that its last gradient reaches and the others do not.
+    A bucket closes once it has reached its cap: any cap works that is reached with its last gradient and not before.
     """
     ranges = _cap_ranges(ready_times, plan)
     return tuple(_shortest_mib(low, high) for low, high in ranges)
 
 
 def cap_mib(ready_times: ReadyTimes, cap: int) -> float:
-    """`bucket_cap_mb` that makes the same plan as the cap in bytes does, with as few decimals as possible."""
+    """`bucket_cap_mb` that gives the same plan as `cap` bytes, with as few decimals as possible."""
     ranges = _cap_ranges(ready_times, uniform(ready_times, cap))
-    # The last bucket may end because there is nothing left, so that it says nothing of how large the cap may be.
+    # The last bucket may end because no gradient is left, so it sets no upper limit on the cap.
     return _shortest_mib(max(low for low, _ in ranges), min([cap, *(high for _, high in ranges[:-1])]))
 
 
 def _cap_ranges(ready_times: ReadyTimes, plan: BucketPlan) -> list[tuple[int, int]]:
-    """Of each bucket its bytes without the last gradient, and with it."""
+    """For each bucket, its bytes without its last gradient, and with it."""
     sizes = bucket_bytes(ready_times, plan)
     return [(size - ready_times.nbytes[end - 1], size) for size, end in zip(sizes, plan, strict=True)]
 
 
 def _shortest_mib(low: int, high: int) -> float:
-    """MiB of which torch makes, by int(mib * 2**20), more than low bytes and high at most."""
-    # 2^-20 has 20 decimals: with those, high itself is exact.
+    """The shortest number of MiB that torch, by int(mib * 2**20), turns into more than low and at most high bytes."""
+    # 2^-20 has 20 decimals, so with 20 decimals high is exact.
     for decimals in range(21):
         scale = int(10**decimals)
         mib = high * scale // MIB / scale
@@ -194,14 +195,14 @@ def _shortest_mib(low: int, high: int) -> float:
     return high / MIB
 
 
-# ── how far to trust them ────────────────────────────────────────────────────────────────────────
+# ── lower bound, sensitivity, advice ─────────────────────────────────────────────────────────────
 def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
-    """Seconds that every plan leaves exposed, in whatever order it sends the gradients.
+    """Seconds that every plan leaves exposed at least, in whatever order it sends the gradients.
 
-    Let B be the bytes of gradient j and of those that become ready after it. Each is in a bucket that starts at
-    ready[j] or later. These are k ≥ 1 buckets with B bytes at least, and any line α + β·b that lies nowhere above the
-    curve, α, β ≥ 0, gives them k·α + β·B ≥ α + β·B seconds on a link that carries one at a time. So nothing is
-    through before ready[j] + α + β·B, for every j and every such line.
+    Let B be the bytes of gradient j and of those that become ready after it. Each of these gradients is in a bucket
+    that starts at ready[j] or later. These are k ≥ 1 buckets with at least B bytes. For any line α + β·b, α, β ≥ 0,
+    that is nowhere above the curve, they take at least k·α + β·B ≥ α + β·B seconds on a link that carries one at a
+    time. So no plan is done before ready[j] + α + β·B, for every j and every such line.
     """
     ready, sent = np.array(ready_times.ready_s), _sent(ready_times)
     rest = sent[-1] - sent[:-1]
@@ -211,7 +212,7 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
 def sensitivity(
     ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, error: float = LINK_ERROR
 ) -> tuple[Deviation, ...]:
-    """The plan on links that are off by `error` in latency, in rate and in both."""
+    """What the plan and the best plan leave exposed if latency, rate or both are lower or higher by `error`."""
     factors = [1.0, 1 - error, 1 + error]
     return tuple(
         Deviation(
@@ -223,7 +224,7 @@ def sensitivity(
 
 
 def advise(ready_times: ReadyTimes, cost: AllReduceCost) -> Advice:
-    """The best plan, beside the best uniform cap, torch's default and the bound."""
+    """The best plan, with the best uniform cap, torch's default and the bound."""
     caps = useful_caps(ready_times)
     tried = list(zip(caps, uniform_exposures(ready_times, cost, caps), strict=True))
     plan, best = optimal(ready_times, cost), _best(tried)
@@ -240,7 +241,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost) -> Advice:
 
 
 def explain(ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice) -> ExplainedAdvice:
-    """The advice beside the plans that people use, bucket by bucket, on links that are off, and as caps for torch."""
+    """The advice with predictions of plans in common use, its buckets, its sensitivity and caps for torch."""
     plan, number = best_plan(ready_times, advice), len(ready_times.nbytes)
     cap, textbook = cap_mib(ready_times, advice.best_cap), textbook_cap(ready_times, cost)
     named = {

@@ -1,9 +1,11 @@
-"""Transformers of known size, as data: the list of their gradients without a model, and without torch.
+"""The sizes of preset transformers, and from them the list of their gradients, without building a model.
 
-Sizes are those of the CS336 assignment, with the year in the name, because "xl" means 2.00 B parameters in 2025 and
-3.41 B in 2026; nano to mini are for CPUs. Any other is named by its sizes, such as d512-ff1376-l6-h8-v10000. All have
-RMSNorm before each block, rotary positions, SwiGLU, an untied head and no biases. `training.rank.models` builds
-the same from torch, in the same order.
+In: a preset's name, or sizes such as d512-ff1376-l6-h8-v10000. Out: a `Preset`, and its gradients. Does not import
+torch: `training.rank.models` builds the same parameters with it, in the same order.
+
+The sizes are those of the CS336 assignment, with the year in the name, because "xl" means 2.00 B parameters in 2025
+and 3.41 B in 2026; nano to mini are for CPUs. All have RMSNorm before attention and before the feed-forward layer,
+rotary positions, SwiGLU, an untied head and no biases.
 """
 
 import re
@@ -45,7 +47,7 @@ EXAMPLE = "d512-ff1376-l6-h8-v10000"
 
 
 def find(name: str) -> Preset | None:
-    """The preset of this name or of these sizes; None where it is neither. Raises ValueError for impossible sizes."""
+    """The preset of this name or of these sizes; None if it is neither. Raises ValueError for impossible sizes."""
     sizes = _SIZES.fullmatch(name)
     if sizes is None:
         return PRESETS.get(name)
@@ -53,19 +55,19 @@ def find(name: str) -> Preset | None:
     found = Preset(width, hidden, layers, heads, vocabulary)
     if 0 in astuple(found):
         raise ValueError(f"{name}: every size must be 1 at least")
-    # Rotary positions turn pairs of elements.
+    # Rotary positions rotate pairs of elements of a head.
     if width % (2 * heads):
         raise ValueError(f"{name}: a width of {width} is not divided into {heads} heads of an even width")
     return found
 
 
 def name_of(preset: Preset) -> str:
-    """By its sizes, as `find` reads it."""
+    """The name that consists of its sizes, as `find` reads it."""
     return "d{}-ff{}-l{}-h{}-v{}".format(*astuple(preset))
 
 
 def gradients(preset: Preset, itemsize: int = 4) -> tuple[Gradient, ...]:
-    """Its gradients in the order in which the module registers its parameters; nbytes with `itemsize` an element."""
+    """Its gradients in the order in which the module registers its parameters; itemsize: bytes of an element."""
     width, hidden = preset.d_model, preset.d_ff
     layer = {
         "norm1.weight": width, "attention.q.weight": width * width, "attention.k.weight": width * width,
@@ -81,5 +83,5 @@ def gradients(preset: Preset, itemsize: int = 4) -> tuple[Gradient, ...]:
 
 
 def parameters(preset: Preset) -> int:
-    """How many it has."""
+    """The number of its parameters."""
     return sum(gradient.elements for gradient in gradients(preset))

@@ -1,8 +1,9 @@
-"""A published table of step times → its groups of rows, in seconds, and what follows from them.
+"""Read a published table of step times into groups of comparable rows, and define the records of its audit.
 
-In: the text of a CSV file, one number a row, with the columns of docs/training-audit.md; further columns are left
-alone. Out: a `Published`: one `TableGroup` for what was measured alike, in it one `Entry` a strategy and bucket size.
-What cannot be read in a row is a problem of its entry and does not stop the others. Raises ForeignError with one line.
+In: the text of a CSV file, one number a row, with the columns of docs/training-audit.md; further columns are ignored.
+Out: a `Published`: one `TableGroup` for rows measured alike, in it one `Entry` per strategy and bucket size, in
+seconds. A value that cannot be used is a problem of its entry and does not stop the others. Raises ForeignError with
+one line for a file that is no such table.
 """
 
 import csv
@@ -14,17 +15,17 @@ from dataclasses import dataclass, field
 
 from bench.errors import ForeignError
 
-# Rows of the file that are meant; all others belong to other tables.
+# Rows with this in the column `table` are read; all others belong to other tables.
 TABLE = "ddp_step"
-# What has to be the same for two rows to be of the same computing.
+# Columns that must be equal for two rows to belong to the same computing.
 SHARED = ("source", "hardware", "backend", "world_size", "model", "seq_len", "global_batch")
-# How a group is named: column → words.
+# The parts of a group's name: column → words.
 IN_WORDS = {
     "model": "{}", "world_size": "{} ranks", "hardware": "{}", "backend": "{}", "seq_len": "sequence {}",
     "global_batch": "batch {}", "source": "{}",
 }  # fmt: skip
 COLUMNS = ("table", *SHARED, "strategy", "bucket_mb", "metric", "value", "unit")
-# Names of a metric in a file → ours.
+# Name of a metric in a file → its key in `Entry.numbers`.
 METRICS = {
     "step_time": "step",
     "step_time_avg": "step",
@@ -39,13 +40,13 @@ METRICS = {
 }
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 SHARES = {"1": 1.0, "%": 0.01}
-# What nobody reported but somebody computed later from other rows: no evidence of its own.
+# Marks a value that was not reported but computed later from other rows: it is no evidence.
 DERIVED = "derived"
 
 
 @dataclass(slots=True)
 class Entry:
-    """One strategy of a group. numbers: "step", "comm", … in seconds, and "share". problems: what was unreadable."""
+    """One strategy of a group. numbers: "step", "comm", … in seconds, and "share". problems: values not usable, why."""
 
     strategy: str
     bucket: str
@@ -54,13 +55,13 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Such as `overlap_bucket 10 MB`."""
+        """The strategy with its bucket size, such as `overlap_bucket 10 MB`."""
         return f"{self.strategy} {self.bucket} MB" if self.bucket else self.strategy
 
 
 @dataclass(frozen=True, slots=True)
 class TableGroup:
-    """Rows of the same computing: `shared` holds what SHARED names."""
+    """Rows of the same computing. shared: their values in the columns SHARED."""
 
     shared: tuple[str, ...]
     entries: tuple[Entry, ...]
@@ -74,7 +75,7 @@ class TableGroup:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A whole file. others: rows of each other table; passed: rows left out of TABLE, by their reason."""
+    """The content of a file. others: number of rows of each other table. passed: rows of TABLE left out, by reason."""
 
     groups: tuple[TableGroup, ...]
     others: dict[str, int]
@@ -82,7 +83,7 @@ class Published:
 
 
 def read(text: str, name: str) -> Published:
-    """The groups of a file in their order; `name` names it in messages."""
+    """The groups of a file, in its order. name: what messages call the file."""
     groups: dict[tuple[str, ...], dict[tuple[str, str], Entry]] = {}
     others: Counter[str] = Counter()
     passed: Counter[str] = Counter()
@@ -100,7 +101,7 @@ def read(text: str, name: str) -> Published:
 
 
 def _rows(text: str, name: str) -> Iterator[dict[str, str]]:
-    """Rows as column → text without blanks around it."""
+    """Each row as column → text without surrounding blanks."""
     reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline=""), restval="", strict=True)
     try:
         header = [str(column).strip() for column in reader.fieldnames or ()]
@@ -129,7 +130,7 @@ def _strategy(text: str) -> str:
 
 
 def _take(entry: Entry, row: dict[str, str]) -> None:
-    """Put the number of a row into its entry, or what is wrong with it."""
+    """Put the number of a row into its entry, or the reason why it cannot be used."""
     metric, unit, what = METRICS[row["metric"]], row["unit"], row["metric"]
     units = SHARES if metric == "share" else SECONDS
     if unit not in units:
@@ -146,15 +147,15 @@ def _take(entry: Entry, row: dict[str, str]) -> None:
         entry.problems.append(f"{what} is there twice, and differs")
 
 
-# ── what follows: made by `training.analyze.audit`, shown by `training.report.audit` ─────────────────
+# ── the audit: made by `training.analyze.audit`, shown by `training.report.audit` ────────────────────
 # Published ─▶ AuditedRow (one a row) ─▶ GroupAudit (one a group) ─▶ Audit
 @dataclass(frozen=True, slots=True)
 class AuditedRow:
-    """What follows for one row. Seconds.
+    """The audit of one row, in seconds.
 
-    exposed_s: step − T_compute; least_s: what it is at least, given how far T_compute and the step are known.
-    factor: exposed / reported communication where that is understated; infinite if none was reported.
-    wrong: why it cannot be right; note: why nothing follows, or what else there is to say.
+    exposed_s: step − T_compute. least_s: its lower limit, given the uncertainty of T_compute and of the step.
+    factor: exposed / reported communication where the report understates it; infinite if zero was reported.
+    wrong: reasons why the row cannot be right. note: why nothing follows, or other remarks.
     """
 
     entry: Entry
@@ -167,7 +168,7 @@ class AuditedRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupAudit:
-    """What follows for one group. bases: T_compute by each row that determines it. reason: why nothing follows."""
+    """The audit of one group. bases: T_compute by each row that determines it. reason: why T_compute is not known."""
 
     group: TableGroup
     bases: dict[str, float]
@@ -177,7 +178,7 @@ class GroupAudit:
 
     @property
     def apart(self) -> float:
-        """How far the rows that determine T_compute lie apart, as a share of it."""
+        """The range of T_compute over the rows that determine it, as a share of their mean."""
         values = list(self.bases.values())
         return (max(values) - min(values)) / (sum(values) / len(values)) if values else 0.0
 
@@ -194,7 +195,7 @@ class GroupAudit:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What follows for a whole file."""
+    """The audit of a whole file."""
 
     published: Published
     tolerance: float
@@ -202,10 +203,10 @@ class Audit:
 
     @property
     def wrong(self) -> bool:
-        """Is there a row that cannot be right?"""
+        """Whether any row cannot be right."""
         return any(group.wrong for group in self.groups)
 
     @property
     def conclusive(self) -> bool:
-        """Does any group allow a conclusion?"""
+        """Whether any group allows a conclusion."""
         return any(group.reason is None for group in self.groups)

@@ -1,7 +1,7 @@
-"""When each gradient becomes ready: of a model that is not there, by its sizes, or as a run has recorded it.
+"""When each gradient becomes ready: estimated from a preset's sizes, or as a run has recorded it.
 
-In: a preset, or a `Timeline`. Out: a `Shape`, which is in the order in which gradients are registered, and from that
-a `ReadyTimes`, in the order in which they become ready. Runs no model.
+In: a preset and the time of its backward, or a `Timeline`. Out: a `Shape`, whose gradients are in order of
+registration, and from it a `ReadyTimes`, in the order in which they become ready. Runs no model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.training.records import Gradient, Shape, Timeline
 class ReadyTimes:
     """Gradients in the order in which they become ready; the last one ends backward.
 
-    ready_s: from the beginning of the step, or of backward. order: which number each has where it is registered.
+    ready_s: since the beginning of the step, or of backward. order: the registration number of each gradient.
     """
 
     nbytes: tuple[int, ...]
@@ -30,9 +30,10 @@ class ReadyTimes:
 
     @classmethod
     def of(cls, nbytes: Sequence[int], ready_s: Sequence[float]) -> ReadyTimes:
-        """From gradients in the order of registration; of two that are ready at once the later registered is first.
+        """From gradients in order of registration. Of two that are ready at once, the one registered later is first.
 
-        Those of no bytes are left out: nothing is sent of them. Raises BenchError if none is left.
+        Gradients of no bytes are left out, as they are not sent. Raises BenchError if none is left, or if a ready
+        time is not finite.
         """
         known = [i for i, size in enumerate(nbytes) if size > 0]
         if not known or not all(math.isfinite(ready_s[i]) for i in known):
@@ -42,7 +43,7 @@ class ReadyTimes:
 
     @classmethod
     def of_shape(cls, shape: Shape) -> ReadyTimes:
-        """The same of a shape; see `of`."""
+        """From the gradients of a shape; see `of`."""
         return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
 
     @property
@@ -53,9 +54,9 @@ class ReadyTimes:
 def by_sizes(preset: Preset, backward_s: float, itemsize: int = 4) -> Shape:
     """Ready times in proportion to the flops of backward; gradients come in reverse order of registration.
 
-    A weight that is multiplied with costs 4 flops a token and element in backward, for its own gradient and for that
-    of its input. Norms and the embedding's look-up cost next to nothing, and the embedding comes last. Left out are
-    the products of queries, keys and values, which have no weights: their share grows with the sequence.
+    A weight matrix costs 4 flops per token and element in backward, half of them for its own gradient and half for
+    that of its input. Norms and the embedding's look-up cost next to nothing, and the embedding comes last. The
+    products of queries, keys and values, which have no weights, are left out: their share grows with the sequence.
     """
     sizes = gradients(preset, itemsize)
     work = np.array([gradient.elements if _multiplies(gradient) else 0 for gradient in sizes], dtype=float)
@@ -69,7 +70,7 @@ def _multiplies(gradient: Gradient) -> bool:
 
 
 def recorded(timeline: Timeline) -> Shape:
-    """As it was recorded: of each gradient the median over ranks, from the beginning of the step."""
+    """The shape of a recorded step: each ready time is the median over ranks, since the beginning of the step."""
     ready = [rank.ready_s for rank in timeline.ranks]
     if not ready or any(len(times) != len(timeline.gradients) for times in ready):
         raise BenchError(f"{timeline.scenario}: the step of {timeline.strategy} has no time for each gradient")

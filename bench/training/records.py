@@ -3,9 +3,9 @@
     Machine + configuration ─▶ TrainingPlan(Scenario, Strategy) ─▶ StrategyChecks, Round, CommunicationOnly, Timeline,
     CallSizePoint, LaunchFailure
 
-A scenario is all that strategies share: model, batch, link, ranks. Within a launch of a scenario, all its strategies
-are measured in rounds, each round in another random order, so that whatever disturbs the machine disturbs them alike.
-Everything is frozen; seconds and bytes, `_ns` in the name where nanoseconds are meant. Nothing here computes.
+A scenario is what all strategies share: model, batch, link, ranks. Within a launch of a scenario, all its strategies
+are measured in rounds, each round in another random order, so that a disturbance of the machine affects all alike.
+Everything is frozen. Units are seconds and bytes, and nanoseconds in names with `_ns`. Nothing here computes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 from bench.records import Failure, Json
 
-# The strategy without synchronisation, which every scenario has: what the others are compared with.
+# The strategy without synchronisation. Every scenario has it, and the others are compared with it.
 REFERENCE = "none"
-# The parts of a rank's step, in the order in which they pass.
+# The parts of a rank's step, in order.
 PARTS = ("forward", "backward", "pack", "tail", "update")
 
 
 # ── what is to be measured ───────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An emulated FIFO link: an all-reduce of b bytes takes latency_s + b / bytes_per_s, one after the other.
+    """An emulated FIFO link: one all-reduce after the other, each of b bytes in latency_s + b / bytes_per_s.
 
-    It costs no CPU, so that overlap can be judged on few cores. It moves no data. points: (bytes, seconds) of a
-    measured link, ascending; then all-reduces take what a curve through them says, and the other two only name it.
+    It uses no CPU, so that overlap can be judged on few cores. It moves no data. points: (bytes, seconds) of a
+    measured link, ascending; with them, times follow the curve through the points, and the other two only name it.
     """
 
     latency_s: float
@@ -37,14 +37,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to synchronise gradients; `strategies.STRATEGIES` says what each name does and takes.
+    """One way to synchronise gradients; `training.strategies.STRATEGIES` says what each name does and takes.
 
     cap_bytes: of buckets. bucket_boundary: a bucket ends "after" the cap is reached, as in torch, or "before" it would
         be exceeded.
-    buckets: bytes of each bucket, in the order in which they are sent, of `plan` and of ddp's list.
+    buckets: bytes of each bucket, in the order in which they are sent; of the strategies plan and ddp.
     options: of ddp, such as "noop", "fp16", "gradient_as_bucket_view".
     accumulate: micro-batches a step; gradients are synchronised after the last one.
-    imported: "package.module:name" of a synchroniser that a user brings along.
+    imported: "package.module:name" of a user's own synchroniser.
     again: 1 for the second copy of an A/A pair.
     """
 
@@ -60,7 +60,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """One gradient, as the model has it. name: of the first of the parameters that share it."""
+    """One gradient of a model. name: of its parameter; of a shared parameter, its first name."""
 
     name: str
     elements: int
@@ -77,11 +77,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What strategies are compared on.
+    """What the compared strategies share.
 
-    model: a preset's name, or "package.module:build" of a user's own. batch: examples a rank and step. link: None is
-    the real backend. dtype: of parameters and gradients. threads: of each rank's computing. shape: instead of the
-    model, which then is only a name: backward waits until each gradient's time has come, and nothing is computed.
+    model: a preset's name, or "package.module:build" of a user's own. batch: examples per rank and step. sequence:
+    tokens of an example. link: None is the real backend. dtype: of parameters and gradients. threads: that compute in
+    each rank. shape: replaces the model, which is only a name then: backward waits until each gradient's ready time,
+    and nothing is computed.
     """
 
     model: str
@@ -97,7 +98,7 @@ class Scenario:
 
     @property
     def key(self) -> str:
-        """Such as `nano/gloo/n2/b4/s64/float32/sgd`; what differs from a default follows."""
+        """Its name in facts, such as `nano/gloo/n2/b4/s64/float32/sgd`; an emulated link and further threads follow."""
         head = f"{self.model}/{self.backend}/n{self.world_size}/b{self.batch}/s{self.sequence}"
         link = f"/link={self.link.latency_s:g}s+{self.link.bytes_per_s:g}B/s" if self.link else ""
         link += f"~{len(self.link.points)}" if self.link and self.link.points else ""
@@ -106,9 +107,9 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class TrainingLaunch:
-    """One scenario in one launch of fresh processes: its strategies, and how many rounds are to be made.
+    """One launch of fresh processes for one scenario: its strategies, and the number of rounds to measure.
 
-    number: the launch, counted from 1.
+    number: of the launch, counted from 1.
     """
 
     scenario: Scenario
@@ -119,7 +120,7 @@ class TrainingLaunch:
 
 @dataclass(frozen=True, slots=True)
 class SkippedStrategy:
-    """What was asked for and will not be measured, with the reason. strategy: None where all of the scenario is."""
+    """A strategy that was asked for and will not be measured, with the reason; None stands for all of the scenario."""
 
     scenario: Scenario
     strategy: Strategy | None
@@ -128,7 +129,7 @@ class SkippedStrategy:
 
 @dataclass(frozen=True, slots=True)
 class CallSizeSweep:
-    """So many parameters, all-reduced in so many calls (Li et al., VLDB 2020, figure 2)."""
+    """The same parameters all-reduced in different numbers of calls (Li et al., VLDB 2020, figure 2)."""
 
     parameters: int
     calls: tuple[int, ...]
@@ -139,7 +140,7 @@ class TrainingPlan:
     """All that a run of the training benchmark will do.
 
     steps: of a strategy in one round, between two barriers. warmup: steps of each strategy before the first round.
-    max_foreign_cpu: share of the machine's CPU time used by others above which a round is left out.
+    max_foreign_cpu: a round is left out if other processes use more than this share of the machine's CPU time.
     """
 
     name: str
@@ -155,16 +156,16 @@ class TrainingPlan:
 
     @property
     def total(self) -> int:
-        """Rounds to make."""
+        """Number of rounds to measure."""
         return sum(launch.rounds for launch in self.order)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """What every rank of one launch is told.
+    """What every rank of one launch receives.
 
-    checked: an earlier try of it has told what its checks found. detail: show a step and the calls alone, too; one
-    launch of a scenario does.
+    log: the file for what torch prints. checked: an earlier try of this launch has already reported its checks.
+    detail: also record one step and the communication only of each strategy; one launch of a scenario does.
     """
 
     launch: TrainingLaunch
@@ -175,10 +176,10 @@ class TrainingJob:
     detail: bool = True
 
 
-# ── what was measured: facts; each is a line of samples.jsonl ────────────────────────────────────
+# ── what was measured: each `Fact` is a line of samples.jsonl ────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class InvariantCheck:
-    """One invariant of one strategy. ok: None where it does not apply, and text says why."""
+    """The check of one invariant. ok: None where it does not apply; text then says why."""
 
     invariant: str
     ok: bool | None
@@ -187,10 +188,10 @@ class InvariantCheck:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChecks:
-    """What a launch found of one strategy before timing it.
+    """The checks of one strategy in one launch, made before it is timed.
 
     strategy: its label; None for what concerns the whole run. calls: bytes of each all-reduce of a step, in order;
-    None where the library does not tell. A strategy with a check that failed gets no times.
+    None where the library does not tell. A strategy with a check that failed is not timed.
     """
 
     scenario: str
@@ -206,12 +207,12 @@ class StrategyChecks:
 
 @dataclass(frozen=True, slots=True)
 class TimedBlock:
-    """`steps` steps of one strategy between two barriers. All lists have one entry a rank.
+    """The steps of one strategy between two barriers, `Round.steps` of them. Tuples have one entry per rank.
 
-    wall_ns: from leaving the barrier to the end of the last step. parts_ns: of PARTS, sums over the steps.
-    steps_ns: of each rank, each step's time. foreign_cpu: share of the machine's CPU time used by others; None where
-    it is not known. last_ns: the tail of the rank whose tail was the shortest, which is the one that came last, step by
-    step; the same sum. None in runs from before it was told.
+    wall_ns: from leaving the first barrier to the end of the last step. parts_ns: for each of PARTS, the sum over the
+    steps. foreign_cpu: share of the machine's CPU time used by other processes; None if unknown. last_ns: the shortest
+    tail of any rank in a step, which is that of the rank that came last, summed over the steps; None in older runs,
+    which did not record it.
     """
 
     strategy: str
@@ -223,7 +224,7 @@ class TimedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Every strategy once, in the random order in which they were measured."""
+    """One timed block of every strategy, in the random order in which they were measured."""
 
     scenario: str
     launch: int
@@ -235,7 +236,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class CommunicationOnly:
-    """A strategy's calls back to back, without computing; seconds of each repetition, slowest rank."""
+    """A strategy's calls back to back, without computing. times_s: of each repetition, on the slowest rank."""
 
     scenario: str
     launch: int
@@ -246,10 +247,10 @@ class CommunicationOnly:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call of one rank's step. Times from the beginning of the step on that rank.
+    """One call in one rank's step. Times are seconds since the beginning of the step on that rank.
 
-    ready_s: when its last gradient was ready; launched_s: when it was handed over; done_s: when it was complete.
-    parameters: numbers of the gradients in it, in order of `Timeline.gradients`; empty where that is not known.
+    ready_s: when its last gradient was ready. launched_s: when the call was made. done_s: when it was complete.
+    parameters: numbers of its gradients, which are positions in `Timeline.gradients`; empty if unknown.
     """
 
     nbytes: int
@@ -263,9 +264,9 @@ class CallRecord:
 class RankTimeline:
     """One rank's step. ready_s: when each gradient became ready, in the order of `Timeline.gradients`.
 
-    begin_s: when it began, on the clock that all ranks of the host share, relative to the first of them.
-    forward_s, backward_s, usable_s, end_s: ends of the parts, from the beginning of the step: backward_s is when the
-    last gradient was ready, usable_s when all of them were synchronised and in place.
+    begin_s: when the step began, relative to the first rank, on the clock that all ranks of the host share.
+    forward_s, backward_s, usable_s, end_s: ends of the parts, since the beginning of the step: backward_s is when the
+    last gradient was ready, usable_s when all gradients were synchronised and in place.
     """
 
     rank: int
@@ -280,7 +281,7 @@ class RankTimeline:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One step of one strategy in detail, by ranks that also kept a stamp for each gradient and call: not timed."""
+    """One step of one strategy in detail. It is no timed step, because stamps of each gradient and call take time."""
 
     scenario: str
     launch: int
@@ -291,7 +292,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class CallSizePoint:
-    """So many parameters in so many calls, on `world_size` ranks; seconds of each repetition, slowest rank."""
+    """`parameters` all-reduced in `calls` calls. times_s: of all calls, for each repetition, on the slowest rank."""
 
     backend: str
     world_size: int
@@ -303,7 +304,7 @@ class CallSizePoint:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailure:
-    """A launch, or one strategy of it, that did not reach its end."""
+    """The failure of a launch. strategy: the one that was being checked; None if none was."""
 
     scenario: str
     launch: int
@@ -316,7 +317,7 @@ Fact = StrategyChecks | Round | CommunicationOnly | Timeline | CallSizePoint | L
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A results folder of the training benchmark, read."""
+    """The content of a results folder of the training benchmark."""
 
     path: Path
     manifest: Json

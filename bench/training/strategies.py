@@ -1,7 +1,8 @@
-"""The table of ways to synchronise gradients: what each takes, and what must hold of it. Knows no torch.
+"""The table of strategies, the ways to synchronise gradients: which settings each takes, and its properties.
 
-To add a strategy: an entry here, and its synchroniser in the table of `training/rank/synchronisers.py` (or, for what
-torch brings, `torch_synchronisers.py`); a test ties them.
+In: a `Strategy`. Out: its properties, its name in tables, and why it cannot be measured in a scenario. Does not import
+torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or,
+for what torch provides, `training/rank/torch_synchronisers.py`); a test checks that both exist.
 """
 
 from dataclasses import dataclass, replace
@@ -19,20 +20,20 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class StrategyKind:
-    """One way to synchronise.
+    """The properties of one strategy.
 
-    takes: keys of its configuration, `accumulate` apart. needs: one of them without which it means nothing, and how it
-    is written.
-    exact: the mean of the ranks' gradients, without compression: it must train as one process would.
+    takes: the keys of its configuration, without `accumulate`, which all take. needs: the key that it requires, and an
+    example of it.
+    exact: it computes the mean of the ranks' gradients, without compression, so it must train as one process would.
     synchronises: ranks hold the same parameters afterwards. sends: False where no gradient leaves its rank.
     all_reduces: all its calls are all-reduces of gradients, which an emulated link can carry, and which can be repeated
-    without computing. own: these are made by us, one by one, so that they are seen and packing is told from waiting.
+    without computing. own: our code makes these calls, one by one, so they are seen, and packing is told from waiting.
     overlaps: it communicates during backward. one_by_one: each call is waited for before the next one is made.
-    one_call: all gradients are one call.
-    broadcasts: its library makes all ranks begin with the same weights; else the runner does.
-    sharded: every rank keeps its share of the optimizer's state only. shards_parameters: and of the parameters, so that
-    gradients cannot be stamped and weights not compared before the first step.
-    without_buckets: the strategy that stands for it where the sizes of its buckets do not fit the model.
+    one_call: all gradients are sent in one call.
+    broadcasts: its library gives all ranks the same initial weights; otherwise the runner does.
+    sharded: every rank keeps only its share of the optimizer's state. shards_parameters: and only its share of the
+    parameters, so gradients cannot be stamped, and weights cannot be compared before the first step.
+    without_buckets: the strategy that replaces it where the sizes of its buckets do not fit the model.
     """
 
     about: str
@@ -97,12 +98,12 @@ STRATEGIES: dict[str, StrategyKind] = {
         shards_parameters=True,
     ),
 }
-# A synchroniser that a user brings along is held to be exact, and its calls are not seen.
+# A user's own synchroniser is assumed to be exact, and its calls are not seen.
 OF_THE_USER = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
 
 
 def kind(strategy: Strategy) -> StrategyKind:
-    """Its entry of the table, as its options change it."""
+    """The strategy's entry in the table, changed as its options require."""
     if strategy.imported is not None:
         return OF_THE_USER
     entry = STRATEGIES[strategy.name]
@@ -113,17 +114,17 @@ def kind(strategy: Strategy) -> StrategyKind:
 
 
 def hooks_of(strategy: Strategy) -> set[str]:
-    """Its communication hooks of torch; at most one."""
+    """The communication hooks of torch among its options; at most one."""
     return set(strategy.options) & set(DDP_HOOKS)
 
 
 def fitting(strategy: Strategy) -> Strategy:
-    """The same without bucket sizes, which fit one model only: for a model of other sizes."""
+    """The strategy for a model of other sizes: without its bucket sizes, which fit one model only."""
     return replace(strategy, name=kind(strategy).without_buckets or strategy.name, buckets=())
 
 
 def label(strategy: Strategy) -> str:
-    """How tables and files name it; distinct for distinct strategies."""
+    """Its name in tables and files; distinct for distinct strategies."""
     words = [strategy.imported or strategy.name]
     if strategy.cap_bytes is not None:
         words.append(format_bytes(strategy.cap_bytes))
@@ -140,12 +141,12 @@ def label(strategy: Strategy) -> str:
 
 
 def reference_of(strategy: Strategy) -> Strategy:
-    """The strategy whose step is what this one's would be without synchronisation."""
+    """The strategy that makes the same step without synchronisation."""
     return Strategy(REFERENCE, accumulate=strategy.accumulate)
 
 
 def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
-    """Why it cannot be measured in this scenario; None if it can."""
+    """Why the strategy cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
         return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
     if scenario.link is not None and strategy.imported is not None:
@@ -165,7 +166,7 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
 
 
 def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
-    """Why it cannot be measured with a shape instead of a model."""
+    """Why the strategy cannot be measured with a shape instead of a model; None if it can."""
     assert scenario.shape is not None  # noqa: S101 - the caller's question
     if strategy.imported is not None or not kind(strategy).own:
         return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"

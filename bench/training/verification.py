@@ -1,7 +1,7 @@
-"""A bucket plan put to the test: what to measure beside it, and what was predicted of each.
+"""Verify bucket plans: which plans to measure, and their predictions beside the measurements.
 
-In: a scenario, a profile, a curve and the advice that follows from them. Out: a `TrainingPlan` and predictions by the
-label of each strategy. Measures nothing; `Verified` says what came of it.
+In: a scenario, ready times, an all-reduce cost and the advice that follows from them; then the measured results. Out:
+a `TrainingPlan` that measures the plans, then a `Verified` for each of them. Measures nothing itself.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ from bench.training.ready_times import ReadyTimes
 from bench.training.records import Scenario, SkippedStrategy, Strategy, TrainingLaunch, TrainingPlan
 from bench.training.strategies import label, unsupported
 
-# Three launches give an interval over launches; a few rounds of two steps a launch are done in half a minute.
+# Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.
 LAUNCHES, ROUNDS, STEPS, WARMUP = 3, 6, 2, 3
 TIMEOUT_S = 60.0
-# Of the machine's CPU time used by others, as in configs.
+# Allowed share of the machine's CPU time that other processes use; `max_foreign_cpu` has this default.
 FOREIGN = 0.06
-# A prediction holds if it is off by so many seconds, or by such a share of itself.
+# A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
 OFF_S, OFF_SHARE = 1e-3, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """One plan. predicted_s: exposed after backward. outcome: what was measured; None if it was not."""
+    """One plan. predicted_s: exposed after backward. result: what was measured; None if it was not."""
 
     name: str
     predicted_s: float
@@ -37,23 +37,23 @@ class Verified:
 
     @property
     def tail_s(self) -> float | None:
-        """The tail of the rank that came last: what others wait for it is not the link's."""
+        """The measured tail of the rank that came last; the time that others wait for that rank is not the link's."""
         split = self.result.split if self.result is not None else None
         return None if split is None else split.tail_s - split.late_s
 
     @property
     def holds(self) -> bool | None:
-        """Whether it was as long as predicted; None without a measurement."""
+        """Whether the tail was as long as predicted; None without a measurement."""
         return None if self.tail_s is None else close(self.predicted_s, self.tail_s)
 
 
 def close(predicted_s: float, measured_s: float) -> bool:
-    """Within a millisecond, or a tenth."""
+    """Whether the two differ by at most a millisecond, or a tenth of the prediction."""
     return abs(measured_s - predicted_s) <= max(OFF_S, OFF_SHARE * predicted_s)
 
 
 def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[str, tuple[Strategy, BucketPlan]]:
-    """The best plan and those that people use, as strategies. A shape cannot be wrapped by torch."""
+    """The best plan and plans in common use, each with its strategy. torch cannot wrap a shape, so ddp is left out."""
     best, default = planner.best_plan(ready_times, advice), planner.torch_default(ready_times)
     sizes = planner.bucket_bytes(ready_times, default)
     found = {
@@ -72,7 +72,7 @@ def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[
 
 
 def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed: int, machine: Machine) -> TrainingPlan:
-    """Their measurement, with references and A/A pairs. Raises UnmeasurableError where none can be measured."""
+    """A plan to measure strategies, with references and A/A pairs. Raises UnmeasurableError if none can be measured."""
     reasons = {
         one: unsupported_scenario(scenario, machine) or unsupported(one, scenario, machine) for one in strategies
     }
@@ -90,7 +90,7 @@ def verified(
     cost: AllReduceCost,
     results: Iterable[StrategyResult],
 ) -> list[Verified]:
-    """Predictions beside what was measured."""
+    """The prediction of each plan beside its measurement."""
     measured = {one.label: one for one in results}
     return [
         Verified(name, planner.exposed(ready_times, ends, cost), measured.get(label(strategy)))

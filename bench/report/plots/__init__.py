@@ -1,1 +1,1 @@
-"""Pictures of runs. Every module here imports matplotlib."""
+"""Draw pictures of runs. Every module here imports matplotlib."""

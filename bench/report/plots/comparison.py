@@ -1,7 +1,7 @@
-"""Pictures of runs against each other: what changed between two, and how times went over many.
+"""Draw comparisons of runs: what changed between two runs, and how times changed over many.
 
 In: a `Comparison` or `Trend` values. Out: PNG and SVG. Verdicts differ by colour *and* by marker, decided ones are
-filled and undecided ones hollow, so that they survive black and white. Every interval is drawn.
+filled and undecided ones hollow, so that they can be told apart in black and white. Every interval is drawn.
 """
 
 import math
@@ -25,22 +25,22 @@ from bench.report.plots.plot_style import COLOURS, STYLE, save, tick
 
 C = TypeVar("C", bound=Judged)
 GREY = "#666666"
-# Verdict → colour and marker: the triangles point to where the time went.
+# Verdict → colour and marker. Triangles point to longer or shorter times.
 LOOKS = {
     "SLOWER": (COLOURS[1], ">"),
     "FASTER": (COLOURS[0], "<"),
     "SAME": (COLOURS[2], "s"),
     "INCONCLUSIVE": (GREY, "o"),
 }
-# More rows than this cannot be read on a page; the table has them all.
+# More rows or panels than this cannot be read on a page; the table has them all.
 MOST_ROWS = 60
 MOST_TRENDS = 12
-# Round ratios that an axis may show; those that fall into the picture and are far enough apart are taken.
+# Round ratios that an axis may show: those are taken that lie within it and are far enough apart.
 RATIOS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 1,
     1.03, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2, 3, 5, 10, 20, 50, 100,
 )  # fmt: skip
-# Share of the axis that two labels need between them.
+# Smallest distance of two labels, as a share of the axis.
 APART = 0.055
 
 
@@ -77,18 +77,18 @@ def _comparison(result: Comparison) -> Figure:
 
 
 def _shown(changes: Sequence[Change]) -> list[Change]:
-    """All, or those that stand out; in the order of the tables."""
+    """At most MOST_ROWS changes, in the order of the tables."""
     return sorted(standing_out(changes), key=lambda change: case_order(change.case))
 
 
 def standing_out(changes: Sequence[C]) -> list[C]:
-    """So many as can be read: those that changed, and then the largest ratios."""
+    """At most MOST_ROWS changes: in the order of VERDICTS, and for each verdict those with the largest ratios first."""
     weight: Callable[[C], float] = lambda change: max(change.ratio.value, 1 / change.ratio.value)  # noqa: E731
     return sorted(changes, key=lambda change: (VERDICTS.index(change.verdict), -weight(change)))[:MOST_ROWS]
 
 
 def ratio_rows(axes: Axes, changes: Sequence[Judged], names: Sequence[str], min_change: float) -> None:
-    """A row a change, the first on top; grey: what is too small to matter."""
+    """Draw a row for each change, the first on top. The grey band has the ratios that are too small to matter."""
     limit = 1 + min_change
     axes.axvspan(1 / limit, limit, color="#000000", alpha=0.08, linewidth=0)
     axes.axvline(1, color="black", linewidth=1)
@@ -100,7 +100,7 @@ def ratio_rows(axes: Axes, changes: Sequence[Judged], names: Sequence[str], min_
 
 
 def directions(axes: Axes) -> None:
-    """Above the axes, what lies to which side of 1."""
+    """Write above the axes which side of 1 is faster and which is slower."""
     for text, side, shift in (("← faster", "right", -10), ("slower →", "left", 10)):
         axes.annotate(
             text, (1, 1), xycoords=axes.get_xaxis_transform(), xytext=(shift, 5), textcoords="offset points", ha=side
@@ -118,7 +118,7 @@ def _row(axes: Axes, y: int, change: Judged) -> None:
 
 
 def ratio_axis(axes: Axes) -> None:
-    """A logarithmic axis of ratios with round labels that do not touch."""
+    """Make x a logarithmic axis of ratios with round labels that do not touch."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     low, high = min(low, 0.88), max(high, 1.14)
@@ -134,7 +134,7 @@ def ratio_axis(axes: Axes) -> None:
 
 
 def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int) -> None:
-    """The verdicts that are there, and how many rows are not."""
+    """A legend with the verdicts that occur. left_out: number of rows that are not drawn."""
     present = {change.verdict for change in result.changes}
     handles: list[Line2D | Patch] = []
     for verdict in VERDICTS:
@@ -150,7 +150,7 @@ def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int) -> None:
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
 def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
-    """Small multiples, those with the largest steps first where not all can be shown."""
+    """A panel for each trend; if there are too many, only those with the largest changes of level."""
     largest = sorted(trends, key=lambda trend: -_largest_step(trend))[:MOST_TRENDS]
     shown = sorted(largest, key=lambda trend: case_order(trend.case))
     columns = min(3, len(shown))
@@ -165,14 +165,14 @@ def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
         axes.set_visible(False)
     changed = sum(bool(trend.changed) for trend in trends)
     figure.suptitle(
-        f"Since when is it so?  {changed} of {len(trends)} cases changed level over {len(runs)} runs",
+        f"When did it change?  {changed} of {len(trends)} cases changed level over {len(runs)} runs",
         x=0.01, ha="left", fontsize=11,
     )  # fmt: skip
     figure.supylabel("time of one operation (median)", fontsize=9)
     handles = [
         Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
         Line2D([], [], color="black", linewidth=2, alpha=0.5, label="level"),
-        Line2D([], [], color=COLOURS[1], linestyle="--", label="from here on another level"),
+        Line2D([], [], color=COLOURS[1], linestyle="--", label="change of level"),
     ]
     if len(trends) > len(shown):
         handles.append(Line2D([], [], linestyle="", label=f"and {len(trends) - len(shown)} more cases: see the table"))
@@ -206,7 +206,7 @@ def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
             textcoords="offset points",
             fontsize=8,
         )
-    # From nothing, or from where the times are: whichever still shows the intervals and does not magnify noise.
+    # From 0, so that noise is not magnified, to the highest interval, but at most to twice the largest time.
     axes.set_ylim(0, 1.15 * max(min(max(time.high for time in trend.times_s), 2 * max(values)), max(values)))
     axes.set_xlim(0.4, len(runs) + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))

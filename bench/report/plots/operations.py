@@ -1,6 +1,6 @@
-"""What each operation costs, side by side at one size: a row for each, and a panel for each metric.
+"""Draw what each operation costs at one size: a row for each operation or variant, a panel for each metric.
 
-In: a run and its analysis. Out: a figure; none where there are no several operations or variants to compare.
+In: a run and its analysis. Out: a figure; none if there are fewer than FEWEST_ROWS rows.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ from bench.report.labels import Words, attributes, common_words, in_words, ranks
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, MARKERS, log_ticks, marks, time_axis, time_label
 
-# Fewer rows say no more than the picture over sizes; more are too small to read.
+# Fewer rows show no more than the picture of time against size; more are too small to read.
 FEWEST_ROWS, MOST_ROWS = 3, 45
-# Markers of so many world sizes can be told apart in a row.
+# World sizes whose markers can be told apart in a row.
 MOST_WORLDS = 6
 
 
 def operations(run: Run, analysis: Analysis) -> list[Figure]:
-    """Times of all operations at the size that most of them have; of no size where they have none."""
+    """Times of all operations at the size that most of them have, and of the operations without a size."""
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
     must = telling(chosen)
@@ -43,12 +43,12 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _row_title(words: Words, shared: Words) -> str:
-    """Everything but the metric, which has panels, and but what is the same in all rows."""
+    """Everything but the metric (it has panels) and what is the same in all rows."""
     return ", ".join(in_words({k: v for k, v in words.items() if k not in shared and k != "metric"}))
 
 
 def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
-    """The size that most tables have, the largest of those, and the cases with it; those without a size as well."""
+    """The size that most tables have (the largest of several), and the cases with this size or with none."""
     tables: dict[str, list[Case]] = {}
     for case in cases:
         tables.setdefault(title(case), []).append(case)
@@ -94,7 +94,7 @@ def _figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
 
 
 def _mark(axes: Axes, y: int, number: int, of: int, summary: Summary) -> None:
-    """A marker with its interval; world sizes lie a little apart."""
+    """Draw a marker with its interval. number, of: which of how many world sizes; they are drawn a little apart."""
     time = summary.time_s
     assert time is not None  # noqa: S101 - the caller selects such
     place = y + 0.5 * ((number + 0.5) / of - 0.5)

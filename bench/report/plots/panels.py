@@ -1,8 +1,8 @@
-"""Small multiples: which lines go into which panel, what panels have in common, and the pages that they fill.
+"""Divide summaries into lines, panels and pages, for figures with many panels.
 
-In: summaries. Out: `Panel`s with their lines, and figures with a set of axes for each, not yet drawn into. A panel is
-one operation on one backend by one metric; what else differs are its lines, up to MOST_SERIES. What the panels of a
-page have in common stands once, above them; each metric begins a new page.
+In: summaries. Out: `Panel`s with their lines, and figures with axes for each panel, still empty. A panel has one
+operation, backend and metric. Whatever else differs makes its lines, up to MOST_SERIES. What the panels of a page
+have in common is written once, above them. Each metric begins a new page.
 """
 
 import math
@@ -22,23 +22,23 @@ from bench.report.labels import Words, attributes, common_words, in_words, said,
 from bench.report.pictures import MOST_PAGES
 from bench.report.plots.plot_style import COLOURS, MOST_SERIES
 
-# Four by six: more would be smaller than a thumbnail.
+# Four by six: more would be too small to read.
 PANELS_A_PAGE = 24
-# Panels → columns, and width and height of one panel in inches. One alone is as large as any other picture.
+# (most panels, columns, width and height of a panel in inches). A single panel is as large as any other picture.
 GRIDS = ((2, 2, 4.2, 2.6), (3, 3, 3.1, 2.3), (4, 2, 4.2, 2.3), (9, 3, 3.1, 1.8), (PANELS_A_PAGE, 4, 2.45, 1.4))
-# Inches around the panels: tick labels and axis label, the axis label below, one line of a title, one of a legend.
+# Inches: left and right of the panels, below them for the axis label, a line of the title, a line of the legend.
 LEFT, RIGHT, BELOW, TITLE_LINE, LEGEND_LINE = 0.85, 0.15, 0.6, 0.2, 0.22
-# Inches between panels; above each is its title.
+# Inches between panels; a panel's title is in the gap above it.
 GAP_WIDE, GAP_HIGH = 0.15, 0.42
-# Entries that a legend below all panels has room for; with more, each panel has its own.
+# Entries that a legend below all panels has room for; if there are more, each panel has its own legend.
 MOST_SHARED = 2 * len(COLOURS)
-# Characters in a line of a title above all; in one above a panel, for each inch of its width.
+# Characters in a line of the figure's title; characters per inch in the title of a panel.
 WIDE, NARROW = 112, 13
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Summaries that are joined by a line."""
+    """Summaries that one line joins, with its name in the legend."""
 
     name: str
     members: list[Summary]
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """words: what all its lines have in common. title: what of it is to be said."""
+    """Lines that are drawn into one set of axes. words: what they have in common."""
 
     words: Words
     lines: list[Line]
@@ -55,7 +55,7 @@ class Panel:
 
 @dataclass(slots=True)
 class Page:
-    """A figure, and its axes with the panel that goes into each. extra: further lines of the legend."""
+    """A figure. places: its axes with their panels. styles: line name → style. extra: further lines of the legend."""
 
     figure: Figure
     places: list[tuple[Axes, Panel]]
@@ -63,7 +63,7 @@ class Page:
     extra: list[str] = field(default_factory=list)
 
     def styled(self, panel: Panel) -> list[tuple[int, Line]]:
-        """Lines with their colour and marker: the same for a name everywhere, where there are colours enough."""
+        """(number of colour and marker, line). Equal names have equal numbers on a page unless `styles` is None."""
         numbered = enumerate(panel.lines)
         return [(number if self.styles is None else self.styles[line.name], line) for number, line in numbered]
 
@@ -72,7 +72,7 @@ class Page:
 def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[Line]]) -> list[Panel]:
     """Panels in the order of the tables, metric by metric.
 
-    split: makes the lines of summaries that differ in size and ranks only.
+    split: makes lines of summaries that differ in size and ranks only.
     """
     together: dict[tuple[str, ...], dict[tuple[str, ...], list[Summary]]] = {}
     for summary in sorted(summaries, key=lambda s: metrics.order(s.case.metric)):
@@ -87,7 +87,7 @@ def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[L
 
 
 def _chunks(families: Iterable[tuple[Words, list[Line]]]) -> list[list[tuple[Words, Line]]]:
-    """Lines with the words of their family, as many together as can be told apart; families stay whole if they can."""
+    """The lines of each panel, with the words of their family. A family is divided only if it exceeds MOST_SERIES."""
     chunks: list[list[tuple[Words, Line]]] = []
     for words, lines in families:
         for part in (lines[start : start + MOST_SERIES] for start in range(0, len(lines), MOST_SERIES)):
@@ -108,7 +108,7 @@ def _panel(chunk: Sequence[tuple[Words, Line]]) -> Panel:
 
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────
 def pages(question: str, run: Run, found: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
-    """Figures for all panels, with titles; the last one says what is left out, and how many panels did not fit."""
+    """Figures with titles for all panels. The last one says what is left out, and how many panels did not fit."""
     must = telling(s.case for panel in found for line in panel.lines for s in line.members)
     spoken = [replace(panel, words=said(panel.words, _op(panel), must)) for panel in found]
     parts: list[list[Panel]] = []
@@ -134,7 +134,7 @@ def _op(panel: Panel) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """In lines of at most so many characters."""
+    """The text in lines of at most `width` characters."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False)) or text
 
 
@@ -156,12 +156,12 @@ def _page(question: str, what: str, part: Sequence[Panel]) -> Page:
         axes.tick_params(labelsize=8)
     for number in range(len(part), grid.size):
         grid.flat[number].set_visible(False)
-        grid.flat[number - columns].tick_params(labelbottom=True)  # now the lowest of its column
+        grid.flat[number - columns].tick_params(labelbottom=True)  # it is the lowest of its column
     return Page(figure, list(zip(grid.flat, part, strict=False)), styles)
 
 
 def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
-    """A number for each name of a line; None where there are too many, or two in one panel would look alike."""
+    """A number for each line name; None if there are too many names, or two lines of a panel would look alike."""
     names = list(dict.fromkeys(line.name for panel in part for line in panel.lines))
     styles = {name: number for number, name in enumerate(names)}
     alike = any(len({styles[line.name] % len(COLOURS) for line in panel.lines}) < len(panel.lines) for panel in part)
@@ -169,8 +169,10 @@ def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
 
 
 def _grid(count: int, above: float) -> tuple[Figure, Any]:
-    """A figure with so many equal sets of axes, and `above` inches for titles. Laid out by hand: that is twice as fast
-    as having it done, and as panels are all alike there is nothing to be found out."""
+    """A figure with `count` sets of axes or some more, and `above` inches for titles.
+
+    The layout is computed here, as all panels are of one size: that is twice as fast as matplotlib's layout engine.
+    """
     _, columns, width, height = next(grid for grid in GRIDS if count <= grid[0])
     rows = math.ceil(count / columns)
     across = LEFT + columns * width + (columns - 1) * GAP_WIDE + RIGHT
@@ -182,7 +184,7 @@ def _grid(count: int, above: float) -> tuple[Figure, Any]:
 
 
 def label_axes(page: Page, x: str, y: str) -> None:
-    """What the axes show: beside a single panel, or once for all."""
+    """Write what the axes show: at a single panel, or once for all panels."""
     if len(page.places) == 1:
         axes = page.places[0][0]
         axes.set_xlabel(x)
@@ -194,9 +196,9 @@ def label_axes(page: Page, x: str, y: str) -> None:
 
 
 def legend(page: Page, beside: bool = False) -> None:
-    """One legend for all panels, or one in each where they have little in common. Comes last.
+    """One legend for all panels, or one in each if `page.styles` is None. Call it last.
 
-    beside: a single panel has none of its area to spare.
+    beside: put the legend of a single panel next to it, not into it.
     """
     first = page.places[0][0]
     for text in page.extra:
@@ -217,7 +219,7 @@ def legend(page: Page, beside: bool = False) -> None:
 
 
 def _legend_below(figure: Figure, entries: dict[str, Any]) -> None:
-    """In as many columns as fit; the figure grows by what it takes."""
+    """A legend in as many columns as fit; the figure becomes higher by as much."""
     widest = max(0.6 + 0.075 * len(name) for name in entries)
     columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
     more = LEGEND_LINE * math.ceil(len(entries) / columns)
@@ -226,7 +228,7 @@ def _legend_below(figure: Figure, entries: dict[str, Any]) -> None:
     pars = figure.subplotpars
     figure.set_figheight(after)
     figure.subplots_adjust(top=1 - (1 - pars.top) * before / after, bottom=(pars.bottom * before + more) / after)
-    for text in figure.texts:  # the titles, and what the axes show
+    for text in figure.texts:  # titles and axis labels
         text.set_y((text.get_position()[1] * before + more) / after)
     figure.legend(
         list(entries.values()), list(entries), loc="lower center", ncols=columns, fontsize=8.5, borderaxespad=0.1

@@ -1,8 +1,8 @@
-"""What all pictures share: colours, styles, axes with units, intervals.
+"""Define what all pictures share: colours, styles, axes with units, intervals, and saving.
 
-Series differ by colour *and* marker *and* line, so that they survive black and white; the colours are Okabe and
-Ito's, which colour-blind people tell apart. Drawn with `Figure` and not with pyplot: no global state, no window,
-and it loads faster.
+Series differ by colour *and* marker *and* line, so that they can be told apart in black and white; the colours are
+those of Okabe and Ito, which colour-blind people can tell apart. Pictures use `Figure` and not pyplot: that has no
+global state, opens no window and loads faster.
 """
 
 import math
@@ -34,14 +34,14 @@ STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small files that can be searched
     "legend.frameon": False,
 }
-# Largest over smallest value on an axis, below which 1, 2 and 5 are too few labels.
+# Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5
 # More lines than this in one picture cannot be told apart.
 MOST_SERIES = 6
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As PNG and as SVG."""
+    """Save a figure as PNG and as SVG."""
     figure.savefig(path.with_suffix(".png"))
     figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
     figure.savefig(path.with_suffix(".svg"))
@@ -50,7 +50,7 @@ def save(figure: Figure, path: Path) -> None:
 def draw_pages(
     drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path]
 ) -> None:
-    """Draw a picture's pages into so many of these paths (without suffix), and remove what is in the others."""
+    """Draw the pages of a picture into the first of these paths (without suffix); remove files at the others."""
     with rc_context(STYLE):
         figures = drawn_by(run, analysis)[: len(paths)]
         for figure, path in zip(figures, paths, strict=False):
@@ -61,7 +61,7 @@ def draw_pages(
 
 
 def framed(question: str, what: str) -> tuple[Figure, Axes]:
-    """A figure with one set of axes and a title that asks a question and says of what."""
+    """A figure with one set of axes. Its title has two lines: a question, and what is shown."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.set_title(f"{question}\n{what}", fontsize=10.5)
@@ -69,8 +69,8 @@ def framed(question: str, what: str) -> tuple[Figure, Axes]:
 
 
 def size_axis(axes: Axes, sizes: Sequence[int], most: int) -> None:
-    """Message sizes along x, in powers of two, with at most so many of them written out."""
-    # Those that were rounded down from one size would be written over each other.
+    """Message sizes along x, in powers of two. most: largest number of labels."""
+    # Labels of sizes that were rounded down from one size would overlap.
     apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > 1.2 * size]
     shown = spread(apart, most)
     axes.set_xscale("log", base=2)
@@ -80,14 +80,14 @@ def size_axis(axes: Axes, sizes: Sequence[int], most: int) -> None:
 
 
 def log_time_axis(axes: Axes) -> None:
-    """Logarithmic times along y, with labels also where there is less than a decade."""
+    """Logarithmic times along y, with labels also if they span less than a decade."""
     axes.set_yscale("log")
     log_ticks(axes.yaxis)
     time_axis(axes.yaxis)
 
 
 def log_ticks(axis: Any) -> None:
-    """So many labels that a logarithmic axis can be read: decades alone would leave a narrow one with one or none."""
+    """Add labels to a logarithmic axis of less than two decades: labels at decades alone would be one or none."""
     low, high = axis.get_view_interval()
     if high / low < 100:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > NARROW else range(1, 10), numticks=12))
@@ -101,30 +101,30 @@ def log_rate_axis(axes: Axes) -> None:
 
 
 def marks(summaries: Sequence[Summary]) -> str:
-    """What bars are, where there are any."""
+    """What the bars show, or that no intervals are known."""
     known = any(s.time_s is not None and s.time_s.known for s in summaries)
     return "bars: 95 % intervals" if known else "no intervals are known"
 
 
 def time_label(run: Run) -> str:
-    """What a time on an axis is."""
+    """The label of an axis of times."""
     return "time of one operation " + ("(median)" if run.imported is None else "(as imported)")
 
 
 def time_axis(axis: Any) -> None:
-    """Times with their unit."""
+    """Label an axis of times with numbers and units."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axis.set_minor_formatter(NullFormatter())
 
 
 def tick(seconds: float) -> str:
-    """A time on an axis, where numbers are round: `1 ms` and not `1.00 ms`."""
+    """A time as a tick label, without trailing zeros: `1 ms` and not `1.00 ms`."""
     number, unit = format_seconds(seconds).split()
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if seconds else "0"
 
 
 def spread(values: list[int], most: int) -> list[int]:
-    """At most so many of the values, evenly from first to last."""
+    """At most `most` of the values, evenly spaced from first to last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
@@ -133,9 +133,9 @@ def spread(values: list[int], most: int) -> list[int]:
 def with_intervals(
     axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
 ) -> None:
-    """One line of values with the interval of each."""
+    """Draw one line of values with their intervals. interval: lower and upper limits. style: number of the line."""
     values = np.array(y)
-    # Without width it is no interval, and no bar is drawn.
+    # A limit equal to the value means that no interval is known: no bar is drawn.
     low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
     axes.errorbar(
         x,

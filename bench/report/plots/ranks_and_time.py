@@ -1,6 +1,6 @@
-"""Pictures of ranks and of time: who waits for whom, was it steady, are there two modes, which link is slow.
+"""Draw arrivals and durations of ranks, rates between ranks, times over the run, and their distribution.
 
-In: a run and its analysis. Out: figures; none where there is nothing to draw.
+In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, MARKERS, framed, log_ticks, time_axis
 from bench.units import format_rate, format_seconds
 
-# More rows of histograms, or numbers in a matrix, than this are too small to read.
+# Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16
-# More boxes than this are a hedge, and take seconds to draw.
+# More boxes than this cannot be told apart, and take seconds to draw.
 MOST_BOXES = 32
-# Operations that a title can name.
+# Operations that a title has room for.
 MOST_NAMED = 4
 
 
 def ranks(run: Run, analysis: Analysis) -> list[Figure]:
     """Arrival and duration of each rank in the case where arrival mattered most."""
     several = [s for s in analysis.summaries if s.time_s and s.skew_s is not None and s.case.world_size > 1]
-    # Where groups or pairs take turns, a rank's iterations are not all alike.
+    # Prefer cases in which groups or pairs do not take turns: with turns, a rank's iterations differ.
     candidates = [s for s in several if cycle(s.case) == 1] or several
     if not candidates:
         return []
@@ -67,7 +67,7 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _boxes(axes: Axes, data: Any) -> None:
-    """Boxes: quartiles and median; whiskers: 5th to 95th percentile; what lies beyond is drawn too."""
+    """Boxes: quartiles and median; whiskers: 5th to 95th percentile; values beyond are drawn as dots."""
     ranks = data.shape[1]
     axes.boxplot(
         [data[:, rank] for rank in range(ranks)],
@@ -85,8 +85,7 @@ def _boxes(axes: Axes, data: Any) -> None:
 
 
 def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
-    """Many ranks side by side: 5th to 95th percentile as a band, the median as a dot; who is late in another colour,
-    with a name."""
+    """Many ranks: 5th to 95th percentile as a line, the median as a dot; late ranks in another colour, with names."""
     low, middle, high = np.quantile(data, [0.05, 0.5, 0.95], axis=0)
     of_late = sorted({rank for finding in late for rank in finding.ranks})
     others = np.setdiff1d(np.arange(data.shape[1]), of_late)
@@ -107,7 +106,7 @@ def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
 
 
 def over_time(run: Run, analysis: Analysis) -> list[Figure]:
-    """Every sample in order, as a multiple of its case's median in its launch."""
+    """The time of every iteration in order, as a multiple of its case's median in its launch."""
     good = [s for s in run.samples if s.failure is None and s.timed is not None]
     if not good:
         return []
@@ -122,7 +121,7 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
             markeredgewidth=0, rasterized=True, label=f"{n} rank{'s' if n > 1 else ''}",
         )  # fmt: skip
     warm = [_in_time(s, began, warmup=True) for s in good if s.warmup is not None]
-    if warm:  # behind the dots, whose number is what matters
+    if warm:  # drawn behind the dots, which matter more
         x, y = np.concatenate([p[0] for p in warm]), np.concatenate([p[1] for p in warm])
         look: Any = {"color": "#888888", "markersize": 3, "alpha": 0.4, "rasterized": True, "zorder": 1}
         axes.plot(x, y, "x", label="warm-up (not used)", **look)
@@ -140,7 +139,7 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def _what(run: Run, samples: Sequence[Samples]) -> str:
-    """Of what the dots are; of many operations their number."""
+    """The operations (their number if there are many), backends, cases and launches that the dots are of."""
     cases = [s.case for s in samples]
     operations = list(dict.fromkeys(case.op for case in cases))
     named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
@@ -159,7 +158,7 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
 
 
 def modes(run: Run, analysis: Analysis) -> list[Figure]:
-    """The times of the cases that stall most, as shares, around their median; slow modes are marked."""
+    """Histograms of times around the median, for the cases that stall most, else for some; slow modes are marked."""
     good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
     stalled = sorted((s for s in good if s.stall), key=lambda s: -(s.stall.share * s.stall.extra_s if s.stall else 0))
     chosen = stalled[:MOST_ROWS] or good[:: max(1, len(good) // MOST_ROWS)][:MOST_ROWS]
@@ -167,7 +166,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
         return []
     figure = Figure(figsize=(8.5, 1.6 + 0.95 * len(chosen)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
-    kind = "of those that stall, the ones that stall most" if stalled else "none of which has two"
+    kind = "of those that stall, the ones that stall most" if stalled else "none has a second mode"
     text = f"Is there one usual time, or two?  {len(chosen)} of {len(good)} cases, {kind}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
     ratios = [_around_median(run, s) for s in chosen]
@@ -201,7 +200,7 @@ def _around_median(run: Run, summary: Summary) -> Any:
 
 
 def matrix(run: Run, analysis: Analysis) -> list[Figure]:
-    """The rate between each two ranks, at the largest size and world size that pairs were measured at."""
+    """The rate between each two ranks, at the largest world size with pairs, and the largest size there."""
     if not analysis.matrices:
         return []
     chosen = max(analysis.matrices, key=lambda m: (m.case.world_size, m.case.size_bytes))

@@ -1,6 +1,6 @@
-"""Pictures over sizes and world sizes: time, bandwidth with what bounds it, scaling, and what each operation costs.
+"""Draw time and bandwidth against size, with models and bounds, and time against world size.
 
-In: a run and its analysis. Out: figures, one a page; none where there is nothing to draw.
+In: a run and its analysis. Out: figures, one per page; none if there is nothing to draw.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ from bench.report.plots.plot_style import (
 )
 from bench.units import format_rate
 
-# A bound that is so many times the best bandwidth is named and not drawn.
+# A bound above so many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
-# Sizes of which a picture of scaling shows the time: fewer lines than colours, from the smallest to the largest.
+# Lines in the picture of scaling: sizes from the smallest to the largest, fewer than there are colours.
 MOST_SIZES = 4
-# Operations that a legend can name.
+# Operations that a legend has room for.
 MOST_NAMED = 4
 BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Median time with its interval, one line a world size, and the fitted model behind it."""
+    """Median time with its interval, one line per world size, and the fitted model behind it."""
     found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     made = panels.pages("How long does it take?", run, found, marks(analysis.summaries), left_out)
     for page in made:
@@ -53,7 +53,7 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Bus bandwidth with its interval, and what it cannot exceed. Several panels share a logarithmic axis."""
+    """Bus bandwidth with its interval, and its bounds. Several panels share a logarithmic axis."""
     found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
     made = panels.pages("How much of the bus does it use?", run, found, marks(analysis.summaries), left_out)
     for page in made:
@@ -66,7 +66,7 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
         if len(page.places) > 1:
             log_rate_axis(page.places[0][0])
         else:
-            # One wide interval must not flatten everything else: it is cut where it leaves the picture.
+            # One wide interval must not flatten everything else: it is cut at the edge of the picture.
             axes = page.places[0][0]
             axes.set_ylim(0, min(axes.get_ylim()[1], 1.6 * highest))
         _finish(page, "bus bandwidth, GB/s")
@@ -90,7 +90,7 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
         worlds = _worlds([panel for _, panel in page.places])
         axes.set_xticks(spread(worlds, 8))
         axes.set_xlim(worlds[0] - 0.3, worlds[-1] + 0.3)
-        axes.minorticks_off()  # nobody counts them, and drawing them takes as long as all the rest
+        axes.minorticks_off()  # they show nothing, and drawing them takes as long as all the rest
         panels.label_axes(page, "world size (ranks)", time_label(run))
         panels.legend(page, beside=True)
     return [page.figure for page in made]
@@ -98,7 +98,7 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
 
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
-    """Panels with a line a world size, and a line on what is left out: of several panels those without two sizes."""
+    """Panels with a line per world size, and a text on what is left out: of several panels, those with one size."""
     every = panels.panels([s for s in summaries if s.case.size_bytes], _by_ranks)
     kept = every if len(every) == 1 else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
     drawn = {s.case.op for panel in kept for line in panel.lines for s in line.members}
@@ -115,7 +115,7 @@ def _by_ranks(members: list[Summary]) -> list[Line]:
 
 
 def _by_size(members: list[Summary]) -> list[Line]:
-    """A few sizes, the largest first; those with more than one world size."""
+    """Lines of at most MOST_SIZES sizes, the largest first; only sizes with more than one world size."""
     of_case = {summary.case: summary for summary in members}
     rows = [row for row in size_rows(list(of_case)) if len(row) > 1]
     chosen = [rows[place] for place in spread(list(range(len(rows))), MOST_SIZES)]
@@ -124,7 +124,7 @@ def _by_size(members: list[Summary]) -> list[Line]:
 
 
 def _size_name(row: list[Case]) -> str:
-    """As it was asked for; what it was rounded down to is in the tables."""
+    """The size without `≤`; the tables say what it was rounded down to."""
     return row_name(row).removeprefix("≤ ") if row[0].size_bytes else "no size"
 
 
@@ -153,7 +153,7 @@ def _draw_rates(axes: Axes, line: Line, style: int) -> None:
 
 
 def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
-    """A broad pale line in the colour of the series that it models."""
+    """Draw the fitted model as a broad pale line in the colour of its series."""
     for fit in (fit for fit in fits if fit.case == line.members[0].case):
         for segment in fit.segments:
             sizes = np.geomspace(segment.low, segment.high, 50)
@@ -165,7 +165,7 @@ def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> Non
 
 
 def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> float:
-    """Lines that no case can exceed; returns the largest bandwidth that must be in the picture, GB/s."""
+    """Draw the bounds of bandwidth; return the largest bandwidth that must be in the picture, GB/s."""
     limits: dict[tuple[str, float], list[int]] = {}
     for bound in analysis.bounds:
         if bound.backend == panel.words.get("backend"):

@@ -1,1 +1,1 @@
-"""Facts of the training benchmark, and published tables, turned into conclusions."""
+"""Turn facts of the training benchmark, and published tables, into conclusions."""

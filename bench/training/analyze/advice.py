@@ -1,7 +1,8 @@
-"""The best bucket plan for a scenario, from what its own run measured of link and gradients.
+"""Find the best bucket plan for a scenario, from what its run measured of the link and the gradients.
 
-The link: as emulated, or the all-reduces of the ladder and of strategies' calls alone. The gradients' ready times:
-those of the one step without synchronisation that was recorded in detail, as long as the timed ones are.
+In: a `TrainingRun` and a `Scenario`. Out: an `Advice`, or None. The link is the emulated one, or comes from the
+all-reduces of the call-size sweep and of the strategies' communication-only measurements. The gradients' ready times
+are those of the one step without synchronisation that was recorded in detail, scaled to the length of the timed steps.
 """
 
 from dataclasses import replace
@@ -29,7 +30,7 @@ FLOAT32_BYTES = 4
 
 
 def advised(run: TrainingRun, scenario: Scenario) -> Advice | None:
-    """None where a run tells too little of the link or of the gradients."""
+    """The best bucket plan; None where the run measured too little of the link or of the gradients."""
     cost = curve_of(run, scenario)
     if cost is None:
         return None
@@ -41,14 +42,14 @@ def advised(run: TrainingRun, scenario: Scenario) -> Advice | None:
 
 
 def shape_of(run: TrainingRun, scenario: Scenario) -> Shape | None:
-    """The gradients and when they are ready; None without a recorded step. Raises BenchError if it is incomplete."""
+    """The gradients and when they are ready; None without a recorded step. Raises BenchError if that is incomplete."""
     step = next((one for one in facts_of(run, Timeline, scenario) if one.strategy == REFERENCE), None)
     if step is None:
         return None
     shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, _backward_ended_s)
     if not timed:
         return shape
-    # One step is as long as chance will have it, and stamps for each gradient take time.
+    # The length of a single step is a matter of chance, and stamps for each gradient take time.
     factor = float(np.median(np.concatenate(list(timed.values())))) / max(shape.ready_s)
     return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
 
@@ -58,7 +59,7 @@ def _backward_ended_s(block: TimedBlock, steps: int) -> float:
 
 
 def curve_of(run: TrainingRun, scenario: Scenario) -> AllReduceCost | None:
-    """Time of one all-reduce against its bytes, where calls follow each other."""
+    """Time of one all-reduce by its bytes, where calls follow each other; None with fewer than two sizes."""
     if scenario.link is not None:
         return AllReduceCost.emulated(scenario.link)
     points: dict[float, list[float]] = {}

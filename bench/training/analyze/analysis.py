@@ -1,7 +1,8 @@
-"""TrainingRun → TrainingAnalysis: what each strategy costs a step, with intervals, and which can be told apart.
+"""Analyze one training run: what each strategy costs a step, with intervals, and which strategies can be told apart.
 
-Differences are taken within rounds, then the median of a launch, then the mean of launches (docs/training.md). With
-fewer than three launches, rounds of all launches are pooled, and the interval is said to be within-run.
+In: a `TrainingRun`. Out: a `TrainingAnalysis`. Differences are taken within rounds; then comes the median of each
+launch, then the mean of the launches (docs/training.md). With fewer than three launches, the rounds of all launches are
+pooled, and the interval is marked within-run.
 """
 
 from collections.abc import Iterable
@@ -40,7 +41,7 @@ from bench.training.records import (
 from bench.training.strategies import kind, label, reference_of
 
 NOT_YET = "not measured yet"
-# Of a step; what the parts leave unexplained beyond it is said to be so (I8).
+# Share of a step: if the parts of exposed communication leave more than this unexplained, the report says so (I8).
 UNEXPLAINED = 0.05
 
 
@@ -61,18 +62,20 @@ def analyze(run: TrainingRun) -> TrainingAnalysis:
 
 
 def _disturbance(run: TrainingRun, one: ScenarioAnalysis) -> str | None:
-    """What others did to the rounds of a scenario, as a warning."""
+    """A warning if other processes disturbed rounds of a scenario."""
     if one.dropped:
-        return f"{one.scenario.key}: {one.dropped} of {one.rounds} rounds left out: others used the machine"
+        return f"{one.scenario.key}: {one.dropped} of {one.rounds} rounds left out: other processes used the CPU"
     if one.rounds and disturbed(run, one.scenario) * 2 > one.rounds:
-        return f"{one.scenario.key}: others used the machine in most rounds, so all were kept"
+        return f"{one.scenario.key}: other processes used the CPU in most rounds, so all were kept"
     return None
 
 
 def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:
-    """One of each invariant and text, failures first: what failed in any launch failed."""
-    ordered = sorted(checks, key=lambda check: check.ok is not False)
-    return tuple({(check.invariant, check.text): check for check in ordered}.values())
+    """Checks without repetitions of invariant and text, failures first: a failure in any launch counts."""
+    found: dict[tuple[str, str], InvariantCheck] = {}
+    for check in sorted(checks, key=lambda check: check.ok is not False):
+        found.setdefault((check.invariant, check.text), check)
+    return tuple(found.values())
 
 
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +109,7 @@ def _resolved(exposed: Interval | None, noise: float) -> bool:
 
 
 def _first(timelines: list[Timeline]) -> tuple[Timeline, ...]:
-    """One of each strategy, the first that was recorded: launches of a resumed run record it again."""
+    """The first recorded timeline of each strategy: launches of a resumed run record them again."""
     return tuple({one.strategy: one for one in reversed(timelines)}.values())[::-1]
 
 
@@ -156,7 +159,7 @@ def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, rounds: li
 
 
 def _placed(results: list[StrategyResult], rounds: list[Round], noise: float) -> list[StrategyResult]:
-    """The same with places: whoever cannot be told from the first of a group shares its place."""
+    """The results with places: strategies that cannot be told apart from the first of a place share it."""
     ranked = sorted((one for one in results if one.step), key=lambda one: one.step.value if one.step else 0.0)
     places: dict[str, int] = {}
     leader, place = "", 0
@@ -176,7 +179,7 @@ def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
     name, reference = label(strategy), label(reference_of(strategy))
 
     def part(*names: str) -> float:
-        """How much longer these parts take than without synchronisation: mean over ranks, median over rounds."""
+        """Seconds a step by which these parts exceed those of the reference: mean over ranks, median over rounds."""
 
         def of(block: TimedBlock, steps: int) -> float:
             return sum(float(np.mean(block.parts_ns[one])) for one in names) / steps / 1e9
@@ -194,7 +197,7 @@ def _median(series: Series) -> float:
 
 
 def _late_s(block: TimedBlock, steps: int) -> float:
-    """What ranks wait for the one that comes last, a step, mean over ranks."""
+    """Seconds a step that ranks wait for the last one of them, mean over ranks."""
     if block.last_ns is None:
         return 0.0
     return (float(np.mean(block.parts_ns["tail"])) - block.last_ns) / steps / 1e9

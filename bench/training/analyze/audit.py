@@ -1,30 +1,30 @@
-"""Which published communication times cannot be right, and by how much.
+"""Find the published communication times that cannot be right, and by how much.
 
 In: a `Published` table. Out: an `Audit` of each group of rows of the same computing. Where a strategy blocks, the step
 is T_compute plus the communication it waits for, so step − comm is T_compute. Such rows must agree with each other;
-then every other row must expose step − T_compute, whatever its own timer said (GRADIENTS: a timer that starts after a
-device synchronise has already missed the wait). Nothing is measured, and a doubt counts for the published number.
+then every other row must expose step − T_compute, whatever its own timer said: a timer that starts after a device
+synchronise misses the wait (docs/training-audit.md). Nothing is measured, and doubts favour the published number.
 """
 
 from collections.abc import Iterator
 
 from bench.training.published import Audit, AuditedRow, Entry, GroupAudit, Published, TableGroup
 
-# Strategies that wait for all their communication after backward: what they report as communication was waited for.
+# Strategies that wait for all their communication after backward: all the communication they report lengthens the step.
 BLOCKING = ("naive", "flat")
 # Strategies that do not communicate: their step is T_compute.
 SILENT = ("none", "no_ddp")
 # Strategies whose ranks compute something else: a share of the optimizer's work, or of the layers.
 OTHER_WORK = ("zero1", "zero_redundancy", "fsdp", "fsdp2", "dp", "tp", "pp")
-# How far T_compute of two rows may lie apart, and how far it is trusted. In the tables we know, those that agree are
-# 0.1 % and 0.5 % apart, those that do not 5 %.
+# Largest relative distance of T_compute between rows that agree, and smallest uncertainty of T_compute. In the tables
+# we know, rows that agree are 0.1 % and 0.5 % apart, rows that do not are 5 % apart.
 TOLERANCE = 0.01
-# A reported share may differ from comm / step by this much of itself: mean of shares against share of means, rounding.
+# Largest relative distance of a reported share from comm / step: it may be rounded, or a mean of shares.
 SHARE_TOLERANCE = 0.05
 
 
 def audit(published: Published, tolerance: float = TOLERANCE) -> Audit:
-    """Judge every group by itself."""
+    """Judge every group of rows by itself."""
     return Audit(published, tolerance, tuple(_group(group, tolerance) for group in published.groups))
 
 
@@ -42,7 +42,7 @@ def _group(group: TableGroup, tolerance: float) -> GroupAudit:
 
 
 def _base(entry: Entry) -> float | None:
-    """T_compute by this row, None where it does not determine it."""
+    """T_compute by this row; None where the row does not determine it."""
     step, comm = entry.numbers.get("step"), entry.numbers.get("comm")
     if entry.problems or step is None or next(_impossible(entry), None):
         return None
@@ -56,7 +56,7 @@ def _apart(values: list[float]) -> float:
 
 
 def _reason(group: TableGroup, bases: dict[str, float], tolerance: float) -> str | None:
-    """Why T_compute is not known."""
+    """Why T_compute of the group is not known; None if it is."""
     silent = any(entry.name in bases and entry.strategy in SILENT for entry in group.entries)
     if len(bases) >= 2 or silent:
         if _apart(list(bases.values())) <= tolerance:
@@ -79,22 +79,22 @@ def _flaws(entry: Entry) -> list[str]:
 
 
 def _impossible(entry: Entry) -> Iterator[str]:
-    """What cannot be right in a row, whatever the others say."""
+    """What cannot be right in a row, whatever the other rows say."""
     step, comm, share = (entry.numbers.get(name) for name in ("step", "comm", "share"))
     if step is not None and step <= 0:
-        yield "a step cannot take no time or less"
+        yield "the step time must be above 0"
     if comm is not None and comm < 0:
-        yield "communication cannot take less than no time"
+        yield "the communication time must not be negative"
     if step is None or comm is None or step <= 0 or comm < 0:
         return
     if entry.strategy in BLOCKING and comm >= step:
-        yield "it waits longer for communication than the step takes"
+        yield "its communication time is not below its step time"
     if share is not None and abs(share - comm / step) > SHARE_TOLERANCE * max(share, comm / step):
         yield f"the reported share {share:.2%} is not comm / step = {comm / step:.2%}"
 
 
 def _finding(entry: Entry, bases: dict[str, float], compute: float, margin: float) -> AuditedRow:
-    """What a row must expose, given T_compute ± margin."""
+    """What a row must expose and whether it can be right, given T_compute ± margin."""
     wrong = list(_impossible(entry))
     step, comm = entry.numbers.get("step"), entry.numbers.get("comm")
     if entry.name in bases:
@@ -103,11 +103,11 @@ def _finding(entry: Entry, bases: dict[str, float], compute: float, margin: floa
         return AuditedRow(entry, wrong=tuple(wrong), note="; ".join(entry.problems) or "no step time is reported")
     if entry.strategy in OTHER_WORK:
         return AuditedRow(
-            entry, wrong=tuple(wrong), note="its ranks compute something else: T_compute says nothing of it"
+            entry, wrong=tuple(wrong), note="its ranks compute something else: T_compute does not apply"
         )
     exposed, doubt = step - compute, margin + entry.numbers.get("step_std", 0.0)
     if exposed < -doubt:
-        wrong.append("faster than its own computing: this step or T_compute is not what it says")
+        wrong.append("the step is shorter than T_compute: one of the two is wrong")
     least = exposed - doubt
     if comm is None or comm < 0:
         return AuditedRow(

@@ -1,9 +1,9 @@
-"""Two runs of the training benchmark side by side: did a step change, and its exposed communication?
+"""Compare two training runs: did a strategy's step change, and its exposed communication?
 
-In: two `TrainingRun`. Out: a `TrainingComparison`, with its warnings. Launches are the unit: a verdict comes from the
-median step of each launch by the rule of `verdicts`, for all strategies at once. With fewer than three launches on a
-side the rounds of all launches are pooled, which is within-run and decides nothing without a stated noise floor.
-Rounds that others disturbed are left out as in a run's own report (`rounds.kept`). Prints nothing.
+In: two `TrainingRun`. Out: a `TrainingComparison`, with its warnings. A verdict comes from the median step of each
+launch, by the rule of `bench/analyze/verdicts.py`, for all strategies at once. With fewer than three launches on a side
+the rounds of all launches are pooled; that is within-run and decides nothing without a stated noise floor. Rounds that
+others disturbed are left out as in a run's own report (`rounds.kept`). Prints nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A strategy in one run: what follows from it there, and its series. exposed: empty for a reference."""
+    """A strategy in one run: its result, its scenario's noise, and its series. exposed: empty for a reference."""
 
     scenario: Scenario
     result: StrategyResult
@@ -64,11 +64,11 @@ def compare_runs(
     noise_floor: float | None = None,
     across: None = None,
 ) -> TrainingComparison:
-    """What changed in the strategies that both runs timed. Raises UnmeasurableError where there is none.
+    """The changes of the strategies that both runs timed. Raises UnmeasurableError where there is none.
 
-    Where all that was timed before failed after, nothing changed and everything is broken.
-    min_change, noise_floor: as for runs of collectives; the latter where a side has fewer than three launches. across:
-    for runs of collectives only.
+    If all that was timed before failed after, it does not raise: there are no changes, and all are in `broken`.
+    min_change, noise_floor: as in `bench/analyze/compare.py`; the noise floor is used where a side has fewer than three
+    launches. across: not used, it is for runs of collectives only.
     """
     old, new = analyze(before), analyze(after)
     olds, news = _sides(before, old), _sides(after, new)
@@ -108,9 +108,9 @@ def _facts_of(run: TrainingRun) -> Facts:
     }
 
 
-# ── which strategy belongs to which ──────────────────────────────────────────────────────────────
+# ── which strategies form a pair ─────────────────────────────────────────────────────────────────
 def _sides(run: TrainingRun, analysis: TrainingAnalysis) -> dict[Key, Side]:
-    """All strategies of a run in the order of its plan, also those without a time."""
+    """All strategies of a run in the order of its plan, also those without times."""
     return {
         (one.scenario.key, result.label): _side(one, result, rounds)
         for one in analysis.scenarios
@@ -132,7 +132,7 @@ def _side(comparison: ScenarioAnalysis, result: StrategyResult, rounds: list[Rou
 
 
 def _lost(here: dict[Key, Side], there: dict[Key, Side], other: TrainingRun) -> tuple[list[Unpaired], list[Unpaired]]:
-    """What has a time here and none there: what was refused or failed there, and what was not tried."""
+    """Strategies with times `here` and none `there`: those that were refused or failed there, and those not tried."""
     failed, untried = [], []
     for key, side in here.items():
         partner = there.get(key)
@@ -170,7 +170,7 @@ def _tested(pairs: Sequence[Pair], min_change: float) -> Iterator[StepChange]:
     before, after = ([medians(pair[side].steps) for pair in pairs] for side in (0, 1))
     judged = verdicts.judge(before, after, min_change)
     for (old, _), a, b, (ratio, verdict, further) in zip(pairs, before, after, judged, strict=True):
-        # geometric means, as of collectives, so that their ratio is the ratio
+        # geometric means, as for collectives, so that their quotient is the reported ratio
         steps = intervals.launch_interval(a), intervals.launch_interval(b)
         yield StepChange(old.scenario, old.result.label, *steps, ratio, verdict, further_launches=further)
 
@@ -191,7 +191,7 @@ def _exposed(pairs: Sequence[Pair]) -> list[ExposedChange | None]:
 
 
 def _moved(old: Side, new: Side, tested: tuple[Interval, bool] | None) -> ExposedChange | None:
-    """tested: the difference over launches, and whether it is one; None where launches are too few."""
+    """tested: the difference over launches, and whether it is significant; None where launches are too few."""
     if not (old.exposed and new.exposed):
         return None
     before, after = estimate(old.exposed), estimate(new.exposed)
@@ -202,7 +202,7 @@ def _moved(old: Side, new: Side, tested: tuple[Interval, bool] | None) -> Expose
     return ExposedChange(before, after, difference, sure and beyond)
 
 
-# ── what a reader must know before believing it ──────────────────────────────────────────────────
+# ── warnings ──────────────────────────────────────────────────────────────────────────────────────
 def _warnings(
     runs: Iterable[tuple[TrainingRun, TrainingAnalysis]],
     changes: Sequence[StepChange],

@@ -1,7 +1,7 @@
-"""Rounds of a run as series: which of them count, and what each launch made of a strategy.
+"""Turn the rounds of a training run into series of values, and select the rounds that count.
 
-In: a run's facts. Out: of each launch one value a round, or an interval over launches. Draws no conclusion. A step is
-that of the slowest rank; differences are taken within rounds.
+In: a run's facts. Out: for each launch one value a round, or an interval over launches. Draws no conclusion. The time
+of a step is that of the slowest rank; differences are taken within rounds.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,14 @@ def facts_of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) 
 
 
 def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:
-    """Rounds in which nobody else used the machine; all of them where those would be less than half."""
+    """Rounds in which others used at most `max_foreign_cpu` of the machine; all rounds if those are less than half."""
     every = facts_of(run, Round, scenario)
     quiet = [one for one in every if not _loud(one, run.plan.max_foreign_cpu)]
     return quiet if len(quiet) * 2 >= len(every) else every
 
 
 def disturbed(run: TrainingRun, scenario: Scenario) -> int:
-    """How many rounds others disturbed."""
+    """Number of rounds in which others used more than `max_foreign_cpu` of the machine."""
     return sum(_loud(one, run.plan.max_foreign_cpu) for one in facts_of(run, Round, scenario))
 
 
@@ -45,7 +45,7 @@ def _loud(one: Round, allowed: float) -> bool:
 
 
 def step_s(block: TimedBlock, steps: int) -> float:
-    """A step of the slowest rank."""
+    """Seconds a step of the slowest rank."""
     return max(block.wall_ns) / steps / 1e9
 
 
@@ -56,7 +56,10 @@ def by_launch(
     minus: str | None = None,
     share: bool = False,
 ) -> Series:
-    """Of each launch, one value a round; `minus`: less that of another strategy in the same round, or its share."""
+    """For each launch, the `value` of strategy `name` in each round.
+
+    minus: a strategy whose value in the same round is subtracted. share: divide the difference by the value of `name`.
+    """
     found: dict[int, list[float]] = {}
     for one in rounds:
         blocks = {block.strategy: block for block in one.blocks}
@@ -69,22 +72,22 @@ def by_launch(
 
 
 def steps_of(rounds: list[Round], name: str) -> Series:
-    """Its times of a step."""
+    """Seconds a step of strategy `name`."""
     return by_launch(rounds, name, step_s)
 
 
 def differences_of(rounds: list[Round], name: str, minus: str) -> Series:
-    """How much longer its steps are than those of another."""
+    """Seconds by which a step of strategy `name` is longer than one of `minus`."""
     return by_launch(rounds, name, step_s, minus)
 
 
 def medians(series: Series) -> Floats:
-    """One a launch."""
+    """The median of each launch."""
     return np.array([float(np.median(values)) for values in series.values()])
 
 
 def estimate(series: Series) -> Interval:
-    """Mean of the launches' medians; with too few launches, the median of all rounds, and that it is within-run."""
+    """Mean of the launches' medians; with too few launches, the median of all rounds, marked within-run."""
     if len(series) >= LAUNCHES_FOR_INTERVAL:
         return intervals.mean_interval(medians(series))
     return replace(intervals.median_interval(np.concatenate(list(series.values()))), kind="within-run")

@@ -1,7 +1,7 @@
 """Prove on real ranks that data-parallel training trains the same model as one process.
 
-In: trials, a number of ranks and of steps. Out: a `EquivalenceResult`: what each trial gave, and why it ended early, if
-it did. This is the parent: it starts ranks and listens; the training is in `equivalence_rank`, in their processes.
+In: trials, a number of ranks and of steps. Out: an `EquivalenceResult`: what each trial gave, and why the launch ended
+early, if it did. Runs in the parent, which starts ranks and listens; the ranks train (`training/rank/equivalence.py`).
 """
 
 import json
@@ -23,7 +23,7 @@ def prove(
     log: str = os.devnull,
     begun: Callable[[int], None] = lambda _: None,
 ) -> EquivalenceResult:
-    """Try all of them in one launch. begun: takes the number of the trial that begins."""
+    """Run all trials in one launch. begun: takes the number of the trial that begins."""
     lines: list[Json] = []
     requested = time.monotonic()
     job = EquivalenceJob(tuple(trials), steps, log)
@@ -40,7 +40,7 @@ def prove(
     finally:
         ranks.kill()
     found = [_found(trial, line) for trial, line in zip(trials, lines, strict=False)]
-    found += [TrialResult(trial, missing="NOT MEASURED: the ranks ended before") for trial in trials[len(found) :]]
+    found += [TrialResult(trial, missing="NOT MEASURED: the ranks ended before this trial") for trial in trials[len(found) :]]
     return EquivalenceResult(world_size, steps, tuple(found), result.failure.text if result.failure else None)
 
 

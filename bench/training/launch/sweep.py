@@ -1,8 +1,8 @@
-"""A whole plan of the training benchmark, launch by launch.
+"""Run a whole plan of the training benchmark, launch by launch.
 
-In: a plan, the facts that are there already, whoever starts ranks. Out: lines for the journal. A strategy on which a
-launch broke while it was checked is left out of the next try of that launch; a launch that breaks in its rounds keeps
-those that were made.
+In: a plan, the facts measured already, a `Starter`. Out: lines for the journal. If a launch breaks while a
+strategy is checked, it is tried again without that strategy; if it breaks in its rounds, it is not tried again, and the
+rounds made so far are kept.
 """
 
 import time
@@ -29,13 +29,13 @@ from bench.training.records import (
 )
 from bench.training.strategies import label
 
-# Modules that every rank will need beside torch. torch loads this one when the first optimizer is made: two seconds
-# of computing that each rank would do for itself.
+# Modules that every rank needs besides torch. torch loads this one when the first optimizer is made, which would cost
+# each rank two seconds of computing.
 PRELOAD = ("torch._dynamo",)
 
 
 def launcher() -> Launcher:
-    """Starts ranks that train; to be entered."""
+    """Starts ranks that train; use it as a context manager."""
     return Launcher(preload=PRELOAD)
 
 
@@ -102,7 +102,10 @@ def _launch(
     keep: Callable[[bytes], None],
     before_go: Callable[[], None],
 ) -> tuple[LaunchOutcome, int | None]:
-    """How it ended, and the number of the strategy that was checked last."""
+    """Run one launch. Returns how it ended, and the number that `begun` took last.
+
+    That is the number of a strategy whose checks began, or the number of strategies if the rounds began; None without.
+    """
     observer.launching(job.launch)
     seen: list[int] = []
 

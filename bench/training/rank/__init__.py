@@ -1,1 +1,1 @@
-"""What one rank of the training benchmark does: build models, synchronise gradients, time steps. Loads torch."""
+"""Run one rank of the training benchmark: build models, synchronise gradients, time steps. Loads torch."""

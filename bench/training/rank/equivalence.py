@@ -1,7 +1,7 @@
-"""One rank of a proof of equivalence: train every case as one of K ranks and as one process, and compare.
+"""Run one rank of an equivalence proof: train each case as one of K ranks and as one process, and compare.
 
-In: a `RankContext` and a `EquivalenceJob`. Out, over the pipe, what `worker` says too: ready, begin, sampled (of rank
-0, the numbers of one trial), error, done. Judges nothing: `training.equivalence` does.
+In: a `RankContext` and an `EquivalenceJob`. Out, over the pipe: the messages of `protocol.messages`. The payload of
+`sampled` is the numbers of one trial, sent by rank 0. Judges nothing: `training.equivalence` does.
 """
 
 import json
@@ -18,7 +18,7 @@ from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, Sam
 from bench.training.rank import small_model
 from bench.training.rank.small_model import ProcessRole, Trained, train
 
-# DataParallel divides a batch among as many GPUs.
+# DataParallel divides a batch only if there are at least so many GPUs.
 GPUS_WANTED = 2
 
 
@@ -44,7 +44,7 @@ def _serve(context: RankContext, job: EquivalenceJob, group: Group) -> None:
             context.send({"kind": "sampled", "failure": None}, json.dumps(numbers).encode())
 
 
-# ── which examples ───────────────────────────────────────────────────────────────────────────────
+# ── which examples each rank reads ───────────────────────────────────────────────────────────────
 def _read(reading: SamplerTrial, group: Group) -> Json:
     own = None
     if group.rank < reading.ranks:
@@ -53,7 +53,7 @@ def _read(reading: SamplerTrial, group: Group) -> Json:
     return {"read": ", then ".join(" | ".join(" ".join(f"x{i + 1}" for i in part) for part in step) for step in steps)}
 
 
-# ── which parameters ─────────────────────────────────────────────────────────────────────────────
+# ── which parameters training gives ──────────────────────────────────────────────────────────────
 def _train(case: PairTrial, group: Group, steps: int) -> Json:
     if case.data_parallel:
         return _data_parallel(case, group, steps)
@@ -65,7 +65,7 @@ def _train(case: PairTrial, group: Group, steps: int) -> Json:
 
 
 def _one_process(how: Training, group: Group, dtype: str, steps: int, devices: int = 0) -> Trained:
-    """Every rank trains it: that costs nothing but otherwise idle time, and saves sending parameters."""
+    """Train in one process. All K ranks do so: they would be idle otherwise, and no parameters have to be sent."""
     return train(replace(how, accumulate=1), ProcessRole(0, 1, group.world_size, devices), dtype, steps)
 
 
@@ -89,7 +89,7 @@ def _numbers(apart: float, ours: Trained, one: Trained | None, group: Group) -> 
     everyone = group.gather((apart, ours.losses))
     losses = [sum(step) / len(step) for step in zip(*(losses for _, losses in everyone), strict=True)]
     return {
-        # max() would lose a NaN, which is a difference too.
+        # Python's max() can lose a NaN, which is a difference too.
         "difference": float(torch.tensor([found for found, _ in everyone], dtype=torch.float64).max()),
         "loss": losses,
         "alone": one.losses if one else [],
@@ -105,6 +105,6 @@ def _against_rank_0(ours: Trained) -> float:
 
 
 def difference(ours: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
-    """The largest over tensors of max |a − b| / max |b|: an element near nothing does not make rounding look large."""
+    """The largest max |a − b| / max |b| of any tensor. A quotient per element would make rounding near 0 look large."""
     found = [(a - b).abs().max() / b.abs().max() for a, b in zip(ours, reference, strict=True)]
     return float(torch.stack(found).double().max())

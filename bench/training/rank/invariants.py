@@ -1,7 +1,8 @@
-"""What must hold of a strategy before it is given a number: I1 to I12 of docs/training.md.
+"""Check each strategy before it is timed: I1 to I7 and I9 to I12 of docs/training.md.
 
-In: a strategy in its scenario, on every rank. Out: the same `StrategyChecks` on every rank. Every rank calls everything
-here in the same order. Whether a model was trained rightly is seen on a small twin of a preset, in float64 and float32.
+In: a strategy in its scenario, on every rank. Out: an `InvariantCheck` for each invariant. Every rank must call the
+functions in the same order, because they gather values from all ranks. I2 and I3 train the nano preset in place of any
+other preset or shape; I2 in float64 and float32. I8 is checked by the analysis of a run.
 """
 
 import hashlib
@@ -21,18 +22,18 @@ from bench.training.rank.transport import ProcessGroupTransport
 from bench.training.records import REFERENCE, InvariantCheck, Scenario, Strategy
 from bench.training.strategies import fitting, kind, label
 
-# Steps after which parameters are compared, on the same batch: the loss must fall, or nothing was learnt from it.
+# Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4
 ALLOWED = {"float64": 1e-9, "float32": 1e-5}
 TWIN = "nano"
-# What rounding in float64 may change.
+# Largest relative difference that rounding in float64 may cause.
 ROUNDING = 1e-12
 Gather = Callable[[Any], list[Any]]
 
 
 @dataclass(slots=True)
 class CheckContext:
-    """What all checks of one launch share. finals: hashes of the twins' parameters, by label."""
+    """What all checks of one launch share. finals: by label, calls and hash of the parameters that I2 trained."""
 
     scenario: Scenario
     place: RankInfo
@@ -46,7 +47,7 @@ class CheckContext:
 
 
 def digest(parameters: Sequence[torch.Tensor]) -> str:
-    """The same for the same bits."""
+    """SHA-256 of the bits of all parameters."""
     flat = _flat(parameters).contiguous().view(torch.uint8).cpu()
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
@@ -57,15 +58,15 @@ def _flat(parameters: Sequence[Any]) -> torch.Tensor:
 
 
 def of_start(bench: CheckContext, runner: Runner) -> InvariantCheck:
-    """I9: whatever weights each rank drew, all begin with the same."""
+    """I9: whatever weights each rank drew, all ranks begin with the same ones."""
     alike = len(set(bench.gather(digest(runner.parameters)))) == 1
     return InvariantCheck(
-        "I9", alike, "all ranks begin with the same weights" if alike else "ranks begin with other weights"
+        "I9", alike, "all ranks begin with the same weights" if alike else "ranks begin with different weights"
     )
 
 
 def of_end(bench: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
-    """I1: after some steps on data of their own, ranks have the same bits; without synchronisation (I4) they differ."""
+    """I1: after some steps, each on its own data, ranks have the same bits. I4: without synchronisation they differ."""
     alike = len(set(bench.gather(digest(runner.parameters)))) == 1
     said = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
     if kind(runner.strategy).synchronises:
@@ -79,7 +80,7 @@ def of_calls(bench: CheckContext, runner: Runner) -> tuple[list[InvariantCheck],
     """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks."""
     calls = runner.sync.calls()
     if calls is None:
-        why = "the library does not tell its calls"
+        why = "the library does not report its calls"
         return [InvariantCheck(name, None, why) for name in ("I5", "I6", "I7")], None
     if not kind(runner.strategy).sends:
         return [InvariantCheck(name, None, "nothing is sent") for name in ("I5", "I6", "I7")], calls
@@ -110,7 +111,7 @@ def of_shards(bench: CheckContext, runner: Runner) -> InvariantCheck:
         return InvariantCheck("I12", None, "the optimizer is not sharded")
     own = _largest_state(runner.optimizer)
     total, want = sum(bench.gather(own)), sum(p.numel() for p in runner.parameters)
-    # Shares of equal length hold a few elements more than the parameters.
+    # Shares have equal lengths, so together they can exceed the parameters by up to K − 1 elements.
     return InvariantCheck(
         "I12", want <= total < want + bench.place.world_size, f"states of {total} for {want} parameters"
     )
@@ -126,7 +127,7 @@ def _largest_state(optimizer: Any) -> int:
 
 
 def of_training(bench: CheckContext, strategy: Strategy) -> list[InvariantCheck]:
-    """I2: the same model as one process with the whole batch, in float64 and float32; it also keeps bits for I3."""
+    """I2: training gives the same model as one process with the whole batch. Also keeps a hash in float32 for I3."""
     entry = kind(strategy)
     if not entry.exact:
         return [InvariantCheck("I2", None, "it does not compute the exact mean")]
@@ -170,7 +171,7 @@ def _train(
 
 
 def _reference(bench: CheckContext, pair: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
-    """One process with the batches of all ranks; every rank computes it for itself."""
+    """Each rank trains alone on the batches of all ranks. Returns the parameters, and whether the loss fell."""
     key = f"{pair.dtype}/{strategy.accumulate}"
     if key not in bench.references:
         alone = RankInfo(0, 1, bench.place.device)
@@ -202,7 +203,7 @@ def of_bits(bench: CheckContext, strategy: Strategy) -> InvariantCheck:
     }
     if len(peers) < 2:
         return InvariantCheck("I3", None, "no other strategy must have the same bits")
-    # Who is alone is wrong: one synchroniser that rounds must not cost all others their numbers.
+    # What differs from the most common bits fails: one synchroniser that rounds must not make all others fail.
     common = Counter(peers.values()).most_common(1)[0][0]
     alike = [name for name, final in peers.items() if final == common]
     if mine[1] == common:
@@ -217,7 +218,7 @@ def general() -> tuple[InvariantCheck, ...]:
 
 
 def of_scaling(ranks: int = 2) -> InvariantCheck:
-    """I10: the mean over ranks needs no other learning rate, the sum one divided by the ranks; Adam needs none."""
+    """I10: a mean over ranks needs no other learning rate, a sum needs it divided by K, Adam needs no change."""
     full, shares = _gradient(None, ranks), [_gradient(rank, ranks) for rank in range(ranks)]
     total = torch.stack(shares).sum(dim=0)
     mean_fits = _near(total / ranks, full)
@@ -251,7 +252,7 @@ def _near(a: torch.Tensor, b: torch.Tensor, share: float = ROUNDING) -> bool:
 
 
 def of_sampling() -> InvariantCheck:
-    """I11: nine examples over two ranks: every second one each, padded with the first, or the last one dropped."""
+    """I11: of nine examples, each of two ranks gets every second one; the first is repeated or the last is dropped."""
     wanted = {False: ([0, 2, 4, 6, 8], [1, 3, 5, 7, 0]), True: ([0, 2, 4, 6], [1, 3, 5, 7])}
     for drop_last, want in wanted.items():
         got = tuple(

@@ -1,8 +1,8 @@
-"""One rank of one launch of the training benchmark: join, check every strategy, then measure them in rounds.
+"""Run one rank of a training launch: join the others, check every strategy, then time all strategies in rounds.
 
-In: a RankContext and a TrainingJob. Out, over the pipe, the messages of `protocol.messages`. A `sampled` line is a fact
-of `training.records`. `begin` tells the number of the strategy that is checked, or how many there are when rounds
-begin.
+In: a RankContext and a TrainingJob. Out, over the pipe: the messages of `protocol.messages`. The payload of `sampled`
+is a fact of `training.records`. The index in `begin` is the number of the strategy that is checked, or the number of
+strategies when the rounds begin.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from bench.training.records import (
 from bench.training.records import InvariantCheck as InvariantCheck
 from bench.training.strategies import kind, label
 
-# Repetitions of a strategy's calls alone, and of a rung of the ladder; one more comes before them.
+# Timed repetitions of a strategy's calls alone, and of a call-size point; an untimed one precedes them.
 REPEATS = 5
-# Where a rank waits for the others: on the link, and for gradients.
+# Modules in which a rank waits for the others: for the link, and for gradients.
 WAITS_IN = (transport, synchronisers, torch_synchronisers)
 BATCHES = 4
 
@@ -120,7 +120,7 @@ class _Launch:
             checks, calls, runner = self._tried(strategy, bench)
             if runner is not None and not any(check.ok is False for check in checks):
                 warmed[strategy] = runner
-            else:  # what is wrong by itself says nothing of the bits of others
+            else:  # I3 must not compare others with a strategy that is wrong
                 bench.finals.pop(label(strategy), None)
             found[strategy] = (checks, calls)
         facts: list[StrategyChecks] = []
@@ -137,7 +137,7 @@ class _Launch:
     def _tried(
         self, strategy: Strategy, bench: CheckContext
     ) -> tuple[list[InvariantCheck], tuple[int, ...] | None, Runner | None]:
-        """What was found of a strategy; an error of it on any rank is one of its findings."""
+        """Warm up and check a strategy; an error on any rank becomes the failed check `runs`."""
         runner, checks, calls, problem = None, list[InvariantCheck](), None, None
         try:
             runner, checks, calls = self._warm(strategy, bench)
@@ -184,7 +184,7 @@ class _Launch:
         self.emit(Round(self.scenario.key, self.launch, number, began, self.plan.steps, blocks))
 
     def _timed_block(self, runner: Runner) -> dict[str, Any]:
-        """Some steps of one strategy between two barriers, on this rank."""
+        """Time `plan.steps` steps of one strategy between two barriers, on this rank."""
         parts: dict[str, int] = {}
         tails: list[int] = []
         self.group.synchronize()
@@ -193,7 +193,7 @@ class _Launch:
         began = time.perf_counter_ns()
         for step in range(self.plan.steps):
             runner.step(self.batches[step % BATCHES])
-            if runner.watch.on_host:  # on a GPU, asking would wait for the step
+            if runner.watch.on_host:  # on a GPU, reading marks would wait for the step
                 found = runner.parts()
                 tails.append(found["tail"])
                 _add(parts, found)
@@ -220,9 +220,9 @@ class _Launch:
         last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
         return TimedBlock(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
 
-    # ── beside the rounds ────────────────────────────────────────────────────────────────────────
+    # ── after the rounds ─────────────────────────────────────────────────────────────────────────
     def _communication_only(self, strategy: Strategy, runner: Runner) -> None:
-        """The calls of a step without the step."""
+        """Time the calls of a step back to back, without computing."""
         runner.transport.sent.clear()
         runner.step(self.batches[0])
         calls = runner.sync.calls()

@@ -1,4 +1,4 @@
-"""The models that are trained: presets built from torch, and what a user brings along.
+"""Build the model that is trained: a preset, a model of the user, or a shape without weights.
 
 In: a scenario, which names a preset or "package.module:build", or has a shape instead.
 Out: a module whose call gives a loss, and batches for it.
@@ -47,7 +47,7 @@ def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
 
 
 def imported(name: str) -> Any:
-    """What "package.module:name" names."""
+    """Import and return the object that "package.module:name" names."""
     place, _, attribute = name.partition(":")
     return getattr(importlib.import_module(place), attribute)
 
@@ -55,7 +55,7 @@ def imported(name: str) -> Any:
 def _repeated(
     batch: tuple[torch.Tensor, ...], dtype: torch.dtype, device: torch.device
 ) -> Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]:
-    """Batches of a user's model: examples of the one batch that it came with, drawn with replacement."""
+    """Make batches for a user's model: examples drawn, with replacement, from the one batch that came with it."""
 
     def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
         rows = torch.randint(len(batch[0]), (examples,), generator=generator)
@@ -119,7 +119,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 def rotated(x: torch.Tensor) -> torch.Tensor:
-    """Rotary positions: halves of each head turned by position × frequency."""
+    """Apply rotary positions: pairs of elements, one of each half of a head, are turned by position × frequency."""
     length, half = x.shape[-2], x.shape[-1] // 2
     rates = THETA ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.arange(length, device=x.device, dtype=torch.float32)[:, None] * rates
@@ -133,10 +133,10 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.barrier = nn.Linear(preset.d_model, preset.d_ff, bias=False)
+        self.gate = nn.Linear(preset.d_model, preset.d_ff, bias=False)
         self.up = nn.Linear(preset.d_model, preset.d_ff, bias=False)
         self.down = nn.Linear(preset.d_ff, preset.d_model, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down(functional.silu(self.barrier(x)) * self.up(x))
+        out: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return out

@@ -1,4 +1,4 @@
-"""One strategy in one rank: its own copy of the model, its optimizer, its synchroniser; and a step of them, stamped.
+"""Build one strategy on one rank (copy of the model, optimizer, synchroniser), and run and stamp its steps.
 
 In: a Strategy, a Scenario, a transport. Out: a `Runner`, whose `step` leaves marks that `parts` turns into nanoseconds.
 """
@@ -18,7 +18,7 @@ from bench.training.rank.transport import Transport
 from bench.training.records import PARTS, REFERENCE, Scenario, Strategy
 from bench.training.strategies import kind
 
-# Small enough that every preset's loss falls from its first weights on, which the invariants need.
+# Learning rates so small that every preset's loss falls from the first step on, which I2 needs.
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
     "adamw": (torch.optim.AdamW, {"lr": 1e-3}),
@@ -29,7 +29,7 @@ SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
 @dataclass(slots=True)
 class RankInfo:
-    """What building a runner needs of the group: who this rank is, and where it computes."""
+    """What building a runner needs of the process group: the rank, the number of ranks, and the device."""
 
     rank: int
     world_size: int
@@ -38,7 +38,7 @@ class RankInfo:
 
 @dataclass(slots=True)
 class Runner:
-    """One strategy, ready to train. ready: marks of gradients as they become ready, by number, where `traced`."""
+    """One strategy, ready to train. ready: marks of ready gradients, by number: all if traced, else the last one."""
 
     strategy: Strategy
     sync: Synchroniser
@@ -92,7 +92,7 @@ class Runner:
 
 
 def divided(batch: Batch, count: int) -> list[Batch]:
-    """So many equal micro-batches."""
+    """Divide a batch into `count` equal micro-batches."""
     if count == 1:
         return [batch]
     return list(zip(*(tensor.chunk(count) for tensor in batch), strict=True))
@@ -109,8 +109,9 @@ def build(
 ) -> Runner:
     """A fresh copy of the model under this strategy; all ranks begin with rank 0's weights.
 
-    order: numbers of the parameters as their gradients become ready. traced: stamp every gradient, not only the last,
-    and see torch's own calls by a hook. Ranks draw different weights first, so that a forgotten broadcast shows.
+    order: numbers of the parameters in the order in which their gradients become ready. traced: stamp every gradient,
+    not only the last, and record torch's own calls by a communication hook. Ranks first draw different weights, so
+    that a missing broadcast shows.
     """
     made, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
     module, watch = made.module, Stopwatch(place.device)
@@ -140,7 +141,7 @@ def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[to
 
 
 class _Users(Nothing):
-    """A synchroniser that a user brought along: it has `finish()`, and may have `module`, `micro` and `updated`."""
+    """A synchroniser of the user: it has `finish()`, and may have `module`, `micro` and `updated`."""
 
     def __init__(self, build: Build) -> None:
         theirs = models.imported(str(build.strategy.imported))(build.module, build.world_size)
@@ -155,12 +156,12 @@ class _Users(Nothing):
 
 
 def readiness(scenario: Scenario, place: RankInfo, transport: Transport, seed: int) -> list[int]:
-    """Numbers of the parameters in the order in which rank 0's gradients become ready, on every rank."""
+    """Numbers of the parameters in the order in which gradients become ready on rank 0; the same on every rank."""
     module = models.build(scenario, place.device, seed).module
     count = sum(p.requires_grad for p in module.parameters())
     runner = build(Strategy(REFERENCE), scenario, place, transport, range(count), seed, traced=True)
     runner.step(runner.draw(torch.Generator().manual_seed(seed), scenario.batch))
-    # Where marks cannot be compared yet, on a GPU, the order in which they were made is the order of the stream.
+    # The order of marking, not of marks: on a GPU marks cannot be compared yet, but were made in the stream's order.
     agreed = [list(runner.ready)]
     dist.broadcast_object_list(agreed, 0)
     return agreed[0] + [number for number in range(count) if number not in agreed[0]]

@@ -1,7 +1,7 @@
-"""A model by its shape: parameters without memory, and a backward pass that waits instead of computing.
+"""Stand in for a model by its shape: parameters without memory, and a backward pass that sleeps instead of computing.
 
-In: a `Shape`. Out: a module for a `Runner` like any other. Its parameters lie on torch's meta device, so that a model
-of any size fits; hooks, buckets, calls and the optimizer run as ever, on tensors that hold nothing.
+In: a `Shape`. Out: a module that a `Runner` uses like any other. Its parameters lie on torch's meta device, so that a
+model of any size fits; hooks, buckets, calls and the optimizer run as usual, on tensors without data.
 """
 
 import time
@@ -15,7 +15,7 @@ from bench.training.records import Shape
 
 
 class ByShape(nn.Module):  # type: ignore[misc]
-    """Called with any tensor, it gives a loss; backward makes each gradient ready when its time has come."""
+    """Called with any tensor, it gives a loss; backward makes each gradient ready at the time that the shape says."""
 
     def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ByShape(nn.Module):  # type: ignore[misc]
 
 
 class _Ready(torch.autograd.Function):  # type: ignore[misc]
-    """Forward does nothing; backward waits until `at` of `perf_counter`, then gives a gradient of the right size."""
+    """Forward does nothing; backward sleeps until `perf_counter` is `at`, then gives a gradient of the right size."""
 
     @staticmethod
     def forward(ctx: Any, loss: torch.Tensor, parameter: torch.Tensor, at: float) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""A small model, its examples and its training, the same wherever it runs: in one process or as one of K ranks.
+"""Train a small model, by the same code in one process and as one of K ranks.
 
-In: a `Training`. Out: `Trained`, the parameters and the loss of each step. Compares nothing, and knows no launcher.
-It is small so that dozens of trainings take seconds, and smooth so that rounding stays rounding.
+In: a `Training` and a `ProcessRole`. Out: `Trained`, the parameters and the loss of each step. Compares nothing, and
+knows no launcher. The model is small so that dozens of trainings take seconds, and smooth so that training does not
+amplify rounding.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,15 +20,15 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 from bench.training.equivalence import Training
 
 INPUTS, WIDTH, OUTPUTS = 12, 24, 4
-# B: 2, 3 and 4 ranks get equal shares of it, each of which makes two micro-batches.
+# Batch size B: 2, 3 and 4 ranks get equal shares of it, and each share divides into two micro-batches.
 BATCH = 24
-# N: a whole number of batches of B · K for each of these K.
+# Number of examples N: a whole number of batches of B · K for K = 2, 3 and 4.
 EXAMPLES = 12 * BATCH
-# Of the odd case, for each rank; one further example is left over.
+# Examples for each rank in the cases where K does not divide their number; one further example is left over.
 SHARE = 10
-# Of the beginning's parameters, of the examples, of the shuffling.
+# Seed of the initial parameters, the examples and the shuffling.
 SEED = 20
-# Learning rates that are stable even K = 4 times as large, where a control makes them so.
+# Learning rates with which training stays stable even where a trial multiplies them by K = 4.
 OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float, dict[str, float]]] = {
     "sgd": (torch.optim.SGD, 0.1, {}),
     "momentum": (torch.optim.SGD, 0.02, {"momentum": 0.9}),
@@ -38,9 +39,9 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float, dict[st
 
 @dataclass(frozen=True, slots=True)
 class ProcessRole:
-    """Where a training runs. rank, of: among those that share the examples. ranks: K, also in one process.
+    """Where a training runs. rank, of: this rank, and how many share the examples. ranks: K, also in one process.
 
-    devices: GPUs of this process, shared by torch's DataParallel if there are several; 0 for the CPU.
+    devices: GPUs of this process, all used by torch's DataParallel if there are several; 0 for the CPU.
     """
 
     rank: int
@@ -51,9 +52,9 @@ class ProcessRole:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a training gave. losses: before it and after each step, the mean over all examples, of every process.
+    """What a training gave. losses: before training and after each step, the mean over all examples of all processes.
 
-    batch: of all processes together.
+    batch: examples in the last step, of all processes together.
     """
 
     parameters: list[torch.Tensor]
@@ -62,13 +63,13 @@ class Trained:
 
 
 def train(how: Training, place: ProcessRole, dtype: str, steps: int) -> Trained:
-    """So many steps, from the beginning that `how` says."""
+    """Make `steps` training steps from the initial parameters that `how` describes."""
     kind = getattr(torch, dtype)
     device = torch.device("cuda" if place.devices else "cpu")
     module = _module(how, place, kind).to(device)
     model = _synchronised(module, how, place)
     optimizer = _optimizer(module, how, place)
-    # The same examples on both sides, and all of them: the loss of a batch falls and rises with its examples.
+    # Both sides compute the loss over all examples: that of a batch rises and falls with the examples in it.
     every = _examples(how if how.examples == "even" else replace(how, examples="odd"), place, kind).tensors
     watched = [tensor.to(device) for tensor in every]
     losses, batch = [_loss(module, watched)], 0
@@ -90,7 +91,7 @@ def indices(number: int, rank: int, ranks: int, batch: int, drop_last: bool) -> 
 
 # ── the model ────────────────────────────────────────────────────────────────────────────────────
 def _module(how: Training, place: ProcessRole, dtype: torch.dtype) -> nn.Module:
-    """In float64 first, so that both precisions begin at the same place."""
+    """Drawn in float32 and then converted, so that both precisions begin with the same parameters."""
     torch.manual_seed(SEED + place.rank if how.seeds else SEED)
     norm: list[nn.Module] = [nn.BatchNorm1d(WIDTH)] if how.normalised else []
     layers = [nn.Linear(INPUTS, WIDTH), *norm, nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, OUTPUTS)]
@@ -109,20 +110,20 @@ def _synchronised(module: nn.Module, how: Training, place: ProcessRole) -> nn.Mo
 
 
 def _sum_hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook, but for the division by K."""
+    """The all-reduce that DDP makes without a hook, but without the division by K."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 
 def _optimizer(module: nn.Module, how: Training, place: ProcessRole) -> torch.optim.Optimizer:
     build, rate, more = OPTIMIZERS[how.optimizer]
-    # The sum over a batch of B has gradients B times as large.
+    # A loss summed over B examples has gradients B times as large as their mean.
     scale = float(place.ranks) ** how.lr_power / (BATCH if how.loss == "sum" else 1)
     return build(module.parameters(), lr=rate * scale, **more)
 
 
 def _backward(model: nn.Module, how: Training, batch: list[torch.Tensor]) -> None:
-    """Gradients of one step, in micro-batches."""
+    """Compute the gradients of one step, in micro-batches."""
     parts = list(zip(*(tensor.chunk(how.accumulate) for tensor in batch), strict=True))
     for number, (inputs, targets) in enumerate(parts, start=1):
         waits = isinstance(model, DistributedDataParallel) and how.no_sync and number < len(parts)
@@ -137,7 +138,7 @@ def _losses(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> to
 
 
 def _loss(module: nn.Module, examples: list[torch.Tensor]) -> float:
-    """Of all of them, without a trace in the model."""
+    """Mean loss over these examples; changes neither gradients nor the statistics of BatchNorm."""
     module.eval()
     with torch.no_grad():
         mean = float(_losses(module, *examples).mean())
@@ -145,9 +146,9 @@ def _loss(module: nn.Module, examples: list[torch.Tensor]) -> float:
     return mean
 
 
-# ── its examples ─────────────────────────────────────────────────────────────────────────────────
+# ── the examples ─────────────────────────────────────────────────────────────────────────────────
 def _examples(how: Training, place: ProcessRole, dtype: torch.dtype) -> TensorDataset:
-    """Targets that a model of this kind cannot reach quite: a linear map, bent."""
+    """Random inputs, and as targets the sine of a linear map of them, which the model cannot fit exactly."""
     generator = torch.Generator().manual_seed(SEED)
     inputs = torch.randn(EXAMPLES, INPUTS, generator=generator, dtype=torch.float64)
     weights = torch.randn(INPUTS, OUTPUTS, generator=generator, dtype=torch.float64)
@@ -159,7 +160,7 @@ def _examples(how: Training, place: ProcessRole, dtype: torch.dtype) -> TensorDa
 
 
 def _uneven(how: Training, place: ProcessRole) -> torch.Tensor:
-    """One more example than K divides. In one process: what K samplers would make of it together."""
+    """SHARE · K + 1 examples; "dropped" or "padded" in one process: those that K samplers give out together."""
     every = torch.arange(SHARE * place.ranks + 1)
     if place.of > 1 or how.examples == "odd":
         return every
@@ -167,7 +168,7 @@ def _uneven(how: Training, place: ProcessRole) -> torch.Tensor:
 
 
 def _batches(how: Training, place: ProcessRole, dtype: torch.dtype) -> Iterator[list[torch.Tensor]]:
-    """A process's share, epoch after epoch; where K does not divide the examples, all of them are one batch."""
+    """Batches of a process's share, epoch after epoch; where K does not divide N, the whole share is one batch."""
     examples: Dataset[Any] = _examples(how, place, dtype)
     of, rank = (1, 0) if how.sampler == "none" else (place.of, place.rank)
     sampler: DistributedSampler[Any] = DistributedSampler(

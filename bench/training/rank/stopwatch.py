@@ -1,6 +1,7 @@
-"""Instants within a step: of the host on a CPU, of the device's stream on a GPU.
+"""Mark instants within a step: by the host's clock on a CPU, by events of the device's stream on a GPU.
 
-A mark is made where the step goes on; what lies between two of them is asked for once the step is over.
+In: a device. Out: marks, and the nanoseconds between two of them. Marking does not wait for the device; the time
+between marks is asked for once the step is over.
 """
 
 import time
@@ -20,7 +21,7 @@ class Stopwatch:
         self._packing = _Packing(self)
 
     def mark(self) -> Any:
-        """Now."""
+        """Mark this instant."""
         if not self._cuda:
             return time.perf_counter_ns()
         event = torch.cuda.Event(enable_timing=True)
@@ -28,21 +29,21 @@ class Stopwatch:
         return event
 
     def packing(self) -> AbstractContextManager[None]:
-        """What is done inside is packing, not waiting. Not to be nested."""
+        """Context whose time counts as packing, not as waiting; it must not be nested."""
         return self._packing
 
     def between(self, begin: Any, end: Any) -> int:
-        """Nanoseconds; on a GPU both marks must have passed."""
+        """Nanoseconds between two marks; on a GPU the stream must have passed both."""
         return int(begin.elapsed_time(end) * 1e6) if self._cuda else end - begin
 
     def clear(self) -> list[tuple[Any, Any]]:
-        """The packing so far, forgotten with this."""
+        """Return the marks of packing so far, and forget them."""
         packed, self.packed = self.packed, []
         return packed
 
 
 class _Packing:
-    """One for all: a generator's context takes four times as long, and naive packs once for each parameter."""
+    """One object for all packing: a generator's context takes four times as long, and naive packs once a parameter."""
 
     __slots__ = ("_begin", "_watch")
 

@@ -1,8 +1,8 @@
-"""Our own ways to synchronise gradients. One class for those that wait for backward, one for those that do not.
+"""Synchronise gradients by our own strategies: after backward, or during it.
 
-In: a model and a transport. A synchroniser leaves in each `grad` the mean over ranks. What is not waiting is
-packing: hooks, flattening, copying, dividing; it is stamped, so that it can be told from waiting. What is packed after
-backward while a call is still under way costs nothing and is not stamped: the step waits for that call anyway.
+In: a model and a transport. Out: a synchroniser, which leaves in each `grad` the mean over ranks. Packing (hooks,
+flattening, copying, dividing) is stamped, so that it can be told from waiting. Packing after backward while a call is
+still under way costs nothing and is not stamped: the step waits for that call anyway.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,10 @@ from bench.training.records import REFERENCE, Strategy
 
 
 class Build(NamedTuple):
-    """What a synchroniser is built of, on one rank.
+    """What a synchroniser is built from, on one rank.
 
-    order: numbers of the parameters as their gradients become ready. traced: torch's own calls are to be seen, too.
+    order: numbers of the parameters in the order in which their gradients become ready. traced: record also the calls
+    that torch makes itself.
     """
 
     strategy: Strategy
@@ -39,31 +40,31 @@ class Build(NamedTuple):
 class Synchroniser(Protocol):
     """What a runner calls in each step.
 
-    module: what is called in the forward pass. buckets: numbers of the parameters of each call, in the order of calls;
-    None where a library decides.
+    module: called in the forward pass. buckets: numbers of the parameters in each call, in the order of calls; None
+    where a library decides.
     """
 
     module: Any
     buckets: list[list[int]] | None
 
     def micro(self, last: bool) -> Any:
-        """Context of one micro-batch; gradients are synchronised with the last one."""
+        """Context of one micro-batch; gradients are synchronised in the last one."""
 
     def finish(self) -> None:
-        """After backward: return when all gradients are synchronised and in place."""
+        """Called after backward; returns when all gradients are synchronised and in place."""
 
     def updated(self) -> None:
-        """After the optimizer's step."""
+        """Called after the optimizer's step."""
 
     def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
-        """The optimizer of this kind that updates what this rank holds."""
+        """Build the optimizer, of class `build_with`, of the parameters that this rank updates."""
 
     def calls(self) -> tuple[int, ...] | None:
         """Bytes of each all-reduce of the last step; None where a library does not say."""
 
 
 def _packing_after(last: Handle, watch: Stopwatch) -> AbstractContextManager[None]:
-    """Packing is a part of its own once the last call is through."""
+    """Stamp packing only if the last call has completed; until then the step waits anyway."""
     return watch.packing() if last.is_completed() else nullcontext()
 
 
@@ -91,7 +92,7 @@ class Nothing:
 
 
 class AfterBackward(Nothing):
-    """naive, naive_async and flat: nothing happens before backward has ended."""
+    """The strategies naive, naive_async and flat: all calls are made after backward."""
 
     def __init__(self, build: Build, how: Callable[["AfterBackward"], None], one_call: bool = False) -> None:
         super().__init__(build.module)
@@ -134,11 +135,11 @@ class AfterBackward(Nothing):
 
 
 class DuringBackward(Nothing):
-    """overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
+    """The strategies overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
 
     ends: puts gradients into buckets, from their bytes in the order in which they become ready (`training.buckets`).
-    A bucket waits for those before it, so that all ranks launch in one order. A bucket of one parameter is reduced
-    where it lies, a larger one in a buffer. Where parameters have no memory, there is nothing to copy or divide.
+    A bucket is launched after all those before it, so that all ranks launch in one order. A bucket of one parameter is
+    reduced in place, a larger one in a buffer. Parameters on the meta device have no data to copy or divide.
     """
 
     def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], Ends]) -> None:
@@ -191,7 +192,7 @@ class DuringBackward(Nothing):
         return ready
 
     def _launch(self) -> None:
-        """All buckets that are complete, as far as those before them are launched."""
+        """Launch the complete buckets, in order, up to the first that is not complete."""
         while (at := len(self._handles)) < len(self._buckets) and not self._missing[at]:
             self._handles.append(self._transport.all_reduce(self._tensor(at)))
 

@@ -1,6 +1,7 @@
-"""One step of a strategy in detail: when each gradient was ready, when each call was launched and done.
+"""Record one step of a strategy in detail: when each gradient was ready, when each call was launched and done.
 
-It is not one of the timed steps: a stamp for each gradient costs something.
+In: a strategy in its scenario, on every rank. Out: a `Timeline`. The step is not one of the timed steps, because a
+stamp for each gradient takes time.
 """
 
 import time
@@ -28,7 +29,7 @@ def timeline(
     group: Group,
     launch: int,
 ) -> Timeline | None:
-    """The same on every rank; None on GPUs, whose streams this does not see."""
+    """The same on every rank; None on GPUs, whose streams are not recorded here."""
     if place.device.type != "cpu":
         return None
     runner = runners.build(strategy, scenario, place, transport, order, seed, traced=True)

@@ -1,7 +1,7 @@
-"""What torch brings to synchronise gradients: DistributedDataParallel, ZeroRedundancyOptimizer, fully_shard.
+"""Synchronise gradients by torch: DistributedDataParallel, ZeroRedundancyOptimizer, fully_shard; and by our own zero1.
 
-And a sharded optimizer of our own (zero1), which shows what those do. In: a module on every rank. Out: a synchroniser
-and an optimizer. torch's defaults are kept unless the strategy says otherwise.
+zero1 is a sharded optimizer that shows how those of torch work. In: a module on every rank. Out: a synchroniser and an
+optimizer. torch's defaults are kept unless the strategy says otherwise.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 class Ddp(Nothing):
-    """torch's DistributedDataParallel. Where its calls are to be seen, they go over the transport, by a hook."""
+    """torch's DistributedDataParallel. If traced or on an emulated link, a hook makes its calls by the transport."""
 
     def __init__(self, build: Build) -> None:
         seen = build.traced or isinstance(build.transport, EmulatedLink)
@@ -34,7 +34,7 @@ class Ddp(Nothing):
         return nullcontext() if last else self.module.no_sync()
 
     def calls(self) -> tuple[int, ...] | None:
-        """Also of buckets as torch has rebuilt them, which it tells two steps later."""
+        """Bytes of each call; without a hook, of the buckets as torch rebuilt them, which it tells two steps later."""
         if not kind(self._strategy).sends:
             return ()
         if self._seen:
@@ -46,7 +46,7 @@ class Ddp(Nothing):
 
 
 class ZeroRedundancy(Ddp):
-    """The same with torch's ZeroRedundancyOptimizer."""
+    """torch's DistributedDataParallel with ZeroRedundancyOptimizer."""
 
     def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -61,7 +61,7 @@ class ZeroRedundancy(Ddp):
 
 
 def _wrapped(build: Build, seen: bool) -> Any:
-    """The module in DistributedDataParallel as the strategy wants it."""
+    """Wrap the module in DistributedDataParallel, with the options of the strategy."""
     strategy = build.strategy
     arguments: dict[str, Any] = {flag: True for flag in strategy.options if flag in DDP_FLAGS}
     if strategy.cap_bytes is not None:
@@ -125,7 +125,7 @@ class Zero1(Nothing):
     def finish(self) -> None:
         for parameter, view in zip(self._parameters, self._views(self._gradients), strict=True):
             view.copy_(parameter.grad)
-            parameter.grad = None  # the optimizer knows only our share, and clears nothing else
+            parameter.grad = None  # the optimizer holds only this rank's share, and clears nothing else
         self.mine.grad = torch.empty_like(self.mine)
         REDUCE_SCATTER(self.mine.grad, self._gradients)
         self.mine.grad.div_(self._world_size)
@@ -141,7 +141,7 @@ class Zero1(Nothing):
 
 
 class Fsdp2(Nothing):
-    """torch's fully_shard of each layer and of the whole."""
+    """torch's fully_shard, applied to each layer and to the whole model."""
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.device_mesh import init_device_mesh

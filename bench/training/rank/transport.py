@@ -1,7 +1,7 @@
-"""What all-reduces of gradients go over: the process group, or an emulated FIFO link that costs no CPU.
+"""Carry all-reduces of gradients: over the process group, or over an emulated FIFO link that costs no CPU.
 
-Out: a `Handle` for each call, to be waited for. Both write down the bytes of each call, and where asked, when it was
-launched and done.
+In: tensors. Out: a `Handle` for each call, to be waited for. Both transports record the bytes of each call and when it
+was launched, and where asked, when it was done.
 """
 
 import queue
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.records import Link
 
-# Calls in flight at once; a step of the largest model has a few hundred.
+# Most calls in flight at once; a step of the largest model has a few hundred.
 SLOTS = 1 << 16
 POLL_S = 50e-6
 
@@ -29,15 +29,15 @@ class Handle(Protocol):
     """A call under way."""
 
     def wait(self) -> None:
-        """Until the sum is in the tensor."""
+        """Wait until the sum is in the tensor."""
 
     def is_completed(self) -> bool:
-        """Whether it is there already."""
+        """Whether the sum is in the tensor already."""
 
 
 @dataclass(slots=True)
 class SentCall:
-    """One call as it was seen; times of `perf_counter_ns`, done 0 where it is not known."""
+    """One call, as it was recorded. Times by `perf_counter_ns`; done_ns is 0 where it is not known."""
 
     nbytes: int
     launched_ns: int
@@ -45,7 +45,7 @@ class SentCall:
 
 
 class Transport(Protocol):
-    """What carries the sums. sent: calls since `clear`; with `stamped`, with their times."""
+    """Carries all-reduces. sent: the calls since it was last cleared. stamped: record also when each was done."""
 
     world_size: int
     stamped: bool
@@ -55,12 +55,12 @@ class Transport(Protocol):
         """Begin to sum over ranks, in place."""
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """The same as a torch future of the mean, as communication hooks of DistributedDataParallel want it."""
+        """Begin an all-reduce; a future of the mean, as communication hooks of DistributedDataParallel return it."""
 
 
 @dataclass(slots=True)
 class ProcessGroupTransport:
-    """torch's process group. blank: what it carries for tensors without memory."""
+    """torch's process group. blank: zeros that are sent in place of tensors without memory."""
 
     world_size: int
     stamped: bool = False
@@ -73,7 +73,7 @@ class ProcessGroupTransport:
         return _Stamped(work, sent) if self.stamped else work
 
     def _carried(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a link carries for a tensor without memory: as many zeros, the same for all calls in flight."""
+        """As many zeros as a tensor without memory has elements; all calls in flight share them."""
         if self.blank is None or self.blank.numel() < tensor.numel():
             self.blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
         return self.blank[: tensor.numel()]
@@ -116,8 +116,8 @@ class _Stamped:
 class EmulatedLink:
     """A link that carries one all-reduce after the other, each once all ranks have launched it.
 
-    Ranks share a file of instants; nothing is moved, so that it costs no CPU but sleeping. Of calls that are complete
-    and waited for nothing is kept but what `sent` holds.
+    Ranks share a file of launch times. No data is moved, and ranks sleep until a call is complete, so that it costs no
+    CPU. Of calls that are complete and waited for, only the entries of `sent` are kept.
     """
 
     def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
@@ -128,8 +128,8 @@ class EmulatedLink:
         self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))
         self._count = self._settled = 0
         self._free_ns = 0
-        self._open: deque[SentCall] = deque()  # launched, and not known yet when complete; the first is _settled
-        # The thread that completes futures settles calls, too.
+        self._open: deque[SentCall] = deque()  # launched, time of completion not known yet; the first is _settled
+        # Needed because the thread that completes futures settles calls, too.
         self._lock = threading.Lock()
         self._timer: queue.SimpleQueue[tuple[SentCall, int, Callable[[], None]]] | None = None
 
@@ -156,7 +156,7 @@ class EmulatedLink:
         return call, index
 
     def wait(self, call: SentCall, index: int) -> None:
-        """Until a call is complete, and all before it. index: its number, from the first one on."""
+        """Wait until a call is complete, and all before it. index: the number of the call, counted from 0."""
         while not self._settle(index):
             time.sleep(POLL_S)
         left = (call.done_ns - time.perf_counter_ns()) / 1e9
@@ -168,7 +168,7 @@ class EmulatedLink:
         return self._settle(index) and call.done_ns <= time.perf_counter_ns()
 
     def _settle(self, index: int) -> bool:
-        """Work out when each call up to this one is complete; False as long as a rank has not launched it."""
+        """Compute when each call up to this one is complete; False as long as a rank has not launched one of them."""
         with self._lock:
             while self._settled <= index:
                 slot = self._launched[:, self._settled % SLOTS]

@@ -1,4 +1,4 @@
-"""The advisor's answer as Markdown: the plan, what others would leave exposed, how sure that is, and code to paste.
+"""Write the bucket advice as Markdown: the best plan, what other plans leave exposed, sensitivity, code to paste.
 
 In: an `ExplainedAdvice` and the link that it is for. Out: text. Computes nothing.
 """
@@ -11,9 +11,9 @@ from bench.training.conclusions import ExplainedAdvice
 from bench.training.link_model import LinkModel
 from bench.units import format_rounded_bytes, format_seconds
 
-# A longer table of buckets is not read; the code has all of them.
+# Most rows in the table of buckets: a longer one is not read, and the code to paste has all of them.
 MOST_BUCKETS = 24
-# Caps of a line of code, so that it stays below 100 characters.
+# Caps in one line of code, so that it stays below 100 characters.
 CAPS_A_LINE = 8
 
 LIMITS = {
@@ -33,7 +33,7 @@ OLDER = "Versions of torch from before the middle of 2024 keep a first bucket of
 
 
 def document(explained: ExplainedAdvice, link: LinkModel, model: str, names: Sequence[str]) -> str:
-    """All of it. names: of the gradients, in the order in which they are registered."""
+    """The whole text. names: of the gradients, in the order in which they are registered."""
     size, backward = format_rounded_bytes(explained.total), format_seconds(explained.backward_s)
     parts = [
         f"# Buckets for {model}",
@@ -53,17 +53,17 @@ def document(explained: ExplainedAdvice, link: LinkModel, model: str, names: Seq
 
 
 def _plans(explained: ExplainedAdvice) -> str:
-    """The best plan beside those that people use."""
+    """One row for each plan: the best one and those in common use; last the bound."""
     rows = [
         [one.name, str(one.buckets), format_rounded_bytes(one.largest), format_seconds(one.exposed_s)]
         for one in explained.predictions
     ]
-    rows.append(["no plan leaves less than", "", "", format_seconds(explained.advice.bound_s)])
+    rows.append(["lower bound of all plans", "", "", format_seconds(explained.advice.bound_s)])
     return _table(rows, ["plan", "buckets", "largest", "exposed"])
 
 
 def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
-    """One row a bucket, in the order in which they are sent; of a long plan the first and the last."""
+    """One row for each bucket, in the order in which they are sent; of a long plan only the first and the last ones."""
     rows = []
     for number, one in enumerate(explained.buckets, start=1):
         span = names[one.members[0]] + (f" … {names[one.members[-1]]}" if len(one.members) > 1 else "")
@@ -90,7 +90,7 @@ def _off(factor: float) -> str:
 
 
 def _code(explained: ExplainedAdvice) -> str:
-    """repr, as every digit may count."""
+    """Code to paste. Caps are written by repr, because every digit may count."""
     caps = [f"{cap!r}".removesuffix(".0") for cap in explained.caps_mib]
     lines = [", ".join(caps[i : i + CAPS_A_LINE]) for i in range(0, len(caps), CAPS_A_LINE)]
     listed = lines[0] if len(lines) == 1 else "\n    " + ",\n    ".join(lines) + ",\n"

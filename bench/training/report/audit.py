@@ -1,6 +1,7 @@
-"""The audit of a published table as Markdown: a table and one conclusion for each group. Computes nothing but layout.
+"""Write the audit of a published table as Markdown: a table and one conclusion for each group.
 
-Text of the file is printed without control characters and without what would break a table.
+In: an `Audit`. Out: text. Computes nothing but layout. Text of the published file is printed without control
+characters, and with / for |, which would break a table.
 """
 
 from bench.report.tables import NOTHING, markdown
@@ -8,7 +9,7 @@ from bench.training.published import Audit, AuditedRow, GroupAudit
 
 HEADERS = ("strategy", "step", "reported comm", "must be exposed", "at least", "understated", "verdict")
 ALIGN = ("left", "right", "right", "right", "right", "right", "left")
-# Longer names of sources are cut: a heading is one line.
+# Longest text that is printed whole, such as the name of a source: a heading is one line.
 LONGEST = 200
 
 
@@ -36,7 +37,7 @@ def _row(finding: AuditedRow) -> list[str]:
 
 
 def conclusion(group: GroupAudit, tolerance: float) -> str:
-    """One line: T_compute and what it says of the others, or why nothing follows."""
+    """One line: T_compute and how many rows it shows to be wrong, or why nothing follows."""
     bases = ", ".join(f"{plain(name)} {_time(value)}" for name, value in group.bases.items())
     if group.compute_s is None:
         known = f" ({bases}; {100 * tolerance:.3g} % allowed)" if len(group.bases) > 1 else ""
@@ -56,13 +57,13 @@ def conclusion(group: GroupAudit, tolerance: float) -> str:
 
 
 def _last(audit: Audit) -> str:
-    """What of the file was not looked at."""
+    """The rows of the file that were not audited."""
     found = audit.published
     others = [f"{count} of table {plain(table)}" for table, count in found.others.items()]
     passed = [f"{count} {reason}" for reason, count in found.passed.items()]
     if not audit.groups:
         others.insert(0, "all rows, because none is of table ddp_step and has a step or communication time")
-    return f"Not looked at: {'; '.join([*passed, *others]) or 'nothing'}."
+    return f"Rows not audited: {'; '.join([*passed, *others]) or 'nothing'}."
 
 
 def _rows(count: int) -> str:
@@ -77,13 +78,13 @@ def times(factor: float) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    """Milliseconds with four digits, in which published tables are compared."""
+    """Four significant digits, in milliseconds, which published tables use; in seconds from 10 s on."""
     if seconds is None:
         return NOTHING
     return f"{seconds:.4g} s" if abs(seconds) >= 10 else f"{seconds * 1e3:.4g} ms"
 
 
 def plain(words: str) -> str:
-    """Text of a file, fit for one cell of a table and for a terminal."""
+    """Text of the file, made safe for one cell of a table and for a terminal."""
     line = "".join(letter if letter.isprintable() else " " for letter in words).replace("|", "/")
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

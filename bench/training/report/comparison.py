@@ -1,7 +1,7 @@
-"""Two runs of the training benchmark against each other, for people (Markdown), programs (CSV, JSON) and CI (JUnit).
+"""Write the comparison of two training runs: Markdown for people, CSV and JSON for programs, JUnit for CI.
 
-In: a `TrainingComparison`. Out: text, the verdict in its first line, as of runs of collectives. Computes nothing but
-layout. The picture is in `changed_plots`.
+In: a `TrainingComparison`. Out: text. The Markdown begins with the verdict, as it does for runs of collectives.
+Computes nothing but layout. `plots/comparison.py` draws the picture.
 """
 
 import json
@@ -16,9 +16,9 @@ from bench.training.conclusions import ExposedChange, StepChange, TrainingCompar
 from bench.training.records import Scenario
 from bench.training.report.labels import UNRESOLVED, bounds, cell, ends, names, scenario_text, seconds
 
-# What the lists of strategies without a partner are called.
+# Titles of the lists of strategies that have a time in one run only.
 LISTS = {
-    "broken": "Refused or failed after, measured before",
+    "broken": "Measured before, refused or failed after",
     "only_before": "Only before",
     "only_after": "Only after",
 }
@@ -34,7 +34,7 @@ def scenarios(changes: Sequence[StepChange]) -> list[tuple[Scenario, list[StepCh
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
 def document(result: TrainingComparison) -> str:
-    """Verdict, two tables a scenario, what differs around the numbers, what has no partner, warnings."""
+    """Verdict, two tables for each scenario, environment differences, strategies timed in one run only, warnings."""
     parts = [headline(result), f"## {result.before} → {result.after}"]
     for scenario, changes in scenarios(result.changes):
         parts += [f"### {scenario_text(scenario)}", "Time of a step:", _steps(changes)]
@@ -89,12 +89,12 @@ def _unpaired_text(one: Unpaired) -> str:
 
 # ── for programs ─────────────────────────────────────────────────────────────────────────────────
 def to_csv(result: TrainingComparison) -> str:
-    """One row a strategy and scenario."""
+    """One row for each strategy and scenario."""
     return csv_text(_rows(result))
 
 
 def to_json(result: TrainingComparison) -> str:
-    """Everything: the verdict on the whole, the strategies, what differs, what has no partner, the warnings."""
+    """The overall verdict, all strategies, environment differences, strategies timed in one run only, warnings."""
     whole = {
         "benchmark": "training",
         "before": result.before,
@@ -110,7 +110,7 @@ def to_json(result: TrainingComparison) -> str:
 
 
 def to_junit(result: TrainingComparison) -> str:
-    """One suite: a test case a strategy and scenario."""
+    """One suite with a test case for each strategy and scenario."""
     cases = [(_class(change.scenario), _key(change), change.verdict, _sentence(change)) for change in result.changes]
     broken = [
         (_class(one.scenario), _key(one), f"measured before, refused or failed after: {one.reason}")

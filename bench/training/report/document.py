@@ -1,6 +1,7 @@
-"""report.md of the training benchmark, and what the terminal shows of it.
+"""Write the report of a training run, and the shorter text for the terminal.
 
-In: a run, what follows from it, the pictures that exist. Out: Markdown. As one HTML file: `report.document.page`.
+In: a run, its analysis, and the pictures that exist. Out: Markdown, and the other files of a report.
+`report.document.page` turns the Markdown into one HTML file.
 """
 
 import json
@@ -39,7 +40,7 @@ COLUMNS = (
 
 
 def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Picture], address: str) -> str:
-    """The whole report; `address` is the way from it to the pictures."""
+    """The whole report. address: relative path from the report to its pictures."""
     manifest: dict[str, Any] = run.manifest
     when = str(manifest.get("started", ""))[:16].replace("T", " ")
     parts = [
@@ -73,12 +74,12 @@ def markdown_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
 
 
 def csv_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
-    """One row a strategy and scenario, for pandas."""
+    """One row for each strategy and scenario, for pandas."""
     return tables.to_csv(analysis, run.plan)
 
 
 def json_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
-    """The same rows and everything else that follows from the run, for programs."""
+    """The rows of `csv_of` and the rest of the analysis, for programs."""
     return tables.to_json(analysis, run.plan)
 
 
@@ -88,7 +89,7 @@ def tables_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
 
 
 def terminal(run: TrainingRun, analysis: TrainingAnalysis) -> str:
-    """What a run ends with: its tables and what speaks against them."""
+    """What is printed at the end of a run: its tables, violated invariants, failures and warnings."""
     return summary_tables(analysis)
 
 
@@ -117,7 +118,7 @@ def documents(
 
 
 def summary_tables(analysis: TrainingAnalysis) -> str:
-    """What the terminal shows: the customary table of each scenario, the order in words, and what is violated."""
+    """For each scenario its main table and the order in words; then violated invariants, failures and warnings."""
     parts = []
     for comparison in analysis.scenarios:
         parts += [f"### {scenario_text(comparison.scenario)}", _reference(comparison)]
@@ -129,7 +130,7 @@ def summary_tables(analysis: TrainingAnalysis) -> str:
 
 
 def method_line(plan: TrainingPlan) -> str:
-    """One line that says how the numbers came about."""
+    """One line that says how the numbers were measured."""
     return (
         f"How measured: {plan.steps} steps of a strategy between two barriers, slowest rank · all strategies in every "
         f"round, each round in another random order, seed {plan.seed} · {plan.warmup} steps of each beforehand · "
@@ -158,7 +159,7 @@ def _trust(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
         if open_:
             found.append(f"{comparison.scenario.key}: the split of {', '.join(open_)} does not add up to comm_time")
     if analysis.failures:
-        found.append(f"broken off before their end, launches or strategies of one: {len(analysis.failures)}, see below")
+        found.append(f"launches or strategies that did not finish: {len(analysis.failures)}, see below")
     return [*found, *map(cell, analysis.warnings)]
 
 
@@ -170,7 +171,7 @@ def _scenario(comparison: ScenarioAnalysis) -> list[str]:
     under = {
         "### Order": sections.ranking(comparison),
         "### Where exposed communication goes": tables.split(comparison),
-        "### What two copies of the same strategy differ by": sections.aa_pairs(comparison),
+        "### A/A pairs: the difference of two copies of a strategy": sections.aa_pairs(comparison),
         "### Best buckets": sections.advice(comparison),
     }
     parts = [f"## {scenario_text(comparison.scenario)}", _reference(comparison), tables.overview(comparison)]
@@ -180,7 +181,7 @@ def _scenario(comparison: ScenarioAnalysis) -> list[str]:
 
 
 def _reference(comparison: ScenarioAnalysis) -> str:
-    """What the strategies are compared with, and what can be told apart."""
+    """One line: the step without synchronisation, the rounds used, and the smallest difference that is resolved."""
     compute = comparison.compute
     without = f"{seconds(compute.value)} a step" if compute else "not known"
     used = comparison.rounds - comparison.dropped

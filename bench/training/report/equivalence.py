@@ -1,7 +1,7 @@
-"""A proof of equivalence as a table and as a picture of its loss curves.
+"""Write an equivalence proof as Markdown, and draw its loss curves.
 
-In: a `EquivalenceResult`. Out: Markdown, and a figure with a panel a topic. Judges nothing:
-`training.equivalence.verdict` did.
+In: an `EquivalenceResult`. Out: Markdown, and a figure with one panel for each topic. Judges nothing:
+`training.equivalence.verdict` does.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from bench.training.equivalence import EquivalenceResult, PairTrial, SamplerTria
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
 MUST = {"equal": "yes: equal", "differ": "yes: different (control)", "shown": "no"}
 COLUMNS = 3
-# A marker at about as many points of each curve, each curve's beside those of the others that it lies on.
+# About so many markers a curve. Each curve has them at other points, so that curves that coincide can be told apart.
 MARKS = 6
-# One process: a broad pale line in the colour of the first case that is compared with it.
+# The curve of one process: a broad pale line in the colour of the first case that is compared with it.
 REFERENCE: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────
 def headline(proof: EquivalenceResult) -> str:
-    """One sentence: does it hold?"""
+    """One sentence: whether the proof holds."""
     judged = [held for one in proof.found if (held := verdict(one)[0]) is not None]
     ranks = f"{proof.world_size} ranks, {proof.steps} steps"
     if proof.failure is not None:
@@ -38,14 +38,14 @@ def headline(proof: EquivalenceResult) -> str:
 
 
 def table(proof: EquivalenceResult) -> str:
-    """A row a trial."""
+    """One row for each trial."""
     difference = f"largest relative parameter difference after {proof.steps} steps"
     headers = ["case", "must hold?", difference, "allowed", "verdict"]
     return markdown([_row(one) for one in proof.found], headers, ["left", "left", "right", "right", "left"])
 
 
 def readings(proof: EquivalenceResult) -> str:
-    """What the sampler gave to each rank; ranks are apart by a bar, which a table could not hold."""
+    """The examples that the sampler gave to each rank. A list, because a table cannot hold the bars between ranks."""
     return lines(
         f"{one.trial.name}: `{one.read or NOTHING}`"
         + (f", expected `{one.trial.expected}`" if verdict(one)[0] is False else "")
@@ -55,7 +55,7 @@ def readings(proof: EquivalenceResult) -> str:
 
 
 def document(proof: EquivalenceResult) -> str:
-    """Everything, with the picture."""
+    """The whole document, with a link to the picture."""
     k = proof.world_size
     return f"""# Does data-parallel training train the same model?
 
@@ -99,7 +99,7 @@ def _allowed(case: PairTrial) -> str:
 
 # ── picture ──────────────────────────────────────────────────────────────────────────────────────
 def draw(proof: EquivalenceResult, folder: Path) -> Path:
-    """The loss curves of all cases, a panel a topic. Returns the PNG's path."""
+    """Draw the loss curves of all cases, one panel for each topic. Returns the PNG's path."""
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
         save(_figure(proof), folder / PICTURE)
@@ -130,7 +130,7 @@ def _figure(proof: EquivalenceResult) -> Figure:
 
 def _panel(axes: Axes, topic: str, members: Sequence[TrialResult]) -> None:
     axes.set_title(topic, fontsize=10.5)
-    # Both precisions give the same curve to the eye: the first of them is drawn.
+    # The curves of both precisions look the same: only the first is drawn.
     distinct = list({one.trial.name: one for one in reversed(members)}.values())[::-1]
     drawn: set[tuple[float, ...]] = set()
     for style, one in enumerate(distinct):

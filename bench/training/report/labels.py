@@ -1,7 +1,6 @@
-"""Scenarios, strategies and their numbers in few words.
+"""Describe scenarios, strategies and their numbers in few words.
 
-In: what `training.records` and `training.conclusions` hold. Out: text. Where there is no number there is a dash,
-never a zero and never `nan`.
+In: records and conclusions of the training benchmark. Out: text. A missing number is a dash, never a zero or `nan`.
 """
 
 import math
@@ -16,7 +15,7 @@ from bench.units import format_rate, format_seconds
 
 NOTHING = "-"
 UNRESOLVED = "not resolved"
-# A plan's label lists its buckets; of more than this, a column shows the first two and their number.
+# A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
 MOST_BUCKETS = 4
 _BUCKETS = re.compile(r"\[([^\]]*)\]")
 
@@ -62,7 +61,7 @@ def names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def ordered(comparison: ScenarioAnalysis) -> list[StrategyResult]:
-    """The reference first, then by place; what has a time and no place follows, and the refused are the last."""
+    """The reference first, then by place, then strategies with a time and no place, and the refused ones last."""
 
     def key(result: StrategyResult) -> tuple[int, float, float]:
         group = 3 if result.step is None else 0 if is_reference(result) else 1 if result.place else 2
@@ -72,7 +71,7 @@ def ordered(comparison: ScenarioAnalysis) -> list[StrategyResult]:
 
 
 def is_reference(result: StrategyResult) -> bool:
-    """Whether it is the step without synchronisation; a second copy of it is compared like any other."""
+    """Whether it is the strategy without synchronisation; its second copy (A/A pair) is compared like any other."""
     strategy = result.strategy
     return strategy.name == REFERENCE and strategy.imported is None and not strategy.again
 
@@ -94,7 +93,7 @@ def seconds(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """`12.3` of 0.123: the unit is in the header."""
+    """`12.3` for 0.123: the unit is in the header."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
@@ -114,12 +113,12 @@ def bounds(interval: Interval | None) -> str:
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
-    """Both ends of an interval; None where it is not known, or so wide that it says nothing."""
+    """Both ends of an interval; None where it is not known or not finite."""
     if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
         return None
     return interval.low, interval.high
 
 
 def cell(text: str) -> str:
-    """Words of a failure or of a user on one line of a Markdown table."""
+    """Text of a failure or of a user, made fit for one cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")

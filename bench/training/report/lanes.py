@@ -1,7 +1,7 @@
-"""One rank's step as bars: what it computes, and its calls in as few lanes as keep them from lying over each other.
+"""Lay out one rank's step: its computing as bars, and its calls in as few lanes as keep them from overlapping.
 
-In: a `RankTimeline`. Out: bars with begin and end in seconds from the beginning of the step. For the picture and the
-trace.
+In: a `RankTimeline`. Out: bars with begin and end in seconds from the beginning of the step, and lanes of calls. The
+picture of timelines and the trace use them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """name: one of the parts. Seconds, from the beginning of the step on that rank."""
+    """One part of a step, named as above. Seconds, from the beginning of the step on that rank."""
 
     name: str
     begin_s: float
@@ -23,7 +23,7 @@ class Bar:
 
 
 def computing(line: RankTimeline) -> list[Bar]:
-    """The parts of the step that took any time. waiting: until the last gradient was usable, packing included."""
+    """The parts of the step that took any time. Waiting lasts until the last gradient is usable; packing is in it."""
     stamps = (0.0, line.forward_s, line.backward_s, line.usable_s, line.end_s)
     bars = [
         Bar(name, begin, end)
@@ -33,7 +33,7 @@ def computing(line: RankTimeline) -> list[Bar]:
 
 
 def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
-    """Flights by launch, each in the first lane that is free: as many lanes as were ever under way at once."""
+    """Calls by time of launch, each in the first free lane: as many lanes as calls were ever under way at once."""
     found: list[list[CallRecord]] = []
     for call in sorted(calls, key=lambda f: (f.launched_s, f.done_s)):
         for lane in found:

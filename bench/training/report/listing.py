@@ -1,4 +1,7 @@
-"""A plan of the training benchmark, and its models, for a terminal."""
+"""Write a training plan, the headline of a run, and the models, for a terminal.
+
+In: a `TrainingPlan`, rows of a summary. Out: text.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
@@ -15,7 +18,7 @@ from bench.units import format_seconds
 
 
 def plan(plan: TrainingPlan, machine: Machine) -> str:
-    """Scenarios, strategies, what is left out, about how long it takes, and notes on the settings."""
+    """Scenarios, strategies, what is left out, how long starting and checking take, and notes on the settings."""
     first = {launch.scenario.key: launch for launch in plan.order}
     text = []
     for launch in first.values():

@@ -1,4 +1,4 @@
-"""The pictures of a run of the training benchmark: file name, title and function, in the order of the report."""
+"""List the pictures of a training run: file name, title and function, in the order of the report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from bench.training.conclusions import TrainingAnalysis
 
 @dataclass(frozen=True)
 class OfEachScenario(Deferred):
-    """A function (scenario's analysis) → pages, called for each scenario of a run."""
+    """Calls a function (scenario's analysis) → pages for each scenario of a run."""
 
     def __call__(self, run: Any, analysis: TrainingAnalysis) -> list[Any]:
         return [figure for scenario in analysis.scenarios for figure in self.value(scenario)]
@@ -39,5 +39,5 @@ CATALOGUE = Catalogue(
             Deferred("training.report.plots.sizes:call_sizes"),
         ),
     ),
-    most_pages=12,  # each has one scenario or a dozen strategies
+    most_pages=12,  # a page shows one scenario, or a dozen strategies of it
 )

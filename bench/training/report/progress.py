@@ -1,4 +1,7 @@
-"""How a run of the training benchmark goes: a bar of rounds on a terminal, a line a launch elsewhere."""
+"""Show the progress of a training run: a bar of rounds on a terminal, a line for each launch elsewhere.
+
+In: the events of `training.launch.sweep`.
+"""
 
 from bench.report.progress import StepProgress
 from bench.training.records import Fact, LaunchFailure, Round, StrategyChecks, TrainingLaunch

@@ -1,6 +1,6 @@
-"""Parts of the report that are not the customary table: ranking, pairs, advice, invariants, ladder, what is missing.
+"""Write the sections beside the main tables: order, A/A pairs, advice, invariants, call sizes, what is missing.
 
-In: a comparison or an analysis. Out: Markdown; an empty text where there is nothing to say.
+In: a `ScenarioAnalysis` or a `TrainingAnalysis`. Out: Markdown; an empty text where there is nothing to say.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ INVARIANTS = {
     "I11": "the sampler gives each rank its share of the data",
     "I12": "shares of the optimizer's state add up to one copy",
 }
-# Reasons and offenders that one cell can hold.
+# Most reasons, or violating strategies, that one cell lists.
 MOST_NAMED = 4
 PREDICTION = (
     "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
@@ -40,7 +40,7 @@ NO_STRATEGY = "the run itself"
 
 # ── of one scenario ──────────────────────────────────────────────────────────────────────────────
 def ranking(comparison: ScenarioAnalysis) -> str:
-    """The order in words: a line for each place, who cannot be told apart, and whose communication is not resolved."""
+    """The order in words: a line for each place, and one for the strategies whose communication is not resolved."""
     timed = [o for o in ordered(comparison) if o.step is not None and not is_reference(o)]
     called = names([o.label for o in comparison.results])
     places: dict[int, list[StrategyResult]] = {}
@@ -78,12 +78,12 @@ def aa_pairs(comparison: ScenarioAnalysis) -> str:
 def _holds_zero(difference: Interval) -> str:
     if not difference.known:
         return NOTHING
-    # Of intervals of 95 %, one in twenty misses the truth.
+    # One in twenty intervals of 95 % misses the true value.
     return "yes" if difference.low <= 0 <= difference.high else "NO (by chance, 1 pair in 20 does not)"
 
 
 def advice(comparison: ScenarioAnalysis) -> str:
-    """The best plan beside the best cap, torch's default and the bound; predicted, and measured where it was."""
+    """The best plan, the best cap, torch's default and the bound: predicted, and measured where that was done."""
     found = comparison.advice
     if found is None:
         return ""
@@ -105,7 +105,7 @@ def advice(comparison: ScenarioAnalysis) -> str:
 
 
 def _measured(comparison: ScenarioAnalysis, found: Advice) -> dict[str, str]:
-    """What was measured of those that the advice names."""
+    """Exposed communication of those strategies of the advice that were measured."""
     wanted = {
         "best plan": Strategy("plan", buckets=found.buckets),
         "best uniform cap": Strategy("overlap_bucket", cap_bytes=found.best_cap),
@@ -121,14 +121,14 @@ def _of_default(found: Advice, value: float) -> str:
 
 # ── of the run ───────────────────────────────────────────────────────────────────────────────────
 def invariants(analysis: TrainingAnalysis) -> str:
-    """A row an invariant: of how many strategies it holds, of which it is violated, where it does not apply and why."""
+    """One row for each invariant: how many strategies keep it, which violate it, why it does not apply to others."""
     found = checks(analysis)
     known = [*INVARIANTS, *dict.fromkeys(c.invariant for _, c in found if c.invariant not in INVARIANTS)]
     rows = []
     for name in known:
         mine = [(who, check) for who, check in found if check.invariant == name]
         of = {ok: list(dict.fromkeys(who for who, c in mine if c.ok is ok)) for ok in (True, False, None)}
-        # Checked in several launches, it holds where it is violated in none of them.
+        # A strategy checked in several launches keeps an invariant if it violates it in none of them.
         held = [who for who in of[True] if who not in of[False]]
         without = [c for who, c in mine if c.ok is None and who not in of[True] and who not in of[False]]
         rows.append(
@@ -142,7 +142,7 @@ def invariants(analysis: TrainingAnalysis) -> str:
 
 
 def checks(analysis: TrainingAnalysis) -> list[tuple[str, InvariantCheck]]:
-    """Every check with whom it is of: a strategy, in words that name the scenario where there are several."""
+    """Every check with the strategy that was checked; the words name the scenario too where there are several."""
     several = len(analysis.scenarios) > 1
     found = [(NO_STRATEGY, check) for check in analysis.checks]
     for comparison in analysis.scenarios:
@@ -166,7 +166,7 @@ def _listed(items: Iterable[str]) -> str:
 
 
 def call_sizes(analysis: TrainingAnalysis) -> str:
-    """The call-size ladder: medians over repetitions and launches, and how often the fastest rung."""
+    """The call-size sweep: medians over repetitions and launches, and their ratio to the fastest point."""
     pooled: dict[tuple[str, int, int], dict[int, list[float]]] = {}
     for point in analysis.call_sizes:
         rows = pooled.setdefault((point.backend, point.world_size, point.parameters), {})
@@ -188,7 +188,7 @@ def call_sizes(analysis: TrainingAnalysis) -> str:
 
 
 def left_out(analysis: TrainingAnalysis) -> str:
-    """What was asked for and not measured: a row a reason."""
+    """What was asked for and not measured: one row for each strategy and reason."""
     reasons: dict[tuple[str, str], list[SkippedStrategy]] = {}
     for left in analysis.skips:
         who = short(label(left.strategy)) if left.strategy else "all strategies"

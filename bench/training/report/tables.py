@@ -1,7 +1,7 @@
-"""Outcomes as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
+"""Write the results of strategies as tables: Markdown for people, CSV for pandas, JSON for programs.
 
-In: a comparison or an analysis. Out: text. Columns have the field's customary names; comm_time is exposed
-communication, which other tools mean to measure by that name. Computes nothing but layout.
+In: a `ScenarioAnalysis` or a `TrainingAnalysis`. Out: text. Columns have the field's usual names; comm_time is exposed
+communication, which is what other tools mean to measure under that name. Computes nothing but layout.
 """
 
 import json
@@ -33,9 +33,9 @@ from bench.training.report.labels import (
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
 def overview(comparison: ScenarioAnalysis, brief: bool = False) -> str:
-    """One row a strategy that was timed, by place: average ± standard deviation over rounds.
+    """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds.
 
-    brief: without the columns that are the same in all rows, for a terminal and under a title that has them.
+    brief: leave out the columns that are the same in all rows, for a terminal, where the title says them.
     """
     scenario, called = comparison.scenario, _names(comparison)
     shared = [scenario.model, scenario.backend, str(scenario.world_size), str(global_batch(scenario))]
@@ -62,7 +62,7 @@ def overview(comparison: ScenarioAnalysis, brief: bool = False) -> str:
 
 
 def split(comparison: ScenarioAnalysis) -> str:
-    """Where exposed communication goes, a row a strategy of which it is known; empty where it is of none."""
+    """Where exposed communication goes: one row for each strategy with a split; empty if there is none."""
     called, rows = _names(comparison), []
     for result in ordered(comparison):
         parts = result.split
@@ -85,7 +85,7 @@ def split(comparison: ScenarioAnalysis) -> str:
 
 
 def refused(comparison: ScenarioAnalysis) -> str:
-    """Those without times, with the reason; empty where there are none."""
+    """Strategies without times, with the reason; empty if there are none."""
     called = _names(comparison)
     found = [f"**{called[o.label]}** got no times: {cell(o.refused)}" for o in ordered(comparison) if o.refused]
     return lines(found)
@@ -101,18 +101,18 @@ def _value(interval: Interval | None) -> float | None:
 
 # ── for pandas and programs ──────────────────────────────────────────────────────────────────────
 def frame(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> pd.DataFrame:
-    """One typed row a strategy and scenario: seconds, bytes and shares; empty where there is no number."""
+    """One typed row for each strategy and scenario: seconds, bytes and shares; empty where there is no number."""
     table = pd.DataFrame(_rows(analysis, plan))
     return table.convert_dtypes() if len(table) else table
 
 
 def to_csv(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str:
-    """`frame` as CSV text; with the plan, how many steps were made is known too."""
+    """`frame` as CSV text. The plan adds the numbers of warm-up steps and of timed steps."""
     return str(frame(analysis, plan).to_csv(index=False))
 
 
 def to_json(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str:
-    """The same rows and all else that follows from the run; null where there is no number."""
+    """The rows of `frame` and the rest of the analysis; null where there is no number."""
     data = {
         "strategies": _rows(analysis, plan),
         "scenarios": [_scenario_json(comparison) for comparison in analysis.scenarios],
@@ -189,14 +189,14 @@ def _scenario_json(comparison: ScenarioAnalysis) -> Json:
 
 
 def _checks(analysis: TrainingAnalysis) -> list[Json]:
-    """Every check, with the scenario and strategy that it is of."""
+    """Every check, with its scenario and strategy; both null where it concerns the whole run."""
     found: list[tuple[str | None, str | None, Sequence[InvariantCheck]]] = [(None, None, analysis.checks)]
     found += [(c.scenario.key, o.label, o.checks) for c in analysis.scenarios for o in c.results]
     return [{"scenario": s, "strategy": o, **asdict(check)} for s, o, checks in found for check in checks]
 
 
 def _finite(data: Any) -> Any:
-    """The same without numbers that JSON cannot hold."""
+    """The same data with None for numbers that JSON cannot hold: NaN and infinities."""
     if isinstance(data, dict):
         return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,7 +1,8 @@
-"""Timelines as a trace that Perfetto and chrome://tracing open (trace-event format, JSON).
+"""Write timelines as a trace that Perfetto and chrome://tracing open (trace-event format, JSON).
 
-In: timelines. Out: JSON. Each rank of each strategy is a process, in the order given, and all begin at 0; computing is
-one thread, and calls have as many as were under way at once, because events of a thread must not overlap. Format:
+In: timelines. Out: JSON. Each rank of each strategy is a process, in the order given, and all strategies begin at 0.
+Computing is one thread; calls take as many threads as were ever under way at once, because events of a thread must not
+overlap. Format:
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
@@ -13,12 +14,12 @@ from bench.training.report.lanes import computing, lanes
 from bench.units import format_rounded_bytes
 
 COMPUTE, COMMUNICATION = 1, 2
-# Names of gradients in one event; a bucket may have hundreds.
+# Most names of gradients in one event; a bucket may have hundreds.
 MOST_NAMED = 50
 
 
 def trace(timelines: Sequence[Timeline]) -> Json:
-    """All of them in one file, one step each."""
+    """All timelines in one trace, one step each."""
     scenarios, launches = {t.scenario for t in timelines}, {t.launch for t in timelines}
     metadata: list[Json] = []
     events: list[Json] = []
@@ -35,7 +36,7 @@ def trace(timelines: Sequence[Timeline]) -> Json:
 
 
 def _names(process: int, name: str, line: RankTimeline) -> Iterator[Json]:
-    """What the viewer calls a process and its threads, and in which order it shows them."""
+    """Names of a process and its threads in the viewer, and the order in which it shows them."""
     threads = [(COMPUTE, "compute")]
     for number in range(max(1, len(lanes(line.calls)))):
         threads.append((COMMUNICATION + number, "communication" + (f" {number + 1}" if number else "")))
@@ -84,5 +85,5 @@ def _arguments(call: CallRecord, timeline: Timeline) -> Json:
 
 
 def _microseconds(seconds: float) -> float:
-    """To the nanosecond, the unit in which stamps were taken."""
+    """Microseconds, rounded to the nanosecond, the unit of the stamps."""
     return round(seconds * 1e6, 3)

@@ -1,4 +1,4 @@
-"""What was predicted of bucket plans beside what was measured, as Markdown.
+"""Write the predicted and the measured times of bucket plans side by side, as Markdown.
 
 In: `Verified` plans. Out: text. Judges nothing itself.
 """
@@ -16,7 +16,7 @@ HOLDS = {True: "yes", False: "NO", None: "not measured"}
 
 
 def document(verified: Sequence[Verified], comparison: ScenarioAnalysis) -> str:
-    """A heading, the table, and what it says in a sentence."""
+    """A heading, the table, when a prediction holds, which plan was best, and the refused plans."""
     rows = [_row(one) for one in verified]
     headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
     table = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=("left", *["right"] * 5))
@@ -45,7 +45,7 @@ def _row(one: Verified) -> list[str]:
 
 
 def _order(verified: Sequence[Verified]) -> str:
-    """Whether the plan that was to be the best was."""
+    """Which plan exposed least, and whether that was predicted."""
     there = [(one.result.exposed, one) for one in verified if one.result and one.result.exposed]
     if len(there) < 2:
         return "Too little could be measured to tell which is the best."

@@ -1,7 +1,7 @@
-"""The picture of two runs of the training benchmark: did a step change?
+"""Draw the comparison of two training runs: did the time of a step change?
 
-In: a `TrainingComparison`. Out: PNG and SVG. A panel a scenario, a row a strategy: ratio of the times of a step with
-its interval, in the looks of the comparison of collectives.
+In: a `TrainingComparison`. Out: PNG and SVG. A panel for each scenario, a row for each strategy: the ratio of the times
+of a step with its interval, in the style of the comparison of collectives.
 """
 
 from pathlib import Path
@@ -19,12 +19,12 @@ from bench.training.report.comparison import scenarios
 from bench.training.report.labels import names, scenario_text
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
-# Inches: of a row, of a panel beside its rows, of title, axis and legend.
+# Heights in inches: of a row, of a panel without its rows, of title, axis and legend together.
 ROW, PANEL, REST = 0.28, 0.55, 1.7
 
 
 def draw_comparison(result: TrainingComparison, folder: Path) -> Path | None:
-    """Draw it. Returns the PNG's path; None where no strategy was timed in both runs."""
+    """Draw the comparison. Returns the PNG's path; None where no strategy was timed in both runs."""
     if not result.changes:
         return None
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def _figure(result: TrainingComparison) -> Figure:
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=[count + 0.4 for count in rows])
     for axes, (scenario, changes) in zip(grid.flat, shown, strict=True):
         ratio_rows(axes, changes, _names(changes), result.min_change)
-        # above the words that say which side is which
+        # above the words "faster" and "slower"
         axes.set_title(_title(scenario), fontsize=9, pad=6 if axes is not grid[0, 0] else 20)
     ratio_axis(grid[-1, 0])
     directions(grid[0, 0])
@@ -53,7 +53,7 @@ def _figure(result: TrainingComparison) -> Figure:
 
 
 def _title(scenario: Scenario) -> str:
-    """Over as many lines as it needs, broken between its words and not within them."""
+    """Title of a panel, on as many lines as it needs; lines break only between the parts of the scenario."""
     words = scenario_text(scenario).split(" · ")
     return wrapped(" · ".join(word.replace(" ", NO_BREAK) for word in words), WIDE)
 

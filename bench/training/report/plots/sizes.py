@@ -1,6 +1,6 @@
-"""Exposed communication against bucket size with the advised optimum, and the call-size ladder.
+"""Draw exposed communication against bucket size with the advised optimum, and the call-size sweep.
 
-In: a comparison, or the rungs of a run. Out: figures; none where there is nothing to draw.
+In: a `ScenarioAnalysis`, or the call-size points of a run. Out: figures; none where there is nothing to draw.
 """
 
 import math
@@ -29,11 +29,11 @@ from bench.training.records import Strategy
 from bench.training.report.labels import ends, names, scenario_text, seconds
 from bench.units import format_bytes
 
-# Sizes that are written out along the x axis.
+# Most sizes that are labelled on the x axis.
 MOST_SIZES = 10
-# Two sizes that are closer than this factor would be written over each other.
+# The labels of two sizes that are closer than this factor would overlap.
 NEIGHBOURS = 1.9
-# Lines of one ladder that can be told apart.
+# Most lines of the call-size sweep that can be told apart.
 MOST_LINES = 6
 
 
@@ -65,12 +65,12 @@ def buckets(comparison: ScenarioAnalysis) -> list[Figure]:
 
 
 def _size(strategy: Strategy) -> int:
-    """Where it stands on the x axis; 0 where it has no buckets of a given size."""
+    """Position of a strategy on the x axis, in bytes; 0 if it has no buckets of a given size."""
     return strategy.cap_bytes or max(strategy.buckets, default=0)
 
 
 def _written(measured: Sequence[int], predicted: Sequence[int]) -> list[int]:
-    """Sizes for the axis: what was measured comes first, and neighbours are not written over each other."""
+    """Sizes to label on the axis: measured sizes go before predicted ones, and labels do not overlap."""
     sizes = [size for size in [*sorted(set(measured)), *sorted(set(predicted))] if size]
     apart = max(NEIGHBOURS, (max(sizes) / min(sizes)) ** (1 / MOST_SIZES))
     found: list[int] = []
@@ -81,7 +81,7 @@ def _written(measured: Sequence[int], predicted: Sequence[int]) -> list[int]:
 
 
 def _measured(axes: Axes, measured: Sequence[StrategyResult]) -> None:
-    """A line for each kind of strategy over its caps; plans stand alone."""
+    """A line for each kind of strategy over its caps; each plan is a point of its own."""
     series: dict[str, list[tuple[int, Interval]]] = {}
     called = names([o.label for o in measured])
     for result in measured:
@@ -98,7 +98,7 @@ def _measured(axes: Axes, measured: Sequence[StrategyResult]) -> None:
 
 
 def _series(strategy: Strategy, name: str) -> str:
-    """What all caps of one kind have in common."""
+    """Name of a line: what strategies that differ only in their cap have in common."""
     if strategy.cap_bytes is None:
         return name
     boundary = [f"bucket ends {strategy.bucket_boundary} the cap"] if strategy.bucket_boundary != "after" else []
@@ -125,7 +125,7 @@ def _predicted(axes: Axes, advice: Advice) -> None:
         axes.axhline(level, color=grey, linewidth=1.3, linestyle=line, label=name)
 
 
-# ── the call-size ladder ─────────────────────────────────────────────────────────────────────────
+# ── the call-size sweep ──────────────────────────────────────────────────────────────────────────
 def call_sizes(run: Any, analysis: TrainingAnalysis) -> list[Figure]:
     """The same parameters in more and more calls: time against parameters a call."""
     lines: dict[str, dict[float, list[float]]] = {}

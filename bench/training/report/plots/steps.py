@@ -1,6 +1,6 @@
-"""Step time of each strategy, stacked into computing and exposed communication; negative exposure is shown as such.
+"""Draw the step time of each strategy as computing plus exposed communication, which is hatched if negative.
 
-In: a comparison. Out: a figure; none where nothing was timed.
+In: a `ScenarioAnalysis`. Out: a figure; none where nothing was timed.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from bench.training.report.labels import (
 # More rows than this are too small to read; the tables have all.
 MOST_ROWS = 40
 COMPUTING, EXPOSED = COLOURS[5], COLOURS[1]
-# What cannot be told from nothing is paler.
+# Opacity of exposed communication that is not resolved.
 PALE = 0.4
 
 
 def steps(comparison: ScenarioAnalysis) -> list[Figure]:
-    """A bar a strategy, the fastest on top; whiskers: interval of what is exposed."""
+    """A bar for each strategy, the reference on top, then by place; whiskers: interval of exposed communication."""
     timed = [o for o in ordered(comparison) if o.step is not None]
     shown = timed[:MOST_ROWS]
     if not shown:
@@ -51,7 +51,7 @@ def steps(comparison: ScenarioAnalysis) -> list[Figure]:
         axes.axvline(comparison.compute.value, color="black", linewidth=1, linestyle=":")
     axes.set_yticks(range(len(shown)), [_row_name(o, comparison, called) for o in shown], fontsize=8.5)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    # Room for the words behind the longest bar.
+    # Room for the text to the right of the longest bar.
     axes.set_xlim(0, 1.42 * right)
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
@@ -79,7 +79,7 @@ def _right(result: StrategyResult) -> float:
 
 
 def _bar(axes: Axes, row: int, result: StrategyResult) -> None:
-    """Computing is the step without what is exposed: that of its own reference, also over micro-batches."""
+    """Draw one bar. Computing is the step less what is exposed: the reference's step with as many micro-batches."""
     assert result.step is not None  # noqa: S101 - the caller selects such
     exposed = result.exposed
     base = result.step.value - (exposed.value if exposed else 0.0)
@@ -117,6 +117,6 @@ def _handles(shown: Sequence[StrategyResult]) -> list[Patch]:
     if any(not o.resolved for o in exposed):
         found.append(Patch(color=EXPOSED, alpha=PALE, label="not resolved"))
     if any(o.exposed.value < 0 for o in exposed if o.exposed):
-        label = "negative: faster than without"
+        label = "negative: faster than without synchronisation"
         found.append(Patch(facecolor="none", edgecolor=EXPOSED, hatch="////", label=label))
     return found

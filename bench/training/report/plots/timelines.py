@@ -1,8 +1,8 @@
-"""The picture of overlap: one step of each strategy, what each rank computes and which calls are under way meanwhile.
+"""Draw one step of each strategy: what each rank computes, and which calls are under way meanwhile.
 
-In: a comparison with timelines. Out: figures, of two ranks a dozen strategies each; none where nothing was recorded.
-All strategies share one time axis, so that a longer step is a longer picture. Waiting is a diagnostic and not exposed
-communication: what is waited for in hooks, or costs computing time, it does not show.
+In: a `ScenarioAnalysis` with timelines. Out: figures, each of a dozen strategies if there are two ranks; none where
+nothing was recorded. All strategies share one time axis, so that a longer step is drawn longer. The waiting that is
+drawn is a diagnostic and not exposed communication: it leaves out waiting in hooks, and computing that is slowed down.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from bench.training.records import RankTimeline, Timeline
 from bench.training.report.labels import is_reference, names, ordered, scenario_text, seconds
 from bench.training.report.lanes import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
 
-# Calls without an outline are told apart by two shades, in turns.
+# Colours of calls. Calls without outlines alternate between the two, so that neighbours can be told apart.
 FLIGHT, DARKER = COLOURS[4], "#B37700"
 PARTS = {FORWARD: COLOURS[5], BACKWARD: COLOURS[0], WAITING: COLOURS[1], UPDATE: COLOURS[2]}
-# Ranks of one page and ranks of one strategy: more make a page that no screen shows.
+# Most ranks on one page, and of one strategy: a page with more does not fit on a screen.
 MOST_ROWS, SHOWN_RANKS = 24, 4
-# Height of a compute lane and of a communication lane, and the gaps, in units of the y axis; a rank takes 1.
+# Heights of a compute lane, of a communication lane, and of the gap between them; a rank takes 1 on the y axis.
 COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
-# Ticks where gradients become ready, and outlines of calls, hide what they mark when there are more.
+# Most ticks of ready gradients, calls with outlines, and lanes with outlines: more would hide what they mark.
 MOST_TICKS, MOST_OUTLINES, MOST_OUTLINED_LANES = 400, 150, 6
 
 
 def timelines(comparison: ScenarioAnalysis) -> list[Figure]:
-    """Pages of strategies by place, each as the first launch that recorded it."""
+    """Pages of strategies by place, each strategy as the first launch recorded it."""
     first: dict[str, Timeline] = {}
     for timeline in (found for found in comparison.timelines if found.ranks):
         first.setdefault(timeline.strategy, timeline)
@@ -80,7 +80,7 @@ def _meaning(name: str) -> str:
 
 
 def _in_words(timeline: Timeline, silent: bool) -> str:
-    """Such as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: where there are no calls, they were not seen."""
+    """Such as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: the library does not show its calls."""
     tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
     calls = max(len(line.calls) for line in timeline.ranks)
     words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
@@ -94,7 +94,7 @@ def _in_words(timeline: Timeline, silent: bool) -> str:
 
 
 def _draw(axes: Axes, title: str, timeline: Timeline) -> None:
-    """One strategy: rank under rank, what it computes above what it communicates."""
+    """Draw one strategy: rank under rank, each with its computing above its communication."""
     places = evenly(list(range(len(timeline.ranks))), SHOWN_RANKS)
     for row, place in enumerate(places):
         line = timeline.ranks[place]
