@@ -37,7 +37,7 @@ class Backend:
     unsupported_reduce_dtypes: frozenset[str] = frozenset()
     unsupported_dtypes_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     unsupported_reduce_ops: frozenset[str] = frozenset()
-    peculiar: Mapping[str, str] = field(default_factory=dict)
+    implementation_notes: Mapping[str, str] = field(default_factory=dict)
     polls: bool = False
     most_elements: int | None = None
 
@@ -64,7 +64,7 @@ BACKENDS = {
             unsupported_dtypes=_FLOAT8 | {"int16"},
             unsupported_dtypes_of={"gather": _COMPLEX},
             unsupported_reduce_ops=frozenset({"premul_sum"}),
-            peculiar={
+            implementation_notes={
                 "all_reduce": _WHOLE_RING,
                 "reduce_scatter": _SLICE,
                 "reduce_scatter_list": _SLICE,
@@ -84,7 +84,7 @@ BACKENDS = {
             unsupported_dtypes=frozenset({"int16"}),
             unsupported_reduce_dtypes=_FLOAT8,
             unsupported_reduce_ops=_BITWISE,
-            peculiar={
+            implementation_notes={
                 "gather": "made of sends and receives",
                 "scatter": "made of sends and receives",
                 **dict.fromkeys(_OBJECTS, f"{_OBJECT_NOTE}, by way of the GPU"),
@@ -101,7 +101,7 @@ BACKENDS = {
             library="mpi4py",
             unsupported_reduce_dtypes=_FLOAT8 | {"float16", "bfloat16"},
             unsupported_reduce_ops=frozenset({"avg", "premul_sum"}),
-            peculiar={
+            implementation_notes={
                 "all_gather_list": "MPI_Allgatherv into one buffer",
                 "reduce_scatter": "in place, each rank's share is left at the beginning of its buffer",
                 "reduce_scatter_list": "MPI_Reduce_scatter from one buffer",

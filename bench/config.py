@@ -152,7 +152,9 @@ class FaultConfig(Strict):
 class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
-    benchmark: Literal["collectives"] = Field(default="collectives", description="or training (its keys differ: see `schema training`)")
+    benchmark: Literal["collectives"] = Field(
+        default="collectives", description="or training (its keys differ: see `schema training`)"
+    )
     name: Annotated[str, Field(pattern=NAME_PATTERN)] = Field(
         description="goes into the names of the results and plots folders; default: the file's name"
     )

@@ -21,7 +21,7 @@ from bench.records import Case, Plan
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
 # 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
-MOST_STAMPS = 2**18
+MAX_STAMP_PAIRS = 2**18
 # With fewer, a median has no interval. Equal to `intervals.FEWEST_FOR_MEDIAN`, which is not imported because it would
 # load scipy for planning.
 FEWEST_ITERATIONS = 6
@@ -37,10 +37,10 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
     if metric_of(case).fixed_buffers:
         return case.depth
     rotating = math.ceil(pool_bytes / case.size_bytes) if case.buffers == "rotate" else 1
-    return max(1, rotating, math.ceil(case.depth / (fresh_calls(case) or case.depth)))
+    return max(1, rotating, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
 
 
-def fresh_calls(case: Case) -> int | None:
+def calls_between_refills(case: Case) -> int | None:
     """How often a buffer may be used before it must be refilled; None: any number of times."""
     operation = OPERATIONS[case.op]
     if not operation.reduces or placement(case) == "out":
@@ -62,7 +62,7 @@ def scratch_bytes(case: Case, pool_bytes: int) -> int:
 
 def most_iterations(case: Case) -> int:
     """Most iterations of a case in one launch; never fewer than an interval needs in each round or group."""
-    return max(FEWEST_ITERATIONS * cycle(case), MOST_STAMPS // case.world_size)
+    return max(FEWEST_ITERATIONS * cycle(case), MAX_STAMP_PAIRS // case.world_size)
 
 
 def bounded(plan: Plan) -> dict[int, int]:

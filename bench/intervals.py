@@ -117,7 +117,7 @@ def mean_interval(values: Floats) -> Interval:
     return Interval(center, center - half, center + half, "over launches")
 
 
-def bare(value: float) -> Interval:
+def without_interval(value: float) -> Interval:
     """A value without an interval."""
     return Interval(value, value, value, NO_INTERVAL)
 
@@ -128,7 +128,7 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
     It does not include how launches differ, so no verdict may rest on it alone. Without an interval if a side has none.
     """
     if not (before.known and after.known):
-        return bare(after.value / before.value)
+        return without_interval(after.value / before.value)
     center = np.log(after.value / before.value)
     down = np.hypot(np.log(before.high / before.value), np.log(after.value / after.low))
     up = np.hypot(np.log(before.value / before.low), np.log(after.high / after.value))

@@ -33,7 +33,7 @@ def expand(config: Config, machine: Machine, seed: int) -> Plan:
     return _planned(config, machine, seed, lambda case, pool_bytes: unsupported(case, machine, pool_bytes))
 
 
-def on_paper(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
+def dry_run_plan(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
     """The plan of a dry run (`rank/dry_run.py`): one launch of `world_size` ranks, without what no machine can do."""
     other = config.model_copy(update={"world_sizes": [world_size], "launches": 1, "budget": None})
     return _planned(other, machine, seed, lambda case, pool_bytes: unsupported_anywhere(case))
@@ -68,7 +68,7 @@ def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Cas
     )
 
 
-def why_nothing(plan: Plan) -> str | None:
+def unmeasurable_reason(plan: Plan) -> str | None:
     """Why nothing of the plan can be measured here; None if something can."""
     if plan.total:
         return None

@@ -184,7 +184,7 @@ def many_ranks(folder: Path) -> list[Row]:
     ]
 
 
-def on_paper(folder: Path) -> list[Row]:
+def dry_run_plan(folder: Path) -> list[Row]:
     """Every call of a configuration in a world of 1024 ranks, as three of them."""
     sizes = "sizes: {from: 4KiB, to: 1GiB, factor: 4}"
     everything = f"backends: [gloo]\nworld_sizes: [2]\noperations: [{', '.join(OPERATIONS)}]\n{sizes}\n"
@@ -248,7 +248,7 @@ def main() -> int:
             hundred_cases,
             scale,
             many_ranks,
-            on_paper,
+            dry_run_plan,
             sixty_four_ranks,
             share_of_the_sweep,
         ):

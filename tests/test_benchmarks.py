@@ -4,8 +4,10 @@ from dataclasses import fields
 
 import pytest
 
+from bench.cli import run
 from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, read_config
-from bench.errors import ConfigError
+from bench.cli.nccl_tests_options import ConfigSource
+from bench.errors import BenchError, ConfigError
 
 
 def deferred(benchmark) -> dict[str, Deferred]:
@@ -57,3 +59,10 @@ def test_a_training_benchmark_that_is_asked_for_on_the_command_line_is_planned(w
     (warm.folder / "c.yaml").write_text("{models: [nano], strategies: [flat]}\n")
     done = warm("plan", "c.yaml", "--set", "benchmark=training")
     assert done.returncode == 0 and "flat" in done.stdout, done.stderr
+
+
+def test_the_training_benchmark_is_refused_in_a_job():
+    """A job starts ranks of the benchmark of collectives only."""
+    asked = ConfigSource(b"{benchmark: training, models: [nano], strategies: [flat]}", "c.yaml", "c")
+    with pytest.raises(BenchError, match=r"c.yaml: the training benchmark cannot run in a job; start it once"):
+        run._start(asked, [], False, object(), [])

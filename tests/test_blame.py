@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.launch.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
+from bench.launch.blame import Evidence, explain_exit, explain_hang, innermost_frame
 
 WAITS = "in all_reduce (/site-packages/torch/distributed/distributed_c10d.py:3010)"
 IN_MPI = "in _on_cpu (/x/rank/timing.py:118)"
@@ -31,7 +31,7 @@ CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
     ],
 )
 def test_an_end(ranks, kind, rank):
-    failure = blame_an_end(ranks)
+    failure = explain_exit(ranks)
     assert (failure.kind, failure.rank) == (kind, rank)
     assert "\n" not in failure.text
 
@@ -50,7 +50,7 @@ def test_an_end(ranks, kind, rank):
     ],
 )
 def test_a_hang(ranks, rank):
-    failure = blame_a_hang([replace(one, waits_in=FILES) for one in ranks], 5.0)
+    failure = explain_hang([replace(one, waits_in=FILES) for one in ranks], 5.0)
     assert (failure.kind, failure.rank) == ("hang", rank)
     assert "5 s" in failure.text
 

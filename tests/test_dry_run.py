@@ -25,7 +25,7 @@ MACHINE = host.machine()
 
 
 def dry_run_of(world_size: int, *sets: str, ranks=None, config=EVERYTHING, check=mismatch):
-    plan = planning.on_paper(parse(config, "everything", sets), MACHINE, world_size, 1)
+    plan = planning.dry_run_plan(parse(config, "everything", sets), MACHINE, world_size, 1)
     return dry_run.dry_run(plan, world_size, ranks or sorted({0, world_size // 2, world_size - 1}), check)
 
 

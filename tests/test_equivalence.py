@@ -12,7 +12,7 @@ from bench.machine import host
 from bench.training import equivalence
 from bench.training.equivalence import (
     CASES,
-    READINGS,
+    SAMPLER_TRIALS,
     EquivalenceResult,
     PairTrial,
     SamplerTrial,
@@ -64,7 +64,7 @@ def test_every_mistake_of_the_ranks_is_noticed(launcher):
     normalised = Training(normalised=True)
     wrong += [replace(PLAIN, name="normalises its own share", ranks=normalised, alone=normalised)]
     wrong += [replace(one, dtype="float32") for one in wrong]
-    readings = [replace(READINGS[1], drop_last=True), replace(READINGS[2], batch=2)]
+    readings = [replace(SAMPLER_TRIALS[1], drop_last=True), replace(SAMPLER_TRIALS[2], batch=2)]
     proof = prove([*wrong, padded, once, apart, *readings], 2, 24, launcher)
     assert proof.failure is None and not proof.holds
     assert {one.trial.name: verdict(one) for one in proof.found if verdict(one) != (False, "BROKEN")} == {}
@@ -84,7 +84,7 @@ def test_what_could_not_tell_a_mistake_from_none_is_no_proof(launcher):
 
 def test_three_ranks_train_the_same_too(launcher):
     chosen = [case for case in CASES if case.must != "shown" and case.dtype == "float64" and case.ranks != Training()]
-    proof = prove([*chosen, *READINGS], 3, 8, launcher)
+    proof = prove([*chosen, *SAMPLER_TRIALS], 3, 8, launcher)
     assert proof.holds, shown.table(proof)
 
 
@@ -99,7 +99,7 @@ def test_a_broken_equivalence_ends_with_1(warm, monkeypatch, mistake):
 
 def test_a_wrong_sampler_ends_with_1(warm, monkeypatch):
     monkeypatch.setattr(equivalence, "CASES", ())
-    monkeypatch.setattr(equivalence, "READINGS", (replace(READINGS[1], drop_last=True),))
+    monkeypatch.setattr(equivalence, "SAMPLER_TRIALS", (replace(SAMPLER_TRIALS[1], drop_last=True),))
     done = warm("equivalence")
     assert done.returncode == 1
     assert "x7 | x8`, expected `x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1`" in done.stdout
@@ -110,7 +110,7 @@ def test_ranks_that_end_before_prove_nothing(warm, monkeypatch):
     done = warm("equivalence")
     assert done.returncode == 1
     assert "NOT PROVEN" in done.stdout and "KeyError" in done.stdout
-    assert done.stdout.count("NOT MEASURED: the ranks ended before") == 1 + len(READINGS)
+    assert done.stdout.count("NOT MEASURED: the ranks ended before") == 1 + len(SAMPLER_TRIALS)
 
 
 def test_without_torch_nothing_is_measured(warm, monkeypatch):
@@ -194,7 +194,7 @@ def test_shares_are_equal_and_epochs_whole(ranks):
 
 
 def test_names_are_distinct_and_controls_exist():
-    keys = [(case.name, case.dtype) for case in CASES] + [(reading.name, "") for reading in READINGS]
+    keys = [(case.name, case.dtype) for case in CASES] + [(reading.name, "") for reading in SAMPLER_TRIALS]
     assert len(set(keys)) == len(keys)
     assert {case.must for case in CASES} == {"equal", "differ", "shown"}
     assert all(case.topic for case in CASES)

@@ -81,6 +81,6 @@ def test_a_span_names_everything_that_occurs():
 
 def test_unusual_things_are_said_and_usual_ones_are_not():
     usually = Case("reduce", "mpi", 2, "float32", 4096)
-    assert labels.telling([usually]) == {"reduce": set()}
-    assert labels.telling([usually, replace(usually, placement="out")]) == {"reduce": {"placement"}}
-    assert labels.telling([replace(usually, reduce_op="max")]) == {"reduce": {"reduce_op"}}
+    assert labels.words_to_show([usually]) == {"reduce": set()}
+    assert labels.words_to_show([usually, replace(usually, placement="out")]) == {"reduce": {"placement"}}
+    assert labels.words_to_show([replace(usually, reduce_op="max")]) == {"reduce": {"reduce_op"}}

@@ -103,7 +103,7 @@ def test_whatever_else_differs_is_a_table_of_its_own_and_is_named():
     )
     found = text(measured(plain, 10), measured(other, 10))
     assert found.count("# Collective test starting: sendrecv_perf") == 2
-    assert "# Other than usual: buffers=hot, settings=NCCL_ALGO=Ring, oversubscribed=True" in found
+    assert "# Not at the default: buffers=hot, settings=NCCL_ALGO=Ring, oversubscribed=True" in found
     assert sorted(row[6] for row in rows(found)) == ["0.41", "N/A"]  # ranks that share a GPU publish no bandwidth
 
 

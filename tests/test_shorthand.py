@@ -46,7 +46,7 @@ def test_a_usual_command_line():
 # From the flags of nccl-tests: -b 8 -e 128M -f 2 -g 2 -n 50 -w 5 -c 1 -o sum -d float
 # gloo, because nccl cannot be used here: no GPU
 # not out of place: torch's all_reduce works in place
-# -n 50: stretches of 50 calls, repeated until the interval of their time is narrow
+# -n 50: iterations of 50 calls, repeated until the interval of their time is narrow
 # -c 1: every result is verified, before the first and after the last timed call
 name: all_reduce
 backends: [gloo]

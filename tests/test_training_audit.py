@@ -107,11 +107,11 @@ def test_a_step_without_synchronisation_is_enough():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (lines({("naive", ""): (0.09, 0.41)}), "waits longer"),
-        (lines({("ddp", ""): (0.3, -0.1)}), "less than no time"),
-        (lines({("ddp", ""): (0, 0.1)}), "no time or less"),
+        (lines({("naive", ""): (0.09, 0.41)}), "not below its step time"),
+        (lines({("ddp", ""): (0.3, -0.1)}), "must not be negative"),
+        (lines({("ddp", ""): (0, 0.1)}), "must be above 0"),
         ([*lines({("ddp", ""): (0.3, 0.1)}), line("ddp", "comm_frac", 90, unit="%")], "90.00% is not comm / step"),
-        (lines({**XL, ("ddp", ""): (0.2, 0.01)}), "faster than its own computing"),
+        (lines({**XL, ("ddp", ""): (0.2, 0.01)}), "shorter than T_compute"),
     ],
 )
 def test_what_cannot_be_right_by_itself(rows, words):

@@ -227,7 +227,7 @@ def test_the_numbers_arrive_in_every_format(result):
     step, moved = [line for line in text.splitlines() if line.split("|")[1:2] and line.split("|")[1].strip() == "flat"]
     assert f"{change.ratio.value:.3f}" in step and f"[{change.ratio.low:.3f} – {change.ratio.high:.3f}]" in step
     assert f"+{1e3 * change.exposed.difference.value:.1f} ms" in moved and "| more " in moved
-    assert "Refused or failed after, measured before:\n\n- naive" in text
+    assert "Measured before, refused or failed after:\n\n- naive" in text
     rows = {row["strategy"]: row for row in csv.DictReader(io.StringIO(comparison.to_csv(result)))}
     assert float(rows["flat"]["ratio"]) == change.ratio.value and rows["none"]["exposed_before_s"] == ""
     assert float(rows["flat"]["exposed_difference_low_s"]) == change.exposed.difference.low

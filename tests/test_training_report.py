@@ -160,7 +160,7 @@ def test_long_labels_are_cut_and_stay_distinct():
     assert list(found.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
 
 
-def test_the_ladder_pools_launches(analysis):
+def test_the_call_size_sweep_pools_launches(analysis):
     rows = sections.call_sizes(analysis).splitlines()[2:]
     assert len(rows) == 8 and "| 600 |" in rows[3].replace("  ", "")
     assert rows[0].rstrip(" |").endswith("1.0")

@@ -41,7 +41,7 @@ def _walk(case: Case, group, arena) -> dict:
     for _ in range(cycle(case)):
         timing.call_once(work, case)
     group.synchronize()
-    spoilt = work.spoil()
+    spoilt = work.corrupt()
     after = work.verify()
     alone = work.single_rank_call()
     if alone is not None:

@@ -18,7 +18,7 @@ def of_aggregates(case: Case, launches: Sequence[Samples]) -> Summary:
     good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
     failures = tuple(s.failure for s in launches if s.failure is not None)
     times = np.array([one.time_s for one in good])
-    time_s = intervals.bare(float(times[0])) if len(good) == 1 else intervals.launch_interval(times)
+    time_s = intervals.without_interval(float(times[0])) if len(good) == 1 else intervals.launch_interval(times)
     failed = f"{len(failures)} of {len(launches)} launches failed"
     return Summary(
         case=case,

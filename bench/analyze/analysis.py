@@ -48,9 +48,7 @@ def diagnose(run: Run) -> Diagnosis:
             "cost less than a tenth of the time"
         )
     if not any(OPERATIONS[case.op].paired for case in measured):
-        silent.append(
-            "links: not looked at; operations: [pairwise] with 4 ranks or more tells slow ranks from slow links"
-        )
+        silent.append("links: not tested; operations: [pairwise] with 4 ranks or more tells slow ranks from slow links")
     elif not slow and not silent:
         silent.append("no rank and no link is slow")
     return Diagnosis((*late, *slow), tuple(silent))

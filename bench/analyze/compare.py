@@ -17,7 +17,7 @@ from bench.conclusions import Change, Comparison, Summary
 from bench.errors import ConfigError, UnmeasurableError
 from bench.records import CASE_EXTRAS, Case, Json, Run
 
-# Default of the smallest relative change that matters: a smaller one is rarely worth looking for its cause.
+# Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
 AXES = ("op", "backend", "world_size", "dtype", *CASE_EXTRAS)

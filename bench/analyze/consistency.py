@@ -8,7 +8,7 @@ launches of gloo analysed one by one, six had a finding; analysed together they 
 The rules are those of Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines", IEEE TPDS 21 (2010).
 A size counts the total bytes of an operation: what a rank contributes to all_reduce, reduce and broadcast, and
 n times a rank's share for all_gather, gather and reduce_scatter. So operations of equal size S work on the same
-vector of S bytes: all_reduce gives what reduce_scatter (each rank keeps S/n), then all_gather give.
+vector of S bytes: all_reduce has the result of reduce_scatter (each rank keeps S/n) followed by all_gather.
 """
 
 from collections import defaultdict
@@ -64,7 +64,7 @@ AllSeries = dict[Case, Series]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """claims: makes the rule's claims on one series. advice: what a violation means; it ends the sentence."""
+    """claims: makes the rule's claims on one series. advice: what a violation means; ends the finding's sentence."""
 
     claims: Callable[[Case, AllSeries], Iterator[Claim]]
     advice: str
@@ -91,7 +91,7 @@ def _series(summaries: Sequence[Summary]) -> AllSeries:
         if (
             s.time_s is not None
             and s.time_s.kind == "over launches"
-            and cycle(s.case) == 1  # one call of a cycle is not the whole operation
+            and cycle(s.case) == 1  # in a longer cycle, one iteration is not the whole operation
             and s.case.world_size > 1
         ):
             series[replace(s.case, size_bytes=0)][s.case.size_bytes] = Timed(s.case, s.time_s)

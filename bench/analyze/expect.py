@@ -15,7 +15,7 @@ from bench.records import CASE_EXTRAS, Case
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
 # Fields of a case that may have any value, unless the line names one.
 OPEN = ("reduce_op", "buffers", "sync")
-# Fields that are never compared: depth follows from the metric, and a case whose ranks share a GPU is MISSING.
+# Fields never compared: depth follows from the metric; a case whose ranks share a GPU is MISSING with that reason.
 FREE = ("depth", "oversubscribed")
 
 

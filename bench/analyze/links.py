@@ -5,8 +5,9 @@ sentences on what cannot be told. With the time t_ij of ranks i and j,
 
     log t_ij = μ + e_i + e_j + r_ij,      Σ e_i = 0,      fitted with a Cauchy loss
 
-so that one slow link does not leak into the ranks. e_i is what rank i adds to all its links, r_ij what a link
-adds beyond its two ranks. Three ranks have three links for three unknowns: no r_ij can be told from an e_i.
+so that one slow link does not raise e_i of its ranks. e_i is what rank i adds to all its links, r_ij what a link adds
+beyond its two ranks. Three ranks have three links for three unknowns: nothing is left to tell a slow link from a slow
+rank.
 
 The fit is repeated on groups of iterations; an effect counts if it is 10 % or more and a t-test over the groups
 rejects 0 after Bonferroni's correction over all ranks and links. If more than half of a host's ranks, or of the links

@@ -78,7 +78,7 @@ def _fit(series: list[Summary]) -> Fit:
 def _relative_affine(sizes: Floats, times: Floats) -> tuple[float, float]:
     """α in seconds and β in seconds a byte, neither negative, that minimise Σ (model/t - 1)².
 
-    Residuals are relative, as noise is: absolute ones would fit the largest sizes only, and α their errors.
+    Residuals are relative, as noise is: absolute ones would fit the largest sizes only, leaving α to chance.
     """
     from scipy.optimize import nnls
 
@@ -180,10 +180,10 @@ def _without_intervals(
 ) -> tuple[Interval | None, Interval | None, Interval | None]:
     """The values alone, where the times have no intervals: a good fit does not show how certain its points are."""
     alpha, beta = _relative_affine(sizes, np.array([t.value for t in times]))
-    half_size = intervals.bare(alpha / beta) if alpha and beta else None
+    half_size = intervals.without_interval(alpha / beta) if alpha and beta else None
     return (
-        intervals.bare(alpha) if alpha else None,
-        intervals.bare(1 / beta) if beta else None,
+        intervals.without_interval(alpha) if alpha else None,
+        intervals.without_interval(1 / beta) if beta else None,
         half_size,
     )
 

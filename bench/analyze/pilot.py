@@ -19,7 +19,7 @@ from bench.intervals import CONFIDENCE, FEWEST_FOR_MEDIAN
 from bench.plan import NEXT_START_S
 from bench.records import Run
 
-# Upper limit of the advice: nobody makes more launches than this.
+# Upper limit of the advice: more launches than this are not practical.
 MOST_LAUNCHES = 1000
 # Half-width of a 95 % interval, in standard errors.
 STANDARD_ERRORS = 1.96
@@ -69,7 +69,7 @@ def _need(summary: Summary, precision: float, iteration_s: float, launch_s: floa
             case, None, None, None, "imported: nothing is known of single iterations and of what a launch costs"
         )
     if summary.scatter is None or summary.reached is None:
-        return Need(case, None, None, None, "one launch tells nothing of how launches differ: pilot with launches: 3")
+        return Need(case, None, None, None, "one launch cannot show how launches differ: pilot with launches: 3")
     done = summary.iterations / summary.launches
     within = (summary.reached / STANDARD_ERRORS) ** 2  # variance of one launch's median
     iteration_variance = within * done

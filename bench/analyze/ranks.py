@@ -7,10 +7,10 @@ operation, because it waits for no other).
 A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
 are examined first, then the ranks of the nodes that are not late. In each case, the late ones are at the end of the
 order of arrival, a quarter of all at most, and come after all the others by 10 % of the operation's time (and by the
-uncertainty of the clocks) in the median, in each launch in more than half of the iterations. Then Friedman's test has
-to show that there are differences at all. Then, for each late one, a one-sided binomial test compares how often it
-comes after all that are not late with chance, over an effective number of iterations (they are autocorrelated),
-corrected by Holm (1979) over all ranks, nodes and cases.
+uncertainty of the clocks) in the median over iterations, and in more than half of the iterations of each launch.
+Friedman's test has to show that there are differences at all. For each late one, a one-sided binomial test then
+compares with chance how often it comes after all that are not late, over an effective number of iterations (they are
+autocorrelated), corrected by Holm (1979) over all ranks, nodes and cases.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Bound bandwidths by the hardware that a run found: NVLink, PCIe, InfiniBand.
+"""Compute bounds of bandwidth from the hardware that a run found: NVLink, PCIe, InfiniBand.
 
 In: the environment of a run. Out: bounds for the report and plots, and a warning for each case that exceeds what is
 possible, because then the measurement (or a size) is wrong. Rates are bytes/s in one direction, those of the standards

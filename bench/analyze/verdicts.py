@@ -1,7 +1,7 @@
 """Decide whether cases changed, from the medians of their launches before and after; all cases at once.
 
 In: arrays of seconds, one per case and side, two launches or more in each. Out: verdicts, ratios with intervals,
-and how many further launches would decide. Knows neither runs nor cases; `compare` does.
+and how many further launches would decide. Knows neither runs nor cases: `compare` matches them.
 
 Welch's t on logarithms, shifted by the smallest change that matters, Benjamini and Hochberg's correction over the
 cases, and two one-sided tests for "the same" (docs/method.md, "Comparing two runs"). Tests compare the p-values with

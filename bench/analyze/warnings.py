@@ -26,7 +26,7 @@ THROTTLED = {
 }
 # The first word of a cgroup's cpu.max where it sets no quota.
 UNLIMITED = "max"
-# Fewest launches whose interval supports a claim (docs/method.md).
+# Fewest launches with which an interval over launches supports a claim (docs/method.md).
 LAUNCHES_FOR_A_CLAIM = 5
 # Facts that should be equal on all hosts of a job, read from a host's record; the second table only with GPUs.
 COMPARED: dict[str, Callable[[Json], Any]] = {
@@ -82,7 +82,7 @@ def _checked(told: Json) -> str:
 
 def _of_the_plan(run: Run) -> Iterable[str]:
     if any(case.oversubscribed for case in run.plan.cases):
-        yield "ranks shared a GPU: it was tried that the calls work; their times say nothing, and no bandwidth is given"
+        yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
     for fault in run.plan.faults:
         yield f"a fault was planted on purpose: {fault.do} on rank {fault.rank}; these numbers measure nothing else"
     if run.plan.launches == 1 and run.imported is not None:

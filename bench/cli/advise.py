@@ -24,7 +24,7 @@ from bench.errors import ConfigError, UnmeasurableError
 from bench.machine import host
 from bench.training import link_model, planner, verification
 from bench.training.all_reduce_cost import AllReduceCost
-from bench.training.analyze.advice import curve_of
+from bench.training.analyze.advice import all_reduce_cost_of
 from bench.training.analyze.advice import shape_of as recorded_shape
 from bench.training.conclusions import Advice
 from bench.training.encoding import CODEC as TRAINING_CODEC
@@ -149,7 +149,7 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
         there = "; ".join(sorted(steps)) or "no recorded step without synchronisation"
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
     (key,) = found
-    scenario, curve = scenarios[key], curve_of(run, scenarios[key])
+    scenario, curve = scenarios[key], all_reduce_cost_of(run, scenarios[key])
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
     link = None if curve is None else LinkModel(curve, words, None if emulated else costs_cpu(scenario.backend))

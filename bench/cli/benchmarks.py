@@ -24,13 +24,14 @@ class Benchmark:
     """The functions of one benchmark. Their types are its own, such as Run or TrainingRun.
 
     Configure. model: the pydantic model of the configuration. parse(raw, source, sets, default_name) → config.
-    expand(config, machine, seed) → plan. why_nothing(plan) → why no case of it can be measured here, else None.
+    expand(config, machine, seed) → plan. unmeasurable_reason(plan) → why no case of it can be measured here, else None.
     demands(config or plan) → `records.Demands`. describe(plan, machine) → what `plan` prints.
 
     Measure. codec: for the store. launcher() → context that starts ranks. sweep(plan, facts, launcher, append, log,
     launched, observer, before_go): measures what is missing. observer(console, total, done) → context that shows
-    progress. done(plan, facts) → how many of plan.total steps are done; None if nothing is left to do. meanwhile:
-    modules for the analysis and the report, imported while the ranks start.
+    progress. done(plan, facts) → how many of plan.total steps are done; None if nothing is left to do. runs_in_jobs:
+    whether ranks that a launcher started can measure it. report_modules: modules for the analysis and the report,
+    imported while the ranks start.
 
     Conclude. analyze(run) → analysis. terminal(run, analysis) → what `run` prints at its end. tables(run, analysis) →
     what `report` prints. problems(run, analysis) → what failed; exit code 1 if any. headline(rows of summary.csv) →
@@ -46,7 +47,7 @@ class Benchmark:
     model: Deferred
     parse: Deferred
     expand: Deferred
-    why_nothing: Deferred
+    unmeasurable_reason: Deferred
     demands: Deferred
     describe: Deferred
     codec: Deferred
@@ -54,7 +55,8 @@ class Benchmark:
     sweep: Deferred
     observer: Deferred
     done: Deferred
-    meanwhile: tuple[str, ...]
+    runs_in_jobs: bool
+    report_modules: tuple[str, ...]
     analyze: Deferred
     terminal: Deferred
     tables: Deferred
@@ -77,7 +79,7 @@ COLLECTIVES = Benchmark(
     model=Deferred("config:Config"),
     parse=Deferred("config:parse"),
     expand=Deferred("plan:expand"),
-    why_nothing=Deferred("plan:why_nothing"),
+    unmeasurable_reason=Deferred("plan:unmeasurable_reason"),
     demands=Deferred("plan:demands"),
     describe=Deferred("report.listings:plan"),
     codec=Deferred("encoding:CODEC"),
@@ -85,7 +87,8 @@ COLLECTIVES = Benchmark(
     sweep=Deferred("launch.sweep:sweep"),
     observer=Deferred("report.progress:CaseProgress"),
     done=Deferred("plan:done"),
-    meanwhile=("bench.analyze.analysis", "bench.report.document"),
+    runs_in_jobs=True,
+    report_modules=("bench.analyze.analysis", "bench.report.document"),
     analyze=Deferred("analyze.analysis:analyze"),
     terminal=Deferred("report.document:terminal"),
     tables=Deferred("report.document:tables_of"),
@@ -115,7 +118,7 @@ TRAINING = Benchmark(
     model=Deferred("training.config:TrainingConfig"),
     parse=Deferred("training.config:parse"),
     expand=Deferred("training.plan:expand"),
-    why_nothing=Deferred("training.plan:why_nothing"),
+    unmeasurable_reason=Deferred("training.plan:unmeasurable_reason"),
     demands=Deferred("training.plan:demands"),
     describe=Deferred("training.report.listing:plan"),
     codec=Deferred("training.encoding:CODEC"),
@@ -123,7 +126,8 @@ TRAINING = Benchmark(
     sweep=Deferred("training.launch.sweep:sweep"),
     observer=Deferred("training.report.progress:RoundProgress"),
     done=Deferred("training.plan:done"),
-    meanwhile=("bench.training.analyze.analysis", "bench.training.report.document"),
+    runs_in_jobs=False,
+    report_modules=("bench.training.analyze.analysis", "bench.training.report.document"),
     analyze=Deferred("training.analyze.analysis:analyze"),
     terminal=Deferred("training.report.document:terminal"),
     tables=Deferred("training.report.document:tables_of"),

@@ -32,10 +32,7 @@ def compare(
     ] = DEFAULT_MIN_CHANGE,
     noise_floor: Annotated[
         str | None,
-        typer.Option(
-            help="With one launch a side: the largest difference of two equal measurements, as you know it.",
-            metavar="SHARE",
-        ),
+        typer.Option(help="For one launch a side: by how much two equal measurements may differ.", metavar="SHARE"),
     ] = None,
     across: Annotated[
         str | None,

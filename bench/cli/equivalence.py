@@ -31,7 +31,7 @@ def equivalence(
 
 
 def _prove(world_size: int, steps: int) -> EquivalenceResult:
-    chosen: list[Trial] = [*trials.CASES, *trials.READINGS]
+    chosen: list[Trial] = [*trials.CASES, *trials.SAMPLER_TRIALS]
     with launcher() as entered, Console(stderr=True).status("starting ranks") as status:
         return prove(chosen, world_size, steps, entered, begun=lambda index: status.update(chosen[index].name))
 

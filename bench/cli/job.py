@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
 
-def in_job(task: "Callable[[Coordinator | None], int]", asked: Callable[[], bytes]) -> int:
+def run_task(task: "Callable[[Coordinator | None], int]", asked: Callable[[], bytes]) -> int:
     """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
     asked: returns the configuration and whatever else must be the same in all processes, as bytes.

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench import store
 from bench.cli.benchmarks import Benchmark
-from bench.cli.session import kept_session
+from bench.cli.session import recorded_session
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -25,10 +25,10 @@ def measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordin
         if done is None:
             return
         launcher = benchmark.launcher() if coordinator is None else contextlib.nullcontext(coordinator.launcher)
-        session = kept_session(path, before.environment, coordinator.facts() if coordinator else {})
+        session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
         observer = benchmark.observer(Console(stderr=True), before.plan.total, done)
         with session as launches, launcher as entered, observer as observing:
-            modules = (*benchmark.meanwhile, *(benchmark.pictures.value.modules if plots else ()))
+            modules = (*benchmark.report_modules, *(benchmark.pictures.value.modules if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
             log = path / store.LOG

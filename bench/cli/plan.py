@@ -77,7 +77,7 @@ def _describe(asked: ConfigSource, sets: list[str]) -> int:
     machine = host.machine()
     planned = benchmark.expand(settings, machine, _seed(settings.seed))
     typer.echo(benchmark.describe(planned, machine))
-    reason = benchmark.why_nothing(planned)
+    reason = benchmark.unmeasurable_reason(planned)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     return 0
@@ -101,12 +101,12 @@ def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int |
         raise BenchError(f"--simulate {world_size}: a world has 1 to {MOST_RANKS} ranks")
     if rank is not None and not 0 <= rank < world_size:
         raise BenchError(f"--rank {rank}: a world of {world_size} has ranks 0 to {world_size - 1}")
-    planned = planning.on_paper(settings, host.machine(), world_size, settings.seed or 0)
+    planned = planning.dry_run_plan(settings, host.machine(), world_size, settings.seed or 0)
     ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
     result = dry_run.dry_run(planned, world_size, ranks)
     typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
     if not result.kinds:
-        reason = planning.why_nothing(planned)
+        reason = planning.unmeasurable_reason(planned)
         raise UnmeasurableError(f"{asked.name}: nothing can be measured at {world_size} ranks: {reason}")
     return 1 if any(one.mismatches for one in result.kinds) else 0
 

@@ -11,7 +11,7 @@ from bench import __version__, store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.benchmarks import Benchmark
-from bench.cli.job import in_job
+from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
 from bench.cli.run_files import write_report
@@ -43,8 +43,8 @@ def run(
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         name = resume
-        return in_job(lambda coordinator: _resume(name, plots, coordinator), lambda: f"resume {name}".encode())
-    return in_job(
+        return run_task(lambda coordinator: _resume(name, plots, coordinator), lambda: f"resume {name}".encode())
+    return run_task(
         lambda coordinator: _start(source("run", config, given, coordinator), sets, plots, coordinator, context.obj),
         lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]),
     )
@@ -56,13 +56,14 @@ def _start(
     """Plan a new run and measure it."""
     typer.echo(asked.shown, nl=bool(asked.shown))
     benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
+    _refuse_in_a_job(benchmark, asked.name, coordinator)
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
     machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
     plan = benchmark.expand(settings, machine, seed)
-    reason = benchmark.why_nothing(plan)
+    reason = benchmark.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
@@ -73,6 +74,7 @@ def _start(
 def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
     path = store.find(RESULTS, name)
     benchmark = benchmarks.of_run(path)
+    _refuse_in_a_job(benchmark, str(path), coordinator)
     if coordinator is not None:
         demands = benchmark.demands(benchmark.read(path).plan)
         machine = coordinator.machine(demands)
@@ -81,6 +83,13 @@ def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
                 f"{path}: has world sizes up to {demands.ranks}, and this job has {machine.ranks} ranks only"
             )
     return _measure(benchmark, path, plots, coordinator)
+
+
+def _refuse_in_a_job(benchmark: Benchmark, name: str, coordinator: "Coordinator | None") -> None:
+    if coordinator is not None and not benchmark.runs_in_jobs:
+        raise BenchError(
+            f"{name}: the {benchmark.name} benchmark cannot run in a job; start it once, without a launcher"
+        )
 
 
 def _measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None") -> int:

@@ -17,7 +17,7 @@ from bench.records import Json
 
 
 @contextlib.contextmanager
-def kept_session(path: Path, sessions: list[Json], more: Json | None = None) -> Iterator[list[Json]]:
+def recorded_session(path: Path, sessions: list[Json], more: Json | None = None) -> Iterator[list[Json]]:
     """Context that records one session of a run: its status, and the machine before and after.
 
     Yields a list for what the ranks of each launch said of themselves. more: further facts of the session.

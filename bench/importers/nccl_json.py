@@ -1,4 +1,4 @@
-"""Parse the JSON of nccl-tests (-J, versions 1 to 4, later ones if alike) and of rccl-tests (-Z json) into sections.
+"""Parse the JSON of nccl-tests (-J, versions 1 to 4 and what may follow) and of rccl-tests (-Z json) into sections.
 
 nccl-tests dumps the whole environment, credentials included: only variables of the allow-list are kept, and the number
 of dropped ones is returned. In its JSON booleans are strings, the list of errors may hold an empty one, and only the

@@ -1,4 +1,4 @@
-"""Define what one execution of one of the nccl-tests left behind, whether as text or as JSON.
+"""Define the types for what one execution of one of the nccl-tests printed, as text or as JSON.
 
 `nccl_text` makes these from text and `nccl_json` from JSON; `nccl_tests` reads them. Names stay those of the tool.
 No logic but small sums.
@@ -90,7 +90,7 @@ class Section:
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks of one world: `expected_ranks`, else by the list of devices; None if that is missing or cut."""
+        """Number of ranks of one world: `expected_ranks`, else by the list of devices; None if missing or cut."""
         if self.expected_ranks is not None:
             return self.expected_ranks
         if not self.ranks or self.ranks_cut:

@@ -178,7 +178,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
     if row.size == 0:
         reason = "size 0"
     elif row.size < 0:
-        reason = "a negative size: it had overflown"
+        reason = "a negative size: integer overflow"
     elif row.dtype not in names.DTYPES:
         reason = f"dtype {row.dtype:.40}, which CollBench does not have"
     elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:

@@ -26,7 +26,7 @@ ERRORS = COUNTS | {"error", "res"}
 EMPTY_HALF = 28
 
 _ROW = re.compile(r"(?<![\w.:#-])(-?\d+)\s+(-?\d+)\s+([a-z]\w*)(?=\s|$)(.*)")
-# A number has no leading zeros: `0` with a host's number right behind it is not taken for one.
+# A value has no leading zeros, so a `0` that runs into a host's number (`012`) is not taken for one.
 _VALUE = r"[-+]?(?:(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?|inf|nan)\*?|N/A"
 _VALUES = re.compile(rf"\s*({_VALUE})(?![\d.])", re.IGNORECASE)
 _WORD = re.compile(r"\s*([a-z]+)\b")
@@ -302,7 +302,7 @@ def _lead(rest: str, header: Header, size: int) -> tuple[str, int | None, int]:
 
 
 def _begins_with_time(text: str, behind: str, header: Header, size: int) -> bool:
-    """Whether a row has no root: it is complete only if so, and then its time and algorithm bandwidth agree.
+    """Whether a row has no root: only then is it complete, and its time and algorithm bandwidth agree.
 
     They have to agree because a row with a root that was cut has as many numbers as a complete one without a root.
     """

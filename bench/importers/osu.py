@@ -90,7 +90,7 @@ _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
 
 @dataclass(slots=True)
 class _Table:
-    """One test's output. ranks: None if the log does not tell. on_device: False if it says that buffers are on hosts."""
+    """One test's output. ranks: None if the log does not tell. on_device: False if a buffer is in host memory."""
 
     library: str = ""
     title: str | None = None

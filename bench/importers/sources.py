@@ -1,4 +1,4 @@
-"""Read a file of another tool as lines of text; no tool's format is known here.
+"""Read a file of another tool as lines of text, whatever its format.
 
 In: a path. Out: a `Source` (name, checksum, text), or a ForeignError of one line. Lines come without colours, control
 characters and the labels that launchers and log collectors put in front (`[1,0]<stdout>:`, `0: `, a time stamp,

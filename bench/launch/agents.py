@@ -232,7 +232,7 @@ class Agents:
         with self._changed, contextlib.suppress(KeyError):
             if message["kind"] == "rank_line":
                 # Longer than for the agent's connection: a host is known to be lost before its rank is silent.
-                channel.bear_silence(line, RANK_LINE_SILENT_S)
+                channel.set_keepalive(line, RANK_LINE_SILENT_S)
                 self._lines[message["launch"], message["rank"]] = line
             elif message["kind"] == "handshake":
                 self._register(message, line)

@@ -50,7 +50,7 @@ class Evidence:
         return not _IN_TORCH.search(self.stack) and not any(file in self.stack for file in self.waits_in)
 
 
-def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
+def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     """The failure of the rank that ended first, if known. In order: lost, killed, raised, left early, victims."""
     for one in ranks:
         if one.lost is not None:
@@ -75,7 +75,7 @@ def blame_an_end(ranks: Sequence[Evidence]) -> Failure:
     return Failure("exited", None, "the ranks ended without a word")
 
 
-def blame_a_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
+def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
     """The failure of the rank that holds up the others: it is stopped, else not waiting, else an iteration behind."""
     said = f"no rank has gone on for {timeout_s:g} s"
     suspects: list[tuple[FailureKind, list[Evidence], str]] = [

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
-from bench.launch.blame import Evidence, blame_a_hang, blame_an_end, innermost_frame
+from bench.launch.blame import Evidence, explain_exit, explain_hang, innermost_frame
 from bench.launch.ranks import Rank, Ranks
 from bench.protocol import messages
 from bench.records import Failure, Json
@@ -82,7 +82,7 @@ def watch(
             silence.end()
         if listener.one_ended_early():
             listener.read_last_messages()
-            result.failure = blame_an_end(_evidence(ranks, listener.seen))
+            result.failure = explain_exit(_evidence(ranks, listener.seen))
             break
         progress = ranks.progress()
         if progress != last_progress:
@@ -90,7 +90,7 @@ def watch(
             silence.end()
         allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if silence.look() > allowed:
-            result.failure = blame_a_hang(_evidence_of_hang(ranks, listener.seen), allowed)
+            result.failure = explain_hang(_evidence_of_hang(ranks, listener.seen), allowed)
             break
     return result
 

@@ -20,7 +20,7 @@ from typing import Any
 # by SLACK_GROWTH.
 FIRST_SLACK, SLACK_GROWTH = 2, 1.5
 # Least slack after a miss: a slack of 0 could not grow by a factor.
-FEWEST_NS = 1000
+LEAST_SLACK_NS = 1000
 # Number of barriers whose median duration sets the first slack.
 TRIALS = 21
 _DEADLINE, _SLACK, _MISSED = 0, 1, 2
@@ -58,7 +58,7 @@ class SemaphoreBarrier:
         if self.rank == master:
             self._wait_for_all()
             if self.shared[_MISSED]:
-                self.shared[_SLACK] = max(FEWEST_NS, int(self.shared[_SLACK] * SLACK_GROWTH))
+                self.shared[_SLACK] = max(LEAST_SLACK_NS, int(self.shared[_SLACK] * SLACK_GROWTH))
                 self.shared[_MISSED] = 0
             self.shared[_DEADLINE] = time.perf_counter_ns() + self.shared[_SLACK]
             self._let_all_go()

@@ -64,7 +64,7 @@ def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line = Connection(raw.detach())
     limit(line, PROOF_S)
-    bear_silence(line, SILENT_S)
+    set_keepalive(line, SILENT_S)
     try:
         for step in (deliver_challenge, answer_challenge) if asked else (answer_challenge, deliver_challenge):
             step(line, key)
@@ -87,7 +87,7 @@ def limit(line: Connection, seconds: int) -> None:
         view.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
-def bear_silence(line: Connection, seconds: int) -> None:
+def set_keepalive(line: Connection, seconds: int) -> None:
     """Break the connection if the other host is silent for `seconds` and then answers no keep-alive probe."""
     values = {
         "TCP_KEEPIDLE": seconds,

@@ -42,7 +42,7 @@ class RankContext:
         """Send a message and its payload to the parent."""
         messages.send(self.connection, message, payload)
 
-    def wait_for_word(self) -> None:
+    def wait_for_go(self) -> None:
         """Wait for a message of the parent; the only one that it sends is `go`."""
         self.connection.recv_bytes()
 

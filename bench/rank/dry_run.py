@@ -32,7 +32,7 @@ from bench.footprint import bounded, buffer_bytes
 from bench.operations import OPERATIONS, cycle, ranks_together
 from bench.rank import timing, workload
 from bench.rank.collectives import OBJECT_COLLECTIVES
-from bench.rank.process_group import Group, formed
+from bench.rank.process_group import Group, make_group
 from bench.rank.tensors import Arena
 from bench.rank.transfer import Subgroup, rest
 from bench.records import Case, Plan, Skip
@@ -114,7 +114,7 @@ def _on_paper(rank: int, world_size: int, device: torch.device) -> Iterator[Grou
         taken.append(PAPER.type)
     dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
     try:
-        yield formed(rank, world_size, FAKE, device, control=None, barrier=lambda: None)
+        yield make_group(rank, world_size, FAKE, device, control=None, barrier=lambda: None)
     finally:
         dist.destroy_process_group()
 

@@ -75,7 +75,7 @@ class _Faulty:
         work = call()
         if hasattr(work, "wait"):
             work.wait()
-        self._inner.spoil()
+        self._inner.corrupt()
 
     def _slowly(self, call: Callable[[], object]) -> object:
         idle(self._fault.delay_s)
@@ -90,8 +90,8 @@ class _Faulty:
     def verify(self) -> str | None:
         return self._inner.verify()
 
-    def spoil(self) -> bool:
-        return self._inner.spoil()
+    def corrupt(self) -> bool:
+        return self._inner.corrupt()
 
 
 def idle(seconds: float) -> None:

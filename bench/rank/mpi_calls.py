@@ -37,7 +37,7 @@ NUMBERS = {
 }
 OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
 # A bool is sent as a byte, which must stay 0 or 1: its sum is the maximum, its product the minimum.
-OPS_OF_BOOLS = OPS | {"sum": "MAX", "product": "MIN"}
+BOOL_OPS = OPS | {"sum": "MAX", "product": "MIN"}
 
 
 def _mpi() -> Any:
@@ -70,7 +70,7 @@ def _even(s: CallArguments, tensor: torch.Tensor) -> list[int]:
 
 
 def _op(case: Case) -> Any:
-    return getattr(_mpi(), (OPS_OF_BOOLS if case.dtype == "bool" else OPS)[case.reduce_op])
+    return getattr(_mpi(), (BOOL_OPS if case.dtype == "bool" else OPS)[case.reduce_op])
 
 
 def _call(s: CallArguments, name: str, *arguments: Any, **named: Any) -> Call:

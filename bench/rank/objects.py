@@ -57,7 +57,7 @@ class ObjectOperation:
         self._received.clear()
         return None
 
-    def spoil(self) -> bool:
+    def corrupt(self) -> bool:
         if not self._received or not self._received[-1]:
             return False
         self._received[-1][0] = b"spoilt"
@@ -97,7 +97,7 @@ class BarrierOperation:
     def verify(self) -> str | None:
         return None
 
-    def spoil(self) -> bool:
+    def corrupt(self) -> bool:
         return False
 
     def single_rank_call(self) -> Call | None:

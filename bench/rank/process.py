@@ -78,7 +78,7 @@ def wait_to_begin(
     group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
     files = [str(module.__file__) for module in (barrier, mpi, mpi_calls, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
-    context.wait_for_word()
+    context.wait_for_go()
 
 
 def _end_with_parent(context: RankContext) -> None:

@@ -81,7 +81,7 @@ def joined(
     if sync == "deadline" and context.barrier is not None:
         context.barrier.calibrate()
         barrier = context.barrier.wait_for_deadline
-    yield formed(context.rank, context.world_size, backend, device, control, barrier, ctas)
+    yield make_group(context.rank, context.world_size, backend, device, control, barrier, ctas)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
@@ -104,7 +104,7 @@ def _store(context: RankContext, timeout_s: float) -> dist.Store:
     )
 
 
-def formed(
+def make_group(
     rank: int,
     world_size: int,
     backend: str,

@@ -13,7 +13,7 @@ import torch
 
 from bench import operations
 from bench.dtypes import DTYPES, growth
-from bench.footprint import buffer_bytes, fresh_calls, pool_slots
+from bench.footprint import buffer_bytes, calls_between_refills, pool_slots
 from bench.operations import OPERATIONS
 from bench.rank import patterns
 from bench.rank.collectives import COLLECTIVES
@@ -57,7 +57,7 @@ class TensorOperation:
         self._slots = pool_slots(case, pool_bytes)
         pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
         self._pool = pool.view(self._slots, -1)
-        self._fresh = fresh_calls(case) or 2**62
+        self._fresh = calls_between_refills(case) or 2**62
         grows = operations.placement(case) == "in" and OPERATIONS[case.op].reduces
         self._growth = growth(case.dtype, case.reduce_op, self._subgroup.size) if grows else 1
         self._sum = None
@@ -119,7 +119,7 @@ class TensorOperation:
             self._stale.append((first, stop))
         return None
 
-    def spoil(self) -> bool:
+    def corrupt(self) -> bool:
         spans = [span for span in self._latest[1].arrives if span.length] if self._latest else []
         if not spans or not self._latest:
             return False

@@ -30,7 +30,7 @@ class Workload(Protocol):
     def verify(self) -> str | None:
         """None if all results since the last check are right, else a sentence on the first wrong one."""
 
-    def spoil(self) -> bool:
+    def corrupt(self) -> bool:
         """Change one element of what was received last, as a fault would; False where nothing was received."""
 
     def single_rank_call(self) -> Call | None:
@@ -56,10 +56,10 @@ class Flushed:
     def __init__(self, inner: Workload, nbytes: int, device: torch.device) -> None:
         self._inner = inner
         self._scratch = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-        self.reserve, self.verify, self.spoil, self.single_rank_call = (
+        self.reserve, self.verify, self.corrupt, self.single_rank_call = (
             inner.reserve,
             inner.verify,
-            inner.spoil,
+            inner.corrupt,
             inner.single_rank_call,
         )
 

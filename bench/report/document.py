@@ -141,8 +141,8 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
 
 def _barrier(run: Run, case: Case) -> str:
     """How ranks were synchronised. In a job they share no memory for a barrier (docs/method.md, "The barrier")."""
-    in_job = any("job" in session for session in run.environment)
-    return "barrier over the network" if in_job and case.sync == "barrier" else case.sync
+    run_task = any("job" in session for session in run.environment)
+    return "barrier over the network" if run_task and case.sync == "barrier" else case.sync
 
 
 def summary_tables(summaries: Sequence[Summary]) -> str:

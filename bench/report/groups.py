@@ -71,8 +71,8 @@ def notes(cases: Sequence[Case]) -> list[str]:
     first = cases[0]
     operation, backend = OPERATIONS[first.op], BACKENDS[first.backend]
     found = [f"size: {operation.size_means}"] if operation.sized else ["no data is moved, so there is no size"]
-    if first.op in backend.peculiar:
-        found.append(f"{backend.name} here: {backend.peculiar[first.op]}")
+    if first.op in backend.implementation_notes:
+        found.append(f"{backend.name} here: {backend.implementation_notes[first.op]}")
     if first.oversubscribed:
         found.append("no bandwidth: several ranks share a GPU, and the number would be mistaken for the GPU's")
     return [*found, *rounding(cases)]

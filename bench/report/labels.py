@@ -114,7 +114,7 @@ def in_words(words: Words) -> list[str]:
     return [*([head] if head else []), *rest.values()]
 
 
-def telling(cases: Iterable[Case]) -> dict[str, set[str]]:
+def words_to_show(cases: Iterable[Case]) -> dict[str, set[str]]:
     """Operation → the attributes in UNSAID that must be named: they differ among its cases or from the default."""
     seen: dict[str, dict[str, set[str]]] = {}
     unusual: dict[str, set[str]] = {}
@@ -130,7 +130,7 @@ def telling(cases: Iterable[Case]) -> dict[str, set[str]]:
 
 
 def said(words: Words, op: str, must: dict[str, set[str]]) -> Words:
-    """The words without those of UNSAID that need not be named. must: from `telling`."""
+    """The words without those of UNSAID that need not be named. must: from `words_to_show`."""
     return {name: word for name, word in words.items() if name not in UNSAID or name in must[op]}
 
 
@@ -151,7 +151,7 @@ def variety(cases: Sequence[Case]) -> list[str]:
     words = [attributes(case) for case in cases]
     unusual = {word for case in cases for word in extras(case)}
     parts = [_listed(word for case in cases for word in dtype_words(case))]
-    must = set().union(*telling(cases).values())
+    must = set().union(*words_to_show(cases).values())
     for name in dict.fromkeys(name for one in words for name in one if name not in {"op", "backend", "dtype"}):
         if name in UNSAID and name not in must:
             continue

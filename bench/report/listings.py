@@ -210,7 +210,13 @@ def backends(missing: dict[str, str]) -> str:
          _names([op for op in OPERATIONS if unsupported_operation(op, b) is not None])]
         for b in BACKENDS.values()
     ]  # fmt: skip
-    headers = ["backend", "unsupported dtypes", "moved but not reduced", "unsupported reduce ops", "unsupported operations"]
+    headers = [
+        "backend",
+        "unsupported dtypes",
+        "moved but not reduced",
+        "unsupported reduce ops",
+        "unsupported operations",
+    ]
     return f"{table}\n\n{tabulate(lacks, headers, tablefmt='simple')}"
 
 

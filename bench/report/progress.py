@@ -47,7 +47,7 @@ class StepProgress:
         else:
             self._console.print(f"{text}: {detail}", highlight=False)
 
-    def complain(self, text: str) -> None:
+    def print_failure(self, text: str) -> None:
         """Print a red line that stays."""
         self._console.print(text, style="red", highlight=False)
 
@@ -77,7 +77,7 @@ class CaseProgress(StepProgress):
         """A case is measured, or has failed for a reason."""
         self._progress.advance(self._task)
         if failure is not None:
-            self.complain(f"failed: {label(case)}: {failure}")
+            self.print_failure(f"failed: {label(case)}: {failure}")
 
     def extended(self, further: int) -> None:
         """Add so many measurements to the total; subtract them if negative."""

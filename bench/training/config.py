@@ -15,7 +15,7 @@ from bench.records import NAME_PATTERN
 from bench.training.presets import EXAMPLE as SIZES
 from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.training.records import Link
-from bench.training.strategies import DDP_FLAGS, DDP_HOOKS, OF_THE_USER, STRATEGIES
+from bench.training.strategies import DDP_FLAGS, DDP_HOOKS, STRATEGIES, USER_STRATEGY
 from bench.units import parse_link, parse_share
 from bench.yaml_file import OneOf, Several, Strict, did_you_mean
 
@@ -113,7 +113,7 @@ class StrategyConfig(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> "StrategyConfig":
-        entry = STRATEGIES.get(self.name, OF_THE_USER)
+        entry = STRATEGIES.get(self.name, USER_STRATEGY)
         takes = (*(entry.takes if self.name in STRATEGIES else ("imported",)), "accumulate")
         given = self.model_fields_set - {"name"}
         unused = sorted(given - set(takes))

@@ -1,6 +1,6 @@
 """Trials of data-parallel training against one process: which must give the same model, which must not, and verdicts.
 
-    CASES, READINGS ─▶ (training.launch.equivalence) ─▶ TrialResult ─▶ verdict(found)
+    CASES, SAMPLER_TRIALS ─▶ (training.launch.equivalence) ─▶ TrialResult ─▶ verdict(found)
 
 A `PairTrial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares
 the parameters. Controls are cases that must differ: a comparison that cannot tell them apart would prove nothing.
@@ -19,7 +19,7 @@ Must = Literal["equal", "differ", "shown"]
 # Every error in what is computed, such as a factor K or an example counted twice, makes a larger difference.
 ALLOWED = {"float64": 1e-9, "float32": 1e-5}
 # The smallest difference that a control must show: far above rounding, and far below what any control's mistake causes.
-NOTICED = 1e-4
+CONTROL_MINIMUM = 1e-4
 # A trial takes a fraction of a second; ranks that report nothing for longer than this are stuck.
 TIMEOUT_S = 30.0
 # A loss has fallen if its last value is below this share of its first. It is over all examples, so it has no noise.
@@ -80,7 +80,7 @@ class PairTrial:
         if self.must == "shown":
             return None
         if self.must == "differ":
-            return NOTICED
+            return CONTROL_MINIMUM
         return 0.0 if self.alone is None else ALLOWED[self.dtype]
 
 
@@ -253,7 +253,7 @@ TOPICS: dict[str, list[PairTrial]] = {
 }  # fmt: skip
 CASES = tuple(replace(case, topic=topic) for topic, cases in TOPICS.items() for case in cases)
 
-READINGS: tuple[SamplerTrial, ...] = (
+SAMPLER_TRIALS: tuple[SamplerTrial, ...] = (
     SamplerTrial("sampler: N = 8, K = 2, batch 2", 8, "x1 x3 | x2 x4, then x5 x7 | x6 x8", batch=2),
     SamplerTrial("sampler: N = 9, K = 2, batch 3, padded", 9, "x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1"),
     SamplerTrial("sampler: N = 9, K = 2, batch 3, drop_last", 9, "x1 x3 x5 | x2 x4 x6, then x7 | x8", drop_last=True),

@@ -125,7 +125,7 @@ def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
     return tuple({label(one): one for one in [*every, *aa_pairs]}.values())
 
 
-def why_nothing(plan: TrainingPlan) -> str | None:
+def unmeasurable_reason(plan: TrainingPlan) -> str | None:
     """Why nothing in the plan can be measured on this machine; None if something can."""
     return None if plan.total else "; ".join(dict.fromkeys(one.reason for one in plan.skips))
 

@@ -58,7 +58,9 @@ STRATEGIES: dict[str, StrategyKind] = {
         "no synchronisation at all: what computing costs", exact=False, synchronises=False, sends=False, overlaps=False
     ),
     "naive": StrategyKind("after backward, one blocking all-reduce a parameter", overlaps=False, one_by_one=True),
-    "naive_async": StrategyKind("after backward, all of them launched, then waited for"),
+    "naive_async": StrategyKind(
+        "after backward, one all-reduce a parameter, all launched, then waited for", overlaps=False
+    ),
     "flat": StrategyKind(
         "after backward, one all-reduce of all gradients in one tensor", overlaps=False, one_call=True
     ),
@@ -81,6 +83,7 @@ STRATEGIES: dict[str, StrategyKind] = {
         "reduce-scatter, an optimizer for a share of the parameters, all-gather",
         all_reduces=False,
         own=False,
+        overlaps=False,
         sharded=True,
     ),
     "zero_redundancy": StrategyKind(
@@ -99,13 +102,13 @@ STRATEGIES: dict[str, StrategyKind] = {
     ),
 }
 # A user's own synchroniser is assumed to be exact, and its calls are not seen.
-OF_THE_USER = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
+USER_STRATEGY = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
 
 
 def kind(strategy: Strategy) -> StrategyKind:
     """The strategy's entry in the table, changed as its options require."""
     if strategy.imported is not None:
-        return OF_THE_USER
+        return USER_STRATEGY
     entry = STRATEGIES[strategy.name]
     if hooks := hooks_of(strategy):
         silent = NO_OPERATION in hooks

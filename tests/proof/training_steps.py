@@ -151,10 +151,10 @@ def _stamps(model: str, pairs: int) -> Outcome:
         order = [by_hand, by_us, by_hand] if pair % 2 else [by_us, by_hand, by_hand]
         times = [_timed(step) for step in order]
         ours = times[order.index(by_us)]
-        bare = [time_s for step, time_s in zip(order, times, strict=True) if step is by_hand]
+        without_interval = [time_s for step, time_s in zip(order, times, strict=True) if step is by_hand]
         if pair >= 5:
-            ratios.append(np.log(ours / np.sqrt(bare[0] * bare[1])))
-            controls.append(np.log(bare[1] / bare[0]))
+            ratios.append(np.log(ours / np.sqrt(without_interval[0] * without_interval[1])))
+            controls.append(np.log(without_interval[1] / without_interval[0]))
     gc.enable()
     ratio, control = (intervals.median_interval(np.array(values)) for values in (ratios, controls))
     return Outcome(

@@ -13,7 +13,7 @@ from bench.conclusions import Analysis, Summary
 from bench.metrics import order
 from bench.records import Case, Run
 from bench.report.groups import row_name, size_rows, title
-from bench.report.labels import Words, attributes, common_words, in_words, ranks_text, said, telling
+from bench.report.labels import Words, attributes, common_words, in_words, ranks_text, said, words_to_show
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, MARKERS, log_ticks, marks, time_axis, time_label
 
@@ -27,7 +27,7 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     """Times of all operations at the size that most of them have, and of the operations without a size."""
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
-    must = telling(chosen)
+    must = words_to_show(chosen)
     words = {case: said(attributes(case), case.op, must) for case in chosen}
     shared = common_words(list(words.values()))
     rows: dict[str, list[Summary]] = {}

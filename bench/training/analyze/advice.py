@@ -29,9 +29,9 @@ from bench.training.records import (
 FLOAT32_BYTES = 4
 
 
-def advised(run: TrainingRun, scenario: Scenario) -> Advice | None:
+def advice_for(run: TrainingRun, scenario: Scenario) -> Advice | None:
     """The best bucket plan; None where the run measured too little of the link or of the gradients."""
-    cost = curve_of(run, scenario)
+    cost = all_reduce_cost_of(run, scenario)
     if cost is None:
         return None
     try:
@@ -58,7 +58,7 @@ def _backward_ended_s(block: TimedBlock, steps: int) -> float:
     return sum(float(np.mean(block.parts_ns[part])) for part in ("forward", "backward")) / steps / 1e9
 
 
-def curve_of(run: TrainingRun, scenario: Scenario) -> AllReduceCost | None:
+def all_reduce_cost_of(run: TrainingRun, scenario: Scenario) -> AllReduceCost | None:
     """Time of one all-reduce by its bytes, where calls follow each other; None with fewer than two sizes."""
     if scenario.link is not None:
         return AllReduceCost.emulated(scenario.link)

@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.conclusions import Interval
 from bench.intervals import Floats
-from bench.training.analyze.advice import advised
+from bench.training.analyze.advice import advice_for
 from bench.training.analyze.rounds import (
     Series,
     by_launch,
@@ -100,7 +100,7 @@ def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, 
         rounds=len(every),
         dropped=len(every) - len(rounds),
         timelines=_first(facts_of(run, Timeline, scenario)),
-        advice=advised(run, scenario),
+        advice=advice_for(run, scenario),
     )
 
 

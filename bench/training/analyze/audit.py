@@ -102,9 +102,7 @@ def _finding(entry: Entry, bases: dict[str, float], compute: float, margin: floa
     if entry.problems or step is None:
         return AuditedRow(entry, wrong=tuple(wrong), note="; ".join(entry.problems) or "no step time is reported")
     if entry.strategy in OTHER_WORK:
-        return AuditedRow(
-            entry, wrong=tuple(wrong), note="its ranks compute something else: T_compute does not apply"
-        )
+        return AuditedRow(entry, wrong=tuple(wrong), note="its ranks compute something else: T_compute does not apply")
     exposed, doubt = step - compute, margin + entry.numbers.get("step_std", 0.0)
     if exposed < -doubt:
         wrong.append("the step is shorter than T_compute: one of the two is wrong")

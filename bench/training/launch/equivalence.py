@@ -40,7 +40,9 @@ def prove(
     finally:
         ranks.kill()
     found = [_found(trial, line) for trial, line in zip(trials, lines, strict=False)]
-    found += [TrialResult(trial, missing="NOT MEASURED: the ranks ended before this trial") for trial in trials[len(found) :]]
+    found += [
+        TrialResult(trial, missing="NOT MEASURED: the ranks ended before this trial") for trial in trials[len(found) :]
+    ]
     return EquivalenceResult(world_size, steps, tuple(found), result.failure.text if result.failure else None)
 
 

@@ -158,7 +158,7 @@ def _train(
 ) -> tuple[torch.Tensor, list[float], tuple[int, ...] | None]:
     transport = ProcessGroupTransport(bench.place.world_size)
     if not bench.twin_order:
-        bench.twin_order = runners.readiness(pair, bench.place, transport, bench.seed)
+        bench.twin_order = runners.ready_order(pair, bench.place, transport, bench.seed)
     adapted = fitting(strategy) if strategy.buckets else strategy
     runner = runners.build(adapted, pair, bench.place, transport, bench.twin_order, bench.seed)
     batch = runner.draw(_dice(bench.seed, bench.place.rank), pair.batch)

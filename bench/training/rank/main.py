@@ -72,7 +72,7 @@ class _Launch:
         self.scenario, self.plan, self.launch = job.launch.scenario, job.plan, job.launch.number
         self.place = RankInfo(group.rank, group.world_size, group.device)
         self.transport = self._transport()
-        self.order = runners.readiness(
+        self.order = runners.ready_order(
             self.scenario, self.place, ProcessGroupTransport(group.world_size), self.plan.seed
         )
         self.batches: list[Any] = []

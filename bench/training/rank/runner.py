@@ -155,7 +155,7 @@ class _Users(Nothing):
         return None
 
 
-def readiness(scenario: Scenario, place: RankInfo, transport: Transport, seed: int) -> list[int]:
+def ready_order(scenario: Scenario, place: RankInfo, transport: Transport, seed: int) -> list[int]:
     """Numbers of the parameters in the order in which gradients become ready on rank 0; the same on every rank."""
     module = models.build(scenario, place.device, seed).module
     count = sum(p.requires_grad for p in module.parameters())

@@ -31,6 +31,6 @@ class RoundProgress(StepProgress):
             case Round():
                 self.advance()
             case StrategyChecks() if fact.failed:
-                self.complain(f"refused: {fact.strategy}: {fact.failed[0].invariant}: {fact.failed[0].text}")
+                self.print_failure(f"refused: {fact.strategy}: {fact.failed[0].invariant}: {fact.failed[0].text}")
             case LaunchFailure():
-                self.complain(f"failed: {fact.strategy or fact.scenario}: {fact.failure.text}")
+                self.print_failure(f"failed: {fact.strategy or fact.scenario}: {fact.failure.text}")

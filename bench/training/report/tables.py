@@ -117,7 +117,7 @@ def to_json(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str
         "strategies": _rows(analysis, plan),
         "scenarios": [_scenario_json(comparison) for comparison in analysis.scenarios],
         "checks": _checks(analysis),
-        "ladder": [asdict(point) for point in analysis.call_sizes],
+        "call_sizes": [asdict(point) for point in analysis.call_sizes],
         "left": [{**asdict(left), "scenario": left.scenario.key} for left in analysis.skips],
         "failures": [asdict(failure) for failure in analysis.failures],
         "warnings": list(analysis.warnings),
@@ -183,7 +183,7 @@ def _scenario_json(comparison: ScenarioAnalysis) -> Json:
         "noise_s": comparison.noise_s,
         "rounds": comparison.rounds,
         "dropped": comparison.dropped,
-        "twins": [asdict(aa_pairs) for aa_pairs in comparison.aa_pairs],
+        "aa_pairs": [asdict(pair) for pair in comparison.aa_pairs],
         "advice": asdict(comparison.advice) if comparison.advice else None,
     }
 
