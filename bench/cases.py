@@ -86,13 +86,17 @@ def _whole_pieces(case: Case) -> Case:
     return replace(case, size_bytes=case.size_bytes // unit * unit or case.size_bytes)
 
 
-def unsupported(case: Case, machine: Machine, pool_bytes: int) -> str | None:
+def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
     """Why this machine cannot measure the case; None if it can."""
     return (
         _unsupported_by_job(case, machine)
         or _unsupported_by_machine(case, machine)
         or unsupported_anywhere(case)
-        or (_unsupported_by_memory(case, machine, pool_bytes) if BACKENDS[case.backend].device == "cpu" else None)
+        or (
+            _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
+            if BACKENDS[case.backend].device == "cpu"
+            else None
+        )
     )
 
 
@@ -152,8 +156,8 @@ def _unsupported_by_data(case: Case) -> str | None:
     return unsupported_reduction(case.dtype, case.reduce_op, together) if operation.reduces else None
 
 
-def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int) -> str | None:
-    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, pool_bytes) + RANK_OVERHEAD_BYTES
+def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + RANK_OVERHEAD_BYTES
     usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
     together = min(case.world_size, machine.ranks_a_host or case.world_size)
     if together * a_rank <= usable:

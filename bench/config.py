@@ -22,6 +22,8 @@ from bench.variables import SETTABLE
 from bench.yaml_file import OneOf, Several, Strict
 
 MAX_SIZES = 200
+# Enough for memory that the second-level caches of ranks do not hold; filling more takes longer than measuring.
+POOL_BYTES = 64 * 2**20
 BUFFER_POLICIES = ("rotate", "hot", "flush")
 PLACEMENTS = ("usual", "in", "out")
 CALLS = ("sync", "async")
@@ -185,7 +187,10 @@ class Config(Strict):
         default=3, description="fresh processes and process groups for everything, so many times"
     )
     buffers: BufferPolicy = Field(
-        default="rotate", description="rotate: cold memory each time; hot: the same buffer; flush: caches emptied"
+        default="rotate", description="rotate: buffers of a pool in turn; hot: the same buffer; flush: caches emptied"
+    )
+    buffer_pool: Bytes = Field(
+        default=POOL_BYTES, description="memory of the buffers that calls use in turn, of each case and rank"
     )
     metrics: Several[MetricName] = Field(
         default=["isolated"], description="; ".join(f"{metric.name}: {metric.about}" for metric in METRICS.values())

@@ -62,7 +62,9 @@ def plan_from_json(data: Json) -> Plan:
         for launch in data["order"]
     ]
     skips = [{**skip, "case": _case(skip["case"])} for skip in data["skips"]]
-    plan: Plan = _adapter(Plan).validate_python({**data, "order": order, "skips": skips})
+    plan: Plan = _adapter(Plan).validate_python(
+        {"flush_bytes": data["pool_bytes"], **data, "order": order, "skips": skips}
+    )
     return plan
 
 

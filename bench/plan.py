@@ -30,29 +30,28 @@ FEWEST_S = 0.01
 
 def expand(config: Config, machine: Machine, seed: int) -> Plan:
     """The plan of all cases that the configuration asks for, without those that this machine cannot measure."""
-    return _planned(config, machine, seed, lambda case, pool_bytes: unsupported(case, machine, pool_bytes))
+    flush_bytes = _flush_bytes(config, machine)
+    return _planned(config, machine, seed, lambda case: unsupported(case, machine, config.buffer_pool, flush_bytes))
 
 
 def dry_run_plan(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
     """The plan of a dry run (`rank/dry_run.py`): one launch of `world_size` ranks, without what no machine can do."""
     other = config.model_copy(update={"world_sizes": [world_size], "launches": 1, "budget": None})
-    return _planned(other, machine, seed, lambda case, pool_bytes: unsupported_anywhere(case))
+    return _planned(other, machine, seed, unsupported_anywhere)
 
 
-def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Case, int], str | None]) -> Plan:
-    on_gpu = any(BACKENDS[name].device == "cuda" for name in config.backends)
-    pool_bytes = 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
+def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Case], str | None]) -> Plan:
     cases: list[Case] = []
     skips: list[Skip] = []
     for case in combinations(config, machine):
-        reason = why_not(case, pool_bytes)
+        reason = why_not(case)
         if reason is None:
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
     sampling = _sampling(config)
     if config.budget is not None and cases:
-        sampling = _within_budget(sampling, config, cases, pool_bytes)
+        sampling = _within_budget(sampling, config, cases)
     return Plan(
         name=config.name,
         order=tuple(_order(cases, config.launches, seed)),
@@ -61,11 +60,18 @@ def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Cas
         seed=seed,
         sampling=sampling,
         timeout_s=config.timeout,
-        pool_bytes=pool_bytes,
+        pool_bytes=config.buffer_pool,
+        flush_bytes=_flush_bytes(config, machine),
         budget_s=config.budget,
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
         link_bytes_per_s=config.link,
     )
+
+
+def _flush_bytes(config: Config, machine: Machine) -> int:
+    """Memory that holds more than the caches do."""
+    on_gpu = any(BACKENDS[name].device == "cuda" for name in config.backends)
+    return 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
 
 
 def unmeasurable_reason(plan: Plan) -> str | None:
@@ -101,11 +107,11 @@ def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Launch]:
     return rest
 
 
-def _within_budget(sampling: Sampling, config: Config, cases: list[Case], pool_bytes: int) -> Sampling:
+def _within_budget(sampling: Sampling, config: Config, cases: list[Case]) -> Sampling:
     """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
     assert config.budget is not None  # noqa: S101 - the caller sees to it
     groups = len({process_kind(case) for case in cases})
-    handling = sum(_handling_s(case, pool_bytes) + sampling.warmup_s for case in cases)
+    handling = sum(_handling_s(case, config.buffer_pool) + sampling.warmup_s for case in cases)
     left = FIRST_LAUNCHES_SHARE * (config.budget - FIRST_START_S)
     a_launch = left / config.launches - handling - NEXT_START_S * groups
     return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))

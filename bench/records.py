@@ -179,6 +179,8 @@ class Plan:
 
     budget_s: seconds for the whole run; the time left after `launches` launches buys further launches of the cases
         with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
+    pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
+        overwrites before each call.
     """
 
     name: str
@@ -192,6 +194,7 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     budget_s: float | None = None
     link_bytes_per_s: float | None = None
+    flush_bytes: int = 0
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -216,6 +219,7 @@ class Job:
     timeout_s: float
     faults: tuple[Fault, ...]
     log: str
+    flush_bytes: int = 0
 
 
 def case_order(case: Case) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ PAIRS = {"send_recv", "sendrecv_pair", "pairwise"}
 def selected(*sets: str) -> tuple[list[Case], dict[str, str]]:
     """Cases that can be measured, and why the others cannot."""
     found = list(combinations(parse(EVERYTHING, "everything", sets), MACHINE))
-    reasons = {case.key: unsupported(case, MACHINE, 0) for case in found}
+    reasons = {case.key: unsupported(case, MACHINE, 0, 0) for case in found}
     return [case for case in found if reasons[case.key] is None], {k: r for k, r in reasons.items() if r is not None}
 
 

@@ -78,7 +78,7 @@ def test_remaining_is_the_plan_minus_what_is_done():
     assert planning.remaining(plan, done | {(c.key, b.number) for b in rest for c in b.cases}) == []
 
 
-def test_a_pool_outgrows_the_caches_and_large_messages_need_no_pool():
+def test_a_pool_is_bounded_and_large_messages_need_none():
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
     assert footprint.pool_slots(case, 64 * 2**20) == 16384
     assert footprint.pool_slots(replace(case, size_bytes=10**9), 64 * 2**20) == 1

@@ -12,7 +12,7 @@ from bench.analyze.topology import impossible
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.records import NOT_AVAILABLE, Json, Run
-from bench.units import format_seconds
+from bench.units import format_bytes, format_seconds
 
 # Load average per core before the start above which the machine was not idle.
 LOAD_LIMIT = 0.25
@@ -130,6 +130,13 @@ def _of_a_host(run: Run, host: Json) -> Iterable[str]:
     if crowded:
         sizes = ", ".join(map(str, crowded))
         yield f"more ranks than the {cores} cores at world size {sizes}: that measures scheduling as much as transport"
+    cache = host.get("cpu", {}).get("last_level_cache_bytes")
+    small = [c for c in run.plan.cases if c.buffers == "rotate" and c.size_bytes and c.world_size in worlds]
+    if isinstance(cache, int) and any(max(c.size_bytes, run.plan.pool_bytes) < cache for c in small):
+        yield (
+            f"buffers may be cached: the pool of {format_bytes(run.plan.pool_bytes)} a case is smaller than the "
+            f"last-level cache ({format_bytes(cache)}); buffers: flush shows cold memory"
+        )
     if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
         yield (
             "a rank may run on one core only, where its caller and gloo's thread fight for it: start the ranks without "

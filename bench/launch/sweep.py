@@ -104,7 +104,16 @@ def _launch(
     keep: Keep,
 ) -> LaunchOutcome:
     observer.launching(launch)
-    job = Job(launch, plan.sampling, plan.seed, plan.pool_bytes, plan.timeout_s, plan.faults, str(log.resolve()))
+    job = Job(
+        launch,
+        plan.sampling,
+        plan.seed,
+        plan.pool_bytes,
+        plan.timeout_s,
+        plan.faults,
+        str(log.resolve()),
+        plan.flush_bytes,
+    )
     requested, in_order = time.monotonic(), iter(launch.cases)
     try:
         ranks = launcher.start(launch.world_size, "bench.rank.main:main", job)

@@ -138,7 +138,7 @@ def _walk(kind: _Kind, group: Group, seed: int, check: "Check") -> None:
 def _built(case: Case, group: Group, seed: int) -> workload.Workload:
     """The workload that a run would build, with one buffer."""
     arena = Arena(buffer_bytes(case, 0), group.device)
-    return workload.build(case, group, arena, 0, seed)
+    return workload.build(case, group, arena, 0, 0, seed)
 
 
 def _mismatches(case: Case, group: Group, work: workload.Workload, check: "Check") -> Iterator[str | None]:

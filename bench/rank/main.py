@@ -84,7 +84,7 @@ def _serve(context: RankContext, job: Job, group: Group) -> None:
 
 def _measure(case: Case, job: Job, group: Group, arena: Arena, context: RankContext) -> Samples:
     before, unix_s = _Meter.read(), time.time()
-    work = workload.build(case, group, arena, job.pool_bytes, job.seed)
+    work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed)
     work, barrier = faults.plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
 
     for _ in range(cycle(case)):

@@ -1,4 +1,4 @@
-"""Run the operations on tensors: fill buffers, hand out calls on them, check the results, refill.
+"""Run the operations on tensors: fill buffers that the next calls use, hand out calls, check the results, refill.
 
 In: a case, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. `collectives` says what is sent and
 what must arrive, `patterns` which values these are, and `collectives` or `mpi_calls` how the library is called.
@@ -32,8 +32,8 @@ class Arena:
     """One allocation a rank and launch, from which each case takes its pool, so that cases cause no page faults."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        # Zeroed once, so that its pages exist before anything is timed.
-        self._bytes = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        # Its pages come into being when buffers are filled, which is before the calls on them are timed.
+        self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +76,7 @@ class TensorOperation:
         self._stale: list[tuple[int, int]] = []
         self._latest: tuple[int, Transfer] | None = None  # the last call that was not a rest, and its buffer
         self._ready: dict[tuple[int, int], Call] = {}
-        self._fill(0, self._slots)
+        self._filled = 0  # buffers, from the first one on
 
     def prepare(self) -> Call:
         if self._stale:
@@ -85,6 +85,8 @@ class TensorOperation:
         if times == self._fresh:
             self._start_anew()
             slot = 0
+        if slot >= self._filled:
+            self._fill_up_to(slot + 1)
         turn = self._turn
         self._turn = (turn + 1) % len(self._turns)
         self._calls += 1
@@ -106,8 +108,11 @@ class TensorOperation:
         return call
 
     def reserve(self, calls: int) -> None:
+        if self._stale:
+            self._refill_stale()
         if self._calls + calls > self._fresh * self._slots:
             self._start_anew()
+        self._fill_up_to(min(self._slots, self._calls + calls))
 
     def verify(self) -> str | None:
         for first, stop in self._runs():
@@ -151,8 +156,15 @@ class TensorOperation:
         arguments = _arguments(self._subgroup, self._case, transfer, self._pool[slot])
         return self._group.calls.on_buffers[self._case.op](arguments)
 
+    def _fill_up_to(self, stop: int) -> None:
+        if stop > self._filled:
+            self._fill(self._filled, stop)
+            self._filled = stop
+
     def _start_anew(self) -> None:
-        self._fill(0, self._slots)
+        """Fill again as many buffers as were filled, and begin with the first."""
+        stop, self._filled = self._filled, 0
+        self._fill_up_to(stop)
         self._used.clear()
         self._last.clear()
         self._stale.clear()

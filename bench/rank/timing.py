@@ -43,6 +43,7 @@ def measure(
 ) -> RankTimings:
     """Time `count` iterations, each after a barrier: one call, or `depth` back to back. tick: called after each."""
     began = time.perf_counter_ns()
+    workload.reserve(count * case.depth)
     timed = _on_cuda if device.type == "cuda" else _on_cpu
     starts, durations, hosts = timed(PREPARE[case.metric](workload, case), count, barrier, tick)
     return RankTimings(starts, durations, hosts, time.perf_counter_ns() - began)

@@ -25,7 +25,7 @@ class Workload(Protocol):
         """The next call, ready to be timed; refills buffers where the data needs it. Untimed."""
 
     def reserve(self, calls: int) -> None:
-        """Make sure that the next `calls` calls need no refill between them. Untimed."""
+        """Fill what the next `calls` calls use. If the pool is large enough, they need no refill between. Untimed."""
 
     def verify(self) -> str | None:
         """None if all results since the last check are right, else a sentence on the first wrong one."""
@@ -37,8 +37,8 @@ class Workload(Protocol):
         """The same call in a group of this rank alone: what dispatching costs. None if the call needs more ranks."""
 
 
-def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> Workload:
-    """The workload of a case, filled and ready to be called."""
+def build(case: Case, group: Group, arena: Arena, pool_bytes: int, flush_bytes: int, seed: int) -> Workload:
+    """The workload of a case, ready to be called."""
     workload: Workload
     if case.op in COLLECTIVES:
         workload = TensorOperation(case, group, arena, pool_bytes, seed)
@@ -46,7 +46,7 @@ def build(case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) ->
         workload = ObjectOperation(case, group, seed)
     else:
         workload = BarrierOperation(case, group)
-    nbytes = scratch_bytes(case, pool_bytes)
+    nbytes = scratch_bytes(case, flush_bytes)
     return Flushed(workload, nbytes, group.device) if nbytes else workload
 
 

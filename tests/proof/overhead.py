@@ -114,7 +114,7 @@ def main(context: RankContext, task: tuple[str, list[tuple[int, int, int, int]]]
             metric = "isolated" if depth == 1 else "pipelined"
             case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
             arena = Arena(buffer_bytes(case, 0), group.device)
-            work = workload.build(case, group, arena, 0, 1)
+            work = workload.build(case, group, arena, 0, 0, 1)
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
             call = BARE[backend](tensor)
             blocks = {

@@ -1,0 +1,60 @@
+"""Buffers are filled when the next calls need them, and the data are right whenever they are filled."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bench.footprint import calls_between_refills
+from bench.rank.tensors import Arena, TensorOperation
+from bench.rank.transfer import Subgroup
+from bench.records import Case
+
+SIZE, SLOTS = 1024, 8
+
+
+def alone(case: Case) -> TensorOperation:
+    """An operation of one rank, whose calls do nothing: the sum over one rank is what it has."""
+    subgroup = Subgroup(rank=0, size=1, number=0, subgroups=1, handle=None)
+    calls = SimpleNamespace(on_buffers={case.op: lambda arguments: lambda: None})
+    group = SimpleNamespace(device=torch.device("cpu"), calls=calls, subgroup=lambda case: subgroup)
+    return TensorOperation(case, group, Arena(SIZE * SLOTS, group.device), SIZE * SLOTS, seed=1)
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """Which buffers were filled, in order."""
+    seen: list[tuple[int, int]] = []
+    fill = TensorOperation._fill
+    monkeypatch.setattr(TensorOperation, "_fill", lambda self, a, b: seen.append((a, b)) or fill(self, a, b))
+    return seen
+
+
+def test_only_what_the_next_calls_use_is_filled(filled):
+    operation = alone(Case("all_reduce", "gloo", 1, "float32", SIZE))
+    assert filled == []
+    operation.reserve(3)
+    for _ in range(3):
+        operation.prepare()()
+    assert filled == [(0, 3)]
+    operation.reserve(100)
+    assert filled == [(0, 3), (3, SLOTS)]
+    assert operation.verify() is None
+
+
+def test_a_buffer_that_nobody_reserved_is_filled_before_its_call(filled):
+    operation = alone(Case("all_reduce", "gloo", 1, "float32", SIZE))
+    operation.prepare()()
+    assert filled == [(0, 1)] and operation.verify() is None
+
+
+def test_as_many_buffers_as_were_used_are_filled_again_when_they_are_spent(filled):
+    """A reduce in place destroys the input of its root, so each buffer serves one call."""
+    case = Case("reduce", "gloo", 1, "float32", SIZE, placement="in")
+    assert calls_between_refills(case) == 1
+    operation = alone(case)
+    for _ in range(2):
+        operation.reserve(SLOTS)
+        for _ in range(SLOTS):
+            operation.prepare()()
+    assert filled == [(0, SLOTS), (0, SLOTS)] and operation.verify() is None
