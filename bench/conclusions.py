@@ -71,7 +71,7 @@ class Summary:
         on different ranks cannot be compared on one clock.
     outliers, far_outliers: iterations beyond Tukey's fences, 1.5 and 3 interquartile ranges above the upper
         quartile, counted and kept. outlier_causes: disturbances seen while the case ran.
-    stall: a second mode, if there is one. warmup_trimmed: iterations that a change-point check left out.
+    stall: a second mode, if there is one.
         steady: False if the times changed again late in a launch.
     timer_s: cost of reading the clock. floor_s: time of the same call in a group of one rank.
     asked, reached: relative half-width asked for, and mean of those within the launches.
@@ -99,7 +99,6 @@ class Summary:
     far_outliers: int = 0
     outlier_causes: tuple[str, ...] = ()
     stall: Stall | None = None
-    warmup_trimmed: int = 0
     steady: bool = True
     timer_s: float | None = None
     floor_s: float | None = None

@@ -126,13 +126,12 @@ def test_what_disturbed_a_case_is_said_beside_its_outliers():
     assert (clean.outliers, clean.outlier_causes) == (0, ())
 
 
-def test_a_warm_up_that_was_not_over_is_left_out_and_said():
+def test_a_warm_up_that_was_not_over_is_kept_and_said():
     rng = np.random.default_rng(6)
     slow_first = 1e6 * rng.lognormal(0, 0.05, (120, 1)) * np.where(np.arange(120) < 12, 3, 1)[:, None]
     (summary,) = summarize(invented_run([samples(CASE, 1, np.repeat(slow_first, CASE.world_size, axis=1))]))
-    assert abs(summary.warmup_trimmed - 12) <= 2
-    assert summary.iterations == 120 - summary.warmup_trimmed
-    assert any("first iterations were left out" in warning for warning in summary.warnings)
+    assert summary.iterations == 120 and not summary.steady
+    assert any("near an end of a launch" in warning for warning in summary.warnings)
 
 
 def test_percentiles_need_their_count():

@@ -60,9 +60,9 @@ def test_a_hopeless_case_stops_by_time_and_within_it():
 
 def test_a_slow_case_gets_the_fewest_iterations_and_no_more():
     got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)))
-    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 6)
+    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 3)
     got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)), cycle=3)
-    assert len(got.timed.duration_ns) == 18  # each of the rounds so often
+    assert len(got.timed.duration_ns) == 9  # each of the rounds so often
 
 
 def test_the_first_block_fills_the_time_that_there_is():
@@ -104,3 +104,22 @@ def test_the_rule_looks_at_the_slowest_rank():
 
     got = sample(settings(seconds_per_case=0.2), block)
     assert len(got.timed.duration_ns) > 20  # the steady rank alone would have stopped it at once
+
+
+def test_long_calls_get_few_warm_up_calls():
+    """A call that was made before took a second: one more is warm-up enough where five short ones are asked for."""
+    long = sample(settings(), FakeRanks(noisy(0.1, mean=1.0)), first_s=1.0)
+    assert len(long.warmup.duration_ns) == 1
+    short = sample(settings(warmup_s=0.0), FakeRanks(noisy(0.1)), first_s=0.0)
+    assert len(short.warmup.duration_ns) == 5
+
+
+def test_a_first_call_that_connects_is_no_long_call():
+    """Where the calls of the warm-up turn out to be short, it goes on until it is as long as asked."""
+    got = sample(settings(), FakeRanks(noisy(0.1), overhead=1.0), first_s=1.0)
+    assert got.warmup.duration_ns[:, 1].sum() / 1e9 > 0.04
+
+
+def test_three_equal_iterations_are_no_precision():
+    got = sample(settings(seconds_per_case=0.5), FakeRanks(lambda: 1.0))
+    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 3)

@@ -8,10 +8,12 @@ Hoefler & Belli, "Scientific benchmarking of parallel computing systems", SC'15,
 """
 
 import functools
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -117,40 +119,20 @@ def _segmentation(sizes: Floats, times: Floats) -> Spans:
 
 
 def _best_partitions(sizes: Floats, times: Floats) -> Iterable[Spans]:
-    """For each number of segments from 2 on, the partition of least cost, by dynamic programming."""
-    from ruptures import Dynp  # here: 1.3 s with its imports, and only long series need it
+    """For each number of segments from 2 on, the partition of least cost: all are tried."""
+    n = len(sizes)
 
-    search = Dynp(custom_cost=_cost_class()(), min_size=FEWEST_SIZES, jump=1)
-    search.fit(np.column_stack([sizes, times]))
-    for count in range(2, min(MOST_SEGMENTS, len(sizes) // FEWEST_SIZES) + 1):
-        ends = search.predict(n_bkps=count - 1)
-        yield list(zip([0, *ends[:-1]], ends, strict=True))
+    @functools.cache
+    def cost(start: int, end: int) -> float:
+        return _cost(sizes, times, start, end)
 
-
-@functools.cache
-def _cost_class() -> type:
-    """`_cost` as the class that ruptures requires; made on first use, because its base class is imported late."""
-    from ruptures.base import BaseCost
-
-    class RelativeAffine(BaseCost):  # type: ignore[misc]
-        """Signal: columns size and time."""
-
-        model = "relative affine"
-        min_size = FEWEST_SIZES
-
-        def fit(self, signal: Floats) -> "RelativeAffine":
-            """Take the signal and clear the costs of the previous one."""
-            self.signal = signal
-            self.known: dict[tuple[int, int], float] = {}
-            return self
-
-        def error(self, start: int, end: int) -> float:
-            """Cost of one segment, cached: the search asks for each segment many times."""
-            if (start, end) not in self.known:
-                self.known[start, end] = _cost(self.signal[:, 0], self.signal[:, 1], start, end)
-            return self.known[start, end]
-
-    return RelativeAffine
+    for count in range(2, min(MOST_SEGMENTS, n // FEWEST_SIZES) + 1):
+        partitions = (
+            list(pairwise([0, *inner, n]))
+            for inner in itertools.combinations(range(FEWEST_SIZES, n - FEWEST_SIZES + 1), count - 1)
+        )
+        long_enough = (spans for spans in partitions if all(end - start >= FEWEST_SIZES for start, end in spans))
+        yield min(long_enough, key=lambda spans: sum(cost(start, end) for start, end in spans))
 
 
 # ── the intervals of the parameters ──────────────────────────────────────────────────────────────

@@ -1,28 +1,27 @@
-"""Find an unfinished warm-up, a late change of level, and a second mode in a series of times.
+"""Find a change of level, and a second mode, in the times of one launch.
 
-In: times of one case. Out: a `Steadiness` and a `Stall`. Outliers and stalls are reported, never removed.
-
-Change points: PELT with a squared-error cost (Killick, Fearnhead & Eckley 2012) on normal scores of the ranks
-(so that outliers weigh no more than ranks do), penalty 3 ln n, segments of 5 or more, on the first 200 times.
+In: times of one case. Out: whether they were steady, and a `Stall`. Nothing is left out because of either.
 
 A second mode is a second peak of the density of the logarithms (Gaussian kernel) that is slower by half or more and
 holds enough of the times to matter, with a valley between the two.
 """
 
-from dataclasses import dataclass
+import math
 
 import numpy as np
 from scipy.special import ndtri
 
 from bench.conclusions import Stall
-from bench.intervals import FEWEST_FOR_MEDIAN, Floats, average_ranks
+from bench.intervals import Floats, average_ranks
 
-MOST_OF_SERIES = 200
-SHORTEST_SEGMENT = 5
+# A launch is looked at in so many parts at most, of so many times at least.
+MOST_PARTS, SHORTEST_PART = 40, 5
+# What a change must save, in units of the variance, for each unit of the logarithm of the number of times.
 PENALTY = 3.0
-# With fewer times a change point and chance cannot be told apart.
+# With fewer times a change and chance cannot be told apart.
 FEWEST_FOR_CHANGE = 20
-
+# A change within this share of the launch, at its beginning or its end, leaves no level to speak of there.
+ENDS = 0.25
 # Kernel width in standard deviations: the usual rules, made for one mode, would blur two into one.
 BANDWIDTH = 0.25
 GRID = 160
@@ -35,44 +34,46 @@ MOST_OF_DENSITY = 600
 
 
 # ── steady or not ────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Steadiness:
-    """trimmed: times to leave out at the beginning. steady: False if the level changes in the last quarter."""
+def steady(times_s: Floats) -> bool:
+    """Whether the level stays the same in the first and in the last quarter of one launch's times, in their order.
 
-    trimmed: int
-    steady: bool
-
-
-def steadiness(times_s: Floats) -> Steadiness:
-    """The result of a change-point check on one launch's times, which must be in measured order."""
-    looked_at = times_s[:MOST_OF_SERIES]
-    n = len(looked_at)
-    if n < FEWEST_FOR_CHANGE or np.ptp(looked_at) == 0:
-        return Steadiness(0, True)
-    changes = _change_points(ndtri((average_ranks(looked_at) - 0.5) / n))
-    early = [at for at in changes if at <= n / 4]
-    trimmed = early[-1] if early else 0
-    # Only a slow beginning is a warm-up. Leaving out a fast one would make an honest number worse.
-    if trimmed and np.median(looked_at[:trimmed]) <= np.median(looked_at[trimmed:]):
-        trimmed = 0
-    if len(times_s) - trimmed < FEWEST_FOR_MEDIAN:
-        trimmed = 0
-    return Steadiness(trimmed, not any(at >= 3 * n / 4 for at in changes))
-
-
-def _change_points(scores: Floats) -> list[int]:
-    """Where the level changes: multiples of SHORTEST_SEGMENT.
-
-    The search runs on sums of SHORTEST_SEGMENT neighbours, divided by the root of that number. The variance within a
-    sum does not depend on where segments end, so the result is that of searching all scores with that step, in a
-    fifth of the time.
+    Times become normal scores of their ranks, so that an outlier weighs no more than its rank does. Sums of neighbours
+    over the root of their number have the variance of single scores, so the search takes few parts instead of all.
     """
-    from ruptures import KernelCPD  # here: loading it takes longer than most reports
+    n = len(times_s)
+    if n < FEWEST_FOR_CHANGE or np.ptp(times_s) == 0:
+        return True
+    scores = ndtri((average_ranks(times_s) - 0.5) / n)
+    length = max(SHORTEST_PART, math.ceil(n / MOST_PARTS))
+    parts = scores[: n // length * length].reshape(-1, length).sum(axis=1) / math.sqrt(length)
+    changes = change_points(parts, 1, PENALTY * math.log(n))
+    return not any(at <= ENDS * len(parts) or at >= (1 - ENDS) * len(parts) for at in changes)
 
-    whole = len(scores) // SHORTEST_SEGMENT * SHORTEST_SEGMENT
-    sums = scores[:whole].reshape(-1, SHORTEST_SEGMENT).sum(axis=1, keepdims=True) / np.sqrt(SHORTEST_SEGMENT)
-    search = KernelCPD(kernel="linear", min_size=1).fit(sums)
-    return [SHORTEST_SEGMENT * int(at) for at in search.predict(pen=PENALTY * np.log(len(scores)))[:-1]]
+
+def change_points(values: Floats, shortest: int, penalty: float) -> list[int]:
+    """Where the level of a series changes: positions from which on it is another, ascending.
+
+    Of all partitions into segments of `shortest` values or more, the one whose squared deviations from the segments'
+    means, plus `penalty` a change, are least: optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12,
+    2005). Exact; its time grows with the square of the length.
+    """
+    n = len(values)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(values**power)]) for power in (1, 2))
+    least = np.full(n + 1, np.inf)  # cost of the best partition of the first `end` values
+    least[0] = -penalty
+    before = np.zeros(n + 1, dtype=int)
+    for end in range(shortest, n + 1):
+        starts = np.arange(end - shortest + 1)
+        spread = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
+        costs = least[starts] + spread + penalty
+        before[end] = int(np.argmin(costs))
+        least[end] = costs[before[end]]
+    changes = []
+    end = int(before[n])
+    while end > 0:
+        changes.append(end)
+        end = int(before[end])
+    return changes[::-1]
 
 
 # ── two modes ────────────────────────────────────────────────────────────────────────────────────
@@ -98,10 +99,10 @@ def second_mode(times_s: Floats) -> Stall | None:
 
 def _deepest_valley(logs: Floats) -> float | None:
     """Where to cut between two modes: the valley deepest relative to its lower side; None if none is deep enough."""
-    from scipy.stats import gaussian_kde  # here: slow to load, and most cases do not come this far
-
+    width = BANDWIDTH * float(np.std(logs, ddof=1))
     grid = np.linspace(logs.min(), logs.max(), GRID)
-    density = gaussian_kde(logs, bw_method=BANDWIDTH)(grid)
+    # As `scipy.stats.gaussian_kde`, up to a factor: importing scipy.stats takes longer than most reports.
+    density = np.exp(-0.5 * ((grid[:, None] - logs) / width) ** 2).sum(axis=1)
     sides = np.minimum(np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1])
     depth = density / sides
     at = int(np.argmin(depth))

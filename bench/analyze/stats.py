@@ -16,7 +16,7 @@ from bench import intervals, operations
 from bench.analyze.aggregates import of_aggregates
 from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
-from bench.analyze.series import Steadiness, second_mode, steadiness
+from bench.analyze.series import second_mode, steady
 from bench.conclusions import Interval, Summary
 from bench.intervals import Floats
 from bench.records import Case, Run, Samples, Sampling, Timings, case_order
@@ -32,7 +32,7 @@ OUTLIER_LIMIT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """One launch of one case. slowest_s: per iteration the maximum over ranks, without the trimmed warm-up.
+    """One launch of one case. slowest_s: maximum over ranks of each iteration. steady: as `series.steady`.
 
     percentiles_s: percent → seconds, where the number of iterations supports it.
     """
@@ -40,7 +40,7 @@ class _Series:
     samples: Samples
     timings: Timings
     slowest_s: Floats
-    state: Steadiness
+    steady: bool
     interval: Interval
     quartiles_s: tuple[float, float]
     percentiles_s: dict[int, float]
@@ -72,7 +72,7 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
     if any(s.aggregate is not None for s in launches):
         return of_aggregates(case, launches)
     failures = tuple(s.failure for s in launches if s.failure is not None)
-    good = [_slowest(s)[0] for s in launches if s.failure is None and s.timed is not None]
+    good = [intervals.slowest_rank_s(s.timed) for s in launches if s.failure is None and s.timed is not None]
     if not good:
         return Summary(case, 0, 0, None, failures=failures)
     medians = np.array([np.median(series) for series in good])
@@ -121,8 +121,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         far_outliers=far,
         outlier_causes=causes([one.samples for one in good]) if near else (),
         stall=None if operations.cycle(case) > 1 else second_mode(np.concatenate([g.slowest_s for g in good])),
-        warmup_trimmed=sum(one.state.trimmed for one in good),
-        steady=all(one.state.steady for one in good),
+        steady=all(one.steady for one in good),
         timer_s=_largest(good, lambda s: s.usage.timer_cost_ns if s.usage else None),
         floor_s=_largest(good, lambda s: s.usage.floor_ns if s.usage else None),
         asked=sampling.relative_error if sampling.iterations is None else None,
@@ -134,24 +133,16 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
 
 
-def _slowest(samples: Samples) -> tuple[Floats, Steadiness]:
-    """Per iteration the maximum over ranks, without the part of an unfinished warm-up."""
+def _series(samples: Samples) -> _Series:
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     slowest = intervals.slowest_rank_s(samples.timed)
     # Iterations of different rounds or groups are different operations, not one series in time.
-    rounds = operations.cycle(samples.case) > 1
-    state = Steadiness(0, True) if rounds else steadiness(slowest)
-    return slowest[state.trimmed :], state
-
-
-def _series(samples: Samples) -> _Series:
-    assert samples.timed is not None  # noqa: S101 - the caller selects such
-    slowest, state = _slowest(samples)
+    level = operations.cycle(samples.case) > 1 or steady(slowest)
     supported = [percent for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items() if len(slowest) >= fewest]
     shares = [0.25, 0.75, *(percent / 100 for percent in supported)]
     low, high, *others = intervals.quantiles(np.sort(slowest), shares)
     percentiles = dict(zip(supported, others, strict=True))
-    return _Series(samples, samples.timed, slowest, state, intervals.median_interval(slowest), (low, high), percentiles)
+    return _Series(samples, samples.timed, slowest, level, intervals.median_interval(slowest), (low, high), percentiles)
 
 
 def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
@@ -161,10 +152,8 @@ def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
         found.append("timer-limited: reading the clock is part of this number")
     if "time" in summary.stopped_by and summary.asked and (summary.reached or 0.0) > summary.asked:
         found.append(f"stopped by time at ±{summary.reached:.0%} where ±{summary.asked:.0%} was asked")
-    if summary.warmup_trimmed:
-        found.append(f"the warm-up was not over: {summary.warmup_trimmed} first iterations were left out")
     if not summary.steady:
-        found.append("not steady: the time changed again late in a launch")
+        found.append("not steady: the time changed near an end of a launch")
     if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
         found.append(f"other processes used {summary.foreign_cpu:.0%} of the busy CPU time")
     if summary.stall is not None:
@@ -202,7 +191,7 @@ def _of_ranks(good: list[_Series], clocks: Clocks) -> tuple[float, float | None,
         last = start.max(axis=1)
         pure = (start + duration).max(axis=1) - last
         quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
-        rows.append(np.median(quantities[:, one.state.trimmed :], axis=1) / 1e9)
+        rows.append(np.median(quantities, axis=1) / 1e9)
     fastest, *of_arrivals = (_over_launches(list(column)) for column in np.transpose(rows))
     if None in aligned:
         return fastest, None, None
@@ -213,7 +202,7 @@ def _of_ranks(good: list[_Series], clocks: Clocks) -> tuple[float, float | None,
 
 def _host_time(good: list[_Series]) -> float | None:
     hosts = [(one.timings.host_ns, one) for one in good]
-    known = [host[one.state.trimmed :].max(axis=1) / one.timings.calls for host, one in hosts if host is not None]
+    known = [host.max(axis=1) / one.timings.calls for host, one in hosts if host is not None]
     return _over_launches([float(np.median(times)) / 1e9 for times in known]) if known else None
 
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 from statistics import geometric_mean
 
 import numpy as np
-import ruptures
 from scipy.special import stdtrit
 
+from bench.analyze.series import change_points
 from bench.conclusions import Interval, Level, Summary, Trend
 from bench.intervals import Floats
 from bench.records import Run, case_order
@@ -79,10 +79,7 @@ def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int 
     noise, freedom = _noise(medians, level)
     t = float(stdtrit(freedom, 1 - ERROR_RATE / (2 * places * cases)))
     # Deviations in units of the noise: the search then works with numbers near 1, whatever the unit of time.
-    search = ruptures.KernelCPD(kernel="linear", min_size=RUNS_OF_A_LEVEL).fit(
-        ((level - level.mean()) / noise)[:, None]
-    )
-    edges = [0, *search.predict(pen=t**2)]
+    edges = [0, *change_points((level - level.mean()) / noise, RUNS_OF_A_LEVEL, t**2), len(level)]
     means = [float(level[a:b].mean()) for a, b in pairwise(edges)]
     changes = np.abs(np.diff(means))
     return tuple(edge for edge, change in zip(edges[1:-1], changes, strict=True) if change >= np.log1p(min_change))

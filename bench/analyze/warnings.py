@@ -215,7 +215,7 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
         yield _of_stalls(stalled, good)
     unsteady = sum(1 for s in good if not s.steady)
     if unsteady:
-        yield f"{unsteady} of {len(good)} cases were not steady: their time changed again late in a launch"
+        yield f"{unsteady} of {len(good)} cases were not steady: their time changed near an end of a launch"
 
 
 def _of_stalls(stalled: Sequence[Summary], good: Sequence[Summary]) -> str:

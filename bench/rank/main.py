@@ -87,10 +87,13 @@ def _measure(case: Case, job: Job, group: Group, arena: Arena, context: RankCont
     work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed)
     work, barrier = faults.plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
 
+    began = time.perf_counter()
     for _ in range(cycle(case)):
         timing.call_once(work, case)
     group.synchronize()
-    failure = _verified(work, group, "before timing")
+    first_s = (time.perf_counter() - began) / cycle(case)
+    everyone = group.gather((work.verify(), first_s))
+    failure = _failure([said for said, _ in everyone], "before timing")
     if failure is not None:
         return Samples(case, job.launch.number, unix_s, failure=failure)
     misses = context.barrier.misses if context.barrier else 0
@@ -101,13 +104,15 @@ def _measure(case: Case, job: Job, group: Group, arena: Arena, context: RankCont
     def measure_block(count: int) -> AgreedTimings:
         return _agree(group, timing.measure(work, count, case, barrier, tick, group.device), case.depth)
 
-    sampled = sample(job.sampling, measure_block, cycle(case), most_iterations(case))
-    failure = _verified(work, group, "after timing")
+    first_s = max(took for _, took in everyone)
+    sampled = sample(job.sampling, measure_block, cycle(case), most_iterations(case), first_s)
+    said = work.verify()
     single_rank_call = work.single_rank_call()
     costs = {
         "floor": None if single_rank_call is None else timing.floor_ns(single_rank_call, group.device),
         "misses": context.barrier.misses - misses if context.barrier and case.sync == "deadline" else None,
     }
+    usage, verdicts = _usage(before, group, arena, costs, said)
     base_ns = int(sampled.timed.start_ns.min())
     return Samples(
         case=case,
@@ -117,8 +122,8 @@ def _measure(case: Case, job: Job, group: Group, arena: Arena, context: RankCont
         warmup=_relative(sampled.warmup, base_ns) if sampled.warmup else None,
         timed=_relative(sampled.timed, base_ns),
         stopped_by=sampled.stopped_by,
-        usage=_usage(before, group, arena, costs),
-        failure=failure,
+        usage=usage,
+        failure=_failure(verdicts, "after timing"),
     )
 
 
@@ -143,15 +148,15 @@ def _relative(timings: Timings, base_ns: int) -> Timings:
     return replace(timings, start_ns=timings.start_ns - base_ns)
 
 
-def _verified(work: workload.Workload, group: Group, when: str) -> Failure | None:
-    """A failure if any rank's data are wrong, the same on every rank. It names the rank if there is only one."""
-    problems = {rank: said for rank, said in enumerate(group.gather(work.verify())) if said is not None}
+def _failure(verdicts: list[str | None], when: str) -> Failure | None:
+    """A failure if any rank's data are wrong. verdicts: what each rank's check said. One rank alone is named."""
+    problems = {rank: said for rank, said in enumerate(verdicts) if said is not None}
     if not problems:
         return None
     first, said = next(iter(problems.items()))
     who = first if len(problems) == 1 else None
     return Failure(
-        "wrong", who, f"wrong result {when} on {len(problems)} of {group.world_size} ranks: rank {first}: {said}"
+        "wrong", who, f"wrong result {when} on {len(problems)} of {len(verdicts)} ranks: rank {first}: {said}"
     )
 
 
@@ -174,7 +179,10 @@ class _Meter:
         return _Meter(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
 
-def _usage(before: _Meter, group: Group, arena: Arena, costs: dict[str, float | None]) -> Usage:
+def _usage(
+    before: _Meter, group: Group, arena: Arena, costs: dict[str, float | None], said: str | None
+) -> tuple[Usage, list[str | None]]:
+    """What the case cost each rank, and what each rank's last check said: one gather for both."""
     now = _Meter.read()
     own = {
         "cpu_s": round(now.cpu_s - before.cpu_s, 4),
@@ -185,10 +193,11 @@ def _usage(before: _Meter, group: Group, arena: Arena, costs: dict[str, float | 
         "busy": _difference(now.busy_s, before.busy_s),
         "steal": _difference(now.steal_s, before.steal_s),
         "throttled": _difference(now.throttled, before.throttled),
+        "said": said,
         **costs,
     }
     everyone: list[dict[str, Any]] = group.gather(own)
-    return Usage(
+    usage = Usage(
         wall_s=round(now.wall_s - before.wall_s, 4),
         cpu_s=[one["cpu_s"] for one in everyone],
         involuntary_switches=[one["involuntary"] for one in everyone],
@@ -201,6 +210,7 @@ def _usage(before: _Meter, group: Group, arena: Arena, costs: dict[str, float | 
         floor_ns=_known([one["floor"] for one in everyone]),
         deadline_misses=_known([one["misses"] for one in everyone]),
     )
+    return usage, [one["said"] for one in everyone]
 
 
 def _known(values: list[Any]) -> list[Any] | None:

@@ -18,7 +18,10 @@ from bench.records import Sampling, Timings
 # Iterations of the first block: fewer say too little about the interval to decide by it (docs/method.md, "Order,
 # warm-up, stopping"). Where iterations go through rounds, whole cycles of them.
 FIRST_BLOCK, FIRST_CYCLES = 20, 8
-GROWTH = 1.5
+# Where 20 do not fit into the time: launches differ by more than a few further iterations could tell (4 to 9 % where a
+# call takes 50 ms or more), so the time is better spent on another launch.
+FEWEST = 3
+GROWTH = 2.0
 UNBOUNDED = 2**62
 
 
@@ -42,13 +45,16 @@ class Sampled:
     stopped_by: str
 
 
-def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int = UNBOUNDED) -> Sampled:
+def sample(
+    sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int = UNBOUNDED, first_s: float = 0.0
+) -> Sampled:
     """Warm up, then measure until `decide` says stop. cycle: iterations until an operation is back at its first round.
 
     most: upper limit of the iterations of the warm-up, and of those after it (`footprint.most_iterations`).
+    first_s: how long one call took that was made before, on the slowest rank.
     """
     sampling = _at_most(sampling, most)
-    warmup = _warm_up(sampling, measure, most)
+    warmup = _warm_up(sampling, measure, most, first_s)
     blocks: list[AgreedTimings] = []
     count = sampling.iterations or _first_block(sampling, warmup, cycle)
     stopped_by = "count" if sampling.iterations else None
@@ -64,9 +70,9 @@ def sample(sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int 
 def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float) -> tuple[int, str | None]:
     """(iterations to measure next, None), or, to stop, (0, "precision" | "time" | "count")."""
     interval = median_interval(slowest_s)
-    if interval.relative_half_width <= sampling.relative_error:
-        return 0, "precision"
     done = len(slowest_s)
+    if done >= FEWEST_FOR_MEDIAN and interval.relative_half_width <= sampling.relative_error:
+        return 0, "precision"
     if done >= sampling.max_iterations:
         return 0, "count"
     affordable = int((sampling.seconds_per_case - elapsed_s) / (elapsed_s / done))
@@ -91,17 +97,21 @@ def _first_block(sampling: Sampling, warmup: list[AgreedTimings], cycle: int) ->
     if not warmup or not warmup[-1].elapsed_s:
         return wanted
     one = warmup[-1].elapsed_s / len(warmup[-1].timings.duration_ns)
-    return max(min(wanted, FEWEST_FOR_MEDIAN * cycle), min(wanted, int(sampling.seconds_per_case / one)))
+    return max(min(wanted, FEWEST * cycle), min(wanted, int(sampling.seconds_per_case / one)))
 
 
-def _warm_up(sampling: Sampling, measure: MeasureBlock, most: int) -> list[AgreedTimings]:
+def _warm_up(sampling: Sampling, measure: MeasureBlock, most: int, first_s: float) -> list[AgreedTimings]:
+    """`sampling.warmup` calls, or as many as fill `warmup_s` where calls are long; then more until it is filled."""
     blocks: list[AgreedTimings] = []
-    if sampling.warmup:
-        blocks.append(measure(sampling.warmup))
+    count = sampling.warmup
+    if first_s > 0:
+        count = min(count, max(1, math.ceil(sampling.warmup_s / first_s)))
+    if count:
+        blocks.append(measure(count))
     elapsed = sum(block.elapsed_s for block in blocks)
-    left = most - sampling.warmup
+    left = most - count
     if elapsed < sampling.warmup_s and left > 0:
-        one = elapsed / sampling.warmup if sampling.warmup else math.inf
+        one = elapsed / count if count else math.inf
         blocks.append(measure(min(left, max(1, math.ceil((sampling.warmup_s - elapsed) / one)))))
     return blocks
 

@@ -41,7 +41,7 @@ def _row(summary: Summary) -> Json:
     flat = asdict(summary)
     numbers = (
         "algbw", "busbw", "mean_s", "p90_s", "p95_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
-        "scatter", "outliers", "far_outliers", "warmup_trimmed", "steady", "timer_s", "floor_s", "asked", "reached",
+        "scatter", "outliers", "far_outliers", "steady", "timer_s", "floor_s", "asked", "reached",
         "foreign_cpu", "launches", "iterations", "stopped_by", "imported",
     )  # fmt: skip
     return {
