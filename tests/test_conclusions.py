@@ -154,3 +154,25 @@ def test_only_a_quota_of_a_cgroup_is_a_limit(quota, limited):
     run = dataclasses.replace(invented_run([samples(CASE, 1, steady(5))]), environment=[{"host": host}])
     said = warnings.warnings_of(run, summarize(run))
     assert any("a cgroup limits the CPU" in text for text in said) == limited
+
+
+def test_one_slow_launch_is_no_second_mode_of_the_iterations():
+    """Launches are not pooled: each of these has one level."""
+    rng = np.random.default_rng(8)
+    made = [
+        samples(CASE, launch, np.repeat(level * 1e6 * rng.lognormal(0, 0.05, (60, 1)), CASE.world_size, axis=1))
+        for launch, level in enumerate((1, 1, 3), start=1)
+    ]
+    (summary,) = summarize(invented_run(made, launches=3))
+    assert summary.stall is None
+
+
+def test_a_second_mode_that_most_launches_have_is_one():
+    rng = np.random.default_rng(9)
+    made = []
+    for launch in (1, 2, 3):
+        times = 1e6 * rng.lognormal(0, 0.05, (60, 1)) * np.where(np.arange(60) % 3 == 0, 4, 1)[:, None]
+        made.append(samples(CASE, launch, np.repeat(times, CASE.world_size, axis=1)))
+    (summary,) = summarize(invented_run(made, launches=3))
+    assert summary.stall.share == pytest.approx(1 / 3, abs=0.02)
+    assert summary.stall.extra_s == pytest.approx(3e-3, rel=0.1)

@@ -17,7 +17,7 @@ from bench.analyze.aggregates import of_aggregates
 from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
 from bench.analyze.series import second_mode, steady
-from bench.conclusions import Interval, Summary
+from bench.conclusions import Interval, Stall, Summary
 from bench.intervals import Floats
 from bench.records import Case, Run, Samples, Sampling, Timings, case_order
 from bench.units import format_seconds
@@ -120,7 +120,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         outliers=near,
         far_outliers=far,
         outlier_causes=causes([one.samples for one in good]) if near else (),
-        stall=None if operations.cycle(case) > 1 else second_mode(np.concatenate([g.slowest_s for g in good])),
+        stall=None if operations.cycle(case) > 1 else _stall(good),
         steady=all(one.steady for one in good),
         timer_s=_largest(good, lambda s: s.usage.timer_cost_ns if s.usage else None),
         floor_s=_largest(good, lambda s: s.usage.floor_ns if s.usage else None),
@@ -131,6 +131,18 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         failures=failures,
     )
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
+
+
+def _stall(good: list[_Series]) -> Stall | None:
+    """The second mode that at least half of the launches have; launches are never pooled: a slow one is no mode.
+
+    share: mean over all launches. fast_s, extra_s: geometric means over those that have the mode.
+    """
+    modes = [mode for one in good if (mode := second_mode(one.slowest_s)) is not None]
+    if 2 * len(modes) < len(good) or not modes:
+        return None
+    share = sum(mode.share for mode in modes) / len(good)
+    return Stall(share, _over_launches([m.fast_s for m in modes]), _over_launches([m.extra_s for m in modes]))
 
 
 def _series(samples: Samples) -> _Series:
