@@ -9,9 +9,12 @@ so that one slow link does not raise e_i of its ranks. e_i is what rank i adds t
 beyond its two ranks. Three ranks have three links for three unknowns: nothing is left to tell a slow link from a slow
 rank.
 
-The fit is repeated on groups of iterations; an effect counts if it is 10 % or more and a t-test over the groups
-rejects 0 after Bonferroni's correction over all ranks and links. If more than half of a host's ranks, or of the links
-between two hosts, are slow, the finding names the host, or the link between the two hosts, instead.
+The fit is repeated for each launch; an effect counts if it is 10 % or more and a t-test over the launches rejects 0
+after Bonferroni's correction over all ranks and links. Launches place their ranks anew: where links differ by chance by
+10 % from launch to launch, tests over groups of iterations named a link in 20 to 70 % of runs. With fewer than three
+launches only such groups are left, and the finding says that it speaks of these launches. If more than half of a host's
+ranks, or of the links between two hosts, are slow, the finding names the host, or the link between the two hosts,
+instead.
 """
 
 from collections import defaultdict
@@ -29,8 +32,8 @@ from bench.units import format_bytes
 FEWEST_RANKS = 4
 LEVEL = 0.05
 SMALLEST_EFFECT = 0.10
-# Groups of iterations per launch: several for the t-test, each large enough for a median.
-GROUPS = 6
+# With fewer launches, groups of iterations stand for them: several for the t-test, each large enough for a median.
+FEWEST_LAUNCHES, GROUPS = 3, 6
 # Ranks up to which a dense matrix is as fast as a sparse one (4 ranks: 4 ms against 28 ms; 128: 1.9 s against 0.5 s).
 LARGEST_DENSE = 64
 # Scale of the Cauchy loss on logarithms: links that deviate by more than about 5 % lose weight as outliers.
@@ -56,7 +59,12 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
         if case.world_size < FEWEST_RANKS:
             silent.append(f"{where}: with fewer than {FEWEST_RANKS} ranks a slow rank and a slow link look the same")
             continue
-        groups = [group for samples in launches for group in _groups(_pair_series(samples))]
+        series = [_pair_series(samples) for samples in launches]
+        if len(series) >= FEWEST_LAUNCHES:
+            groups = [_median(one) for one in series]
+        else:
+            groups = [group for one in series for group in _groups(one)]
+            where = f"in {'this launch' if len(series) == 1 else 'these 2 launches'}; {where}"
         if len(groups) < 3:
             silent.append(f"{where}: too few iterations to tell chance from a slow link")
             continue

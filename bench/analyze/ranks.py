@@ -52,7 +52,7 @@ class _Suspicion:
 
     share: of the iterations, those in which it arrives after all that are not late; chance: the share expected by
     chance. relative_cost: the wait that it causes, as a share of the operation's time. delay_s: median over
-    iterations of its arrival minus the median arrival of those that are not late.
+    iterations of its arrival minus the median arrival of those that are not late. launches: that were measured.
     """
 
     case: Case
@@ -62,6 +62,7 @@ class _Suspicion:
     p: float
     relative_cost: float
     delay_s: float
+    launches: int
 
 
 def late_ranks(run: Run) -> list[Finding]:
@@ -154,6 +155,7 @@ def _late(
                 p=_binomial_p(shares, behind, chance),
                 relative_cost=float(np.median(together)) / time_s,
                 delay_s=float(np.median(after)),
+                launches=len(behind),
             )
         )
     return found
@@ -222,8 +224,9 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     who = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
     if unit.is_node:
         who = f"node {unit.node} ({in_words(unit.ranks)})"
+    here = " in this launch" if worst.launches == 1 else ""
     text = (
-        f"{who} of {case.world_size} on {case.backend} is late: last to arrive in {share:.0%} of the "
+        f"{who} of {case.world_size} on {case.backend} is late{here}: last to arrive in {share:.0%} of the "
         f"iterations (chance: {worst.chance:.1%}), {format_seconds(delay)} after the others, in {len(group)} of "
         f"{alike} cases; it costs up to {worst.relative_cost:.0%} of an operation's time (p = {p:.1g} after Holm)"
     )
