@@ -37,6 +37,9 @@ RESOLUTION = 0.01
 WORST_RESIDUAL = 0.35
 # A term below this share of each time is a rounding error: no clock resolves a billionth of what it measures.
 ROUNDING = 1e-9
+# Ratios of β to α that are tried first: one in each factor of about 2.5 over all that could matter, and steps from the
+# best of them, of which ten suffice as a rule.
+GRID, MOST_STEPS = 120, 50
 # Operation whose time is that of one exchange: each rank sends `size` bytes and receives as many at once.
 PAIRWISE = "pairwise"
 
@@ -58,7 +61,7 @@ def _fit(series: list[Summary]) -> Fit:
     sizes = np.array([s.case.size_bytes for s in series], dtype=float)
     times = np.array([s.time_s.value for s in series if s.time_s is not None])
     spans = _segmentation(sizes, times)
-    parameters = [_relative_affine(sizes[a:b], times[a:b]) for a, b in spans]
+    parameters = [_affine(sizes[a:b], times[a:b]) for a, b in spans]
     model = [alpha + beta * sizes[a:b] for (a, b), (alpha, beta) in zip(spans, parameters, strict=True)]
     residuals = np.abs(np.concatenate(model) / times - 1)
     worst = float(residuals.max())
@@ -77,27 +80,47 @@ def _fit(series: list[Summary]) -> Fit:
     return Fit(case, segments, alpha_s, rate, half_size, seen, worst)
 
 
-def _relative_affine(sizes: Floats, times: Floats) -> tuple[float, float]:
-    """α in seconds and β in seconds a byte, neither negative, that minimise Σ (model/t - 1)².
+def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
+    """α in seconds and β in seconds a byte, neither negative, that minimise Σ (log model − log t)².
 
-    Residuals are relative, as noise is: absolute ones would fit the largest sizes only, leaving α to chance.
+    Residuals are those of logarithms, as noise is: relative ones would bias the model by −1.5 σ², and absolute ones
+    would fit the largest sizes only, leaving α to chance. With ρ = β / α, log t = log α + log(1 + ρ size). The best α
+    of a ρ is a mean, so ρ alone is searched: on a grid, and then by Gauss-Newton steps.
     """
-    from scipy.optimize import nnls
+    logs = np.log(times)
 
-    rows = np.column_stack([1 / times, sizes / times])
-    # Scaled: the columns differ by many powers of ten, and the solver has one tolerance for both.
-    scale = np.linalg.norm(rows, axis=0)
-    (alpha, beta), _ = nnls(rows / scale, np.ones(len(times)))
-    # Where a term is zero, the solver leaves a rounding error whose size depends on the CPU.
-    shares = rows / scale * (alpha, beta)
-    alpha, beta = np.where(shares.max(axis=0) > ROUNDING, (alpha, beta), 0.0)
-    return float(alpha / scale[0]), float(beta / scale[1])
+    def residuals(rho: Floats) -> Floats:
+        """Of each ρ (rows) and size (columns), for the best α."""
+        rest = logs - np.log1p(np.multiply.outer(rho, sizes))
+        return np.asarray(rest - rest.mean(axis=-1, keepdims=True))
+
+    grid = np.geomspace(ROUNDING**2 / sizes[-1], ROUNDING**-2 / sizes[0], GRID)
+    costs = (residuals(grid) ** 2).sum(axis=1)
+    rho, cost = float(grid[costs.argmin()]), float(costs.min())
+    for _ in range(MOST_STEPS):
+        rest = residuals(np.array(rho))
+        slope = rho * sizes / (1 + rho * sizes)
+        slope = slope - slope.mean()
+        step = float(rest @ slope) / max(float(slope @ slope), np.finfo(float).tiny)
+        nearer = rho * math.exp(max(-1.0, min(1.0, step)))
+        found = float((residuals(np.array(nearer)) ** 2).sum())
+        if not found < cost:
+            break
+        rho, cost = nearer, found
+    alpha = math.exp(float(np.mean(logs - np.log1p(rho * sizes))))
+    beta = alpha * rho
+    # A term that no clock could see is zero.
+    if beta * sizes[-1] < ROUNDING * alpha:
+        return math.exp(float(logs.mean())), 0.0
+    if alpha < ROUNDING * beta * sizes[0]:
+        return 0.0, math.exp(float(np.mean(logs - np.log(sizes))))
+    return alpha, beta
 
 
 def _cost(sizes: Floats, times: Floats, start: int, end: int) -> float:
-    """Sum of squared relative residuals of the best α and β for sizes[start:end]."""
-    alpha, beta = _relative_affine(sizes[start:end], times[start:end])
-    return float(np.sum(((alpha + beta * sizes[start:end]) / times[start:end] - 1) ** 2))
+    """Sum of squared residuals of the logarithms for the best α and β of sizes[start:end]."""
+    alpha, beta = _affine(sizes[start:end], times[start:end])
+    return float(np.sum(np.log((alpha + beta * sizes[start:end]) / times[start:end]) ** 2))
 
 
 # ── the segments ─────────────────────────────────────────────────────────────────────────────────
@@ -151,7 +174,7 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
     if len(counts) > 1 or counts.pop() < 2:
         return _propagated(sizes, times)
     launches = np.array([s.medians_s for s in segment]).T
-    alpha, beta = np.array([_relative_affine(sizes, medians) for medians in launches]).T
+    alpha, beta = np.array([_affine(sizes, medians) for medians in launches]).T
     if not beta.all():
         return _over_launches(alpha), None, None
     return _over_launches(alpha), _over_launches(1 / beta), _over_launches(alpha / beta)
@@ -161,7 +184,7 @@ def _without_intervals(
     sizes: Floats, times: list[Interval]
 ) -> tuple[Interval | None, Interval | None, Interval | None]:
     """The values alone, where the times have no intervals: a good fit does not show how certain its points are."""
-    alpha, beta = _relative_affine(sizes, np.array([t.value for t in times]))
+    alpha, beta = _affine(sizes, np.array([t.value for t in times]))
     half_size = intervals.without_interval(alpha / beta) if alpha and beta else None
     return (
         intervals.without_interval(alpha) if alpha else None,
@@ -192,7 +215,7 @@ def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, 
     "over launches" only if that of every time is.
     """
     values = np.array([t.value for t in times])
-    theta = alpha, beta = _relative_affine(sizes, values)
+    theta = alpha, beta = _affine(sizes, values)
     free = [i for i in range(2) if theta[i]]  # a parameter at its boundary is a constant
     freedom = len(times) - len(free)
     scatter = math.sqrt(np.sum(((alpha + beta * sizes) / values - 1) ** 2) / freedom)
