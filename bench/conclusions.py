@@ -135,6 +135,7 @@ class Comparison:
     """Two runs compared: changes of the common cases, differences of the environments, cases of one run only.
 
     verdict: the gravest of the cases' verdicts. broken: cases measured in the first run that failed in the second.
+    across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
     """
 
     before: str
@@ -147,6 +148,7 @@ class Comparison:
     only_after: tuple[Case, ...] = ()
     broken: tuple[Case, ...] = ()
     warnings: tuple[str, ...] = ()
+    across: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from bench.conclusions import Interval, Summary
 from bench.errors import ConfigError, UnmeasurableError
 from bench.intervals import launch_interval
 from bench.records import Case, Failure, Fault
+from bench.report import comparison
 from conftest import invented_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)
@@ -224,6 +225,7 @@ def test_across_a_backend():
     (change,) = compare(*runs(), [gloo], [nccl], across="backend").changes
     assert change.verdict == FASTER and change.note == "backend: gloo → nccl"
     (turned,) = compare(*runs(), both_backends(), both_backends(), across="backend=nccl,gloo").changes
+    assert compare(*runs(), [gloo], [nccl], across="backend").across == "backend"
     assert turned.verdict == SLOWER
 
 
@@ -235,3 +237,13 @@ def test_across_a_backend():
 def test_an_axis_that_leaves_the_match_open_is_refused(across, words):
     with pytest.raises(ConfigError, match=words):
         compare(*runs(), both_backends(), both_backends(), across=across)
+
+
+def test_another_cpu_is_named_in_the_first_line():
+    before, after = runs()
+    same = compare(before, after, *(both_backends(),) * 2)
+    other = dataclasses.replace(same, differences=(("kernel", "5", "6"), ("cpu.model", "EPYC", "Xeon")))
+    assert "CPU" not in comparison.headline(same)
+    assert comparison.headline(other).endswith("; another CPU: EPYC → Xeon")
+    unknown = dataclasses.replace(same, differences=(("cpu.model", "-", "Xeon"), ("gpus", "none", "none")))
+    assert "CPU" not in comparison.headline(unknown)

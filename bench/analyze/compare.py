@@ -64,6 +64,7 @@ def compare(
         only_after=tuple(s.case for key, s in news.items() if s.time_s and (key not in olds or not olds[key].time_s)),
         broken=broken,
         warnings=tuple(_warnings(before, after, changes, broken, min_change)),
+        across=across.partition("=")[0] if across is not None else None,
     )
 
 

@@ -13,13 +13,16 @@ from dataclasses import asdict
 from typing import Protocol
 
 from bench.conclusions import Check, Comparison, Interval, Level, Trend
-from bench.records import Json, case_order
+from bench.records import NOT_AVAILABLE, Json, case_order
 from bench.report.labels import label
 from bench.report.tables import NOTHING, interval_text, lines, markdown
 from bench.units import format_rate, format_seconds
 
 VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
 CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
+# Facts of hardware that the first line names if they differ, and what stands for a fact that a run does not have.
+HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
+UNKNOWN = frozenset({"-", "", "none", NOT_AVAILABLE})
 # Characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
 LONGEST_FACT = 60
 
@@ -64,6 +67,10 @@ class JudgedRuns(Protocol):
         """The smallest relative change that matters."""
 
     @property
+    def differences(self) -> Sequence[tuple[str, str, str]]:
+        """(fact, before, after) of the facts that differ."""
+
+    @property
     def changes(self) -> Sequence[Judged]:
         """One for each thing that both runs measured."""
 
@@ -76,7 +83,13 @@ def headline(result: JudgedRuns) -> str:
     rest = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in others if counts[verdict])
     total = f"{len(result.changes)} case{'' if len(result.changes) == 1 else 's'}"
     parts = [f"{counts[first]} of {total} {first.lower()}", rest, f"smallest change that matters {_percent(result)}"]
-    return f"{result.verdict}: {'; '.join(filter(None, parts))}"
+    return f"{result.verdict}: {'; '.join(filter(None, [*parts, *_other_hardware(result)]))}"
+
+
+def _other_hardware(result: JudgedRuns) -> list[str]:
+    """Another CPU or GPU explains a change before anything else does."""
+    known = [row for row in result.differences if row[0] in HARDWARE and UNKNOWN.isdisjoint(row[1:])]
+    return [f"another {HARDWARE[fact]}: {before} → {after}" for fact, before, after in known]
 
 
 def _percent(result: JudgedRuns) -> str:

@@ -68,8 +68,9 @@ def _comparison(result: Comparison) -> Figure:
     ratio_rows(axes, shown, [label(change.case) for change in shown], result.min_change)
     ratio_axis(axes)
     axes.set_xlabel("time after / time before (log scale); bars: 95 % intervals")
+    question = "Did it change?" if result.across is None else f"Which {result.across.replace('_', ' ')} is faster?"
     figure.suptitle(
-        f"Did it change?  {result.before}  →  {result.after}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5
+        f"{question}  {result.before}  →  {result.after}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5
     )
     directions(axes)
     verdict_legend(figure, result, len(result.changes) - len(shown))
