@@ -32,7 +32,7 @@ def imported(format: str, raw: bytes) -> assembly.Imported:  # noqa: A002
     path = Path("all_reduce.txt")
     text = sources._decoded(path, raw)
     source = sources.Source(path, "0", text)
-    reading = FORMATS[format](source, Options())
+    reading = FORMATS[format].read(source, Options())
     return assembly.assemble(format, "x", [(source, reading)])
 
 

@@ -118,7 +118,7 @@ def read(folder: Path, *texts: str):
         path = folder / f"all_reduce.{number}.txt"
         path.write_text(text)
         source = sources.read(path)
-        files.append((source, FORMATS["nccl-tests"](source, Options())))
+        files.append((source, FORMATS["nccl-tests"].read(source, Options())))
     return assembly.assemble("nccl-tests", "x", files)
 
 

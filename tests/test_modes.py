@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy.stats import gaussian_kde
 
+from bench.analyze import series
 from bench.analyze.series import second_mode
 
 
@@ -29,3 +31,10 @@ def test_a_few_outliers_are_no_mode():
     times = mixture(0, 1)
     times[::150] *= 20
     assert second_mode(times) is None
+
+
+def test_the_density_is_scipys_up_to_a_factor():
+    rng = np.random.default_rng(6)
+    values, grid = rng.normal(size=80), np.linspace(-2, 2, 30)
+    ratio = series._density(values, grid) / gaussian_kde(values, bw_method=series.BANDWIDTH)(grid)
+    assert ratio == pytest.approx(ratio[0])

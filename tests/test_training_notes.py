@@ -22,6 +22,7 @@ def notes_on(text: str, cores: int = 4) -> list[str]:
         ("strategies: [{ddp: {cap: 25MB}}]", "drops the first bucket", "strategies: [{overlap_bucket: {cap: 25MB}}]"),
         ("strategies: [ddp]\nthreads: 4", "2 ranks of 4 computing threads on 4", "strategies: [ddp]\nthreads: 2"),
         ("strategies: [ddp]\nthreads: 4", "lower threads", "strategies: [naive, flat]\nthreads: 4"),
+        ("strategies: [ddp]\nthreads: 4", "no core", "strategies: [naive_async, zero1]\nthreads: 4"),
         ("strategies: [ddp]\nthreads: 4", "emulated link", "strategies: [ddp]\nthreads: 4\nlinks: [1ms+1GB/s]"),
         ("strategies: [ddp]\nsteps: 1", "write steps: 2", "strategies: [ddp]\nsteps: 2"),
     ],

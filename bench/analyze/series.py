@@ -99,11 +99,15 @@ def second_mode(times_s: Floats) -> Stall | None:
 
 def _deepest_valley(logs: Floats) -> float | None:
     """Where to cut between two modes: the valley deepest relative to its lower side; None if none is deep enough."""
-    width = BANDWIDTH * float(np.std(logs, ddof=1))
     grid = np.linspace(logs.min(), logs.max(), GRID)
-    # As `scipy.stats.gaussian_kde`, up to a factor: importing scipy.stats takes longer than most reports.
-    density = np.exp(-0.5 * ((grid[:, None] - logs) / width) ** 2).sum(axis=1)
+    density = _density(logs, grid)
     sides = np.minimum(np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1])
     depth = density / sides
     at = int(np.argmin(depth))
     return float(grid[at]) if depth[at] < DEEPEST_ALLOWED else None
+
+
+def _density(values: Floats, grid: Floats) -> Floats:
+    """Density of the values on a grid, up to a factor: `scipy.stats.gaussian_kde`, whose import takes too long."""
+    width = BANDWIDTH * float(np.std(values, ddof=1))
+    return np.asarray(np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2).sum(axis=1))

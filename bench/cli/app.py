@@ -8,7 +8,6 @@ Verbs are short: they read, call one or two modules and print.
 """
 
 import functools
-import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from bench import __version__
+from bench.deferred import Deferred
 from bench.errors import INTERRUPTED, BenchError
 
 RESULTS, PLOTS, CONFIGS = Path("results"), Path("plots"), Path("configs")
@@ -46,8 +46,7 @@ class Verb:
 
     def load(self) -> Callable[..., int | None]:
         """Import the module and return the function."""
-        module, _, name = self.function.partition(":")
-        found: Callable[..., int | None] = getattr(importlib.import_module(f"bench.cli.{module}"), name)
+        found: Callable[..., int | None] = Deferred(f"cli.{self.function}").value
         return found
 
 

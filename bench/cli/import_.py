@@ -28,12 +28,13 @@ LINES_AT_ONCE = 1000
 
 
 ImportFormat = StrEnum("ImportFormat", {name.upper().replace("-", "_"): name for name in FORMATS})  # type: ignore[misc]
+TOOLS = "; ".join(f"{name} ({one.about})" for name, one in FORMATS.items())
 
 
 def import_(
     context: typer.Context,
     format: Annotated[  # noqa: A002
-        ImportFormat, typer.Argument(help=f"Whose output it is: {', '.join(FORMATS)}.", metavar="FORMAT")
+        ImportFormat, typer.Argument(help=f"The tool that wrote the files: {TOOLS}.", metavar="FORMAT")
     ],
     files: Annotated[list[Path], typer.Argument(help="Text or JSON; several are further launches.", metavar="FILE...")],
     name: Annotated[str | None, typer.Option(help="Name of the run; the first file's name if left out.")] = None,
@@ -45,16 +46,16 @@ def import_(
         str | None, typer.Option(help="The collective, for files that do not say it.", metavar="NAME")
     ] = None,
 ) -> int:
-    """nccl-tests: text of any version of nccl-tests and rccl-tests, or JSON. osu: OSU Micro-Benchmarks. param: PARAM.
+    """Nothing is written unless all files could be read.
 
-    Nothing is written unless all files could be read. Exit code 1 if the tool found results to be wrong.
+    Exit code 1 if the tool found results to be wrong.
     """
     options = Options(world_size, _known(operation))
     title = _name(name, files[0])
     readings = []
     for file in files:
         source = sources.read(file)
-        readings.append((source, FORMATS[format.value](source, options)))
+        readings.append((source, FORMATS[format.value].read(source, options)))
     imported = assembly.assemble(format.value, title, readings)
     path = _written(imported, assembly.explanation(imported), context.obj)
     return _shown(path, imported)

@@ -4,13 +4,23 @@ To add a tool, add a module and an entry.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bench.importers import nccl_tests, osu, param
 from bench.importers.found import Options, Reading
 from bench.importers.sources import Source
 
-FORMATS: dict[str, Callable[[Source, Options], Reading]] = {
-    "nccl-tests": nccl_tests.read,
-    "osu": osu.read,
-    "param": param.read,
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """about: the tool and its outputs, for people. read: reads one file."""
+
+    about: str
+    read: Callable[[Source, Options], Reading]
+
+
+FORMATS = {
+    "nccl-tests": ToolFormat("text of any version of nccl-tests and rccl-tests, or JSON", nccl_tests.read),
+    "osu": ToolFormat("OSU Micro-Benchmarks", osu.read),
+    "param": ToolFormat("PARAM's comms.py", param.read),
 }
