@@ -5,7 +5,7 @@ import pytest
 import foreign
 from bench.errors import ForeignError
 from bench.importers import param, sources
-from bench.importers.found import Options
+from bench.importers.found import Options, Printed, agrees
 from bench.records import Case
 
 OLD = (
@@ -89,3 +89,9 @@ def test_other_modes_are_left_out(read, text, reason):
 def test_bandwidths_that_do_not_follow_are_noted(read):
     text = foreign.param().replace("'world_size': 4", "'world_size': 8")
     assert any("do not follow" in note for note in read(text).notes)
+
+
+def test_a_slowest_rank_that_took_no_time_is_noted_and_not_divided_by():
+    times = Printed(0.0, 0.0)
+    assert not agrees(1e6, times, Printed(8.4, 0.0005))
+    assert not agrees(1e6, Printed(-2.5e13, 2.5e13), Printed(8.4, 0.0005))

@@ -118,7 +118,7 @@ def bus_factor(op: str, ranks: int) -> float:
 
 def agrees(bytes_moved: float, times_s: Printed, rate: Printed) -> bool:
     """Whether a printed rate in GB/s is bytes over time, within the printed digits of both."""
-    slow = bytes_moved / times_s.high / 1e9
+    slow = bytes_moved / times_s.high / 1e9 if times_s.high > 0 else float("inf")
     fast = bytes_moved / times_s.low / 1e9 if times_s.low > 0 else float("inf")
     return slow * (1 - SLACK) <= rate.high and rate.low <= fast * (1 + SLACK)
 
