@@ -116,10 +116,8 @@ class SizeRange(Strict):
 class SamplingConfig(Strict):
     """How many iterations a case gets in one launch."""
 
-    warmup: Annotated[int, Field(ge=0)] = Field(
-        default=5, description="untimed iterations first; fewer where calls are long"
-    )
-    warmup_seconds: Seconds = Field(default=0.05, description="and about this long")
+    warmup: Annotated[int, Field(ge=0)] = Field(default=5, description="iterations that come first and are not used")
+    warmup_seconds: Seconds = Field(default=0.05, description="but no longer than this")
     iterations: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="a fixed count; leave it out for the adaptive one"
     )

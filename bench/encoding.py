@@ -130,8 +130,9 @@ def _timings_to_json(timings: Timings | None) -> Json | None:
     if timings is None:
         return None
     arrays = {"start_ns": timings.start_ns, "duration_ns": timings.duration_ns, "host_ns": timings.host_ns}
-    extra = {} if timings.calls == 1 else {"calls": timings.calls}
-    return {**{name: array.T.tolist() for name, array in arrays.items() if array is not None}, **extra}
+    calls = {} if timings.calls == 1 else {"calls": timings.calls}
+    blocks = {"blocks": timings.blocks} if timings.blocks else {}
+    return {**{name: array.T.tolist() for name, array in arrays.items() if array is not None}, **calls, **blocks}
 
 
 def _timings_from_json(data: Json | None) -> Timings | None:
@@ -141,7 +142,10 @@ def _timings_from_json(data: Json | None) -> Timings | None:
     host = _array(data["host_ns"]) if "host_ns" in data else None
     if any(other.shape != start.shape for other in (duration, host) if other is not None):
         raise ValueError("arrays of different lengths")
-    return Timings(start, duration, host, data.get("calls", 1))
+    blocks = tuple(_adapter(list[int]).validate_python(data.get("blocks", [])))
+    if blocks and (min(blocks) < 1 or sum(blocks) != len(start)):
+        raise ValueError(f"blocks of {sum(blocks)} iterations in all, but {len(start)} iterations")
+    return Timings(start, duration, host, data.get("calls", 1), blocks)
 
 
 def _array(ranks: list[list[int]]) -> Integers:

@@ -14,6 +14,7 @@ iterations are measured (docs/method.md, "Order, warm-up, stopping").
 """
 
 import math
+from collections.abc import Sequence
 
 from bench import operations
 from bench.dtypes import calls_before_refill
@@ -24,6 +25,13 @@ from bench.records import Case, Plan
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
 # 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
 MAX_STAMP_PAIRS = 2**18
+# Every pool of buffers begins at a multiple of this.
+ALIGNMENT = 512
+# Most bytes that the buffers of cases measured together may take on one rank; a single case may take more. Buffers are
+# filled only as far as they are used.
+MOST_BATCH_BYTES = 2**30
+# Most cases measured together: if a rank dies before their last round, all of them are measured again.
+MOST_TOGETHER = 16
 # With fewer, a median has no interval. Equal to `intervals.FEWEST_FOR_MEDIAN`, which is not imported because it would
 # load scipy for planning.
 FEWEST_ITERATIONS = 6
@@ -55,6 +63,34 @@ def calls_between_refills(case: Case) -> int | None:
 def buffer_bytes(case: Case, pool_bytes: int) -> int:
     """Bytes of buffers that one rank holds for a case, without `scratch_bytes`."""
     return operations.buffer_bytes(case) * pool_slots(case, pool_bytes)
+
+
+def aligned(nbytes: int) -> int:
+    """The bytes that a pool takes in a rank's memory: every pool begins at a multiple of ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def batches(cases: Sequence[Case], pool_bytes: int, batch_bytes: int) -> list[tuple[Case, ...]]:
+    """Cases of one launch that are measured in the same rounds, in order: as many as memory allows.
+
+    A rank holds the pools of a whole batch. batch_bytes: that all ranks together may hold.
+    """
+    most = min(MOST_BATCH_BYTES, batch_bytes // max(case.world_size for case in cases))
+    found: list[list[Case]] = [[]]
+    used = 0
+    for case in cases:
+        nbytes = aligned(buffer_bytes(case, pool_bytes))
+        if found[-1] and (used + nbytes > most or len(found[-1]) == MOST_TOGETHER):
+            found.append([])
+            used = 0
+        found[-1].append(case)
+        used += nbytes
+    return [tuple(batch) for batch in found]
+
+
+def arena_bytes(cases: Sequence[Case], pool_bytes: int) -> int:
+    """Bytes of buffers that one rank holds for cases that are measured together, without `scratch_bytes`."""
+    return sum(aligned(buffer_bytes(case, pool_bytes)) for case in cases)
 
 
 def scratch_bytes(case: Case, flush_bytes: int) -> int:

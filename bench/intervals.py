@@ -22,6 +22,8 @@ Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 # With fewer iterations no interval of the median at 95 % exists (2 * 0.5**6 < 0.05 < 2 * 0.5**5).
 FEWEST_FOR_MEDIAN = 6
+# With fewer blocks, their medians say too little about how blocks scatter.
+FEWEST_BLOCKS = 4
 # Below so many, the ends of the interval of a median are order statistics, which cover more rather than less.
 FEW_SAMPLES = 20
 # Few batches, so that each is longer than the correlation: gloo on two cores keeps a mode for some 20 to 50 iterations.
@@ -50,6 +52,20 @@ def median_interval(samples: Floats) -> Interval:
     q = (order - 1) / (effective - 1) if effective < FEW_SAMPLES else order / effective
     low, middle, high = quantiles(np.sort(samples), [q, 0.5, 1 - q])
     return Interval(middle, low, high, "within-run")
+
+
+def within_launch(timings: Timings) -> Interval:
+    """Median of all iterations of one launch, and its interval.
+
+    With FEWEST_BLOCKS or more, from the medians of the blocks: Student's t on their logarithms, around the median of
+    all. Blocks lie far enough apart to be independent; iterations do not. Else as `median_interval`.
+    """
+    slowest = slowest_rank_s(timings)
+    if len(timings.blocks) < FEWEST_BLOCKS:
+        return median_interval(slowest)
+    medians = [np.median(block) for block in np.split(slowest, np.cumsum(timings.blocks)[:-1])]
+    half = _t_half_width(float(np.var(np.log(medians), ddof=1)) / len(medians), len(medians) - 1)
+    return _from_logs(float(np.log(np.median(slowest))), half, half, "within-run")
 
 
 def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:

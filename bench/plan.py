@@ -17,6 +17,9 @@ from bench.records import Case, Demands, Fault, Launch, Machine, Plan, Samples, 
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
+# Memory for the buffers of cases that are measured in the same rounds, on all ranks of a host: at most so much, and at
+# most this part of what is available.
+MOST_BATCH_BYTES_OF_A_HOST, SHARE_OF_MEMORY_FOR_A_BATCH = 2**32, 4
 # Time to start the first set of ranks, which loads torch once, and each further set: measured 2.5 s and 0.1 s.
 FIRST_START_S, NEXT_START_S = 3.0, 0.3
 # Rate of filling and verifying buffers on one core; measured 1 to 3 GB/s.
@@ -62,6 +65,7 @@ def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Cas
         timeout_s=config.timeout,
         pool_bytes=config.buffer_pool,
         flush_bytes=_flush_bytes(config, machine),
+        batch_bytes=min(MOST_BATCH_BYTES_OF_A_HOST, machine.memory_available_bytes // SHARE_OF_MEMORY_FOR_A_BATCH),
         budget_s=config.budget,
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
         link_bytes_per_s=config.link,

@@ -149,7 +149,7 @@ class Sampling:
 
     iterations: a fixed count; None means adaptive, until the relative half-width of the interval of
         the median is at most `relative_error`, or `seconds_per_case` are spent, or `max_iterations`.
-    warmup, warmup_s: at least so many iterations and so many seconds come before, stored, not used.
+    warmup, warmup_s: so many iterations come before, but no longer than these seconds; stored, not used.
     """
 
     warmup: int
@@ -180,7 +180,8 @@ class Plan:
     budget_s: seconds for the whole run; the time left after `launches` launches buys further launches of the cases
         with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
     pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
-        overwrites before each call.
+        overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
+        on all ranks of a host together.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Plan:
     budget_s: float | None = None
     link_bytes_per_s: float | None = None
     flush_bytes: int = 0
+    batch_bytes: int = 2**32
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -220,6 +222,7 @@ class Job:
     faults: tuple[Fault, ...]
     log: str
     flush_bytes: int = 0
+    batch_bytes: int = 2**32
 
 
 def case_order(case: Case) -> tuple[object, ...]:
@@ -251,12 +254,15 @@ class Timings:
     start_ns: when each rank began, on the host's monotonic clock, relative to `Samples.base_ns`.
     duration_ns: how long all the calls took on each rank: CUDA event time on GPUs, host time on CPUs.
     host_ns: host time including the final synchronise, on GPUs only.
+    blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
+        known, as in runs of earlier versions.
     """
 
     start_ns: Integers
     duration_ns: Integers
     host_ns: Integers | None = None
     calls: int = 1
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +306,8 @@ class Aggregate:
 class Samples:
     """One case in one launch: a line of `samples.jsonl`. With a `failure`, the rest may be missing.
 
-    unix_s: wall-clock time at which the case began. base_ns: monotonic time to which `Timings.start_ns` is relative.
+    unix_s: wall-clock time at which its first block began. base_ns: monotonic time to which `Timings.start_ns` is
+        relative.
     aggregate: in place of `timed`, if another tool measured (`importers`).
     """
 

@@ -9,10 +9,10 @@ import pytest
 from bench import encoding
 from bench.encoding import samples_from_line as read
 from bench.errors import MpirunError
+from bench.intervals import FEWEST_BLOCKS
 from bench.launch.budget import Spent, next_launch
 from bench.launch.sweep import sweep
 from bench.plan import expand
-from bench.rank.sampling import FEWEST
 from bench.records import Case, Launch, Plan
 from conftest import SAMPLING, invented_run, samples
 
@@ -102,7 +102,7 @@ def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm)
     assert done.returncode == 0, done.stderr
     run = warm.only_run()
     assert {s.case.size_bytes for s in run.samples} == {4096, 65536}
-    assert all(len(s.timed.duration_ns) >= FEWEST for s in run.samples)
+    assert all(len(s.timed.duration_ns) >= FEWEST_BLOCKS for s in run.samples)
 
 
 class Silent:

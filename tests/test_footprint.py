@@ -7,10 +7,9 @@ import pytest
 from bench import footprint, intervals
 from bench import plan as planning
 from bench.config import parse
-from bench.rank.sampling import sample
 from bench.records import Case, Machine
 from bench.report import listings
-from test_sampling import FakeRanks, noisy, settings
+from test_sampling import FakeRanks, noisy, sample, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 CONFIG = b"backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [4KiB]\n"
@@ -33,7 +32,16 @@ def test_each_round_and_each_group_has_enough_for_an_interval():
 def test_no_count_goes_beyond_it_and_no_warm_up(asked):
     ranks = FakeRanks(noisy(1.5))
     got = sample(settings(warmup=30, warmup_s=1.0, **asked), ranks, most=50)
-    assert (got.stopped_by, len(got.timed.duration_ns), len(got.warmup.duration_ns)) == ("count", 50, 50)
+    assert (got.stopped_by, len(got.timed.duration_ns)) == ("count", 50)
+    assert ranks.blocks[0].warmup == 30
+
+
+def test_cases_are_measured_together_as_far_as_memory_allows():
+    cases = [replace(CASE, size_bytes=size) for size in (1024, 2**20, 2**24, 2**28)]
+    pool = 2**26
+    assert footprint.batches(cases, pool, 2**32) == [tuple(cases)]
+    assert footprint.batches(cases, pool, 2**28) == [tuple(cases[:2]), (cases[2],), (cases[3],)]
+    assert footprint.batches([CASE] * 20, 0, 2**32) == [(CASE,) * footprint.MOST_TOGETHER, (CASE,) * 4]
 
 
 def test_the_plan_says_so_where_it_matters():

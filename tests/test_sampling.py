@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.rank.sampling import AgreedTimings, decide, sample
+from bench.intervals import within_launch
+from bench.rank.sampling import FEWEST_TO_DIVIDE, LONG_CALL_S, AgreedTimings, Sampler
 from bench.records import Sampling
 from conftest import timings
 
@@ -12,13 +13,20 @@ class FakeRanks:
     """Blocks of invented durations; each iteration takes `overhead` longer than its duration."""
 
     def __init__(self, draw, overhead=1.2):
-        self.draw, self.overhead, self.counts = draw, overhead, []
+        self.draw, self.overhead, self.blocks = draw, overhead, []
 
-    def __call__(self, count: int) -> AgreedTimings:
-        self.counts.append(count)
-        duration = np.array([self.draw() for _ in range(count)])
+    def __call__(self, block) -> AgreedTimings:
+        self.blocks.append(block)
+        duration = np.array([self.draw() for _ in range(block.total)])
         both = np.stack([duration * 0.9, duration], axis=1)
         return AgreedTimings(timings(both * 1e9), float(duration.sum() * self.overhead))
+
+
+def sample(sampling, measure, cycle=1, first_s=0.0, **limits) -> Sampler:
+    sampler = Sampler(sampling, cycle, first_s=first_s, **limits)
+    while sampler.stopped_by is None:
+        sampler.add(measure(sampler.block))
+    return sampler
 
 
 def settings(**changes) -> Sampling:
@@ -38,36 +46,57 @@ def noisy(scale, seed=1, mean=0.001):
     return lambda: float(mean * np.exp(scale * rng.normal()))
 
 
-def test_a_steady_case_stops_by_precision_at_the_first_look():
-    ranks = FakeRanks(noisy(0.01))
-    got = sample(settings(), ranks)
-    assert got.stopped_by == "precision"
-    assert len(got.timed.duration_ns) == 20
+def test_a_steady_case_stops_by_precision_at_the_second_look():
+    got = sample(settings(), FakeRanks(noisy(0.01)))
+    assert (got.stopped_by, len(got.timed.blocks)) == ("precision", 5)
 
 
 def test_a_noisy_case_goes_on_until_it_is_precise():
-    got = sample(settings(max_iterations=5000, seconds_per_case=60), FakeRanks(noisy(0.4)))
+    got = sample(settings(max_iterations=50000, seconds_per_case=60), FakeRanks(noisy(0.4)))
     assert got.stopped_by == "precision"
-    assert 100 < len(got.timed.duration_ns) < 2000
+    assert len(got.timed.blocks) > 5
+    assert within_launch(got.timed).relative_half_width <= 0.05
+
+
+def test_blocks_within_a_mode_are_no_precision():
+    """Each block is steady in itself, but blocks differ: one contiguous stretch would have stopped at once."""
+    levels = iter(np.tile([0.001, 0.002], 200))
+    ranks = FakeRanks(lambda: 0.001)
+
+    def block(wanted):
+        level = next(levels)
+        ranks.draw = lambda: level
+        return ranks(wanted)
+
+    got = sample(settings(seconds_per_case=1.0, max_iterations=5000), block)
+    assert got.stopped_by == "time"
+    assert within_launch(got.timed).relative_half_width > 0.05
 
 
 def test_a_hopeless_case_stops_by_time_and_within_it():
-    ranks = FakeRanks(noisy(1.5))
-    got = sample(settings(seconds_per_case=0.3), ranks)
+    got = sample(settings(seconds_per_case=0.3), FakeRanks(noisy(1.5)))
     assert got.stopped_by == "time"
-    assert got.timed.duration_ns.max(axis=1).sum() / 1e9 * 1.2 < 0.4
+    assert got.timed.duration_ns.max(axis=1).sum() / 1e9 * 1.2 < 0.5
 
 
-def test_a_slow_case_gets_the_fewest_iterations_and_no_more():
-    got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)))
-    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 3)
-    got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)), cycle=3)
-    assert len(got.timed.duration_ns) == 9  # each of the rounds so often
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_a_slow_case_gets_four_blocks_of_one_cycle(cycle):
+    got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)), cycle=cycle)
+    assert (got.stopped_by, got.timed.blocks) == ("time", (cycle,) * 4)
 
 
-def test_the_first_block_fills_the_time_that_there_is():
-    got = sample(settings(seconds_per_case=12.5), FakeRanks(noisy(0.5, mean=1.0)))
-    assert 6 < len(got.timed.duration_ns) < 20
+@pytest.mark.parametrize("cycle", [1, 3])
+def test_blocks_are_whole_cycles(cycle):
+    got = sample(settings(), FakeRanks(noisy(0.5)), cycle=cycle)
+    assert {count % cycle for count in got.timed.blocks} == {0}
+    assert sum(got.timed.blocks) == len(got.timed.duration_ns)
+
+
+def test_more_time_gives_more_blocks_not_longer_ones():
+    short = sample(settings(seconds_per_case=0.1), FakeRanks(noisy(1.5)))
+    long = sample(settings(seconds_per_case=2.0, max_iterations=10**6), FakeRanks(noisy(1.5)))
+    assert len(long.timed.blocks) > 8 * len(short.timed.blocks)
+    assert np.median(long.timed.blocks) < 3 * np.median(short.timed.blocks)
 
 
 def test_the_greatest_count_is_kept():
@@ -75,51 +104,52 @@ def test_the_greatest_count_is_kept():
     assert (got.stopped_by, len(got.timed.duration_ns)) == ("count", 60)
 
 
-def test_a_fixed_count_is_exact_and_looks_at_no_clock():
+def test_a_small_fixed_count_is_one_block_and_looks_at_no_clock():
     ranks = FakeRanks(noisy(0.5, mean=9.0))
-    got = sample(settings(iterations=13, warmup=4, warmup_s=0.0, seconds_per_case=0.0), ranks)
-    assert (got.stopped_by, ranks.counts) == ("count", [4, 13])
+    got = sample(settings(iterations=13, warmup=4, seconds_per_case=0.0), ranks)
+    assert (got.stopped_by, got.timed.blocks) == ("count", (13,))
 
 
-@pytest.mark.parametrize(
-    ("warmup", "seconds", "least"), [(5, 0.05, 42), (5, 0.0, 5), (0, 0.0, 0), (0, 0.05, 1), (100, 0.05, 100)]
-)
-def test_warm_up_reaches_its_count_and_its_time(warmup, seconds, least):
-    got = sample(settings(warmup=warmup, warmup_s=seconds), FakeRanks(lambda: 0.001))
-    have = 0 if got.warmup is None else len(got.warmup.duration_ns)
-    assert least <= have <= least + 1
+@pytest.mark.parametrize("iterations", [FEWEST_TO_DIVIDE, 30, 103])
+def test_a_larger_fixed_count_is_four_blocks(iterations):
+    got = sample(settings(iterations=iterations), FakeRanks(noisy(0.5)))
+    assert (got.stopped_by, len(got.timed.duration_ns), len(got.timed.blocks)) == ("count", iterations, 4)
 
 
-def test_the_decision_depends_on_agreed_numbers_only():
-    slowest = np.abs(np.random.default_rng(3).normal(1, 0.5, 40))
-    assert len({decide(settings(), slowest.copy(), 1.0) for _ in range(5)}) == 1
+def test_the_warm_up_ends_after_its_count_or_its_time():
+    """What was timed before each block counts as warm-up, too: two calls here."""
+    ranks = FakeRanks(lambda: 0.001, overhead=1.0)
+    got = sample(settings(warmup=7), ranks, first_s=0.001)
+    assert [block.warmup for block in ranks.blocks] == [7, 2, 2, 2, 2, 2]
+    assert len(got.warmup.duration_ns) == 17
+    ranks = FakeRanks(lambda: 0.02, overhead=1.0)
+    sample(settings(warmup=7), ranks, first_s=0.02)
+    assert [block.warmup for block in ranks.blocks] == [2, *[1] * (len(ranks.blocks) - 1)]
+
+
+def test_long_calls_get_one_warm_up_call_and_none_before_a_block():
+    ranks = FakeRanks(lambda: LONG_CALL_S, overhead=1.0)
+    got = sample(settings(), ranks, first_s=1.0)
+    assert [block.warmup for block in ranks.blocks] == [1, *[0] * len(got.timed.blocks)]
+
+
+def test_without_a_warm_up_there_is_none_before_blocks_either():
+    ranks = FakeRanks(noisy(0.1))
+    assert sample(settings(warmup=0), ranks).warmup is None
+    assert not any(block.warmup for block in ranks.blocks)
 
 
 def test_the_rule_looks_at_the_slowest_rank():
     draw = noisy(0.5, seed=4)
 
-    def block(count):
-        slow = np.array([draw() for _ in range(count)])
-        return AgreedTimings(timings(np.stack([np.full(count, 1e-5), slow], axis=1) * 1e9), float(slow.sum()))
+    def block(wanted):
+        slow = np.array([draw() for _ in range(wanted.total)])
+        return AgreedTimings(timings(np.stack([np.full(wanted.total, 1e-5), slow], axis=1) * 1e9), float(slow.sum()))
 
     got = sample(settings(seconds_per_case=0.2), block)
-    assert len(got.timed.duration_ns) > 20  # the steady rank alone would have stopped it at once
+    assert got.stopped_by == "time"  # the steady rank alone would have stopped it at once
 
 
-def test_long_calls_get_few_warm_up_calls():
-    """A call that was made before took a second: one more is warm-up enough where five short ones are asked for."""
-    long = sample(settings(), FakeRanks(noisy(0.1, mean=1.0)), first_s=1.0)
-    assert len(long.warmup.duration_ns) == 1
-    short = sample(settings(warmup_s=0.0), FakeRanks(noisy(0.1)), first_s=0.0)
-    assert len(short.warmup.duration_ns) == 5
-
-
-def test_a_first_call_that_connects_is_no_long_call():
-    """Where the calls of the warm-up turn out to be short, it goes on until it is as long as asked."""
-    got = sample(settings(), FakeRanks(noisy(0.1), overhead=1.0), first_s=1.0)
-    assert got.warmup.duration_ns[:, 1].sum() / 1e9 > 0.04
-
-
-def test_three_equal_iterations_are_no_precision():
+def test_four_equal_iterations_are_no_precision():
     got = sample(settings(seconds_per_case=0.5), FakeRanks(lambda: 1.0))
-    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 3)
+    assert (got.stopped_by, len(got.timed.duration_ns)) == ("time", 4)

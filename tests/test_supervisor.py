@@ -40,6 +40,9 @@ class SilentRank:
     def progress(self):
         return self.count
 
+    def position(self):
+        return 0
+
     def state(self):
         return "sleeping"
 

@@ -31,6 +31,7 @@ def walk(context: RankContext, cases: list[Case]) -> None:
 
 
 def _walk(case: Case, group, arena) -> dict:
+    arena.clear()
     work = workload.build(case, group, arena, POOL_BYTES, POOL_BYTES, seed=5)
     said = []
     for calls in (cycle(case), 3 * cycle(case)):

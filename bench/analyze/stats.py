@@ -72,15 +72,15 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
     if any(s.aggregate is not None for s in launches):
         return of_aggregates(case, launches)
     failures = tuple(s.failure for s in launches if s.failure is not None)
-    good = [intervals.slowest_rank_s(s.timed) for s in launches if s.failure is None and s.timed is not None]
+    good = [s.timed for s in launches if s.failure is None and s.timed is not None]
     if not good:
         return Summary(case, 0, 0, None, failures=failures)
-    medians = np.array([np.median(series) for series in good])
-    time_s = intervals.median_interval(good[0]) if len(good) == 1 else intervals.launch_interval(medians)
+    medians = np.array([np.median(intervals.slowest_rank_s(timed)) for timed in good])
+    time_s = intervals.within_launch(good[0]) if len(good) == 1 else intervals.launch_interval(medians)
     return Summary(
         case=case,
         launches=len(good),
-        iterations=sum(map(len, good)),
+        iterations=sum(len(timed.duration_ns) for timed in good),
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
@@ -154,7 +154,8 @@ def _series(samples: Samples) -> _Series:
     shares = [0.25, 0.75, *(percent / 100 for percent in supported)]
     low, high, *others = intervals.quantiles(np.sort(slowest), shares)
     percentiles = dict(zip(supported, others, strict=True))
-    return _Series(samples, samples.timed, slowest, level, intervals.median_interval(slowest), (low, high), percentiles)
+    interval = intervals.within_launch(samples.timed)
+    return _Series(samples, samples.timed, slowest, level, interval, (low, high), percentiles)
 
 
 def _warnings(summary: Summary, good: list[_Series]) -> list[str]:

@@ -87,6 +87,10 @@ class RemoteRank:
         self.agents.raise_if_interrupted()
         return self.count
 
+    def position(self) -> int:
+        """Only rank 0 tells it, which is never on another host."""
+        return 0
+
     def state(self) -> str:
         """As last reported."""
         return self.said_state

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.intervals import launch_interval, median_interval, slowest_rank_s
+from bench.intervals import launch_interval, within_launch
 from bench.plan import NEXT_START_S, process_kind
 from bench.records import Case, Launch, Plan, Samples
 
@@ -37,7 +37,7 @@ class Spent:
         """Add the samples of one case and launch; of a failure only the launch counts."""
         self.launches = max(self.launches, samples.launch)
         if samples.failure is None and samples.timed is not None and samples.usage is not None:
-            interval = median_interval(slowest_rank_s(samples.timed))
+            interval = within_launch(samples.timed)
             self.medians_s[samples.case.key].append(interval.value)
             self.within[samples.case.key] = interval.relative_half_width
             self.wall_s[samples.case.key].append(samples.usage.wall_s)

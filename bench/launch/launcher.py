@@ -57,6 +57,10 @@ class LocalRank:
         """Its own counter in the array that all ranks of the launch share."""
         return int(self.counts[self.rank])
 
+    def position(self) -> int:
+        """Index of the case, from behind the counters."""
+        return int(self.counts[-1])
+
     def state(self) -> str:
         """Its state, as psutil names it; "gone" if the process does not exist."""
         try:
@@ -124,7 +128,7 @@ class Launcher:
         variables: for each rank, environment variables besides those that all ranks inherit.
         """
         folder = self._rendezvous.place()
-        counts = self._context.RawArray(ctypes.c_uint64, world_size)
+        counts = self._context.RawArray(ctypes.c_uint64, world_size + 1)
         # Kept by `ranks`: the barriers' semaphores vanish with the last reference in this process.
         barrier = barriers(self._context, world_size)
         members: list[LocalRank] = []
@@ -152,7 +156,7 @@ class Launcher:
 
     def fork(self, assignment: "RankAssignment", folder: Path, target: str, argument: Any) -> LocalRank:
         """Fork one rank of a process group whose other ranks are forked by other processes."""
-        counts = self._context.RawArray(ctypes.c_uint64, assignment.world_size)
+        counts = self._context.RawArray(ctypes.c_uint64, assignment.world_size + 1)
         ours, theirs = (assignment.line, assignment.line) if assignment.line else self._context.Pipe()
         context = RankContext(
             assignment.rank,

@@ -34,6 +34,9 @@ class Rank(Protocol):
     def progress(self) -> int:
         """A number that grows with each iteration of the rank."""
 
+    def position(self) -> int:
+        """Index of the case that it measures, as rank 0 tells it; 0 for other ranks."""
+
     def state(self) -> str:
         """Its state, from its operating system: running, sleeping, stopped, zombie, gone."""
 
@@ -66,6 +69,10 @@ class Ranks:
     def progress(self) -> tuple[int, ...]:
         """The progress of each rank."""
         return tuple(member.progress() for member in self.members)
+
+    def position(self) -> int:
+        """Index of the case that rank 0 measures."""
+        return self.members[0].position()
 
     def kill(self) -> None:
         """Kill every rank, wait until it has ended, and clean up."""

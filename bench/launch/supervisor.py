@@ -32,12 +32,14 @@ STACK_WAIT_S = 0.5
 class LaunchOutcome:
     """The outcome of one launch. measured: number of cases that ended. failure: why the launch ended early.
 
+    position: index of the case that rank 0 was in when the launch ended.
     facts: what each rank said about its process when it was ready. clocks: bounds of each rank's clock against
     rank 0's, at start and end; None if all ranks read one clock. ready_s: from the request until all ranks had joined;
     None if they never did. remarks: about how the ranks were started (`ranks.Ranks`).
     """
 
     measured: int = 0
+    position: int = 0
     facts: list[Json] = field(default_factory=list)
     ready_s: float | None = None
     failure: Failure | None = None
@@ -66,7 +68,7 @@ def watch(
     """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
 
     timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: called when all
-    ranks have joined, before they are told to measure. begun: takes the index of the case that begins. sampled: takes
+    ranks have joined, before they are told to measure. begun: takes the number in each message `begin`. sampled: takes
     each line for the journal, and why it holds no number, or None.
     """
     listener = _Listener(ranks, LaunchOutcome(), begun, sampled)
@@ -92,6 +94,7 @@ def watch(
         if silence.look() > allowed:
             result.failure = explain_hang(_evidence_of_hang(ranks, listener.seen), allowed)
             break
+    result.position = ranks.position()
     return result
 
 

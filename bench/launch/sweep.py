@@ -28,8 +28,8 @@ class Observer(Protocol):
     def launching(self, launch: Launch) -> None:
         """Ranks are being started."""
 
-    def begun(self, case: Case, launch: int) -> None:
-        """A case is being measured."""
+    def round_begins(self, launch: Launch, number: int) -> None:
+        """A round begins in which every case is visited once; 0: the warm-up."""
 
     def ended(self, case: Case, failure: str | None) -> None:
         """A case has been measured. failure: why it failed, or None."""
@@ -113,6 +113,7 @@ def _launch(
         plan.faults,
         str(log.resolve()),
         plan.flush_bytes,
+        plan.batch_bytes,
     )
     requested, in_order = time.monotonic(), iter(launch.cases)
     try:
@@ -127,7 +128,7 @@ def _launch(
             requested,
             plan.timeout_s,
             before_go=before_go,
-            begun=lambda index: observer.begun(launch.cases[index], launch.number),
+            begun=lambda number: observer.round_begins(launch, number),
             sampled=lambda line, failure: keep(next(in_order), line, failure),
         )
         return replace(outcome, remarks=ranks.remarks)
@@ -136,16 +137,20 @@ def _launch(
 
 
 def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
-    """Record the failure of a launch, if there was one; returns the launch with the cases that are left."""
+    """Record the failure of a launch, if there was one; returns the launch with the cases that are left.
+
+    The case that rank 0 was in failed. Those that were measured in the same rounds are left: their times are lost.
+    """
     rest = launch.cases[outcome.measured :]
     if outcome.failure is None or not rest:
         return replace(launch, cases=())
     hopeless = outcome.ready_s is None
-    for case in rest if hopeless else rest[:1]:
+    failed = rest if hopeless else (launch.cases[max(outcome.position, outcome.measured)],)
+    for case in failed:
         failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
         samples = Samples(case, launch.number, time.time(), failure=failure)
         keep(case, encoding.samples_to_line(samples), failure.text)
-    return replace(launch, cases=() if hopeless else rest[1:])
+    return replace(launch, cases=tuple(case for case in rest if case not in failed))
 
 
 def _record(launch: Launch, outcome: LaunchOutcome) -> Json:

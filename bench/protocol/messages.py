@@ -3,8 +3,8 @@
 From a rank to its parent:
 
     ready     the rank has joined; facts: about its process; waits_in: source files in which it waits for other ranks
-    begin     rank 0: a case or a strategy begins; index: its position in the launch, from 0
-    sampled   rank 0: it has ended; failure: why it has no number, or None; payload: its line for samples.jsonl
+    begin     rank 0: a round begins, or the check of a strategy; index: its number, from 0
+    sampled   rank 0: a case has ended; failure: why it has no number, or None; payload: its line for samples.jsonl
     error     an exception ends the rank; text
     done      the rank has done all its work; clocks: how the clocks of the ranks differ (rank 0)
 

@@ -19,8 +19,10 @@ class RankContext:
     """What the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
 
     barrier: used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
-    progress: shared array with a counter for each rank. rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the
-        process group forms. stack_file: where the rank writes its Python stack on SIGUSR1.
+    progress: shared array with a counter for each rank, and behind them the index of the case that rank 0 measures: the
+        parent reads it when a rank dies; a message would wake the parent while ranks measure.
+    rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
+    stack_file: where the rank writes its Python stack on SIGUSR1.
     shared_folder: the folder that all launches of the run share on this host. device: number of its GPU, if it needs
         one. listener: on rank 0 of a "tcp:" rendezvous, the socket that listens there.
     variables: environment variables that the rank sets for itself.
@@ -37,6 +39,15 @@ class RankContext:
     device: int
     listener: socket.socket | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    def tick(self) -> None:
+        """Count an iteration of this rank."""
+        self.progress[self.rank] += 1
+
+    def enters(self, position: int) -> None:
+        """Note that this rank now measures the launch's case number `position`, from 0; only rank 0's note counts."""
+        if self.rank == 0:
+            self.progress[self.world_size] = position
 
     def send(self, message: Json, payload: bytes = b"") -> None:
         """Send a message and its payload to the parent."""

@@ -1,28 +1,44 @@
-"""Decide how many iterations of a case to measure: the only feedback loop of the suite.
+"""Decide how many iterations of a case to measure, block by block: the only feedback loop of the suite.
 
-In: a function that measures a block of iterations on every rank and returns the timings of all ranks. Out: warm-up,
-samples, and why measuring stopped. Every rank applies the same rules to the same gathered numbers, so all ranks decide
-the same without a vote; no local clock is read here.
+In: how long one call took, then the timings of all ranks for each block. Out: the next block, or None and why measuring
+stopped. Every rank applies the same rules to the same gathered numbers, so all ranks decide the same without a vote; no
+clock is read here.
+
+A launch visits its cases in rounds, one block of each case a round, so that the blocks of a case are spread over the
+launch: times keep a mode for some tens of iterations, and one contiguous stretch can lie within a mode
+(docs/method.md, "Order, warm-up, stopping").
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bench.intervals import FEWEST_FOR_MEDIAN, median_interval, slowest_rank_s
+from bench.intervals import FEWEST_BLOCKS, FEWEST_FOR_MEDIAN, within_launch
 from bench.records import Sampling, Timings
 
-# Iterations of the first block: fewer say too little about the interval to decide by it (docs/method.md, "Order,
-# warm-up, stopping"). Where iterations go through rounds, whole cycles of them.
-FIRST_BLOCK, FIRST_CYCLES = 20, 8
-# Where 20 do not fit into the time: launches differ by more than a few further iterations could tell (4 to 9 % where a
-# call takes 50 ms or more), so the time is better spent on another launch.
-FEWEST = 3
-GROWTH = 2.0
+# The time for a case is spent in so many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
+ROUNDS, LONGEST_BLOCK_S = 5, 0.03
+# Warm-up before each block: so many calls, but no longer than this; none where one call takes LONG_CALL_S.
+AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
+# Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
+LOOKS = 2
+# A fixed count is divided into FEWEST_BLOCKS blocks if each then has as many iterations as an interval needs.
+FEWEST_TO_DIVIDE = FEWEST_BLOCKS * FEWEST_FOR_MEDIAN
 UNBOUNDED = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The next iterations of a case in a row: first `warmup`, which are kept but not used, then `timed`."""
+
+    warmup: int
+    timed: int
+
+    @property
+    def total(self) -> int:
+        return self.warmup + self.timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,52 +49,107 @@ class AgreedTimings:
     elapsed_s: float
 
 
-MeasureBlock = Callable[[int], AgreedTimings]
+class Sampler:
+    """The blocks of one case in one launch: `block` is the next one until `stopped_by` is set.
 
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Result of `sample`: warm-up (None without one), the samples, and why measuring stopped."""
-
-    warmup: Timings | None
-    timed: Timings
-    stopped_by: str
-
-
-def sample(
-    sampling: Sampling, measure: MeasureBlock, cycle: int = 1, most: int = UNBOUNDED, first_s: float = 0.0
-) -> Sampled:
-    """Warm up, then measure until `decide` says stop. cycle: iterations until an operation is back at its first round.
-
-    most: upper limit of the iterations of the warm-up, and of those after it (`footprint.most_iterations`).
-    first_s: how long one call took that was made before, on the slowest rank.
+    cycle: iterations until an operation is back at its first round; blocks are whole cycles. most: upper limit of the
+    iterations of the warm-up, and of those after it. first_s: how long one call took that was made before, on the
+    slowest rank.
     """
-    sampling = _at_most(sampling, most)
-    warmup = _warm_up(sampling, measure, most, first_s)
-    blocks: list[AgreedTimings] = []
-    count = sampling.iterations or _first_block(sampling, warmup, cycle)
-    stopped_by = "count" if sampling.iterations else None
-    while True:
-        blocks.append(measure(count))
-        if stopped_by is None:
-            slowest = np.concatenate([slowest_rank_s(block.timings) for block in blocks])
-            count, stopped_by = decide(sampling, slowest, sum(block.elapsed_s for block in blocks))
-        if stopped_by:
-            return Sampled(_join(warmup), _join(blocks) or blocks[0].timings, stopped_by)
+
+    def __init__(self, sampling: Sampling, cycle: int = 1, most: int = UNBOUNDED, first_s: float = 0.0) -> None:
+        self._sampling, self._cycle, self._one_s = _at_most(sampling, most), cycle, first_s
+        self._elapsed_s, self._narrow = 0.0, 0
+        self._warmups, self._blocks = list[Timings](), list[Timings]()
+        self.stopped_by: str | None = None
+        fixed = self._sampling.iterations
+        self._fixed = _divided(fixed) if fixed is not None else None
+        warmup = _fitting(self._sampling.warmup, self._sampling.warmup_s, first_s)
+        self.block = Block(warmup, 0) if warmup else self._next()
+
+    def add(self, agreed: AgreedTimings) -> None:
+        """Take in the block that was asked for, and decide on the next one."""
+        self._one_s = agreed.elapsed_s / self.block.total
+        if self.block.warmup:
+            self._warmups.append(_part(agreed.timings, slice(None, self.block.warmup)))
+        if self.block.timed:
+            self._blocks.append(_part(agreed.timings, slice(self.block.warmup, None)))
+            self._elapsed_s += agreed.elapsed_s
+            self.stopped_by = self._decide()
+        if self.stopped_by is None:
+            self.block = self._next()
+
+    @property
+    def warmup(self) -> Timings | None:
+        """The first warm-up and those before blocks, in their order; None without one."""
+        return joined(self._warmups) if self._warmups else None
+
+    @property
+    def timed(self) -> Timings:
+        """All blocks, in their order."""
+        return joined(self._blocks)
+
+    def _decide(self) -> str | None:
+        """Why to stop: "precision", "time" or "count"; None to go on."""
+        sampling, rounds = self._sampling, len(self._blocks)
+        done = sum(len(block.duration_ns) for block in self._blocks)
+        if self._fixed is not None:
+            return "count" if rounds == len(self._fixed) else None
+        if done >= sampling.max_iterations:
+            return "count"
+        if rounds < FEWEST_BLOCKS:
+            return None
+        narrow = within_launch(self.timed).relative_half_width <= sampling.relative_error
+        self._narrow = self._narrow + 1 if narrow and done >= FEWEST_FOR_MEDIAN else 0
+        if self._narrow == LOOKS:
+            return "precision"
+        # The last block may end a little late rather than be left out.
+        return "time" if self._elapsed_s + self._block_s / 2 > sampling.seconds_per_case else None
+
+    def _next(self) -> Block:
+        if self._fixed is not None:
+            return Block(self._again(), self._fixed[len(self._blocks)])
+        done = sum(len(block.duration_ns) for block in self._blocks)
+        wanted = self._block_s / self._one_s if self._one_s else self._sampling.max_iterations / ROUNDS
+        cycles = max(1, int(wanted / self._cycle))
+        return Block(self._again(), min(cycles * self._cycle, self._sampling.max_iterations - done))
+
+    @property
+    def _block_s(self) -> float:
+        return min(self._sampling.seconds_per_case / ROUNDS, LONGEST_BLOCK_S)
+
+    def _again(self) -> int:
+        """Iterations of the warm-up before a block: whole cycles, so that a block begins with the first round."""
+        if self._sampling.warmup == 0 or self._one_s >= LONG_CALL_S:
+            return 0
+        return self._cycle if self._cycle > 1 else _fitting(AGAIN, AGAIN_S, self._one_s)
 
 
-def decide(sampling: Sampling, slowest_s: NDArray[np.float64], elapsed_s: float) -> tuple[int, str | None]:
-    """(iterations to measure next, None), or, to stop, (0, "precision" | "time" | "count")."""
-    interval = median_interval(slowest_s)
-    done = len(slowest_s)
-    if done >= FEWEST_FOR_MEDIAN and interval.relative_half_width <= sampling.relative_error:
-        return 0, "precision"
-    if done >= sampling.max_iterations:
-        return 0, "count"
-    affordable = int((sampling.seconds_per_case - elapsed_s) / (elapsed_s / done))
-    if affordable < 1:
-        return 0, "time"
-    return min(math.ceil(done * (GROWTH - 1)), affordable, sampling.max_iterations - done), None
+def joined(blocks: Sequence[Timings]) -> Timings:
+    """Blocks of one case, one after the other."""
+    hosts = [block.host_ns for block in blocks if block.host_ns is not None]
+    return Timings(
+        np.concatenate([block.start_ns for block in blocks]),
+        np.concatenate([block.duration_ns for block in blocks]),
+        np.concatenate(hosts) if hosts else None,
+        blocks[0].calls,
+        tuple(len(block.duration_ns) for block in blocks),
+    )
+
+
+def _part(timings: Timings, rows: slice) -> Timings:
+    host = None if timings.host_ns is None else timings.host_ns[rows]
+    return Timings(timings.start_ns[rows], timings.duration_ns[rows], host, timings.calls)
+
+
+def _divided(iterations: int) -> list[int]:
+    blocks = FEWEST_BLOCKS if iterations >= FEWEST_TO_DIVIDE else 1
+    return [iterations * (block + 1) // blocks - iterations * block // blocks for block in range(blocks)]
+
+
+def _fitting(count: int, seconds: float, one_s: float) -> int:
+    """So many iterations of `one_s` as fit the time, at least one and at most `count`; none if that is 0."""
+    return min(count, max(1, math.floor(seconds / one_s))) if one_s > 0 else count
 
 
 def _at_most(sampling: Sampling, most: int) -> Sampling:
@@ -88,42 +159,4 @@ def _at_most(sampling: Sampling, most: int) -> Sampling:
         iterations=min(sampling.iterations, most) if sampling.iterations else None,
         max_iterations=min(sampling.max_iterations, most),
         warmup=min(sampling.warmup, most),
-    )
-
-
-def _first_block(sampling: Sampling, warmup: list[AgreedTimings], cycle: int) -> int:
-    """Iterations that the first decision needs; fewer, if the warm-up shows that these would take too long."""
-    wanted = min(FIRST_BLOCK if cycle == 1 else FIRST_CYCLES * cycle, sampling.max_iterations)
-    if not warmup or not warmup[-1].elapsed_s:
-        return wanted
-    one = warmup[-1].elapsed_s / len(warmup[-1].timings.duration_ns)
-    return max(min(wanted, FEWEST * cycle), min(wanted, int(sampling.seconds_per_case / one)))
-
-
-def _warm_up(sampling: Sampling, measure: MeasureBlock, most: int, first_s: float) -> list[AgreedTimings]:
-    """`sampling.warmup` calls, or as many as fill `warmup_s` where calls are long; then more until it is filled."""
-    blocks: list[AgreedTimings] = []
-    count = sampling.warmup
-    if first_s > 0:
-        count = min(count, max(1, math.ceil(sampling.warmup_s / first_s)))
-    if count:
-        blocks.append(measure(count))
-    elapsed = sum(block.elapsed_s for block in blocks)
-    left = most - count
-    if elapsed < sampling.warmup_s and left > 0:
-        one = elapsed / count if count else math.inf
-        blocks.append(measure(min(left, max(1, math.ceil((sampling.warmup_s - elapsed) / one)))))
-    return blocks
-
-
-def _join(blocks: list[AgreedTimings]) -> Timings | None:
-    if not blocks:
-        return None
-    parts = [block.timings for block in blocks]
-    hosts = [part.host_ns for part in parts if part.host_ns is not None]
-    return Timings(
-        np.concatenate([part.start_ns for part in parts]),
-        np.concatenate([part.duration_ns for part in parts]),
-        np.concatenate(hosts) if hosts else None,
-        parts[0].calls,
     )

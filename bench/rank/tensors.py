@@ -13,7 +13,7 @@ import torch
 
 from bench import operations
 from bench.dtypes import DTYPES, growth
-from bench.footprint import buffer_bytes, calls_between_refills, pool_slots
+from bench.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
 from bench.operations import OPERATIONS
 from bench.rank import patterns
 from bench.rank.collectives import COLLECTIVES
@@ -29,19 +29,34 @@ SINGLE_RANK_BYTES = 64 * 2**10
 
 
 class Arena:
-    """One allocation a rank and launch, from which each case takes its pool, so that cases cause no page faults."""
+    """One allocation a rank and launch, from which cases take their pools, so that cases cause no page faults."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         # Its pages come into being when buffers are filled, which is before the calls on them are timed.
         self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._scratch = self._bytes[:0]
+        self._taken = 0
 
     @property
     def nbytes(self) -> int:
         return int(self._bytes.numel())
 
     def take(self, nbytes: int, dtype: torch.dtype) -> torch.Tensor:
-        """The first `nbytes` as a flat tensor; all cases use the same memory."""
-        return self._bytes[:nbytes].view(dtype)
+        """The next `nbytes` as a flat tensor, aligned as `footprint.aligned` says."""
+        start, self._taken = self._taken, self._taken + aligned(nbytes)
+        if start + nbytes > self.nbytes:
+            raise ValueError(f"{start + nbytes} bytes wanted of an arena of {self.nbytes}")
+        return self._bytes[start : start + nbytes].view(dtype)
+
+    def clear(self) -> None:
+        """Make all memory free to be taken again."""
+        self._taken = 0
+
+    def scratch(self, nbytes: int) -> torch.Tensor:
+        """Zeros at first, beside the arena; all cases share them."""
+        if self._scratch.numel() < nbytes:
+            self._scratch = torch.zeros(nbytes, dtype=torch.uint8, device=self._bytes.device)
+        return self._scratch[:nbytes]
 
 
 class TensorOperation:

@@ -1,7 +1,7 @@
 """Time iterations on this rank: one clock stamp before the calls, one after, everything else outside.
 
-In: a workload and a count. Out: a `RankTimings` with integer nanoseconds of this rank. `sampling` decides how many
-iterations are made, and `main` verifies and sends the results. Order of one iteration:
+In: a workload, then counts. Out: a `RankTimings` with integer nanoseconds of this rank for each block. `sampling`
+decides how many iterations are made, and `main` verifies and sends the results. Order of one iteration:
 
     prepare (buffers, refill) → device idle → barrier → stamp → call, or calls [→ waits] [→ device idle] → stamp
 
@@ -29,7 +29,7 @@ class RankTimings:
     """What one rank measured in one block of calls; lists of integer nanoseconds.
 
     start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
-    elapsed_ns: of the whole block, with everything around the calls.
+    elapsed_ns: of the whole block, with everything around the calls but filling buffers.
     """
 
     start_ns: list[int]
@@ -38,15 +38,26 @@ class RankTimings:
     elapsed_ns: int
 
 
-def measure(
-    workload: Workload, count: int, case: Case, barrier: Action, tick: Action, device: torch.device
-) -> RankTimings:
-    """Time `count` iterations, each after a barrier: one call, or `depth` back to back. tick: called after each."""
-    began = time.perf_counter_ns()
-    workload.reserve(count * case.depth)
-    timed = _on_cuda if device.type == "cuda" else _on_cpu
-    starts, durations, hosts = timed(PREPARE[case.metric](workload, case), count, barrier, tick)
-    return RankTimings(starts, durations, hosts, time.perf_counter_ns() - began)
+class CaseTimer:
+    """Times blocks of iterations of one case, each iteration after a barrier: one call, or `depth` back to back.
+
+    tick: called after each iteration.
+    """
+
+    def __init__(self, workload: Workload, case: Case, barrier: Action, tick: Action, device: torch.device) -> None:
+        self._workload, self._case, self._barrier, self._tick = workload, case, barrier, tick
+        self._timed = _on_cuda if device.type == "cuda" else _on_cpu
+        self._prepare: Prepare | None = None
+
+    def measure(self, count: int) -> RankTimings:
+        """Time `count` iterations."""
+        # Before the first call: filling buffers between two calls would let the ranks idle.
+        self._workload.reserve(count * self._case.depth)
+        began = time.perf_counter_ns()
+        if self._prepare is None:  # not made before: capturing a graph makes calls
+            self._prepare = PREPARE[self._case.metric](self._workload, self._case)
+        starts, durations, hosts = self._timed(self._prepare, count, self._barrier, self._tick)
+        return RankTimings(starts, durations, hosts, time.perf_counter_ns() - began)
 
 
 def call_once(workload: Workload, case: Case) -> None:

@@ -47,15 +47,14 @@ def build(case: Case, group: Group, arena: Arena, pool_bytes: int, flush_bytes: 
     else:
         workload = BarrierOperation(case, group)
     nbytes = scratch_bytes(case, flush_bytes)
-    return Flushed(workload, nbytes, group.device) if nbytes else workload
+    return Flushed(workload, arena.scratch(nbytes)) if nbytes else workload
 
 
 class Flushed:
     """A workload that fills the caches with other data before each call."""
 
-    def __init__(self, inner: Workload, nbytes: int, device: torch.device) -> None:
-        self._inner = inner
-        self._scratch = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    def __init__(self, inner: Workload, scratch: torch.Tensor) -> None:
+        self._inner, self._scratch = inner, scratch
         self.reserve, self.verify, self.corrupt, self.single_rank_call = (
             inner.reserve,
             inner.verify,

@@ -1,6 +1,6 @@
 """Show the progress of a run: a bar on a terminal, elsewhere a line for each launch.
 
-Implements the `Observer` of `launch.sweep`. Draws only between cases: while ranks measure, this process sleeps and
+Implements the `Observer` of `launch.sweep`. Draws only between rounds: while ranks measure, this process sleeps and
 leaves every core to them.
 """
 
@@ -69,9 +69,10 @@ class CaseProgress(StepProgress):
         """Ranks are being started."""
         self.say(f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}", f"{len(launch.cases)} cases")
 
-    def begun(self, case: Case, launch: int) -> None:
-        """A case is being measured."""
-        self.show(f"{label(case)}, launch {launch}")
+    def round_begins(self, launch: Launch, number: int) -> None:
+        """Every case is visited once more; number 0 is the warm-up."""
+        where = f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}"
+        self.show(f"{where}, {f'round {number}' if number else 'warm-up'}")
 
     def ended(self, case: Case, failure: str | None) -> None:
         """A case is measured, or has failed for a reason."""

@@ -115,12 +115,12 @@ def main(context: RankContext, task: tuple[str, list[tuple[int, int, int, int]]]
             case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
             arena = Arena(buffer_bytes(case, 0), group.device)
             work = workload.build(case, group, arena, 0, 0, 1)
+            arena.clear()
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
             call = BARE[backend](tensor)
+            timer = timing.CaseTimer(work, case, group.barrier, _nothing, group.device)
             blocks = {
-                "reported": lambda w=work, c=case, k=length: (
-                    timing.measure(w, k, c, group.barrier, _nothing, group.device).duration_ns
-                ),
+                "reported": lambda t=timer, k=length: t.measure(k).duration_ns,
                 "bare": lambda c=call, d=depth, k=length: bare_loop(c, k, d, group.barrier),
                 "bare again": lambda c=call, d=depth, k=length: bare_loop(c, k, d, group.barrier),
             }

@@ -39,7 +39,7 @@ def _serve(context: RankContext, job: EquivalenceJob, group: Group) -> None:
         if group.rank == 0:
             context.send({"kind": "begin", "index": index})
         numbers = _read(trial, group) if isinstance(trial, SamplerTrial) else _train(trial, group, job.steps)
-        context.progress[context.rank] += 1
+        context.tick()
         if group.rank == 0:
             context.send({"kind": "sampled", "failure": None}, json.dumps(numbers).encode())
 

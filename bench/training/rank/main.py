@@ -106,9 +106,6 @@ class _Launch:
         if self.group.rank == 0:
             self.context.send({"kind": "sampled", "failure": None}, fact_to_line(fact))
 
-    def tick(self) -> None:
-        self.context.progress[self.context.rank] += 1
-
     # ── checks ───────────────────────────────────────────────────────────────────────────────────
     def _checked(self) -> dict[Strategy, Runner]:
         """The strategies that may be timed, each warmed up."""
@@ -160,14 +157,14 @@ class _Launch:
         for step in range(self.plan.warmup):
             self.transport.sent.clear()
             runner.step(self.batches[step % BATCHES])
-            self.tick()
+            self.context.tick()
         if moved:
             checks.append(invariants.of_end(bench, runner, self.plan.warmup))
         of_calls, calls = invariants.of_calls(bench, runner)
         checks += of_calls
         checks.append(invariants.of_shards(bench, runner))
         checks += invariants.of_training(bench, strategy)
-        self.tick()
+        self.context.tick()
         return runner, checks, calls
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────
@@ -205,7 +202,7 @@ class _Launch:
             _add(parts, {name: time_ns * self.plan.steps for name, time_ns in last.items()})
         self.group.barrier()
         runner.transport.sent.clear()
-        self.tick()
+        self.context.tick()
         after = _cpu()
         busy = None if None in (before[0], after[0]) else after[0] - before[0]  # type: ignore[operator]
         return {"wall": wall, "parts": parts, "tails": tails, "busy": busy, "cpu": after[1] - before[1]}
@@ -247,7 +244,7 @@ class _Launch:
                     handle.wait()
             self.group.synchronize()
             times.append(time.perf_counter_ns() - began)
-            self.tick()
+            self.context.tick()
         everyone = self.group.gather(times[1:])
         return tuple(max(rank[at] for rank in everyone) / 1e9 for at in range(REPEATS))
 
@@ -267,7 +264,7 @@ class _Launch:
         )
         if found is not None:
             self.emit(found)
-        self.tick()
+        self.context.tick()
 
     def _call_sizes(self, call_sizes: CallSizeSweep) -> None:
         for calls in call_sizes.calls:
