@@ -58,6 +58,11 @@ class Stall:
     fast_s: float
     extra_s: float
 
+    @property
+    def slow_s(self) -> float:
+        """Median of the slow mode."""
+        return self.fast_s + self.extra_s
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:

@@ -54,6 +54,7 @@ def _row(summary: Summary) -> Json:
         **{name: flat[name] for name in numbers},
         "stall_share": summary.stall.share if summary.stall else 0.0,
         "stall_extra_s": summary.stall.extra_s if summary.stall else None,
+        "fast_mode_s": summary.stall.fast_s if summary.stall else None,
         "failures": "; ".join(failure.text for failure in summary.failures),
         "warnings": "; ".join(summary.warnings),
     }
@@ -66,10 +67,8 @@ def markdown(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Seque
 
 
 def overview(members: Sequence[Summary]) -> str:
-    """One row per size, one column per world size: median time with its interval."""
-    return _pivot(
-        members, lambda s: f"{format_seconds(s.time_s.value)} {_interval(s.time_s)}" if s.time_s else "failed"
-    )
+    """One row per size, one column per world size: median time with its interval, or the times of two modes."""
+    return _pivot(members, _time_and_interval)
 
 
 def bandwidth_overview(members: Sequence[Summary]) -> str:
@@ -105,13 +104,29 @@ def compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
     )
 
 
+def _time_and_interval(summary: Summary) -> str:
+    if summary.time_s is None:
+        return "failed"
+    of = "median " if summary.stall else ""
+    return f"{_time(summary)} {interval_text(summary.time_s, format_seconds, of)}"
+
+
+def _time(summary: Summary) -> str:
+    """The time of a case; such as `98 µs, 27% at 3.1 ms` where it has two modes: a median may lie between them."""
+    assert summary.time_s is not None  # noqa: S101 - the callers see to it
+    if summary.stall is None:
+        return format_seconds(summary.time_s.value)
+    stall = summary.stall
+    return f"{format_seconds(stall.fast_s)}, {stall.share:.0%} at {format_seconds(stall.slow_s)}"
+
+
 def _short(summary: Summary) -> str:
     """Such as `1.86 ms ±97% (0.281)`."""
     if summary.time_s is None:
         return "failed"
     rate = f" ({format_rate(summary.busbw)})" if summary.busbw else ""
     width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
-    return f"{format_seconds(summary.time_s.value)}{width}{rate}"
+    return f"{_time(summary)}{width}{rate}"
 
 
 def details(members: Sequence[Summary]) -> str:
@@ -131,8 +146,8 @@ def details(members: Sequence[Summary]) -> str:
             continue
         row = [
             *name,
-            format_seconds(s.time_s.value),
-            _interval(s.time_s),
+            _time(s),
+            interval_text(s.time_s, format_seconds, "median " if s.stall else ""),
             f"{s.time_s.relative_half_width:.0%}" if s.time_s.known else NOTHING,
             format_rate(s.algbw) if s.algbw else NOTHING,
             format_rate(s.busbw) if s.busbw else NOTHING,
@@ -155,13 +170,9 @@ def lines(items: Iterable[str]) -> str:
     return "\n".join(f"- {item}" for item in items)
 
 
-def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
-    """Such as `[1.00 ms – 1.20 ms]`; a dash if no interval is known."""
-    return f"[{text(interval.low)} – {text(interval.high)}]" if interval.known else NOTHING
-
-
-def _interval(interval: Interval) -> str:
-    return interval_text(interval, format_seconds)
+def interval_text(interval: Interval, text: Callable[[float], str], of: str = "") -> str:
+    """Such as `[1.00 ms – 1.20 ms]`; a dash if no interval is known. of: what it is the interval of, if not clear."""
+    return f"[{of}{text(interval.low)} – {text(interval.high)}]" if interval.known else NOTHING
 
 
 def _outliers(summary: Summary) -> str:

@@ -178,7 +178,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
         text = f"{label(summary.case)}: {len(ratio)} iterations"
         if summary.stall is not None and summary.time_s is not None:
             stall = summary.stall
-            axes.axvline((stall.fast_s + stall.extra_s) / summary.time_s.value, color=COLOURS[1], linestyle="--")
+            axes.axvline(stall.slow_s / summary.time_s.value, color=COLOURS[1], linestyle="--")
             text += (
                 f"; {stall.share:.0%} take {format_seconds(stall.extra_s)} longer than {format_seconds(stall.fast_s)}"
             )

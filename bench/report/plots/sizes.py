@@ -4,6 +4,7 @@ In: a run and its analysis. Out: figures, one per page; none if there is nothing
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -46,6 +47,7 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
                 times = [s.time_s for s in line.members if s.time_s]
                 interval = ([t.low for t in times], [t.high for t in times])
                 with_intervals(axes, _sizes(line), [t.value for t in times], interval, style, line.name)
+                _draw_modes(axes, line, style)
                 _draw_models(axes, analysis.fits, line, style)
         log_time_axis(page.places[0][0])
         _finish(page, time_label(run))
@@ -150,6 +152,17 @@ def _draw_rates(axes: Axes, line: Line, style: int) -> None:
     low = [b * t.value / t.high for b, t in zip(busbw, times, strict=True)]
     high = [b * t.value / t.low for b, t in zip(busbw, times, strict=True)]
     with_intervals(axes, _sizes(line), busbw.tolist(), (low, high), style, line.name)
+
+
+def _draw_modes(axes: Axes, line: Line, style: int) -> None:
+    """Mark the two modes of a case by bars, the longer the more iterations are in them: the median may lie between."""
+    stalls = [(s.case.size_bytes, s.stall) for s in line.members if s.stall]
+    for size, stall in stalls:
+        for time_s, share in ((stall.fast_s, 1 - stall.share), (stall.slow_s, stall.share)):
+            look: Any = {"marker": "_", "markersize": 4 + 18 * share, "markeredgewidth": 1.8, "zorder": 2}
+            axes.plot([size], [time_s], color=COLOURS[style % len(COLOURS)], alpha=0.55, **look)
+    if stalls:
+        axes.plot([], [], "_", color="#888888", markersize=12, markeredgewidth=1.8, label="modes: longer if more often")
 
 
 def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
