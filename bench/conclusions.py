@@ -1,11 +1,10 @@
 """Define the types of conclusions, which `analyze` computes from facts and `report` shows.
 
-    Run ─▶ Summary ─┬─▶ Change ─▶ Comparison     two runs        Trend    many runs        Check    a table of limits
-                    ├─▶ Fit, Bound               how time depends on size, and what no run can beat
-                    └─▶ Finding                  a rank, a link or a size that stands out, with its evidence
+    Run ─▶ Summary ─┬─▶ Fit, Bound    how time depends on size, and what no run can beat
+                    └─▶ Finding       a rank, a link or a size that stands out, with its evidence
 
 Each type holds its evidence and its warnings. Everything is frozen. Units: seconds, bytes, bytes per second. Nothing
-here reads or computes. The types of facts are in `records`.
+here reads or computes. The types of facts are in `records`, those of conclusions from several runs in `comparisons`.
 """
 
 from __future__ import annotations
@@ -71,6 +70,8 @@ class Summary:
     medians_s: the median of each launch. time_s: their geometric mean and its interval; None if no launch succeeded,
         and then `failures` says why. scatter: standard deviation of the logarithms of the launches' medians; None
         with one launch.
+    means_s: the geometric mean of each launch's iterations. quantiles_s: 10 %, 50 % and 90 % of the iterations,
+        geometric means over launches. Both are empty if not known.
     fastest_rank_s: like `time_s`, with the minimum over ranks. skew_s: median of last minus first start.
     pure_s: median of last end minus last start: the time after all ranks had arrived. Both are None where starts
         on different ranks cannot be compared on one clock.
@@ -89,6 +90,8 @@ class Summary:
     iterations: int
     time_s: Interval | None
     medians_s: tuple[float, ...] = ()
+    means_s: tuple[float, ...] = ()
+    quantiles_s: tuple[float, ...] = ()
     scatter: float | None = None
     algbw: float | None = None
     busbw: float | None = None
@@ -114,88 +117,6 @@ class Summary:
     failures: tuple[Failure, ...] = ()
     warnings: tuple[str, ...] = ()
     imported: str = ""
-
-
-# ── comparisons ──────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One case in two runs. ratio: AFTER / BEFORE of the time, with its interval.
-
-    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/method.md, "Comparing two runs").
-    further_launches: launches to add on each side until a verdict is likely, if ratio and scatter stay as they are;
-        None if there is a verdict already, or if no reasonable number would suffice.
-    """
-
-    case: Case
-    before: Interval
-    after: Interval
-    ratio: Interval
-    verdict: str
-    further_launches: int | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two runs compared: changes of the common cases, differences of the environments, cases of one run only.
-
-    verdict: the gravest of the cases' verdicts. broken: cases measured in the first run that failed in the second.
-    across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
-    """
-
-    before: str
-    after: str
-    verdict: str
-    min_change: float
-    changes: tuple[Change, ...]
-    differences: tuple[tuple[str, str, str], ...] = ()
-    only_before: tuple[Case, ...] = ()
-    only_after: tuple[Case, ...] = ()
-    broken: tuple[Case, ...] = ()
-    warnings: tuple[str, ...] = ()
-    across: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """From the run at position `first` on, a case takes `time_s` (geometric mean of its runs).
-
-    ratio: to the level before; 1 for the first one.
-    """
-
-    first: int
-    time_s: float
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """One case over many runs, oldest first, and its levels: one level if nothing has changed."""
-
-    case: Case
-    runs: tuple[str, ...]
-    times_s: tuple[Interval, ...]
-    levels: tuple[Level, ...]
-
-    @property
-    def changed(self) -> tuple[Level, ...]:
-        """Every level but the first."""
-        return self.levels[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of a table of expectations, checked in a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
-
-    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short.
-    """
-
-    case: Case
-    expected: float
-    tolerance: float
-    measured: Interval | None
-    verdict: str
-    note: str = ""
 
 
 # ── dry runs ─────────────────────────────────────────────────────────────────────────────────────

@@ -132,6 +132,7 @@ def test_heavy_packages_stay_in_their_folders(package, folders):
                 "bench.expected",
                 "bench.training.config",
                 "bench.encoding",
+                "bench.ledger",
                 "bench.training.encoding",
             },
         ),

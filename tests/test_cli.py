@@ -100,12 +100,13 @@ def test_report_and_plots_rebuild_everything_from_the_samples(example, called_on
 
 def test_two_runs_are_compared(example):
     done = example("compare", "example/before", "example/after")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("INCONCLUSIVE: ") and "after / before" in done.stdout
-    assert "further launches" in done.stdout
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("SLOWER: ") and "after / before" in done.stdout
+    assert "The run as a whole: SLOWER" in done.stdout and "Where it changed" in done.stdout
+    assert "further launches" in done.stdout and "cpu.usable_cores" in done.stdout
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
     assert example("plots", "example/before", "example/after").returncode == 0
-    for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml"), ("markdown", "INCONCLUSIVE")):
+    for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml"), ("markdown", "SLOWER")):
         assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
 
 
@@ -155,6 +156,7 @@ def test_a_run_is_held_against_a_table(example):
     done = example("compare", "example/before", "--against", reached)
     assert done.returncode == 0 and done.stdout.startswith("PASS: before"), done.stderr
     missed = table(line % ("64MiB", "1 MB/s"), line % ("16MiB", "500 GB/s"), line % ("3KiB", "1 MB/s"))
+    assert example("compare", "example/before", "--against", missed, "--fail-on", "slower").returncode == 1
     done = example("compare", "example/before", "--against", missed)
     assert done.returncode == 1 and done.stdout.startswith("FAIL: before, 3 expected: 1 fail, 1 missing, 1 pass")
     for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml")):
@@ -164,6 +166,16 @@ def test_a_run_is_held_against_a_table(example):
     one_line(example("compare", "example/before", "--against", table(line % ("3KiB", "1M"))), 2, "expect[0].busbw")
     one_line(example("compare", "example/before", "example/after", "--against", reached), 2, "one run, but 2")
     one_line(example("compare", "example/before", "--against", reached, "--across", "backend"), 2, "--across")
+
+
+def test_an_undecided_line_fails_unless_only_slower_ones_shall(example):
+    table = example.config(
+        "expect: [{operation: all_reduce, backend: gloo, world_size: 2, size: 64MiB, busbw: 1.1 GB/s}]", "open.yaml"
+    )
+    done = example("compare", "example/before", "--against", table)
+    assert done.stdout.startswith("INCONCLUSIVE") and done.returncode == 1, done.stdout
+    junit = example("compare", "example/before", "--against", table, "--fail-on", "slower", "--format", "junit")
+    assert junit.returncode == 0 and "<skipped" in junit.stdout and "<failure" not in junit.stdout
 
 
 def test_what_cannot_be_compared_is_one_line(example):

@@ -57,7 +57,7 @@ def test_single_numbers_stay_undecided_without_a_noise_floor():
 
 
 def test_several_launches_are_decided_as_usual():
-    old, new = aggregated(1e-3, 1.01e-3, 0.99e-3), aggregated(2e-3, 2.01e-3, 1.99e-3)
+    old, new = aggregated(1e-3, 1.01e-3, 0.99e-3, 1e-3), aggregated(2e-3, 2.01e-3, 1.99e-3, 2e-3)
     assert compare.compare(old, new, stats.headlines(old), stats.headlines(new)).verdict == "SLOWER"
 
 

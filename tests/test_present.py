@@ -14,7 +14,8 @@ from matplotlib import rc_context
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.conclusions import Check, Interval, Level, Trend
+from bench.comparisons import Check, Level, Trend
+from bench.conclusions import Interval
 from bench.config import parse
 from bench.operations import OPERATIONS, rounds, usual
 from bench.plan import expand
@@ -211,13 +212,17 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
 def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
     old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
     result = compare(old, new, summarize(old), summarize(new))
-    changes = [dataclasses.replace(change, verdict=v) for change, v in zip(result.changes, VERDICTS, strict=False)]
+    changes = [
+        dataclasses.replace(change, judgement=dataclasses.replace(change.judgement, verdict=v))
+        for change, v in zip(result.changes, VERDICTS, strict=False)
+    ]
     result = dataclasses.replace(result, changes=tuple(changes), broken=(CASES[5],))
     (suite,) = ElementTree.fromstring(junit.of_comparison(result))
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
-        "tests": "5", "failures": "1", "skipped": "1", "errors": "1",
+        "tests": "6", "failures": "2", "skipped": "1", "errors": "1",
     }  # fmt: skip
-    failed = suite.find("testcase[failure]")
+    whole, failed = suite.findall("testcase[failure]")
+    assert "the run as a whole" in whole.get("name")
     assert failed.get("name") == CASES[0].key and "ratio 1.5" in failed.find("failure").get("message")
 
 
@@ -251,7 +256,7 @@ def test_checks_are_tabled():
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
     frame = pd.read_csv(io.StringIO(comparison.checks_csv(checks)))
     assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
-    (suite,) = ElementTree.fromstring(junit.of_checks(checks, "r"))
+    (suite,) = ElementTree.fromstring(junit.of_checks(checks, "r", {"FAIL", "MISSING"}))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
 
 

@@ -5,17 +5,22 @@ decides. A measured case without a partner is listed, never dropped silently. Pr
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from bench.analyze import verdicts
 from bench.analyze.environment_diff import differences, facts_of
+from bench.analyze.occasions import FEWEST_OCCASIONS, machine_of, occasions
 from bench.analyze.stats import headlines
 from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SLOWER
-from bench.conclusions import Change, Comparison, Summary
+from bench.comparisons import Change, Comparison, Judgement
+from bench.conclusions import Summary
 from bench.errors import ConfigError, UnmeasurableError
+from bench.intervals import Floats, launch_interval
+from bench.ledger import LedgerEntry
 from bench.records import CASE_EXTRAS, Case, Json, Run
+from bench.units import format_seconds
 
 # Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05
@@ -24,6 +29,9 @@ AXES = ("op", "backend", "world_size", "dtype", *CASE_EXTRAS)
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
 
 Pair = tuple[Summary, Summary]
+# Standard deviation of the logarithm of a case's time from occasion to occasion, and its degrees of freedom; by key.
+Occasion = tuple[float, float]
+Occasions = Mapping[str, Occasion]
 
 
 def compare(
@@ -34,13 +42,15 @@ def compare(
     min_change: float = MIN_CHANGE,
     noise_floor: float | None = None,
     across: str | None = None,
+    by_occasion: Occasions | None = None,
 ) -> Comparison:
     """Compare the cases that both runs measured. Raises UnmeasurableError if there are none.
 
     min_change: the smallest relative change that matters. noise_floor: the largest relative difference between two
     measurements of the same thing, as stated by the user; used only where a side has one launch. across: a field of
     the case that may differ between the sides, such as `backend`; or with its value on each side,
-    `backend=gloo,nccl`. Raises ConfigError if it cannot be used.
+    `backend=gloo,nccl`. Raises ConfigError if it cannot be used. by_occasion: by how much occasions differ on the
+    machine of both runs, where that is known.
     """
     olds, news, pairs = _matched(old, new, across)
     if not pairs:
@@ -48,7 +58,9 @@ def compare(
             f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
             "dtype, size, metric, synchronisation and buffers are needed"
         )
-    changes = _changes(pairs, min_change, noise_floor)
+    # Two sides of one run were measured on one occasion, launch by launch.
+    by_occasion = {} if by_occasion is None or before.path == after.path else by_occasion
+    changes, whole = _judged(pairs, min_change, noise_floor, by_occasion)
     if across is not None:
         field = across.partition("=")[0]
         changes = [_with_values(change, pair, field) for change, pair in zip(changes, pairs, strict=True)]
@@ -56,23 +68,36 @@ def compare(
     return Comparison(
         before=before.name,
         after=after.name,
-        verdict=verdicts.of_run([change.verdict for change in changes]),
+        whole=whole,
+        verdict=verdicts.of_run([*(change.verdict for change in changes), *([whole.verdict] if whole else [])]),
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(before), facts_of(after)),
         only_before=tuple(s.case for key, s in olds.items() if s.time_s and key not in news),
         only_after=tuple(s.case for key, s in news.items() if s.time_s and (key not in olds or not olds[key].time_s)),
         broken=broken,
-        warnings=tuple(_warnings(before, after, changes, broken, min_change)),
+        warnings=(
+            *_of_occasions(before, after, [change.case.key for change in changes], by_occasion),
+            *_warnings(before, after, changes, broken, min_change),
+        ),
         across=across.partition("=")[0] if across is not None else None,
     )
 
 
 def compare_runs(
-    before: Run, after: Run, min_change: float = MIN_CHANGE, noise_floor: float | None = None, across: str | None = None
+    before: Run,
+    after: Run,
+    min_change: float = MIN_CHANGE,
+    noise_floor: float | None = None,
+    across: str | None = None,
+    ledger: Sequence[LedgerEntry] = (),
 ) -> Comparison:
-    """Summarise two runs and compare them."""
-    return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across)
+    """Summarise two runs and compare them. ledger: the noise ledger of the machine that measured them."""
+    machine, other = machine_of(before), machine_of(after)
+    known: Occasions = {}
+    if machine is not None and other is not None and machine.is_same(other):
+        known = occasions(ledger, machine, {before.name, after.name})
+    return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across, known)
 
 
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
@@ -133,29 +158,91 @@ def _with_values(change: Change, pair: Pair, field: str) -> Change:
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
-def _changes(pairs: Sequence[Pair], min_change: float, noise_floor: float | None) -> list[Change]:
+def _judged(
+    pairs: Sequence[Pair], min_change: float, noise_floor: float | None, by_occasion: Occasions
+) -> tuple[list[Change], Judgement | None]:
+    """The change of each case, in the order of the pairs, and the judgement of the whole."""
     several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
-    changes = {pair[0].case.key: change for pair, change in zip(several, _tested(several, min_change), strict=True)}
+    tested, whole = _tested(several, min_change, by_occasion) if several else ([], None)
+    changes = {change.case.key: change for change in tested}
     for pair in pairs:
         if pair[0].case.key not in changes:
             changes[pair[0].case.key] = _single(*pair, min_change, noise_floor)
-    return [changes[pair[0].case.key] for pair in pairs]
+    return [changes[pair[0].case.key] for pair in pairs], whole
 
 
-def _tested(pairs: Sequence[Pair], min_change: float) -> list[Change]:
-    before, after = ([np.array(pair[side].medians_s) for pair in pairs] for side in (0, 1))
-    return [
-        Change(old.case, old.time_s, new.time_s, ratio, verdict, further)
-        for (old, new), (ratio, verdict, further) in zip(pairs, verdicts.judge(before, after, min_change), strict=True)
-        if old.time_s and new.time_s
+def _tested(pairs: Sequence[Pair], min_change: float, by_occasion: Occasions) -> tuple[list[Change], Judgement | None]:
+    before, after = ([levels(pair, side) for pair in pairs] for side in (0, 1))
+    scatter = [by_occasion.get(pair[0].case.key) for pair in pairs]
+    estimates = verdicts.unpaired(before, after)
+    wholly = verdicts.index(before, after, verdicts.weights(estimates)) if len(pairs) > 1 else None
+    if all(scatter):
+        estimates, wholly = _with_occasions(estimates, wholly, [one for one in scatter if one is not None])
+    rate = verdicts.ERROR_RATE if wholly is None else verdicts.ERROR_RATE_OF_EACH
+    changes = [
+        Change(pair[0].case, launch_interval(a), launch_interval(b), decided(judged, a, b), _note(pair), _where(pair))
+        for pair, a, b, judged in zip(pairs, before, after, verdicts.judge(estimates, min_change, rate), strict=True)
     ]
+    if wholly is None:
+        return changes, None
+    (whole,) = verdicts.judge(wholly.estimates, min_change, rate)
+    return changes, decided(whole, wholly.before, wholly.after)
+
+
+def decided(judged: Judgement, before: Floats, after: Floats) -> Judgement:
+    """The judgement, unless launches are too few or a permutation test does not support it."""
+    if min(len(before), len(after)) < verdicts.FEWEST_LAUNCHES:
+        return verdicts.undecided(judged, f"fewer than {verdicts.FEWEST_LAUNCHES} launches on a side")
+    return verdicts.supported(judged, lambda: verdicts.permutation_p(np.log(before), np.log(after)))
+
+
+def _with_occasions(
+    estimates: verdicts.Estimates, wholly: verdicts.Index | None, scatter: Sequence[Occasion]
+) -> tuple[verdicts.Estimates, verdicts.Index | None]:
+    """Widened by what occasions differ by. The index takes them as moving all cases alike, which is the worst case."""
+    size, freedom = (np.array(column) for column in zip(*scatter, strict=True))
+    if wholly is not None:
+        together = np.array([float(wholly.weights @ size)])
+        widened = verdicts.with_occasions(wholly.estimates, together, np.array([freedom.min()]))
+        wholly = dataclasses.replace(wholly, estimates=widened)
+    return verdicts.with_occasions(estimates, size, freedom), wholly
+
+
+def levels(pair: Pair, side: int) -> Floats:
+    """The time of each launch that a comparison rests on: the median, or the geometric mean where there are two modes.
+
+    Where about half of the iterations are in the slow mode, the median of a launch jumps between the modes: at 2 ranks
+    and 1 KiB to 1 MiB on two cores, medians scattered by 0.3 to 0.9 over launches, geometric means by 0.2 to 0.3.
+    """
+    own = pair[side]
+    return np.array(own.means_s if _two_modes(pair) else own.medians_s)
+
+
+def _two_modes(pair: Pair) -> bool:
+    return any(side.stall for side in pair) and all(side.means_s for side in pair)
+
+
+def _note(pair: Pair) -> str:
+    return "two modes: geometric means of the iterations" if _two_modes(pair) else ""
+
+
+def _where(pair: Pair) -> str:
+    """How the modes changed, or the quantiles of the iterations; without intervals."""
+    before, after = pair
+    if before.stall and after.stall:
+        fast = f"{format_seconds(before.stall.fast_s)} → {format_seconds(after.stall.fast_s)}"
+        return f"fast mode {fast}, share of the slow one {before.stall.share:.0%} → {after.stall.share:.0%}"
+    if not (before.quantiles_s and after.quantiles_s):
+        return ""
+    low, middle, high = (b / a for a, b in zip(before.quantiles_s, after.quantiles_s, strict=True))
+    return f"fastest tenth × {low:.2f}, median × {middle:.2f}, slowest tenth × {high:.2f}"
 
 
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
     assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
-    verdict, ratio = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
+    judged = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
     note = ONE_LAUNCH if noise_floor is None else f"one launch on a side: rests on the stated {noise_floor:.0%}"
-    return Change(old.case, old.time_s, new.time_s, ratio, verdict, None, note)
+    return Change(old.case, old.time_s, new.time_s, judged, note)
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────
@@ -189,6 +276,20 @@ def said_of(found: Sequence[str], alone: int, min_change: float) -> Iterable[str
         yield (
             f"{counted(open_ - alone, 'case')} without a decision at ±{min_change * 100:g} %: more launches (the table "
             "says about how many), a calmer machine or a larger --min-change would bring one"
+        )
+
+
+def _of_occasions(before: Run, after: Run, keys: Sequence[str], by_occasion: Occasions) -> Iterable[str]:
+    """What the verdicts speak of: these two occasions, or the machine."""
+    if before.path == after.path or before.imported is not None or after.imported is not None:
+        return
+    if all(key in by_occasion for key in keys):
+        yield "the intervals include by how much occasions differ on this machine, as its noise ledger shows"
+    else:
+        yield (
+            "the verdict is about these two occasions: it cannot tell a change from what differs between occasions "
+            f"(neighbours, boots). With {FEWEST_OCCASIONS} runs of these cases in the noise ledger it could; `ab` "
+            "measures both sides on one occasion"
         )
 
 

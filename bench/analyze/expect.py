@@ -7,7 +7,8 @@ silently: a line that was not measured is MISSING.
 
 from collections.abc import Sequence
 
-from bench.conclusions import Check, Interval, Summary
+from bench.comparisons import Check
+from bench.conclusions import Interval, Summary
 from bench.expected import Expectation, Expectations
 from bench.operations import busbw
 from bench.records import CASE_EXTRAS, Case

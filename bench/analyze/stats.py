@@ -7,7 +7,7 @@ per launch the median over iterations, over launches the geometric mean with Stu
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ from bench.units import format_seconds
 TIMER_LIMIT = 20
 # Share of the machine's busy CPU time used by other processes, above which there is a warning.
 FOREIGN_CPU_LIMIT = 0.10
+# Shares of the iterations whose times show where a comparison found a change.
+QUANTILES = (0.1, 0.5, 0.9)
 # Share of iterations beyond the far fence above which the mean says little.
 OUTLIER_LIMIT = 0.05
 
@@ -75,7 +77,9 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
     good = [s.timed for s in launches if s.failure is None and s.timed is not None]
     if not good:
         return Summary(case, 0, 0, None, failures=failures)
-    medians = np.array([np.median(intervals.slowest_rank_s(timed)) for timed in good])
+    series = [intervals.slowest_rank_s(timed) for timed in good]
+    medians = np.array([np.median(times) for times in series])
+    quantiles = [intervals.quantiles(np.sort(times), QUANTILES) for times in series]
     time_s = intervals.within_launch(good[0]) if len(good) == 1 else intervals.launch_interval(medians)
     return Summary(
         case=case,
@@ -83,8 +87,11 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
         iterations=sum(len(timed.duration_ns) for timed in good),
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
+        means_s=tuple(_over_launches(times) for times in series),
+        quantiles_s=tuple(map(_over_launches, np.transpose(quantiles))),
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
+        stall=None if operations.cycle(case) > 1 else _stall(series),
         failures=failures,
     )
 
@@ -106,6 +113,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         iterations=sum(len(one.slowest_s) for one in good),
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
+        means_s=tuple(_over_launches(one.slowest_s) for one in good),
         scatter=float(np.std(np.log(medians), ddof=1)) if len(good) > 1 else None,
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
@@ -120,7 +128,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         outliers=near,
         far_outliers=far,
         outlier_causes=causes([one.samples for one in good]) if near else (),
-        stall=None if operations.cycle(case) > 1 else _stall(good),
+        stall=None if operations.cycle(case) > 1 else _stall([one.slowest_s for one in good]),
         steady=all(one.steady for one in good),
         timer_s=_largest(good, lambda s: s.usage.timer_cost_ns if s.usage else None),
         floor_s=_largest(good, lambda s: s.usage.floor_ns if s.usage else None),
@@ -133,15 +141,15 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
 
 
-def _stall(good: list[_Series]) -> Stall | None:
+def _stall(launches: Sequence[Floats]) -> Stall | None:
     """The second mode that at least half of the launches have; launches are never pooled: a slow one is no mode.
 
     share: mean over all launches. fast_s, extra_s: geometric means over those that have the mode.
     """
-    modes = [mode for one in good if (mode := second_mode(one.slowest_s)) is not None]
-    if 2 * len(modes) < len(good) or not modes:
+    modes = [mode for times in launches if (mode := second_mode(times)) is not None]
+    if 2 * len(modes) < len(launches) or not modes:
         return None
-    share = sum(mode.share for mode in modes) / len(good)
+    share = sum(mode.share for mode in modes) / len(launches)
     return Stall(share, _over_launches([m.fast_s for m in modes]), _over_launches([m.extra_s for m in modes]))
 
 
@@ -186,7 +194,7 @@ def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
     return found
 
 
-def _over_launches(values: list[float]) -> float:
+def _over_launches(values: Sequence[float] | Floats) -> float:
     """Geometric mean: launches differ by factors, and its reciprocal is the geometric mean of the rates."""
     return float(np.exp(np.mean(np.log(np.maximum(values, 1e-12)))))
 

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bench.analyze.series import change_points
-from bench.conclusions import Interval, Level, Summary, Trend
+from bench.comparisons import Level, Trend
+from bench.conclusions import Interval, Summary
 from bench.intervals import Floats
 from bench.records import Run, case_order
 

@@ -38,7 +38,8 @@ class Benchmark:
     (cases, best result) for `list`. documents(run, analysis, pictures, address) → text by file name.
     pictures: a `report.pictures.Catalogue`. formats: format → function(run, analysis) → text.
 
-    Compare. compare(before, after, min_change, noise_floor, across) → comparison with `verdict` and `broken`.
+    Compare. ledger_entry(run, analysis) → the run's line for the noise ledger, or None; None if the benchmark has none.
+    compare(before, after, min_change, noise_floor, across, ledger) → comparison with `failed` and `fail_on`.
     comparison_formats: format → function(comparison) → text. draw_comparison(comparison, folder) → its picture's
     path; None if there is nothing to draw.
     """
@@ -65,6 +66,7 @@ class Benchmark:
     documents: Deferred
     pictures: Deferred
     formats: Mapping[str, Deferred]
+    ledger_entry: Deferred | None
     compare: Deferred
     comparison_formats: Mapping[str, Deferred]
     draw_comparison: Deferred
@@ -103,6 +105,7 @@ COLLECTIVES = Benchmark(
         NCCL_TESTS: Deferred("report.nccl_tests:document"),
         COVERAGE: Deferred("report.coverage:document"),
     },
+    ledger_entry=Deferred("analyze.occasions:entry_of"),
     compare=Deferred("analyze.compare:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("report.comparison:document"),
@@ -140,6 +143,7 @@ TRAINING = Benchmark(
         CSV: Deferred("training.report.document:csv_of"),
         JSON: Deferred("training.report.document:json_of"),
     },
+    ledger_entry=None,
     compare=Deferred("training.analyze.comparison:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("training.report.comparison:document"),

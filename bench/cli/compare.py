@@ -9,7 +9,7 @@ import typer
 from bench import store, units
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, compare_runs, print_as, show
+from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, FailOn, compare_runs, print_as, show
 from bench.conclusions import Summary
 from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
@@ -19,28 +19,36 @@ SLOWER_OR_FAILED = 1
 DEFAULT_MIN_CHANGE = f"{MIN_CHANGE:.0%}"
 
 
+Against = Annotated[
+    Path | None, typer.Option(help="A table of expected bandwidths (YAML) to hold one run against.", metavar="FILE")
+]
+MinChange = Annotated[str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")]
+NoiseFloor = Annotated[
+    str | None,
+    typer.Option(help="For one launch a side: by how much two equal measurements may differ.", metavar="SHARE"),
+]
+Across = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare along a field (backend, world_size, ...), or two of its values: backend=gloo,nccl.",
+        metavar="AXIS",
+    ),
+]
+WhatFails = Annotated[
+    FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; with --against: inconclusive).")
+]
+
+
 def compare(
     runs: Annotated[
         list[str] | None,
         typer.Argument(help="Two runs, or more, or one with --against or --across.", metavar="BEFORE AFTER"),
     ] = None,
-    against: Annotated[
-        Path | None, typer.Option(help="A table of expected bandwidths (YAML) to hold one run against.", metavar="FILE")
-    ] = None,
-    min_change: Annotated[
-        str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
-    ] = DEFAULT_MIN_CHANGE,
-    noise_floor: Annotated[
-        str | None,
-        typer.Option(help="For one launch a side: by how much two equal measurements may differ.", metavar="SHARE"),
-    ] = None,
-    across: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare along a field (backend, world_size, ...), or two of its values: backend=gloo,nccl.",
-            metavar="AXIS",
-        ),
-    ] = None,
+    against: Against = None,
+    min_change: MinChange = DEFAULT_MIN_CHANGE,
+    noise_floor: NoiseFloor = None,
+    across: Across = None,
+    fail_on: WhatFails = None,
     format: Annotated[  # noqa: A002
         ComparisonFormat | None, typer.Option(help="Print only this format; draw no picture.")
     ] = None,
@@ -53,8 +61,8 @@ def compare(
 
     One run --across backend=gloo,mpi: which of the two is faster (in the newest run if none is named).
 
-    Exit code 1 if a case is slower, was measured before and failed after, or does not reach its table; within one run
-    a slower case is no fault. 3 if nothing is comparable.
+    Exit code 1 if the run as a whole or a case is slower, was measured before and failed after, or does not reach its
+    table; within one run a slower case is no fault. 3 if nothing is comparable.
     """
     runs = runs or []
     smallest = _share("--min-change", min_change)
@@ -65,7 +73,7 @@ def compare(
         _refuse(pairwise, "compares two runs, not one with a table")
         if len(runs) != 1:
             raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
-        return _check(runs[0], against, format)
+        return _check(runs[0], against, format, fail_on or FailOn.INCONCLUSIVE)
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
@@ -74,8 +82,9 @@ def compare(
         raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER, or a table: --against FILE")
     if len(runs) == 2:
         benchmark, result, folder = compare_runs(runs[0], runs[1], smallest, floor, across)
+        result = replace(result, fail_on=(fail_on or FailOn.SLOWER).verdicts)
         show(benchmark, result, folder, format)
-        return SLOWER_OR_FAILED if result.verdict == "SLOWER" or result.broken else 0
+        return SLOWER_OR_FAILED if result.failed else 0
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
 
@@ -106,9 +115,9 @@ def _within(
     if len(sides) != 2:
         raise ConfigError(f"--across {across}: within one run, say which two: --across {field}=ONE,OTHER")
     result = benchmarks.COLLECTIVES.compare(run, run, min_change, noise_floor, across)
-    result = replace(result, before=f"{run.name}: {sides[0]}", after=f"{run.name}: {sides[1]}")
+    result = replace(result, before=f"{run.name}: {sides[0]}", after=f"{run.name}: {sides[1]}", fail_on=())
     show(benchmarks.COLLECTIVES, result, PLOTS / f"{run.name}-{'-vs-'.join(sides)}", format)
-    return SLOWER_OR_FAILED if result.broken else 0
+    return SLOWER_OR_FAILED if result.failed else 0
 
 
 def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
@@ -137,7 +146,7 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
     return 0
 
 
-def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # noqa: A002
+def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: FailOn) -> int:  # noqa: A002
     from bench import expected
     from bench.analyze import expect, stats
     from bench.report import comparison, junit
@@ -148,15 +157,16 @@ def _check(name: str, table: Path, format: ComparisonFormat | None) -> int:  # n
     checks = expect.check(expectations, summaries)
     if all(check.measured is None for check in checks):
         raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects")
+    # CI must not be green unless every line is reached: a line that was not measured is a failure in any case.
+    failing = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {
         benchmarks.MARKDOWN: lambda: comparison.checks_document(checks, run.name),
         benchmarks.CSV: lambda: comparison.checks_csv(checks),
         benchmarks.JSON: lambda: comparison.checks_json(checks, run.name),
-        benchmarks.JUNIT: lambda: junit.of_checks(checks, run.name),
+        benchmarks.JUNIT: lambda: junit.of_checks(checks, run.name, failing),
     }
     print_as(format, writers)
-    # CI must not be green unless every line is reached: INCONCLUSIVE and MISSING count like FAIL.
-    return 0 if all(check.verdict == expect.PASS for check in checks) else SLOWER_OR_FAILED
+    return SLOWER_OR_FAILED if any(check.verdict in failing for check in checks) else 0
 
 
 def _read(name: str | None, what: str) -> Run:

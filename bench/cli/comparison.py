@@ -8,13 +8,25 @@ from typing import Any
 
 import typer
 
-from bench import store
+from bench import ledger, store
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
 from bench.errors import ConfigError
 
 MIN_CHANGE = 0.05
+
+
+class FailOn(StrEnum):
+    """What makes a comparison exit with 1, besides cases that failed."""
+
+    SLOWER = "slower"
+    INCONCLUSIVE = "inconclusive"
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """The verdicts that are failures."""
+        return ("SLOWER",) if self is FailOn.SLOWER else ("SLOWER", "INCONCLUSIVE")
 
 
 class ComparisonFormat(StrEnum):
@@ -42,7 +54,7 @@ def compare_runs(
         named = [f"{path.name} is of the {kind.name} benchmark" for path, kind in zip(paths, kinds, strict=True)]
         raise ConfigError(f"{' and '.join(named)}: name two runs of one benchmark")
     old, new = (kinds[0].read(path) for path in paths)
-    result = kinds[0].compare(old, new, min_change, noise_floor, across)
+    result = kinds[0].compare(old, new, min_change, noise_floor, across, ledger.read(RESULTS))
     return kinds[0], result, PLOTS / f"{old.name}-vs-{new.name}"
 
 

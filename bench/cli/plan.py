@@ -2,21 +2,23 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bench import ledger, store
 from bench import plan as planning
-from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.launch_file import launch_file_for
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, source, with_flags
 from bench.errors import BenchError, ConfigError, UnmeasurableError
+from bench.ledger import LedgerEntry
 from bench.machine import host
-from bench.records import MOST_RANKS
+from bench.records import MOST_RANKS, Plan
 from bench.report.launch_files import LauncherName
 from bench.units import parse_share
 
@@ -77,10 +79,22 @@ def _describe(asked: ConfigSource, sets: list[str]) -> int:
     machine = host.machine()
     planned = benchmark.expand(settings, machine, _seed(settings.seed))
     typer.echo(benchmark.describe(planned, machine))
+    if benchmark is benchmarks.COLLECTIVES and (entries := ledger.read(RESULTS)):
+        typer.echo(_smallest_change(planned, entries), nl=False)
     reason = benchmark.unmeasurable_reason(planned)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     return 0
+
+
+def _smallest_change(planned: Plan, entries: Sequence[LedgerEntry]) -> str:
+    """A line on what two such runs could show; empty if the noise ledger has none of these cases."""
+    from bench.analyze import occasions  # here: loads numpy and scipy
+    from bench.report import listings
+
+    here = occasions.machine_of_sessions([{"host": host.facts()}])
+    found = occasions.smallest_changes(entries, here, planned.launches, [case.key for case in planned.cases])
+    return listings.smallest_change(sorted(found.values()), len(planned.cases))
 
 
 def _seed(chosen: int | None) -> int:

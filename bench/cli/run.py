@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import __version__, store
+from bench import __version__, ledger, store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.benchmarks import Benchmark
@@ -104,6 +104,10 @@ def conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:
     analysis = benchmark.analyze(run)
     typer.echo(benchmark.terminal(run, analysis))
     typer.echo("\n" + "\n".join(map(str, write_report(benchmark, run, analysis, plots))))
+    if benchmark.ledger_entry is not None:
+        entry = benchmark.ledger_entry(run, analysis)
+        if entry is not None:
+            ledger.append(RESULTS, entry)
     problems = benchmark.problems(run, analysis)
     for problem in problems:
         typer.echo(problem, err=True)

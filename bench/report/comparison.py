@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from bench.conclusions import Check, Comparison, Interval, Level, Trend
+from bench.comparisons import Change, Check, Comparison, Judgement, Level, Trend
+from bench.conclusions import Interval
 from bench.records import NOT_AVAILABLE, Json, case_order
 from bench.report.labels import label
 from bench.report.tables import NOTHING, interval_text, lines, markdown
@@ -47,6 +48,14 @@ class Judged(Protocol):
         """One of VERDICTS."""
 
     @property
+    def reason(self) -> str:
+        """Why this verdict."""
+
+    @property
+    def p(self) -> float | None:
+        """p-value of no change, corrected for the number of cases; None if it is not known."""
+
+    @property
     def further_launches(self) -> int | None:
         """Further launches on each side that would decide; None if decided, or if too many would be needed."""
 
@@ -74,15 +83,25 @@ class JudgedRuns(Protocol):
     def changes(self) -> Sequence[Judged]:
         """One for each thing that both runs measured."""
 
+    @property
+    def whole(self) -> Judgement | None:
+        """The run as a whole, by an index; None if there is none."""
+
 
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────
 def headline(result: JudgedRuns) -> str:
-    """Such as `SLOWER: 2 of 18 cases slower; 3 faster, 10 same, 3 inconclusive; smallest change that matters 5 %`."""
+    """Such as `SLOWER: 2 of 18 cases slower; 16 same; the whole slower; smallest change that matters 5 %`."""
     counts = Counter(change.verdict for change in result.changes)
     first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
     rest = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in others if counts[verdict])
     total = f"{len(result.changes)} case{'' if len(result.changes) == 1 else 's'}"
-    parts = [f"{counts[first]} of {total} {first.lower()}", rest, f"smallest change that matters {_percent(result)}"]
+    whole = f"the whole {result.whole.verdict.lower()}" if result.whole else ""
+    parts = [
+        f"{counts[first]} of {total} {first.lower()}",
+        rest,
+        whole,
+        f"smallest change that matters {_percent(result)}",
+    ]
     return f"{result.verdict}: {'; '.join(filter(None, [*parts, *_other_hardware(result)]))}"
 
 
@@ -98,7 +117,10 @@ def _percent(result: JudgedRuns) -> str:
 
 def document(result: Comparison) -> str:
     """For people: verdict, table, differences of machine and settings, cases in one run only, warnings."""
-    parts = [headline(result), f"## {result.before} → {result.after}", table(result)]
+    parts = [headline(result), f"## {result.before} → {result.after}"]
+    if result.whole is not None:
+        parts.append(whole_text(result.whole))
+    parts += [table(result), *where_text(result.changes)]
     parts += differing(result.differences)
     for where, cases in (
         ("Failed after, measured before", result.broken),
@@ -110,6 +132,19 @@ def document(result: Comparison) -> str:
     if result.warnings:
         parts.append(f"Warnings:\n\n{lines(result.warnings)}")
     return "\n\n".join(parts)
+
+
+def whole_text(whole: Judgement) -> str:
+    """The index of the run as a whole, with its interval and why it says what it says."""
+    ratio = f"{whole.ratio.value:.3f} {interval_text(whole.ratio, '{:.3f}'.format)}"
+    p = "" if whole.p is None else f", p {whole.p:.2g}"
+    return f"The run as a whole: {whole.verdict}, index after / before {ratio}{p}: {whole.reason}."
+
+
+def where_text(changes: Sequence[Change]) -> list[str]:
+    """Which part of the times changed in the cases that did; empty if none did."""
+    found = [f"{label(c.case)}: {c.where}" for c in changes if c.where and c.verdict in {"SLOWER", "FASTER"}]
+    return [f"Where it changed:\n\n{lines(found)}"] if found else []
 
 
 def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -134,15 +169,17 @@ def verdict_table(what: str, called: Sequence[str], changes: Sequence[Judged]) -
             format_seconds(change.after.value),
             f"{change.ratio.value:.3f}",
             interval_text(change.ratio, "{:.3f}".format),
+            NOTHING if change.p is None else f"{change.p:.2g}",
             further_text(change),
-            change.note,
+            "; ".join(filter(None, [change.reason, change.note])),
         ]
         for name, change in zip(called, changes, strict=True)
     ]
-    headers = [what, "verdict", "before", "after", "after / before", "95 % interval", "further launches", "note"]
-    align = ["left", "left", "right", "right", "right", "right", "right", "left"]
-    if not any(change.note for change in changes):
-        rows, headers, align = [row[:-1] for row in rows], headers[:-1], align[:-1]
+    headers = [
+        what, "verdict", "before", "after", "after / before", "interval, corrected", "p, corrected", "further launches",
+        "why",
+    ]  # fmt: skip
+    align = ["left", "left", "right", "right", "right", "right", "right", "right", "left"]
     return markdown(rows, headers, align)
 
 
@@ -165,6 +202,7 @@ def to_json(result: Comparison) -> str:
         "after": result.after,
         "verdict": result.verdict,
         "min_change": result.min_change,
+        "whole": judgement_columns(result.whole) if result.whole else None,
         "cases": _rows(result),
         "differences": difference_rows(result.differences),
         **{name: [case.key for case in getattr(result, name)] for name in ("broken", "only_before", "only_after")},
@@ -185,12 +223,23 @@ def _rows(result: Comparison) -> list[Json]:
             "verdict": change.verdict,
             "before_s": change.before.value,
             "after_s": change.after.value,
-            **ratio_columns(change.ratio),
-            "further_launches": change.further_launches,
+            **judgement_columns(change.judgement),
             "note": change.note,
+            "where": change.where,
         }
         for change in result.changes
     ]
+
+
+def judgement_columns(judged: Judgement) -> Json:
+    """A judgement for programs; the ratio as in `ratio_columns`."""
+    return {
+        "verdict": judged.verdict,
+        **ratio_columns(judged.ratio),
+        "p": judged.p,
+        "reason": judged.reason,
+        "further_launches": judged.further_launches,
+    }
 
 
 def ratio_columns(ratio: Interval) -> Json:

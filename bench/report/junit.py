@@ -1,14 +1,15 @@
 """Write verdicts as JUnit XML, which continuous-integration services show; each measured case is a test case.
 
-In: a `Comparison` or `Check` values. Out: XML text. SLOWER and FAIL are failures. INCONCLUSIVE is skipped in a
-comparison, and a failure in a check. A case that was measured before and failed after, and a check of something
-that was not measured, are errors. Reads no XML.
+In: a `Comparison` or `Check` values. Out: XML text. There is a failure or an error exactly where the exit code is 1:
+verdicts that `--fail-on` names are failures; a case that was measured before and failed after, and a check of something
+that was not measured, are errors. INCONCLUSIVE is skipped where it is no failure. Reads no XML.
 """
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from bench.conclusions import Change, Check, Comparison, Interval
+from bench.comparisons import Change, Check, Comparison, Judgement
+from bench.conclusions import Interval
 from bench.records import Case
 from bench.report.comparison import Judged, headline
 from bench.report.tables import interval_text
@@ -18,8 +19,12 @@ from bench.units import format_rate, format_seconds
 def of_comparison(result: Comparison) -> str:
     """One suite: every common case, and the cases that were measured before and failed after."""
     cases = [(_class(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
+    if result.whole is not None:
+        whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
+        cases.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
     broken = [(_class(case), case.key, "measured before, failed after") for case in result.broken]
-    return of_verdicts(result.before, result.after, cases, broken, [headline(result), *result.warnings])
+    said = [headline(result), *result.warnings]
+    return of_verdicts(result.before, result.after, cases, broken, said, result.fail_on)
 
 
 def of_verdicts(
@@ -28,12 +33,16 @@ def of_verdicts(
     cases: Iterable[tuple[str, str, str, str]],
     broken: Iterable[tuple[str, str, str]],
     said: Sequence[str],
+    fail_on: Sequence[str],
 ) -> str:
-    """One suite of two runs. cases: class, name, verdict, sentence; broken: class, name, sentence; said: its output."""
+    """One suite of two runs. cases: class, name, verdict, sentence; broken: class, name, sentence; said: its output.
+
+    fail_on: verdicts that are failures.
+    """
     suite = ET.Element("testsuite", name=f"{before} → {after}")
     for where, name, verdict, sentence in cases:
         case = _case(suite, where, name)
-        if verdict == "SLOWER":
+        if verdict in fail_on:
             _say(case, "failure", sentence)
         elif verdict == "INCONCLUSIVE":
             _say(case, "skipped", sentence)
@@ -45,8 +54,8 @@ def of_verdicts(
     return _text(suite)
 
 
-def of_checks(checks: Sequence[Check], run: str) -> str:
-    """One suite: a test case for each line of the table of expectations."""
+def of_checks(checks: Sequence[Check], run: str, failing: Collection[str]) -> str:
+    """One suite: a test case for each line of the table of expectations. failing: verdicts that are failures."""
     suite = ET.Element("testsuite", name=run)
     for check in checks:
         case = _case(suite, _class(check.case), check.case.key)
@@ -58,8 +67,10 @@ def of_checks(checks: Sequence[Check], run: str) -> str:
         text = f"{check.verdict}: busbw {seen}, expected {wanted}" + (f"; {check.note}" if check.note else "")
         if check.verdict == "PASS":
             ET.SubElement(case, "system-out").text = text
-        else:
+        elif check.verdict in failing:
             _say(case, "error" if check.verdict == "MISSING" else "failure", text)
+        else:
+            _say(case, "skipped", text)
     return _text(suite)
 
 
@@ -68,14 +79,16 @@ def _sentence(change: Change) -> str:
 
 
 def change_sentence(before: Interval, after: Interval, change: Judged, note: str) -> str:
-    """Verdict, times, ratio with its interval, further launches that would decide, and the note."""
-    ratio = change.ratio
-    text = (
-        f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}, "
-        f"ratio {ratio.value:.3f} {interval_text(ratio, '{:.3f}'.format)}"
-    )
+    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, and the note."""
+    times = f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}"
     more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
-    return "; ".join(filter(None, [text, more, note]))
+    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, note]))
+
+
+def judgement_text(judged: Judged | Judgement) -> str:
+    """Such as `ratio 1.210 [1.100 – 1.330], p 0.002: the interval lies above 1`."""
+    ratio = f"ratio {judged.ratio.value:.3f} {interval_text(judged.ratio, '{:.3f}'.format)}"
+    return f"{ratio}{'' if judged.p is None else f', p {judged.p:.2g}'}: {judged.reason}"
 
 
 def _class(case: Case) -> str:

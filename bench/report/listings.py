@@ -56,6 +56,18 @@ def plan(plan: Plan, _: Machine) -> str:
     return "\n".join(lines)
 
 
+def smallest_change(found: Sequence[float], cases: int) -> str:
+    """A line on the smallest changes that two such runs would show. found: ascending, one a case; empty if unknown."""
+    if not found:
+        return ""
+    middle = found[len(found) // 2]
+    known = "" if len(found) == cases else f"; of {cases - len(found)} cases the ledger has nothing"
+    return (
+        f"two such runs would show a change of {middle:.0%} in the median case ({found[0]:.0%} to {found[-1]:.0%}), "
+        f"as the noise ledger has it{known}\n"
+    )
+
+
 def _rows(plan: Plan) -> list[list[str]]:
     """A row for each operation and backend; several if its variants differ in ranks or sizes."""
     kinds: dict[tuple[str, str], dict[str, list[Case]]] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.comparisons import Judgement, WithJudgement, failing
 from bench.conclusions import Interval
 from bench.training.records import (
     CallSizePoint,
@@ -200,20 +201,15 @@ class ExposedChange:
 
 
 @dataclass(frozen=True, slots=True)
-class StepChange:
-    """One strategy of one scenario in two runs. ratio: AFTER / BEFORE of the time of a step, with its interval.
-
-    verdict, further_launches: as in `bench.conclusions.Change`. exposed: None for the reference.
-    """
+class StepChange(WithJudgement):
+    """One strategy of one scenario in two runs: the time of a step. exposed: None for the reference."""
 
     scenario: Scenario
     label: str
     before: Interval
     after: Interval
-    ratio: Interval
-    verdict: str
+    judgement: Judgement
     exposed: ExposedChange | None = None
-    further_launches: int | None = None
     note: str = ""
 
 
@@ -243,3 +239,10 @@ class TrainingComparison:
     only_after: tuple[Unpaired, ...] = ()
     broken: tuple[Unpaired, ...] = ()
     warnings: tuple[str, ...] = ()
+    whole: Judgement | None = None
+    fail_on: tuple[str, ...] = ("SLOWER",)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a verdict is a failure, or a strategy failed after."""
+        return failing(self.verdict, self.changes, self.fail_on) or bool(self.broken)

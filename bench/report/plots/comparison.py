@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from bench.conclusions import Change, Comparison, Trend
+from bench.comparisons import Change, Comparison, Judgement, Trend
 from bench.records import Case, case_order
 from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline, percent
 from bench.report.labels import dtype_words, extras, label, ranks_text, size_text
@@ -63,11 +63,16 @@ def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Pa
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────
 def _comparison(result: Comparison) -> Figure:
     shown = _shown(result.changes)
-    figure = Figure(figsize=(9, 2.2 + 0.28 * len(shown)), layout="constrained")
+    rows = [(label(change.case), change.judgement) for change in shown]
+    if result.whole is not None:
+        rows.insert(0, ("the run as a whole (index)", result.whole))
+    figure = Figure(figsize=(9, 2.2 + 0.28 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    ratio_rows(axes, shown, [label(change.case) for change in shown], result.min_change)
+    ratio_rows(axes, [judged for _, judged in rows], [name for name, _ in rows], result.min_change)
+    if result.whole is not None:
+        axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
     ratio_axis(axes)
-    axes.set_xlabel("time after / time before (log scale); bars: 95 % intervals")
+    axes.set_xlabel("time after / time before (log scale); bars: intervals, corrected for the number of cases")
     question = "Did it change?" if result.across is None else f"Which {result.across.replace('_', ' ')} is faster?"
     figure.suptitle(
         f"{question}  {result.before}  →  {result.after}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5
@@ -88,8 +93,8 @@ def standing_out(changes: Sequence[C]) -> list[C]:
     return sorted(changes, key=lambda change: (VERDICTS.index(change.verdict), -weight(change)))[:MOST_ROWS]
 
 
-def ratio_rows(axes: Axes, changes: Sequence[Judged], names: Sequence[str], min_change: float) -> None:
-    """Draw a row for each change, the first on top. The grey band has the ratios that are too small to matter."""
+def ratio_rows(axes: Axes, changes: Sequence[Judgement], names: Sequence[str], min_change: float) -> None:
+    """Draw a row for each judgement, the first on top. The grey band has the ratios that are too small to matter."""
     limit = 1 + min_change
     axes.axvspan(1 / limit, limit, color="#000000", alpha=0.08, linewidth=0)
     axes.axvline(1, color="black", linewidth=1)
@@ -108,7 +113,7 @@ def directions(axes: Axes) -> None:
         )
 
 
-def _row(axes: Axes, y: int, change: Judged) -> None:
+def _row(axes: Axes, y: int, change: Judgement) -> None:
     colour, marker = LOOKS[change.verdict]
     decided = change.verdict != "INCONCLUSIVE"
     ratio = change.ratio

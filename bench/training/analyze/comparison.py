@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from bench import intervals
 from bench.analyze import verdicts
-from bench.analyze.compare import MIN_CHANGE, counted, said_of
+from bench.analyze.compare import MIN_CHANGE, counted, decided, said_of
 from bench.analyze.environment_diff import Facts, differences, distinct, of_ranks, of_sessions
 from bench.conclusions import Interval
 from bench.errors import UnmeasurableError
@@ -63,12 +63,13 @@ def compare_runs(
     min_change: float = MIN_CHANGE,
     noise_floor: float | None = None,
     across: None = None,
+    ledger: object = None,
 ) -> TrainingComparison:
     """The changes of the strategies that both runs timed. Raises UnmeasurableError where there is none.
 
     If all that was timed before failed after, it does not raise: there are no changes, and all are in `broken`.
     min_change, noise_floor: as in `bench/analyze/compare.py`; the noise floor is used where a side has fewer than three
-    launches. across: not used, it is for runs of collectives only.
+    launches. across, ledger: not used, they are for runs of collectives only.
     """
     old, new = analyze(before), analyze(after)
     olds, news = _sides(before, old), _sides(after, new)
@@ -168,18 +169,18 @@ def _several(pair: Pair) -> bool:
 
 def _tested(pairs: Sequence[Pair], min_change: float) -> Iterator[StepChange]:
     before, after = ([medians(pair[side].steps) for pair in pairs] for side in (0, 1))
-    judged = verdicts.judge(before, after, min_change)
-    for (old, _), a, b, (ratio, verdict, further) in zip(pairs, before, after, judged, strict=True):
+    judged = verdicts.judge(verdicts.unpaired(before, after), min_change) if pairs else []
+    for (old, _), a, b, judgement in zip(pairs, before, after, judged, strict=True):
         # geometric means, as for collectives, so that their quotient is the reported ratio
         steps = intervals.launch_interval(a), intervals.launch_interval(b)
-        yield StepChange(old.scenario, old.result.label, *steps, ratio, verdict, further_launches=further)
+        yield StepChange(old.scenario, old.result.label, *steps, decided(judgement, a, b))
 
 
 def _pooled(old: Side, new: Side, min_change: float, noise_floor: float | None) -> StepChange:
     before, after = estimate(old.steps), estimate(new.steps)
-    verdict, ratio = verdicts.by_noise_floor(before, after, min_change, noise_floor)
+    judgement = verdicts.by_noise_floor(before, after, min_change, noise_floor)
     note = FEW_LAUNCHES + ("" if noise_floor is None else f"; rests on the stated {noise_floor:.0%}")
-    return StepChange(old.scenario, old.result.label, before, after, ratio, verdict, note=note)
+    return StepChange(old.scenario, old.result.label, before, after, judgement, note=note)
 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────

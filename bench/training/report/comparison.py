@@ -116,7 +116,8 @@ def to_junit(result: TrainingComparison) -> str:
         (_class(one.scenario), _key(one), f"measured before, refused or failed after: {one.reason}")
         for one in result.broken
     ]
-    return junit.of_verdicts(result.before, result.after, cases, broken, [headline(result), *result.warnings])
+    said = [headline(result), *result.warnings]
+    return junit.of_verdicts(result.before, result.after, cases, broken, said, result.fail_on)
 
 
 def _class(scenario: Scenario) -> str:
@@ -149,6 +150,8 @@ def _rows(result: TrainingComparison) -> list[Json]:
             "before_s": change.before.value,
             "after_s": change.after.value,
             **ratio_columns(change.ratio),
+            "p": change.p,
+            "reason": change.reason,
             "further_launches": change.further_launches,
             **_exposed_columns(change.exposed),
             "note": change.note,

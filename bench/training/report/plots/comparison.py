@@ -40,12 +40,12 @@ def _figure(result: TrainingComparison) -> Figure:
     figure = Figure(figsize=(9, REST + PANEL * len(rows) + ROW * sum(rows)), layout="constrained")
     grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=[count + 0.4 for count in rows])
     for axes, (scenario, changes) in zip(grid.flat, shown, strict=True):
-        ratio_rows(axes, changes, _names(changes), result.min_change)
+        ratio_rows(axes, [change.judgement for change in changes], _names(changes), result.min_change)
         # above the words "faster" and "slower"
         axes.set_title(_title(scenario), fontsize=9, pad=6 if axes is not grid[0, 0] else 20)
     ratio_axis(grid[-1, 0])
     directions(grid[0, 0])
-    grid[-1, 0].set_xlabel("time of a step after / before (log scale); bars: 95 % intervals")
+    grid[-1, 0].set_xlabel("time of a step after / before (log scale); bars: intervals, corrected")
     title = f"Did a training step change?  {result.before}  →  {result.after}"
     figure.suptitle(f"{title}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5)
     verdict_legend(figure, result, len(result.changes) - sum(rows))
