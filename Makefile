@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare list doctor diagnose test test-gpu lint check schema docs prove prove-quick prove-ddp bench-self clean bench-ddp
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare ab list doctor diagnose test test-gpu lint check schema docs prove prove-quick prove-ddp bench-self clean bench-ddp
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ plots: .venv/.installed  ## Draw the plots of a run: RUN=name, or the newest
 
 compare: .venv/.installed  ## Did it change? A=before B=after
 	@$(if $(and $(A),$(B)),$(BENCH) compare $(A) $(B),echo "make compare A=before B=after (names: make list)" >&2; exit 2)
+
+ab: .venv/.installed  ## Is B slower than A? A=before.yaml B=after.yaml, measured in turn (SET="--b-env X=Y" and others)
+	@$(if $(A),$(BENCH) ab $(A) $(B) $(SET),echo "make ab A=before.yaml B=after.yaml" >&2; exit 2)
 
 diagnose: .venv/.installed  ## Who is late or slow? RUN=name, or the newest
 	@$(BENCH) diagnose $(RUN)

@@ -152,3 +152,49 @@ class Check:
     measured: Interval | None
     verdict: str
     note: str = ""
+
+
+# ── two sides, in pairs of launches ──────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class PairedChange(WithJudgement):
+    """One case on two sides of a run. name: of the case. ratios: B / A of each pair of launches.
+
+    before, after: side A and side B over their launches.
+    """
+
+    name: str
+    before: Interval
+    after: Interval
+    judgement: Judgement
+    ratios: tuple[float, ...]
+    note: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedComparison:
+    """Two sides of one run compared, pair by pair; other fields as in `Comparison`.
+
+    ratios: index B / A of each pair; empty with a single case. pairs: that the verdict rests on. ended: why measuring
+    ended. rule: by which the verdict was reached. broken: names of cases that have a time on side A only.
+    """
+
+    before: str
+    after: str
+    verdict: str
+    min_change: float
+    changes: tuple[PairedChange, ...]
+    whole: Judgement | None
+    ratios: tuple[float, ...]
+    pairs: int
+    ended: str = ""
+    rule: str = ""
+    differences: tuple[tuple[str, str, str], ...] = ()
+    broken: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    fail_on: tuple[str, ...] = ("SLOWER",)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a verdict is a failure, or a case failed on side B."""
+        return failing(self.verdict, self.changes, self.fail_on) or bool(self.broken)

@@ -336,7 +336,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return f"{self.path.parent.name}:{self.path.name}" if "side" in self.manifest else self.path.name
 
     @property
     def facts(self) -> list[Samples]:

@@ -4,12 +4,14 @@ In: a plan, facts as they are measured, finished documents. Out: a run, or a lis
 benchmarks: a `Codec` converts the plans and facts of one benchmark to JSON and back. No other module writes these
 files, except log.txt, to which ranks and launchers append. `samples.jsonl` is appended and synced line by line and
 never rewritten; every other file is written whole or not at all (a temporary file, then a rename). Only one process at
-a time holds the journal of a run.
+a time holds the journal of a run (`journal`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import dataclasses
 import errno
 import fcntl
 import functools
@@ -19,10 +21,8 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from bench.errors import StoreError
@@ -41,7 +41,11 @@ MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
     "environment.json",
     "samples.jsonl",
 )
-LOG, SUMMARY = "log.txt", "summary.csv"
+LOG, SUMMARY, REPORT = "log.txt", "summary.csv", "report.md"
+# A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
+# name the sides; their documents are in folders of that name.
+SIDES = ("a", "b")
+CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
 # The benchmark of older runs, whose manifests do not name one.
@@ -60,7 +64,7 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Codec(Generic[P, F, R]):
     """How one benchmark writes its plans and reads its plans and facts.
 
@@ -97,6 +101,27 @@ def create(root: Path, codec: Codec[P, Any, Any], plan: P, config: bytes, facts:
     return path
 
 
+def create_sides(
+    root: Path, codec: Codec[P, Any, Any], plans: tuple[P, P], configs: tuple[bytes, bytes], facts: Json
+) -> Path:
+    """As `create`, for a run of two sides."""
+    path = create(root, codec, plans[0], configs[0], facts)
+    write(path / CONFIG_B, configs[1])
+    write(path / PLAN_B, _json_text(codec.plan_to_json(plans[1])))
+    for side in SIDES:
+        (path / side).mkdir()
+    return path
+
+
+def of_side(line: bytes, side: str) -> bytes:
+    """A line of samples.jsonl with its side."""
+    return _prefix(side) + line[1:]
+
+
+def _prefix(side: str) -> bytes:
+    return f'{{"side":"{side}",'.encode()
+
+
 def _new_folder(root: Path, name: str) -> Path:
     for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
         path = root / (name + suffix)
@@ -105,7 +130,7 @@ def _new_folder(root: Path, name: str) -> Path:
         except FileExistsError:
             continue  # another run began in the same second
         except OSError as error:
-            raise StoreError(f"{path}: {_why(error)}") from None
+            raise StoreError(f"{path}: {reason_of(error)}") from None
         return path
     raise StoreError(f"{root / name}: a hundred runs of this name in one second")
 
@@ -121,7 +146,7 @@ def write(path: Path, content: bytes | str) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise StoreError(f"{path}: {_why(error)}") from None
+        raise StoreError(f"{path}: {reason_of(error)}") from None
 
 
 def update_manifest(path: Path, **changes: Any) -> None:
@@ -137,50 +162,6 @@ def write_environment(path: Path, sessions: list[Json]) -> None:
 def discard(path: Path) -> None:
     """Remove the folder of a run that is incomplete and can be made again, such as an import."""
     shutil.rmtree(path, ignore_errors=True)
-
-
-class Journal:
-    """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
-
-    Opening it drops an incomplete last line, which only a crash while writing leaves behind.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path / SAMPLES
-        self._written = 0
-
-    def __enter__(self) -> Journal:
-        try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(f"{self._path}: {_why(error)}") from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise StoreError(f"{self._path.parent}: another process is measuring into this run") from None
-        content = self._path.read_bytes()
-        os.ftruncate(self._fd, content.rfind(b"\n") + 1)
-        os.lseek(self._fd, 0, os.SEEK_END)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        os.close(self._fd)
-
-    def append(self, line: bytes) -> None:
-        """Write one line (or several, joined by newlines) and force it to disk. After a failure none of it remains."""
-        end = os.lseek(self._fd, 0, os.SEEK_CUR)
-        rest = memoryview(line + b"\n")
-        try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-            os.fsync(self._fd)
-        except OSError as error:
-            os.ftruncate(self._fd, end)
-            os.lseek(self._fd, end, os.SEEK_SET)
-            raise StoreError(
-                f"{self._path}: {_why(error)}; what was measured is kept; go on with: run --resume {self._path.parent}"
-            ) from None
 
 
 def is_being_written(path: Path) -> bool:
@@ -200,24 +181,56 @@ def is_being_written(path: Path) -> bool:
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 def read(path: Path, codec: Codec[P, F, R]) -> R:
-    """Read a run folder in any state, finished or not. Raises StoreError with one line that says what is wrong."""
+    """Read a run folder in any state, finished or not, or one side of it (its folder `a` or `b`).
+
+    Raises StoreError with one line that says what is wrong.
+    """
     manifest = read_manifest(path)
     if manifest["benchmark"] != codec.benchmark:
         raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']}, not of {codec.benchmark}")
-    plan = _read_json(path / PLAN, dict)
-    facts, warnings = _read_lines(path / SAMPLES, codec.fact_from_line)
-    understood = _understood(path / PLAN, lambda: codec.plan_from_json(plan))
-    return codec.run(
-        path, manifest, understood, _read_json(path / ENVIRONMENT, list), facts, (*warnings, *codec.notes(plan))
+    folder, side = _side_of(path)
+    if "sides" in manifest and not side:
+        raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
+    plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
+    plan, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
+    facts, warnings = _read_lines(folder / SAMPLES, codec.fact_from_line, _prefix(side) if side else None)
+    understood = _understood(plan_file, lambda: codec.plan_from_json(plan))
+    if side:
+        environment = [session for session in environment if session.get("side") == side]
+        understood = _cut(understood, max((getattr(fact, "launch", 0) for fact in facts), default=0))
+    return codec.run(path, manifest, understood, environment, facts, (*warnings, *codec.notes(plan)))
+
+
+def _side_of(path: Path) -> tuple[Path, str]:
+    """The folder of a run and the side that a path names; no side if it names the run."""
+    path = path.resolve() if path.name in {"", "."} else path
+    if path.name in SIDES and not (path / MANIFEST).is_file() and (path.parent / MANIFEST).is_file():
+        return path.parent, path.name
+    return path, ""
+
+
+def _cut(plan: Any, launches: int) -> Any:
+    """The plan of the launches that were made: `ab` plans more than it needs."""
+    order = tuple(launch for launch in plan.order if launch.number <= launches)
+    return dataclasses.replace(plan, order=order, launches=launches)
+
+
+def read_plans(path: Path, codec: Codec[P, Any, Any]) -> tuple[P, P]:
+    """The plans of both sides, with all launches."""
+    first, second = (
+        _understood(path / name, functools.partial(codec.plan_from_json, _read_json(path / name, dict)))
+        for name in (PLAN, PLAN_B)
     )
+    return first, second
 
 
 def read_manifest(path: Path) -> Json:
     """The manifest. `benchmark` is always in it; status "running" becomes "interrupted" if no process is writing."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such folder")
-    if not (path / MANIFEST).is_file():
+    if not (_side_of(path)[0] / MANIFEST).is_file():
         raise StoreError(f"{path}: not a run folder (it has no {MANIFEST})")
+    path, side = _side_of(path)
     manifest = _read_json(path / MANIFEST, dict)
     schema = manifest.get("schema")
     if not isinstance(schema, int):
@@ -229,7 +242,13 @@ def read_manifest(path: Path) -> Json:
     manifest = {"benchmark": FIRST_BENCHMARK, **manifest}
     if manifest.get("status") == "running" and not is_being_written(path):
         manifest["status"] = "interrupted"
-    return manifest
+    return {**manifest, "side": side} if side else manifest
+
+
+def has_sides(path: Path) -> bool:
+    """Whether this is the folder of a run of two sides, not one of them."""
+    manifest = read_manifest(path)
+    return "sides" in manifest and "side" not in manifest
 
 
 def read_summary(path: Path) -> list[dict[str, str]]:
@@ -239,6 +258,13 @@ def read_summary(path: Path) -> list[dict[str, str]]:
             return list(csv.DictReader(file))
     except OSError:
         return []
+
+
+def first_line(path: Path) -> str:
+    """Of the report that was written last; empty if there is none."""
+    with contextlib.suppress(OSError), (path / REPORT).open(encoding="utf-8") as file:
+        return file.readline().strip()
+    return ""
 
 
 def newest(root: Path) -> Path:
@@ -256,9 +282,18 @@ def runs(root: Path) -> Iterator[Path]:
 
 
 def find(root: Path, run: str | None) -> Path:
-    """Find a run by path, by name below `root`, or by the end of its name (the newest match); None: the newest run."""
+    """Find a run by path, by name below `root`, or by the end of its name (the newest match); None: the newest run.
+
+    With `:a` or `:b` behind it, a side of a run.
+    """
     if run is None:
         return newest(root)
+    name, _, side = run.rpartition(":")
+    if name and side in SIDES:
+        path = find(root, name)
+        if not has_sides(path):
+            raise StoreError(f"{run}: {path} has no sides; only runs of the verb ab have")
+        return path / side
     if Path(run).is_dir():
         return Path(run)
     pattern = re.compile(rf"(.*-)?{re.escape(run)}(-\d+)?")
@@ -268,8 +303,13 @@ def find(root: Path, run: str | None) -> Path:
     return matches[-1]
 
 
-def _read_lines(path: Path, understand: Callable[[bytes], T]) -> tuple[list[T], tuple[str, ...]]:
-    """Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that."""
+def _read_lines(
+    path: Path, understand: Callable[[bytes], T], prefix: bytes | None = None
+) -> tuple[list[T], tuple[str, ...]]:
+    """Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
+
+    prefix: only lines that begin so are read, without it.
+    """
     samples: list[T] = []
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
@@ -278,9 +318,13 @@ def _read_lines(path: Path, understand: Callable[[bytes], T]) -> tuple[list[T], 
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return samples, (TORN,)
+                if prefix is not None:
+                    if not line.startswith(prefix):
+                        continue
+                    line = b"{" + line[len(prefix) :]
                 samples.append(_understood(path, functools.partial(understand, line), f" line {number}:"))
     except OSError as error:
-        raise StoreError(f"{path}: {_why(error)}") from None
+        raise StoreError(f"{path}: {reason_of(error)}") from None
     finally:
         gc.enable()
     return samples, ()
@@ -299,7 +343,7 @@ def _read_json(path: Path, kind: type[T]) -> T:
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
-        raise StoreError(f"{path}: {_why(error)}") from None
+        raise StoreError(f"{path}: {reason_of(error)}") from None
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: damaged: {str(error)[:120]}") from None
     if not isinstance(value, kind):
@@ -307,7 +351,8 @@ def _read_json(path: Path, kind: type[T]) -> T:
     return value
 
 
-def _why(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """What an operating system's error says, for a message."""
     if error.errno == errno.ENOSPC:
         return "the disk is full"
     return (error.strerror or str(error)).lower()

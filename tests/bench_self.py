@@ -18,6 +18,7 @@ import scale as large
 from bench import encoding, store
 from bench.analyze.analysis import diagnose
 from bench.encoding import CODEC
+from bench.journal import Journal
 from bench.operations import OPERATIONS
 from bench.records import Case, Launch, Plan
 from conftest import ROOT, SAMPLING, samples
@@ -116,7 +117,7 @@ def hundred_cases(folder: Path) -> list[Row]:
     plan = Plan("hundred", blocks, (), 3, 1, SAMPLING, 60.0, 0)
     path = store.create(folder / "results", CODEC, plan, b"", {})
     rng = np.random.default_rng(1)
-    with store.Journal(path) as journal:
+    with Journal(path) as journal:
         for block in blocks:
             for case in block.cases:
                 durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, case.world_size)))).astype(np.int64)
@@ -148,7 +149,7 @@ def scale(folder: Path) -> list[Row]:
             folder / "results", CODEC, Plan(f"large{seed}", blocks, (), 5, 1, SAMPLING, 60.0, 0), b"", {}
         )
         rng = np.random.default_rng(seed)
-        with store.Journal(path) as journal:
+        with Journal(path) as journal:
             for block in blocks:
                 for case in block.cases:
                     durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, 8)))).astype(np.int64)

@@ -12,6 +12,7 @@ import orjson
 
 from bench import store
 from bench.encoding import CODEC
+from bench.journal import Journal
 from bench.machine import host
 from bench.operations import rounds
 from bench.records import Case, Json, Launch, Plan
@@ -81,7 +82,7 @@ def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dic
         for launch in range(1, launches + 1)
     ]
     store.write_environment(path, [session])
-    with store.Journal(path) as journal:
+    with Journal(path) as journal:
         for block in blocks:
             for case in block.cases:
                 journal.append(orjson.dumps(_line(case, block.number, made[case.key, block.number])))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bench import encoding, store
 from bench.encoding import CODEC
 from bench.errors import StoreError
+from bench.journal import Journal
 from bench.records import Case, Failure, Fault, Launch, Plan, Samples, Skip, Timings
 from conftest import SAMPLING, samples
 
@@ -31,7 +32,7 @@ def run(tmp_path):
 
 
 def write_lines(run, *lines: bytes) -> None:
-    with store.Journal(run) as journal:
+    with Journal(run) as journal:
         for one in lines:
             journal.append(one)
 
@@ -123,16 +124,16 @@ def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
 
 def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
     assert store.read_manifest(run)["status"] == "interrupted"  # "running" is written, but nobody runs
-    with store.Journal(run):
+    with Journal(run):
         assert store.read_manifest(run)["status"] == "running"
-        with pytest.raises(StoreError, match="another process"), store.Journal(run):
+        with pytest.raises(StoreError, match="another process"), Journal(run):
             pass
 
 
 def test_a_full_disk_tears_nothing(small_disk):
     run = store.create(small_disk, CODEC, PLAN, b"", {})
     (small_disk / "filler").write_bytes(b"x" * (small_disk_free(small_disk) - 8192))
-    with store.Journal(run) as journal:
+    with Journal(run) as journal:
         with pytest.raises(StoreError, match=r"the disk is full; what was measured is kept.*--resume"):
             for _ in range(100):
                 journal.append(line(1))

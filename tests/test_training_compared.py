@@ -16,6 +16,7 @@ from bench import store
 from bench.analyze import verdicts
 from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.errors import UnmeasurableError
+from bench.journal import Journal
 from bench.records import Failure
 from bench.training import encoding
 from bench.training.analyze.comparison import FEW_LAUNCHES
@@ -249,7 +250,7 @@ def test_the_picture_is_drawn(result, tmp_path):
 def kept(folder: Path, run: TrainingRun, name: str) -> str:
     """A run as a results folder below `results`."""
     path = store.create(folder / "results", TRAINING_CODEC, replace(run.plan, name=name), b"benchmark: training\n", {})
-    with store.Journal(path) as journal:
+    with Journal(path) as journal:
         for fact in run.facts:
             journal.append(encoding.fact_to_line(fact))
     store.update_manifest(path, status="complete")

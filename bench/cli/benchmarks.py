@@ -39,6 +39,7 @@ class Benchmark:
     pictures: a `report.pictures.Catalogue`. formats: format → function(run, analysis) → text.
 
     Compare. ledger_entry(run, analysis) → the run's line for the noise ledger, or None; None if the benchmark has none.
+    timed_cases(facts, plan) → `analyze.pairs.TimedCase` of one side of `ab`.
     compare(before, after, min_change, noise_floor, across, ledger) → comparison with `failed` and `fail_on`.
     comparison_formats: format → function(comparison) → text. draw_comparison(comparison, folder) → its picture's
     path; None if there is nothing to draw.
@@ -67,6 +68,7 @@ class Benchmark:
     pictures: Deferred
     formats: Mapping[str, Deferred]
     ledger_entry: Deferred | None
+    timed_cases: Deferred
     compare: Deferred
     comparison_formats: Mapping[str, Deferred]
     draw_comparison: Deferred
@@ -106,6 +108,7 @@ COLLECTIVES = Benchmark(
         COVERAGE: Deferred("report.coverage:document"),
     },
     ledger_entry=Deferred("analyze.occasions:entry_of"),
+    timed_cases=Deferred("cli.launches:of_collectives"),
     compare=Deferred("analyze.compare:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("report.comparison:document"),
@@ -144,6 +147,7 @@ TRAINING = Benchmark(
         JSON: Deferred("training.report.document:json_of"),
     },
     ledger_entry=None,
+    timed_cases=Deferred("training.analyze.pairs:of_training"),
     compare=Deferred("training.analyze.comparison:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("training.report.comparison:document"),
@@ -154,6 +158,15 @@ TRAINING = Benchmark(
     draw_comparison=Deferred("training.report.plots.comparison:draw_comparison"),
 )
 
+
+class _Silent:
+    """An observer of either benchmark that shows nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+SILENT = _Silent()
 BENCHMARKS = {benchmark.name: benchmark for benchmark in (COLLECTIVES, TRAINING)}
 
 

@@ -18,6 +18,7 @@ from bench.importers import assembly, sources
 from bench.importers.assembly import Imported
 from bench.importers.formats import FORMATS
 from bench.importers.found import Options
+from bench.journal import Journal
 from bench.operations import OPERATIONS
 from bench.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document
@@ -82,7 +83,7 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     path = store.create(RESULTS, encoding.CODEC, imported.plan, explanation, facts)
     try:
         store.write_environment(path, [imported.session])
-        with store.Journal(path) as journal:
+        with Journal(path) as journal:
             for start in range(0, len(imported.samples), LINES_AT_ONCE):
                 some = imported.samples[start : start + LINES_AT_ONCE]
                 journal.append(b"\n".join(map(encoding.samples_to_line, some)))

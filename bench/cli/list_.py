@@ -44,6 +44,10 @@ def _runs() -> str:
     rows = []
     for path in store.runs(RESULTS):
         manifest, summary = store.read_manifest(path), store.read_summary(path)
-        best = benchmarks.of_run(path).headline(summary) if summary else ("-", "no report yet")
+        best = ("-", "no report yet")
+        if store.has_sides(path):
+            best = (str(len({row["case"] for row in summary})), store.first_line(path)) if summary else best
+        elif summary:
+            best = benchmarks.of_run(path).headline(summary)
         rows.append((path.name, manifest, best))
     return listings.runs(rows) if rows else f"no runs in {RESULTS} yet; make one: run configs/gloo.yaml"

@@ -12,6 +12,7 @@ from rich.console import Console
 from bench import store
 from bench.cli.benchmarks import Benchmark
 from bench.cli.session import recorded_session
+from bench.journal import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None" = None) -> None:
     """Measure what is missing in a run, with a progress bar."""
-    with store.Journal(path) as journal:
+    with Journal(path) as journal:
         before = benchmark.read(path)
         done = benchmark.done(before.plan, before.facts)
         if done is None:

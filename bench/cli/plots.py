@@ -9,6 +9,7 @@ from bench.cli import benchmarks
 from bench.cli.app import RESULTS
 from bench.cli.comparison import compare_runs, show
 from bench.cli.run_files import write_report
+from bench.cli.sides import draw_sides
 
 
 def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
@@ -19,6 +20,9 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
         return
     path = store.find(RESULTS, runs[0] if runs else None)
     benchmark = benchmarks.of_run(path)
+    if store.has_sides(path):
+        typer.echo(draw_sides(path))
+        return
     result = benchmark.read(path)
     written = write_report(benchmark, result, benchmark.analyze(result), plots=True)
     typer.echo("\n".join(map(str, written)))

@@ -9,6 +9,7 @@ from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, RunName
 from bench.cli.run_files import write_report
+from bench.cli.sides import conclude_sides
 from bench.errors import BenchError
 
 
@@ -29,6 +30,11 @@ def report(
     """Without --format it also writes summary.csv, report.md and report.html into the run's folder."""
     path = store.find(RESULTS, run)
     benchmark = benchmarks.of_run(path)
+    if store.has_sides(path):
+        if format is not None:
+            raise BenchError(f"report --format: {path.name} has two sides; name one of them: {path.name}:a")
+        conclude_sides(path, plots=False)
+        return
     if format is not None and format.value not in benchmark.formats:
         allowed = ", ".join(benchmark.formats)
         raise BenchError(f"report --format {format.value}: the {benchmark.name} benchmark has {allowed}")

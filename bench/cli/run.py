@@ -15,6 +15,7 @@ from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
 from bench.cli.run_files import write_report
+from bench.cli.sides import conclude_sides, measure_sides
 from bench.errors import BenchError, UnmeasurableError
 from bench.machine import host
 
@@ -75,6 +76,9 @@ def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
     path = store.find(RESULTS, name)
     benchmark = benchmarks.of_run(path)
     _refuse_in_a_job(benchmark, str(path), coordinator)
+    if store.has_sides(path):
+        measure_sides(path, coordinator)
+        return 1 if conclude_sides(path, plots).failed else 0
     if coordinator is not None:
         demands = benchmark.demands(benchmark.read(path).plan)
         machine = coordinator.machine(demands)

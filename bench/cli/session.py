@@ -5,7 +5,7 @@ environment.json. It does not write samples.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,6 +34,26 @@ def recorded_session(path: Path, sessions: list[Json], more: Json | None = None)
             session |= {"after": host.state(), "launches": launches}
             with contextlib.suppress(StoreError):  # a full disk has been reported already
                 store.write_environment(path, [*sessions, session])
+
+
+@contextlib.contextmanager
+def recorded_sides(path: Path, sessions: list[Json], facts: Mapping[str, Json]) -> Iterator[dict[str, list[Json]]]:
+    """The same for a run of two sides: a session of each side. facts: by side. Yields a list for each side."""
+    from bench.machine import host
+
+    with _marked(path):
+        state = host.state()
+        added: dict[str, Json] = {side: {"side": side, **of_side, "before": state} for side, of_side in facts.items()}
+        store.write_environment(path, [*sessions, *added.values()])
+        launches: dict[str, list[Json]] = {side: [] for side in facts}
+        try:
+            yield launches
+        finally:
+            after = host.state()
+            for side, session in added.items():
+                session |= {"after": after, "launches": launches[side]}
+            with contextlib.suppress(StoreError):  # a full disk has been reported already
+                store.write_environment(path, [*sessions, *added.values()])
 
 
 @contextlib.contextmanager

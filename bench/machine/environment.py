@@ -50,6 +50,12 @@ def prepare_process(interface: str | None = None) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
+def of_side(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that measures a side of `ab`: this process's own, and these variables."""
+    paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
+
+
 def raise_file_limit() -> int:
     """Raise the limit of open files of this process and its children to MOST_FILES or the hard limit; returns it.
 

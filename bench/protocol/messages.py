@@ -25,6 +25,9 @@ From an agent to rank 0:
     failed        the rank could not be started; text
     interrupted   the agent received Ctrl-C or SIGTERM: the job shall end
 
+Between the verb `ab` and the process of a side (`launch/side_process.py`): measure (launch), and in answer ready
+(facts), line (payload), launched (record), measured, error (text).
+
 Messages are never pickled: unpickling data from a network can run any code. (`Connection.send` and `.recv` pickle, so
 only `send_bytes` and `recv_bytes` are used.)
 """

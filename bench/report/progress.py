@@ -4,14 +4,17 @@ Implements the `Observer` of `launch.sweep`. Draws only between rounds: while ra
 leaves every core to them.
 """
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from bench.comparisons import Judgement
 from bench.records import Case, Launch
 from bench.report.labels import label
+from bench.units import format_seconds
 
 
 class StepProgress:
@@ -84,3 +87,48 @@ class CaseProgress(StepProgress):
         """Add so many measurements to the total; subtract them if negative."""
         self._total += further
         self._progress.update(self._task, total=self._total)
+
+
+class PairProgress:
+    """The progress of a run of two sides: how many pairs there are, and the verdict as it forms."""
+
+    def __init__(self, console: Console, budget_s: float, spent_s: float) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn(f"of at most {format_seconds(budget_s)}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting the ranks", total=budget_s, completed=int(spent_s))
+        self._said = "no verdict before 4 pairs"
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def show_pairs(self, pairs: int, spent_s: float) -> None:
+        """So many pairs are measured."""
+        self._progress.update(self._task, description=f"pair {pairs}: {self._said}", completed=spent_s)
+        self._progress.refresh()
+
+    def show_look(self, whole: Judgement | None, verdicts: Sequence[str], pairs: int) -> None:
+        """The judgements at a look; without a terminal, a line."""
+        counts = ", ".join(f"{verdicts.count(verdict)} {verdict.lower()}" for verdict in dict.fromkeys(verdicts))
+        index = ""
+        if whole is not None:
+            ratio = whole.ratio
+            index = f"B / A {ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}], "
+        self._said = f"{index}{counts}"
+        if not self._console.is_terminal:
+            self._console.print(f"{pairs} pairs: {self._said}", highlight=False, markup=False)
+
+    def print_failure(self, text: str) -> None:
+        """Print a red line that stays."""
+        self._console.print(text, style="red", highlight=False)

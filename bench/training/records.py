@@ -328,4 +328,4 @@ class TrainingRun:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return f"{self.path.parent.name}:{self.path.name}" if "side" in self.manifest else self.path.name

@@ -14,6 +14,7 @@ from typing import Any
 
 from bench import config, plan, store
 from bench.encoding import CODEC
+from bench.journal import Journal
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.sweep import sweep
@@ -44,7 +45,7 @@ class Rig:
         assert not planned.skips, planned.skips[0].reason
         path = store.create(self.folder, CODEC, planned, text.encode(), {})
         launches: list[Any] = []
-        with store.Journal(path) as journal:
+        with Journal(path) as journal:
             sweep(planned, [], starter or self.launcher, journal.append, path / store.LOG, launches.append, _Nobody())
         store.write_environment(path, [{"launches": launches}])
         store.update_manifest(path, status="complete")
@@ -64,7 +65,7 @@ class Rig:
     def trained(self, planned: TrainingPlan, starter: Starter | None = None) -> TrainingRun:
         """The same of a plan."""
         path = store.create(self.folder, TRAINING_CODEC, planned, b"", {})
-        with store.Journal(path) as journal:
+        with Journal(path) as journal:
             train_sweep(
                 planned, [], starter or self.launcher, journal.append, path / store.LOG, lambda _: None, _Nobody()
             )

@@ -139,10 +139,10 @@ def ratio_axis(axes: Axes) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int) -> None:
-    """A legend with the verdicts that occur. left_out: number of rows that are not drawn."""
-    present = {change.verdict for change in result.changes}
-    handles: list[Line2D | Patch] = []
+def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int, *more: Line2D) -> None:
+    """A legend with the verdicts that occur. left_out: number of rows that are not drawn. more: further entries."""
+    present = {change.verdict for change in result.changes} | ({result.whole.verdict} if result.whole else set())
+    handles: list[Line2D | Patch] = [*more]
     for verdict in VERDICTS:
         colour, marker = LOOKS[verdict]
         face = "white" if verdict == "INCONCLUSIVE" else colour

@@ -1,0 +1,151 @@
+"""The verb `ab`: measure two sides in turn, now, until it is clear whether B is slower than A."""
+
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench import __version__, store, units
+from bench.cli import benchmarks
+from bench.cli.app import RESULTS, Sets
+from bench.cli.comparison import MIN_CHANGE, FailOn
+from bench.cli.job import run_task
+from bench.cli.sides import conclude_sides, measure_sides
+from bench.errors import BenchError, ConfigError, UnmeasurableError
+from bench.launch.side_process import check_python
+from bench.machine import host
+from bench.records import Json
+
+if TYPE_CHECKING:
+    from bench.launch.coordinator import Coordinator
+
+# More launches than a comparison ever makes (`analyze.pairs.LOOKS`).
+MOST_PAIRS = 384
+SLOWER_OR_FAILED = 1
+
+
+def _option(flag: str, text: str, metavar: str) -> Any:
+    return typer.Option(flag, help=text, metavar=metavar)
+
+
+def ab(
+    context: typer.Context,
+    a: Annotated[Path, typer.Argument(help="The configuration of side A.", metavar="A")],
+    b: Annotated[Path | None, typer.Argument(help="That of side B; the same if left out.", metavar="B")] = None,
+    sets: Sets = [],  # noqa: B006 - typer reads the default
+    a_sets: Annotated[list[str], _option("--a-set", "Override one setting on side A only.", "KEY=VALUE")] = [],  # noqa: B006
+    b_sets: Annotated[list[str], _option("--b-set", "Override one setting on side B only.", "KEY=VALUE")] = [],  # noqa: B006
+    a_env: Annotated[list[str], _option("--a-env", "An environment variable of side A.", "NAME=VALUE")] = [],  # noqa: B006
+    b_env: Annotated[list[str], _option("--b-env", "An environment variable of side B.", "NAME=VALUE")] = [],  # noqa: B006
+    a_python: Annotated[str | None, _option("--a-python", "The interpreter of side A: another torch.", "FILE")] = None,
+    b_python: Annotated[str | None, _option("--b-python", "The interpreter of side B.", "FILE")] = None,
+    budget: Annotated[str, typer.Option(help="Longest time to measure.", metavar="TIME")] = "5min",
+    min_change: Annotated[
+        str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
+    ] = f"{MIN_CHANGE:.0%}",
+    fail_on: Annotated[FailOn, typer.Option(help="What gives exit code 1.")] = FailOn.SLOWER,
+    plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
+) -> int:
+    """Launches of A and B take turns, in pairs, so that what the machine does meanwhile cancels out.
+
+    It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent. `run --resume RUN`
+    goes on. RUN:a and RUN:b name its sides for other verbs. Exit code 1 if B is slower, or a case fails on B only.
+    """
+    smallest, budget_s = _share(min_change), _seconds(budget)
+    sides = {
+        "a": _side("a", a, [*sets, *a_sets], a_env, a_python),
+        "b": _side("b", b or a, [*sets, *b_sets], b_env, b_python),
+    }
+
+    # If one side needs a process of its own, both get one: the sides must differ in nothing else.
+    own = any(side["variables"] or python for side, python in zip(sides.values(), (a_python, b_python), strict=True))
+    sides = {letter: {**side, "own_process": own} for letter, side in sides.items()}
+
+    def task(coordinator: "Coordinator | None") -> int:
+        if coordinator is not None and own:
+            raise BenchError("ab in a job: sides can differ in their configurations only, not in variables or Python")
+        asked = {"min_change": smallest, "budget_s": budget_s, "spent_s": 0.0, "fail_on": fail_on.verdicts}
+        path = _create(sides, asked, context.obj, coordinator)
+        measure_sides(path, coordinator)
+        return SLOWER_OR_FAILED if conclude_sides(path, plots).failed else 0
+
+    return run_task(task, lambda: repr((sides, smallest, budget_s)).encode())
+
+
+def _side(letter: str, config: Path, sets: list[str], variables: list[str], python: str | None) -> Json:
+    """What the manifest says of a side."""
+    pairs = [text.partition("=") for text in variables]
+    for name, equals, _ in pairs:
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"--{letter}-env {name}: write NAME=VALUE")
+    if python is not None:
+        check_python(f"--{letter}-python", python)
+    words = [str(config), *sets, *variables, *([python] if python else [])]
+    return {
+        "config": str(config),
+        "sets": sets,
+        "variables": {name: value for name, _, value in pairs},
+        "python": [python or sys.executable],
+        "text": " ".join(words),
+    }
+
+
+def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "Coordinator | None") -> Path:
+    """Plan both sides, with one seed, and make the folder of the run."""
+    unsupported = host.unsupported_platform()
+    if unsupported:
+        raise UnmeasurableError(unsupported)
+    seed = secrets.randbelow(2**32)
+    raws, found, plans = [], [], []
+    for side in sides.values():
+        source = Path(side["config"])
+        try:
+            raw = source.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{source}: {(error.strerror or str(error)).lower()}") from None
+        benchmark, settings = benchmarks.read_config(raw, str(source), side["sets"], source.stem)
+        if coordinator is not None and not benchmark.runs_in_jobs:
+            raise BenchError(f"{source}: the {benchmark.name} benchmark cannot run in a job")
+        machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
+        plan = benchmark.expand(_with_launches(settings), machine, seed if settings.seed is None else settings.seed)
+        reason = benchmark.unmeasurable_reason(plan)
+        if reason is not None:
+            raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")
+        raws.append(raw)
+        found.append(benchmark)
+        plans.append(plan)
+    if found[0] is not found[1]:
+        raise ConfigError(f"side A is of the {found[0].name} benchmark, side B of {found[1].name}: name two of one")
+    from bench.analyze import pairs
+
+    pairs.matched(*(found[0].timed_cases([], plan) for plan in plans))  # raises ConfigError before anything is measured
+    facts = {
+        "argv": list(argv),
+        "collbench": __version__,
+        "sides": sides,
+        "ab": {**asked, "seed": seed},
+    }
+    return store.create_sides(RESULTS, found[0].codec.value, (plans[0], plans[1]), (raws[0], raws[1]), facts)
+
+
+def _with_launches(settings: Any) -> Any:
+    """The settings with as many launches as could be needed."""
+    if getattr(settings, "budget", None) is not None:
+        raise ConfigError("budget: ab has a budget of its own: remove the key, and use --budget")
+    return settings.model_copy(update={"launches": MOST_PAIRS})
+
+
+def _share(text: str) -> float:
+    try:
+        return units.parse_share(text)
+    except ValueError as error:
+        raise ConfigError(f"--min-change: {error}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return units.parse_seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--budget: {error}") from None

@@ -1,0 +1,52 @@
+"""The process of a side of `ab` that has an interpreter or environment variables of its own; not a verb.
+
+In: requests to measure a launch. Out: lines for samples.jsonl, and records of process groups. The other end, and the
+way both talk, is `bench/launch/side_process.py`. Its ranks come from a fork server of its own.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from bench import store
+from bench.cli import benchmarks
+from bench.cli.launches import facts_of_launch, one_launch
+from bench.errors import BenchError
+from bench.launch.side_process import SideLine
+from bench.machine import host
+
+
+def main(descriptor: str, folder: str) -> None:
+    """Measure until the connection is closed."""
+    line = SideLine(descriptor)
+    try:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            _serve(Path(folder), line)
+    except BenchError as error:
+        with contextlib.suppress(OSError):
+            line.tell("error", text=str(error))
+        sys.exit(error.exit_code)
+
+
+def _serve(path: Path, line: SideLine) -> None:
+    """path: of the side, in the run's folder."""
+    benchmark = benchmarks.of_run(path)
+    plan = store.read_plans(path.parent, benchmark.codec.value)[store.SIDES.index(path.name)]
+    before = benchmark.read(path).facts
+    with benchmark.launcher() as launcher:
+        line.tell("ready", facts=host.facts())
+        for number in line.requests():
+            benchmark.sweep(
+                one_launch(plan, number),
+                facts_of_launch(before, number),
+                launcher,
+                lambda fact: line.tell("line", fact),
+                path.parent / store.LOG,
+                lambda record: line.tell("launched", record=record),
+                benchmarks.SILENT,
+            )
+            line.tell("measured")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

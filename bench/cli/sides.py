@@ -1,0 +1,221 @@
+"""Measure two sides in pairs of launches until the verdict stands, and conclude; for `ab`, `run` and `report`.
+
+In: the folder of a run of two sides. Out: more lines in its samples.jsonl, and a report. Nothing is kept that could not
+be read from the folder again, so an interrupted run goes on where it was.
+"""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from bench import store
+from bench.cli import benchmarks
+from bench.cli.app import PLOTS
+from bench.cli.benchmarks import Benchmark
+from bench.cli.launches import facts_of_launch, one_launch
+from bench.cli.session import recorded_sides
+from bench.comparisons import PairedComparison
+from bench.journal import Journal
+from bench.launch.side_process import SideProcess
+from bench.machine import host
+from bench.records import Json
+from bench.report.progress import PairProgress
+from bench.store import SIDES
+
+if TYPE_CHECKING:
+    from bench.launch.coordinator import Coordinator
+
+# Measures what a launch of a side lacks: side, number of the launch, what takes each line, what takes the records.
+Measure = Callable[[str, int, Callable[[bytes], None], Callable[[Json], None]], None]
+
+
+@dataclass(slots=True)
+class _TwoSides:
+    """What is known of a run of two sides. plans, facts: by side."""
+
+    benchmark: Benchmark
+    plans: dict[str, Any]
+    facts: dict[str, list[Any]] = field(default_factory=dict)
+
+    def cases(self) -> Any:
+        """The cases of both sides in pairs, and the names of those without a partner (`analyze.pairs.matched`)."""
+        from bench.analyze import pairs
+
+        timed = [self.benchmark.timed_cases(self.facts[side], self.plans[side]) for side in SIDES]
+        return pairs.matched(*timed)
+
+    def complete(self, side: str, number: int) -> bool:
+        """Whether all of a launch has been measured."""
+        plan = one_launch(self.plans[side], number)
+        done = self.benchmark.done(plan, facts_of_launch(self.facts[side], number))
+        return bool(plan.order) and done is None
+
+
+def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
+    """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
+    manifest = store.read_manifest(path)
+    asked, sides = manifest["ab"], manifest["sides"]
+    benchmark = benchmarks.of_run(path)
+    with Journal(path) as journal, contextlib.ExitStack() as stack:
+        measured = _read(path, benchmark)
+        if asked.get("ended"):
+            return
+        measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
+        sessions = benchmark.read(path / SIDES[0]).environment + benchmark.read(path / SIDES[1]).environment
+        records = stack.enter_context(recorded_sides(path, sessions, facts))
+        progress = stack.enter_context(PairProgress(Console(stderr=True), asked["budget_s"], asked["spent_s"]))
+        loading = threading.Thread(target=_load, daemon=True)
+        loading.start()
+
+        def measure_launch(side: str, number: int) -> None:
+            def keep(line: bytes) -> None:
+                journal.append(store.of_side(line, side))
+                fact = benchmark.codec.value.fact_from_line(line)
+                measured.facts[side].append(fact)
+                failure = getattr(fact, "failure", None)
+                if failure is not None:
+                    progress.print_failure(f"side {side}: {failure.text}")
+
+            measure(side, number, keep, records[side].append)
+
+        began = time.monotonic() - asked["spent_s"]
+        try:
+            ended = _until_decided(measured, asked, measure_launch, began, progress)
+        finally:
+            store.update_manifest(path, ab={**asked, "spent_s": round(time.monotonic() - began, 2)})
+        store.update_manifest(path, ab={**asked, "spent_s": round(time.monotonic() - began, 2), "ended": ended})
+
+
+def _until_decided(
+    measured: _TwoSides, asked: Json, measure_launch: Callable[[str, int], None], began: float, progress: PairProgress
+) -> str:
+    """Measure pair after pair; returns why it ended."""
+    from bench.analyze import pairs
+
+    first, decided_at, made, latest_s = pairs.FirstLook(), None, 0, 0.0
+    for number in range(1, pairs.LOOKS[-1] + 1):
+        order = list(SIDES)
+        random.Random(f"{asked['seed']}/{number}").shuffle(order)
+        missing = [side for side in order if not measured.complete(side, number)]
+        spent = time.monotonic() - began
+        if missing and made and spent + latest_s > asked["budget_s"]:
+            return f"the budget of {asked['budget_s']:g} s was spent after {made} pairs"
+        for side in missing:
+            measure_launch(side, number)
+        made, latest_s = number, time.monotonic() - began - spent
+        if number not in pairs.LOOKS:
+            progress.show_pairs(made, time.monotonic() - began)
+            continue
+        found = pairs.look(measured.cases()[0], asked["min_change"], first)
+        if found.whole is not None and found.whole.verdict in {"SLOWER", "FASTER"} and decided_at is None:
+            decided_at = made
+        progress.show_look(found.whole, [one.verdict for one in found.judgements.values()], made)
+        progress.show_pairs(made, time.monotonic() - began)
+        why = pairs.why_end(found, made, decided_at)
+        if why is not None:
+            return why
+    return f"{made} pairs are the most"
+
+
+def _read(path: Path, benchmark: Benchmark) -> _TwoSides:
+    plans = dict(zip(SIDES, store.read_plans(path, benchmark.codec.value), strict=True))
+    facts = {side: list(benchmark.read(path / side).facts) for side in SIDES}
+    return _TwoSides(benchmark, plans, facts)
+
+
+def _load() -> None:
+    """Import what the first look needs, while the ranks start."""
+    from bench.analyze import pairs  # noqa: F401
+
+
+# ── who starts the ranks of a side ───────────────────────────────────────────────────────────────
+@contextlib.contextmanager
+def _measuring(
+    path: Path, measured: _TwoSides, sides: Mapping[str, Json], coordinator: "Coordinator | None"
+) -> Iterator[tuple[Measure, dict[str, Json]]]:
+    """The function that measures a launch of a side, and the facts of each side's host and packages.
+
+    A side with an interpreter or variables of its own has a process of its own; all others share one fork server.
+    """
+    with contextlib.ExitStack() as stack:
+        processes = {
+            side: stack.enter_context(
+                SideProcess(f"side {side.upper()}", sides[side]["python"], sides[side]["variables"], path / side)
+            )
+            for side in SIDES
+            if sides[side]["own_process"]
+        }
+        launcher: Any = None
+        if len(processes) < len(SIDES):
+            launcher = coordinator.launcher if coordinator else stack.enter_context(measured.benchmark.launcher())
+        for process in processes.values():
+            process.wait_until_ready()
+
+        def measure(side: str, number: int, append: Callable[[bytes], None], launched: Callable[[Json], None]) -> None:
+            if side in processes:
+                processes[side].measure(number, append, launched)
+                return
+            done = facts_of_launch(measured.facts[side], number)
+            plan = one_launch(measured.plans[side], number)
+            measured.benchmark.sweep(plan, done, launcher, append, path / store.LOG, launched, benchmarks.SILENT)
+
+        more = coordinator.facts() if coordinator else {}
+        facts = {side: {"host": processes[side].facts if side in processes else host.facts(), **more} for side in SIDES}
+        yield measure, facts
+
+
+# ── the report ───────────────────────────────────────────────────────────────────────────────────
+def conclude_sides(path: Path, plots: bool) -> PairedComparison:
+    """Print the comparison, write it into the run's folder, and draw it."""
+    from bench.report import pairs as documents
+
+    result = compared(path)
+    typer.echo(documents.document(result))
+    written = {"report.md": documents.document(result), "summary.csv": documents.to_csv(result)}
+    for name, content in written.items():
+        store.write(path / name, content)
+    typer.echo("\n" + "\n".join(str(path / name) for name in written))
+    if plots:
+        typer.echo(_drawn(result, path))
+    return result
+
+
+def draw_sides(path: Path) -> str:
+    """Draw the comparison; returns the path of the picture."""
+    return _drawn(compared(path), path)
+
+
+def _drawn(result: PairedComparison, path: Path) -> str:
+    from bench.report.plots import pairs as pictures  # here: loads matplotlib
+
+    return str(pictures.draw(result, PLOTS / path.resolve().name))
+
+
+def compared(path: Path) -> PairedComparison:
+    """The comparison of the two sides, as far as they have been measured."""
+    from bench.analyze import pairs
+    from bench.analyze.environment_diff import differences, of_sessions
+
+    manifest = store.read_manifest(path)
+    asked, sides = manifest["ab"], manifest["sides"]
+    benchmark = benchmarks.of_run(path)
+    measured = _read(path, benchmark)
+    ended = asked.get("ended") or "interrupted: run --resume goes on"
+    cases, alone = measured.cases()
+    called = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
+    result = pairs.conclude(cases, called, asked["min_change"], ended)
+    environments = [of_sessions(benchmark.read(path / side).environment) for side in SIDES]
+    return replace(
+        result,
+        differences=differences(*environments),
+        warnings=(*result.warnings, *alone),
+        fail_on=tuple(asked["fail_on"]),
+    )

@@ -1,0 +1,122 @@
+"""A side of `ab` that needs an interpreter or environment variables of its own: a process that starts its ranks.
+
+In: the command of the process. Out: `SideProcess`, which has it measure one launch after the other and hands on the
+lines for samples.jsonl. The other end is `bench/cli/side.py`. Both talk over a pair of sockets, in the messages of
+`protocol/messages.py`; nothing is pickled.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BenchError
+from bench.machine import environment
+from bench.protocol import messages
+from bench.records import Json
+
+# Time to load torch and start a fork server, from a cold disk.
+READY_WAIT_S = 120.0
+# Time to end after the connection is closed; then it is killed.
+END_WAIT_S = 10.0
+
+
+class SideProcess:
+    """Context in which the process of a side runs. name: for errors, such as "side B"."""
+
+    def __init__(self, name: str, python: Sequence[str], variables: Mapping[str, str], folder: Path) -> None:
+        self._name, self._python, self._variables, self._folder = name, python, variables, folder
+        self.facts: Json = {}
+
+    def __enter__(self) -> "SideProcess":
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [*self._python, "-m", "bench.cli.side", str(theirs.fileno()), str(self._folder)],
+                pass_fds=[theirs.fileno()],
+                env=environment.of_side(self._variables),
+                start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
+            )
+        self._line = Connection(ours.detach())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.close()  # tells it to end
+        try:
+            self._process.wait(END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def wait_until_ready(self) -> None:
+        """Wait until it can start ranks; sets `facts`: about its host and its packages. Raises BenchError."""
+        if not self._line.poll(READY_WAIT_S):
+            raise BenchError(f"{self._name}: {self._python[0]} is not ready after {READY_WAIT_S:g} s")
+        message, _ = self._received()
+        self.facts = message["facts"]
+
+    def measure(self, launch: int, append: Callable[[bytes], None], launched: Callable[[Json], None]) -> None:
+        """Measure what this launch lacks. append: takes each line. launched: takes the records of process groups."""
+        messages.send(self._line, {"kind": "measure", "launch": launch})
+        while True:
+            message, line = self._received()
+            match message["kind"]:
+                case "line":
+                    append(line)
+                case "launched":
+                    launched(message["record"])
+                case "measured":
+                    return
+
+    def _received(self) -> tuple[Json, bytes]:
+        """The next message; raises BenchError if the process has ended or says that something is wrong."""
+        try:
+            message, line = messages.receive(self._line)
+        except (EOFError, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_WAIT_S)
+            status = self._process.returncode
+            raise BenchError(f"{self._name}: {self._python[0]} ended with status {status}; it printed why") from None
+        if message["kind"] == "error":
+            raise BenchError(f"{self._name}: {message['text']}")
+        return message, line
+
+
+def check_python(name: str, python: str) -> None:
+    """Raise BenchError with one line if this interpreter cannot run the suite. name: of the option."""
+    try:
+        done = subprocess.run(
+            [python, "-c", "import torch, numpy, scipy, psutil, pydantic, orjson, typer"],
+            capture_output=True,
+            text=True,
+            timeout=READY_WAIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BenchError(f"{name}: {python} cannot be started: {error}") from None
+    if done.returncode:
+        why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        raise BenchError(f"{name}: {python} lacks what CollBench needs: {why[0]} (install requirements.txt there)")
+
+
+class SideLine:
+    """The other end, in the process of the side. descriptor: of its socket."""
+
+    def __init__(self, descriptor: str) -> None:
+        os.set_inheritable(int(descriptor), False)  # ranks must not keep it open
+        self._line = Connection(int(descriptor))
+
+    def requests(self) -> Iterator[int]:
+        """The launches to measure, until the connection is closed."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                message, _ = messages.receive(self._line)
+                yield message["launch"]
+
+    def tell(self, kind: str, payload: bytes = b"", **more: Any) -> None:
+        """Send a message; raises OSError if nobody listens."""
+        messages.send(self._line, {"kind": kind, **more}, payload)
