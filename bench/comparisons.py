@@ -154,6 +154,20 @@ class Check:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedTable:
+    """A table of expectations, checked in a run.
+
+    index: measured bandwidth over what the table allows at least, over all lines that can be tested together; None if
+    they cannot.
+    """
+
+    checks: tuple[Check, ...]
+    verdict: str
+    reason: str
+    index: Interval | None = None
+
+
 # ── two sides, in pairs of launches ──────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class PairedChange(WithJudgement):

@@ -197,7 +197,7 @@ def test_the_number_of_further_launches_is_the_smallest_that_decides():
     for i, judged in enumerate(verdicts.judge(estimates, 0.05)):
         if judged.further_launches is None:
             continue
-        half = verdicts._half_width(estimates, 0.05, np.arange(judged.further_launches + 1)[:, None])
+        half = verdicts.half_width(estimates, 0.05, np.arange(judged.further_launches + 1)[:, None])
         found = verdicts._verdicts(estimates.difference, half, 0.05)[:, i]
         assert found[-1] != INCONCLUSIVE and set(found[:-1]) == {INCONCLUSIVE}
 

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from bench.analyze.expect import check
 from bench.conclusions import Interval, Summary
@@ -19,9 +21,17 @@ def table(*lines: str, head: str = "tolerance: 10%"):
 
 
 def summary(low: float, high: float, case: Case = CASE, launches: int = 5) -> Summary:
-    """A case whose bus bandwidth lies between these, in GB/s."""
-    middle = (low + high) / 2
-    return Summary(case, launches, 100, Interval(1 / middle, 1 / high, 1 / low, "over launches"))
+    """A case whose bus bandwidth has this interval, in GB/s."""
+    middle, half = np.sqrt(low * high), np.log(high / low) / 2
+    spread = half * np.sqrt(launches) / stdtrit(launches - 1, 0.975) if launches > 1 else 0.0
+    steps = np.linspace(-1, 1, launches) if launches > 1 else np.zeros(1)
+    medians = np.exp(spread * steps / max(np.std(steps, ddof=1), 1e-9) if launches > 1 else steps) / middle
+    time_s = Interval(1 / middle, 1 / high, 1 / low, "over launches")
+    return Summary(case, launches, 100, time_s, tuple(medians.tolist()))
+
+
+def lines(expected, summaries):
+    return check(expected, summaries).checks
 
 
 def test_a_table_is_read_with_its_units():
@@ -39,7 +49,7 @@ def test_a_table_is_read_with_its_units():
     [(9.5, 10.5, "PASS"), (9.001, 9.5, "PASS"), (8.9, 9.5, "INCONCLUSIVE"), (8, 8.99, "FAIL"), (20, 30, "PASS")],
 )
 def test_all_of_the_interval_must_reach_what_is_expected(low, high, verdict):
-    (found,) = check(table(LINE), [summary(low, high)])
+    (found,) = lines(table(LINE), [summary(low, high)])
     assert found.verdict == verdict
     assert (found.measured.low, found.measured.high) == pytest.approx((low * 1e9, high * 1e9))
 
@@ -47,19 +57,49 @@ def test_all_of_the_interval_must_reach_what_is_expected(low, high, verdict):
 def test_what_was_not_measured_is_missing():
     other = Case("all_reduce", "gloo", 4, "float32", 10**9)
     pipelined = Case("all_reduce", "gloo", 2, "float32", 10**9, metric="pipelined", depth=8)
-    (found,) = check(table(LINE), [summary(9, 10, other), summary(9, 10, pipelined)])
+    (found,) = lines(table(LINE), [summary(9, 10, other), summary(9, 10, pipelined)])
     assert (found.verdict, found.measured, found.case) == ("MISSING", None, CASE)
     dead = Summary(CASE, 0, 0, None, failures=(Failure("hang", None, "nobody came"),))
-    (found,) = check(table(LINE), [dead])
+    (found,) = lines(table(LINE), [dead])
     assert (found.verdict, found.note) == ("MISSING", "nobody came")
 
 
 def test_what_a_line_leaves_out_fits_every_case_and_one_launch_decides_nothing():
     hot = Case("all_reduce", "gloo", 2, "float32", 10**9, buffers="hot")
     both = [summary(9.5, 10), summary(5, 6, hot, launches=1)]
-    assert [found.verdict for found in check(table(LINE), both)] == ["PASS", "INCONCLUSIVE"]
-    (found,) = check(table(f"{LINE}, buffers: hot"), both)
+    assert [found.verdict for found in lines(table(LINE), both)] == ["PASS", "INCONCLUSIVE"]
+    (found,) = lines(table(f"{LINE}, buffers: hot"), both)
     assert found.case == hot and "one launch" in found.note
+
+
+def many(rel: float, seed: int, launches: int = 8):
+    """A table of 18 lines, and a machine that is `rel` times as fast as it says; launches scatter by 5 %."""
+    dice = np.random.default_rng(seed)
+    cases = [replace(CASE, size_bytes=10**9 + 8 * k) for k in range(18)]
+    expected = table(*(LINE.replace("1GB", str(case.size_bytes)) for case in cases))
+    made = [10 * rel * np.exp(0.05 * dice.normal(size=launches)) for _ in cases]
+    bounds = [Interval(1 / m.mean(), 1 / m.max(), 1 / m.min(), "over launches") for m in made]
+    found = [Summary(c, launches, 100, b, tuple((1 / m).tolist())) for c, b, m in zip(cases, bounds, made, strict=True)]
+    return check(expected, found)
+
+
+def test_a_machine_that_is_as_fast_as_expected_passes_all_lines_together():
+    assert [many(1.0, seed, launches).verdict for seed in range(20) for launches in (3, 8)] == ["PASS"] * 40
+
+
+def test_a_machine_below_its_limits_fails_and_one_at_them_is_open():
+    assert {many(0.8, seed).verdict for seed in range(20)} == {"FAIL"}
+    found = [many(0.9, seed).verdict for seed in range(20)]
+    assert found.count("INCONCLUSIVE") >= 14
+
+
+def test_one_slow_line_fails_the_table_however_good_the_rest_is():
+    good = [summary(19, 20, replace(CASE, size_bytes=10**9 + 8 * k)) for k in range(5)]
+    expected = table(*(LINE.replace("1GB", str(one.case.size_bytes)) for one in good))
+    found = check(expected, [*good[:-1], summary(5, 5.2, good[-1].case)])
+    assert (found.verdict, [one.verdict for one in found.checks][-1]) == ("FAIL", "FAIL")
+    open_ = check(expected, [*good[:-1], summary(7.0, 10.0, good[-1].case)])
+    assert (open_.verdict, "below its limit" in open_.reason) == ("INCONCLUSIVE", True)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +115,13 @@ def test_what_a_line_leaves_out_fits_every_case_and_one_launch_decides_nothing()
 )
 def test_another_placement_call_group_or_memory_is_another_case_unless_it_is_named(named, changes):
     other = summary(9.5, 10, replace(CASE, **changes))
-    assert [found.verdict for found in check(table(LINE), [other])] == ["MISSING"]
-    assert [found.verdict for found in check(table(f"{LINE}, {named}"), [other])] == ["PASS"]
-    assert [found.verdict for found in check(table(f"{LINE}, {named}"), [summary(9.5, 10)])] == ["MISSING"]
+    assert [found.verdict for found in lines(table(LINE), [other])] == ["MISSING"]
+    assert [found.verdict for found in lines(table(f"{LINE}, {named}"), [other])] == ["PASS"]
+    assert [found.verdict for found in lines(table(f"{LINE}, {named}"), [summary(9.5, 10)])] == ["MISSING"]
 
 
 def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
-    (found,) = check(table(LINE), [summary(9.5, 10, replace(CASE, oversubscribed=True))])
+    (found,) = lines(table(LINE), [summary(9.5, 10, replace(CASE, oversubscribed=True))])
     assert (found.verdict, found.measured) == ("MISSING", None) and "shared a GPU" in found.note
 
 

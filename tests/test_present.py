@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.comparisons import Check, Level, Trend
+from bench.comparisons import Check, CheckedTable, Level, Trend
 from bench.conclusions import Interval
 from bench.config import parse
 from bench.operations import OPERATIONS, rounds, usual
@@ -251,12 +251,13 @@ def test_checks_are_tabled():
         Check(CASES[1], 20e9, 0.1, fast, "FAIL"),
         Check(CASES[2], 9e9, 0.1, None, "MISSING", "not in this run"),
     ]
-    document = comparison.checks_document(checks, "r")
+    table = CheckedTable(tuple(checks), "FAIL", "a line surely misses its limit")
+    document = comparison.checks_document(table, "r")
     assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
     frame = pd.read_csv(io.StringIO(comparison.checks_csv(checks)))
     assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
-    (suite,) = ElementTree.fromstring(junit.of_checks(checks, "r", {"FAIL", "MISSING"}))
+    (suite,) = ElementTree.fromstring(junit.of_checks(table, "r", {"FAIL", "MISSING"}))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
 
 

@@ -22,8 +22,9 @@ def series(rng, runs=12, launches=5, noise=0.05, step=0.0, at=6, between=0.0):
 def test_a_step_of_30_percent_is_found_within_one_run(launches):
     rng = np.random.default_rng(1)
     found = [trend.steps(series(rng, launches=launches, step=0.3)) for _ in range(200)]
-    assert np.mean([any(abs(place - 6) <= 1 for place in places) for places in found]) >= 0.9
-    assert np.mean([len(places) == 1 for places in found]) >= 0.9
+    often = 0.8 if launches == 1 else 0.95
+    assert np.mean([any(abs(place - 6) <= 1 for place in places) for places in found]) >= often
+    assert np.mean([len(places) == 1 for places in found]) >= often
 
 
 @pytest.mark.parametrize(
@@ -73,3 +74,24 @@ def test_runs_come_oldest_first_and_cases_need_three_of_them():
     (found,) = trend.trend([measured(3, [CASE]), measured(1, [CASE, rare]), measured(2, [CASE, rare])])
     assert found.case == CASE and found.changed == ()
     assert [time.value for time in found.times_s] == pytest.approx([1, 2, 3], rel=0.01)
+
+
+def drifting(rng, runs: int, rho: float):
+    """Runs that are alike if they are neighbours, without any step."""
+    level = [rng.normal()]
+    for _ in range(runs - 1):
+        level.append(rho * level[-1] + np.sqrt(1 - rho**2) * rng.normal())
+    return [np.exp(rng.normal(0.1 * one, 0.02, 5)) for one in level]
+
+
+@pytest.mark.parametrize(("runs", "rho", "most"), [(12, 0.5, 0.12), (12, 0.8, 0.2), (30, 0.5, 0.2)])
+def test_a_drift_is_rarely_taken_for_a_step(runs, rho, most):
+    """Without regard to neighbours it would be in 13, 35 and 44 %."""
+    rng = np.random.default_rng(6)
+    assert np.mean([bool(trend.steps(drifting(rng, runs, rho), min_change=0)) for _ in range(200)]) <= most
+
+
+def test_a_new_last_run_can_be_the_first_of_a_level():
+    rng = np.random.default_rng(7)
+    found = [trend.steps(series(rng, noise=0.02, step=0.3, at=11)) for _ in range(100)]
+    assert np.mean([places == (11,) for places in found]) >= 0.9

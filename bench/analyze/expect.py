@@ -1,15 +1,19 @@
-"""Check a run against a table of expected bus bandwidths: a verdict for each line of the table.
+"""Check a run against a table of expected bus bandwidths: a verdict for the table and for each line.
 
-In: `Expectations` and summaries. Out: `Check` values. The interval of the bus bandwidth is computed from the two ends
-of the interval of the time; a line passes only if all of that interval does. Nothing is printed, nothing is dropped
-silently: a line that was not measured is MISSING.
+In: `Expectations` and summaries. Out: a `CheckedTable`. All lines are tested together first: a machine that is exactly
+as fast as expected would otherwise fail to pass a table of many lines, by the noise of one of them. Nothing is printed,
+nothing is dropped silently: a line that was not measured is MISSING.
 """
 
 from collections.abc import Sequence
 
-from bench.comparisons import Check
+import numpy as np
+
+from bench.analyze import verdicts
+from bench.comparisons import Check, CheckedTable
 from bench.conclusions import Interval, Summary
 from bench.expected import Expectation, Expectations
+from bench.intervals import Floats
 from bench.operations import busbw
 from bench.records import CASE_EXTRAS, Case
 
@@ -20,16 +24,64 @@ OPEN = ("reduce_op", "buffers", "sync")
 FREE = ("depth", "oversubscribed")
 
 
-def check(expected: Expectations, summaries: Sequence[Summary]) -> list[Check]:
-    """One `Check` for each line and each case that it fits; a MISSING one for a line that fits no case."""
+def check(expected: Expectations, summaries: Sequence[Summary]) -> CheckedTable:
+    """One `Check` for each line and each case that it fits; a MISSING one for a line that fits no case.
+
+    The table passes if its index, the weighted geometric mean of measured / expected less its tolerance, is surely 1 or
+    more, no line fails, and no line is below its limit in its mean. A line fails if its interval, corrected for the
+    number of lines, lies below its limit.
+    """
     checks: list[Check] = []
+    tested: list[tuple[int, Floats]] = []
     for line in expected.expect:
         tolerance = expected.tolerance if line.tolerance is None else line.tolerance
         fitting = [summary for summary in summaries if _fits(line, summary.case)]
-        checks += [_checked(line, tolerance, summary) for summary in fitting]
+        for summary in fitting:
+            one = _checked(line, tolerance, summary)
+            if one.verdict == PASS:  # until it is tested
+                tested.append((len(checks), _logs(summary, line.busbw * (1 - tolerance))))
+            checks.append(one)
         if not fitting:
             checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run"))
-    return checks
+    index = _tested(checks, tested)
+    return CheckedTable(tuple(checks), *_of_table(checks, index), index)
+
+
+def _tested(checks: list[Check], tested: Sequence[tuple[int, Floats]]) -> Interval | None:
+    """Put the verdicts of the lines that can be tested into `checks`; returns the index of the table."""
+    if not tested:
+        return None
+    margins = [logs for _, logs in tested]
+    estimates = verdicts.paired(margins)
+    half = verdicts.half_width(estimates, verdicts.ERROR_RATE)
+    for (at, _), margin, width in zip(tested, estimates.difference.tolist(), half.tolist(), strict=True):
+        verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
+        note = "above its limit in the mean" if verdict == INCONCLUSIVE and margin >= 0 else ""
+        old = checks[at]
+        checks[at] = Check(old.case, old.expected, old.tolerance, old.measured, verdict, note)
+    if len({len(logs) for logs in margins}) > 1:
+        return None
+    together = verdicts.paired([np.asarray(verdicts.weights(estimates) @ np.array(margins))])
+    (width,) = verdicts.half_width(together, verdicts.ERROR_RATE).tolist()
+    middle = float(together.difference[0])
+    low, value, high = (float(np.exp(middle + shift)) for shift in (-width, 0, width))
+    return Interval(value, low, high, "over launches")
+
+
+def _of_table(checks: Sequence[Check], index: Interval | None) -> tuple[str, str]:
+    """Verdict and reason of the table."""
+    found = {one.verdict for one in checks}
+    for grave, reason in ((FAIL, "a line surely misses its limit"), (MISSING, "a line was not measured")):
+        if grave in found:
+            return grave, reason
+    if found == {PASS}:
+        return PASS, "every line surely reaches its limit"
+    if index is None:
+        return INCONCLUSIVE, "lines are open, and cannot be tested together"
+    open_ = [one for one in checks if one.verdict == INCONCLUSIVE]
+    if index.low >= 1 and all(one.note.startswith("above") for one in open_):
+        return PASS, "the table as a whole surely reaches its limits, and each line does in its mean"
+    return INCONCLUSIVE, "a line is below its limit in its mean" if index.low >= 1 else "the whole is not sure"
 
 
 def _fits(line: Expectation, case: Case) -> bool:
@@ -49,6 +101,7 @@ def _case(line: Expectation) -> Case:
 
 
 def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:
+    """The line without a test: PASS stands for a line that can be tested."""
     measured = _bandwidth(summary)
     if measured is None:
         shared = "ranks shared a GPU: no bandwidth is given" if summary.case.oversubscribed else "no time was measured"
@@ -57,12 +110,16 @@ def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:
     if not measured.known:
         note = "one imported number: nothing is known of what it scatters by; import several launches"
         return Check(summary.case, line.busbw, tolerance, measured, INCONCLUSIVE, note)
-    least = line.busbw * (1 - tolerance)
     if summary.launches < 2:
         note = "one launch: how launches differ is unknown, so it neither passes nor fails"
         return Check(summary.case, line.busbw, tolerance, measured, INCONCLUSIVE, note)
-    verdict = PASS if measured.low >= least else FAIL if measured.high < least else INCONCLUSIVE
-    return Check(summary.case, line.busbw, tolerance, measured, verdict)
+    return Check(summary.case, line.busbw, tolerance, measured, PASS)
+
+
+def _logs(summary: Summary, least: float) -> Floats:
+    """Logarithms of measured / least bus bandwidth, one a launch."""
+    rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.medians_s]
+    return np.log(np.array(rates) / least)
 
 
 def _bandwidth(summary: Summary) -> Interval | None:

@@ -2,7 +2,8 @@
 
 In: a `Run`. Out: findings of kind "late rank" and "late node". The rank that waits longest is the victim and is never
 named: what counts is which rank begins last (or, without a common clock, which spends the shortest time in the
-operation, because it waits for no other).
+operation, because it waits for no other; operations with a root are then left out). Where a rank runs differs between
+launches: a finding that chance could have made in so few of them says "in this launch".
 
 A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
 are examined first, then the ranks of the nodes that are not late. In each case, the late ones are at the end of the
@@ -23,7 +24,7 @@ from bench.analyze.clocks import Clocks
 from bench.analyze.hosts import Hosts, hosts, in_words
 from bench.conclusions import Finding
 from bench.intervals import FEWEST_FOR_MEDIAN, Floats, effective_size
-from bench.operations import cycle
+from bench.operations import OPERATIONS, cycle
 from bench.records import Case, Run, Samples
 from bench.units import format_seconds
 
@@ -69,13 +70,18 @@ def late_ranks(run: Run) -> list[Finding]:
     """One finding for each rank or node that arrives last too often for chance, and costs time by that."""
     launches: dict[str, list[Samples]] = defaultdict(list)
     cases: dict[str, Case] = {}
+    clocks = Clocks(run)
     for samples in run.samples:
         case = samples.case
         if samples.timed is None or samples.failure is not None or case.world_size < 2 or cycle(case) > 1:
             continue
+        # Without a common clock the shortest duration stands for the last arrival. Not where there is a root: it may
+        # be done before the others have come.
+        if OPERATIONS[case.op].rooted and clocks.aligned(samples) is None:
+            continue
         cases[case.key] = case
         launches[case.key].append(samples)
-    clocks, places = Clocks(run), hosts(run)
+    places = hosts(run)
     suspicions: list[_Suspicion] = []
     tests = 0
     for key, case in cases.items():
@@ -214,6 +220,16 @@ def _differ(arrivals: Sequence[Floats]) -> bool:
     return together.shape[1] < 3 or bool(friedmanchisquare(*together.T).pvalue <= LEVEL)
 
 
+def _in_launches(launches: int, alone: bool) -> str:
+    """What the finding is limited to: where a rank runs differs between launches, so the launch is the unit.
+
+    alone: chance may make the same rank the last one in all launches.
+    """
+    if not alone:
+        return ""
+    return " in this launch" if launches == 1 else f" in these {launches} launches"
+
+
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
     """The finding on one rank or node, over all cases in which it is late."""
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
@@ -224,7 +240,7 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     who = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
     if unit.is_node:
         who = f"node {unit.node} ({in_words(unit.ranks)})"
-    here = " in this launch" if worst.launches == 1 else ""
+    here = _in_launches(worst.launches, alone=worst.chance**worst.launches * round(1 / worst.chance) > LEVEL)
     text = (
         f"{who} of {case.world_size} on {case.backend} is late{here}: last to arrive in {share:.0%} of the "
         f"iterations (chance: {worst.chance:.1%}), {format_seconds(delay)} after the others, in {len(group)} of "

@@ -1,8 +1,8 @@
 """Find where the time of a case changes level over three or more runs, oldest first.
 
 In: runs with their summaries, in any order. Out: a `Trend` for each case that was measured in at least FEWEST_RUNS of
-them. Says where a level changes, not why. Does not report a single run that stands out: one run is no level, and
-`compare` is the tool for two.
+them. Says where a level changes, not why. A single run that stands out is no level, unless it is the last one: it may
+be the first of a new level.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,10 @@ from bench.intervals import Floats
 from bench.records import Run, case_order
 
 FEWEST_RUNS = 3
-# Fewest runs that make a level: a single run that differs from the others is no change.
+# Fewest runs that make a level, but for the last one: a single run that differs from the others is no change.
 RUNS_OF_A_LEVEL = 2
+# Correlation of neighbouring runs at most: from it on, nothing would ever be a step.
+MOST_ALIKE = 0.9
 # Smallest relative step that is reported, as for `compare`.
 MIN_CHANGE = 0.05
 # Probability that any of all cases gets a step although none has changed.
@@ -79,11 +81,52 @@ def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int 
         return ()
     noise, freedom = _noise(medians, level)
     t = float(stdtrit(freedom, 1 - ERROR_RATE / (2 * places * cases)))
-    # Deviations in units of the noise: the search then works with numbers near 1, whatever the unit of time.
-    edges = [0, *change_points((level - level.mean()) / noise, RUNS_OF_A_LEVEL, t**2), len(level)]
+    earlier, noise_then = _found(level[:-1], noise, t)
+    if _last_stands_out(level, earlier, noise_then, t):
+        changes = [*earlier, len(level) - 1]
+    else:
+        changes, _ = _found(level, noise, t)
+    edges = [0, *changes, len(level)]
     means = [float(level[a:b].mean()) for a, b in pairwise(edges)]
-    changes = np.abs(np.diff(means))
-    return tuple(edge for edge, change in zip(edges[1:-1], changes, strict=True) if change >= np.log1p(min_change))
+    moved = np.abs(np.diff(means))
+    return tuple(edge for edge, change in zip(edges[1:-1], moved, strict=True) if change >= np.log1p(min_change))
+
+
+def _found(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
+    """Where levels change, and the noise, which is larger if neighbouring runs are alike: a drift has no steps."""
+    changes = _partition(level, noise, t)
+    if changes:
+        noise *= _alike(level, changes)
+        changes = _partition(level, noise, t)
+    return changes, noise
+
+
+def _partition(level: Floats, noise: float, t: float) -> list[int]:
+    """Where levels change. Deviations are in units of the noise: numbers near 1, whatever the unit of time."""
+    return change_points((level - level.mean()) / noise, RUNS_OF_A_LEVEL, t**2)
+
+
+def _alike(level: Floats, changes: Sequence[int]) -> float:
+    """Factor by which the mean of runs that are alike is less certain: √((1 + ρ) / (1 − ρ)), 1 if they are independent.
+
+    ρ is the correlation of neighbours in what the levels leave, less its bias for so many runs and levels.
+    """
+    edges = [0, *changes, len(level)]
+    left = np.concatenate([level[a:b] - level[a:b].mean() for a, b in pairwise(edges)])
+    if not left.any():
+        return 1.0
+    seen = float(left[1:] @ left[:-1] / (left @ left))
+    rho = (seen + (2 * len(changes) + 1) / len(left)) / (1 - 3 / len(left))
+    rho = float(np.clip(rho, 0.0, MOST_ALIKE))
+    return float(np.sqrt((1 + rho) / (1 - rho)))
+
+
+def _last_stands_out(level: Floats, changes: Sequence[int], noise: float, t: float) -> bool:
+    """Whether the last run lies outside of what its level would predict."""
+    before = level[changes[-1] if changes else 0 : -1]
+    if len(before) < FEWEST_RUNS:
+        return False
+    return bool(abs(level[-1] - before.mean()) > t * noise * np.sqrt(1 + 1 / len(before)))
 
 
 def _noise(medians: Sequence[Floats], level: Floats) -> tuple[float, float]:

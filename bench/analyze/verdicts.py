@@ -105,7 +105,7 @@ def judge(estimates: Estimates, smallest: float, error_rate: float = ERROR_RATE)
         return []
     error, freedom = _error(estimates, 0)
     p = 2 * stdtr(freedom, -np.abs(estimates.difference) / error)
-    half = _half_width(estimates, error_rate, 0)
+    half = half_width(estimates, error_rate)
     found = _verdicts(estimates.difference, half, smallest)
     further = _further(estimates, smallest, error_rate)
     low, middle, high = (np.exp(estimates.difference + shift).tolist() for shift in (-half, 0, half))
@@ -168,7 +168,7 @@ def _error(estimates: Estimates, further: Counts) -> tuple[Floats, Floats]:
     return np.sqrt(np.asarray(total)), np.asarray(total) ** 2 / np.asarray(spread)
 
 
-def _half_width(estimates: Estimates, error_rate: float, further: Counts) -> Floats:
+def half_width(estimates: Estimates, error_rate: float, further: Counts = 0) -> Floats:
     """Half-widths of intervals of which those exclude 0 whose case Benjamini and Hochberg's method selects.
 
     With R of m cases selected, p ≤ R error_rate / m in each of them, which is to say that the interval of confidence
@@ -201,7 +201,7 @@ def _further(estimates: Estimates, smallest: float, error_rate: float) -> list[i
     MOST_FURTHER_LAUNCHES. An estimate: in simulations it sufficed in about 7 of 10 cases.
     """
     counts = np.arange(MOST_FURTHER_LAUNCHES + 1)[:, None]
-    half = _half_width(estimates, error_rate, counts)
+    half = half_width(estimates, error_rate, counts)
     decided = _verdicts(estimates.difference, half, smallest) != INCONCLUSIVE
     first = np.argmax(decided, axis=0)  # 0 where decided now, and where never
     return [int(count) or None for count in first]
@@ -268,7 +268,7 @@ def differences(before: Sequence[Floats], after: Sequence[Floats]) -> list[tuple
     if not before:
         return []
     cases = _estimates((before, after), TICK_S)
-    half = _half_width(cases, ERROR_RATE, 0)
+    half = half_width(cases, ERROR_RATE)
     low, middle, high = ((cases.difference + shift).tolist() for shift in (-half, 0, half))
     return [(Interval(m, a, b, "over launches"), a > 0 or b < 0) for m, a, b in zip(middle, low, high, strict=True)]
 

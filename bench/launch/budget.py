@@ -18,6 +18,8 @@ from bench.records import Case, Launch, Plan, Samples
 
 # An interval that is still wide after so many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200
+# A case with fewer launches is measured again, however narrow its interval is.
+FEWEST_TO_STOP = 5
 
 
 @dataclass(slots=True)
@@ -49,8 +51,21 @@ class Spent:
 
     def width(self, key: str) -> float:
         """Relative half-width of the interval that a report would give; infinite with a single launch."""
+        return _width(self.medians_s[key])
+
+    def is_narrow(self, key: str, relative_error: float) -> bool:
+        """Whether the interval is as narrow as asked, now and one launch ago: launches that agree by chance end nothing.
+
+        Stopping at the first such launch, intervals covered 90 to 92 % in simulations; by this rule 93 to 95 %, for two
+        launches more.
+        """
         medians = self.medians_s[key]
-        return launch_interval(np.array(medians)).relative_half_width if len(medians) > 1 else float("inf")
+        enough = len(medians) >= FEWEST_TO_STOP
+        return enough and max(_width(medians), _width(medians[:-1])) <= relative_error
+
+
+def _width(medians_s: list[float]) -> float:
+    return launch_interval(np.array(medians_s)).relative_half_width if len(medians_s) > 1 else float("inf")
 
 
 def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
@@ -58,7 +73,7 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     if spent.launches >= MOST_LAUNCHES:
         return []
     wide = [case for case in plan.cases if spent.medians_s[case.key]]
-    wide = [case for case in wide if spent.width(case.key) > plan.sampling.relative_error]
+    wide = [case for case in wide if not spent.is_narrow(case.key, plan.sampling.relative_error)]
     # Cases of equal width (after a single launch) are ordered by the width within the launch.
     wide.sort(key=lambda case: (spent.width(case.key), spent.within[case.key]), reverse=True)
     cases: dict[tuple[object, ...], list[Case]] = {}

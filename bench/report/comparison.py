@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from bench.comparisons import Change, Check, Comparison, Judgement, Level, Trend
+from bench.comparisons import Change, Check, CheckedTable, Comparison, Judgement, Level, Trend
 from bench.conclusions import Interval
 from bench.records import NOT_AVAILABLE, Json, case_order
 from bench.report.labels import label
@@ -277,7 +277,8 @@ def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
 
 def change_text(trend: Trend, level: Level, runs: Sequence[str]) -> str:
     """Such as `+31 % from run 6 on`."""
-    return f"{percent(level.ratio)} from run {runs.index(trend.runs[level.first]) + 1} on"
+    alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
+    return f"{percent(level.ratio)} from run {runs.index(trend.runs[level.first]) + 1} on{alone}"
 
 
 def percent(ratio: float) -> str:
@@ -314,10 +315,10 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
 
 
 # ── a run against a table ────────────────────────────────────────────────────────────────────────
-def checks_document(checks: Sequence[Check], run: str) -> str:
+def checks_document(result: CheckedTable, run: str) -> str:
     """For people: the verdict, then one row for each line of the table of expectations."""
+    checks = result.checks
     counts = Counter(check.verdict for check in checks)
-    verdict = next(verdict for verdict in CHECK_VERDICTS if counts[verdict])
     found = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in CHECK_VERDICTS if counts[verdict])
     rows = [
         [
@@ -333,7 +334,12 @@ def checks_document(checks: Sequence[Check], run: str) -> str:
     ]
     headers = ["case", "verdict", "expected GB/s", "tolerance", "busbw GB/s", "95 % interval", "note"]
     align = ["left", "left", "right", "right", "right", "right", "left"]
-    return f"{verdict}: {run}, {len(checks)} expected: {found}\n\n{markdown(rows, headers, align)}"
+    first = f"{result.verdict}: {run}, {len(checks)} expected: {found}; {result.reason}"
+    index = ""
+    if result.index is not None and len(checks) > 1:
+        ratio = interval_text(result.index, "{:.3f}".format)
+        index = f"The table as a whole: measured / least allowed {result.index.value:.3f} {ratio}\n\n"
+    return f"{first}\n\n{index}{markdown(rows, headers, align)}"
 
 
 def checks_csv(checks: Sequence[Check]) -> str:
@@ -341,9 +347,11 @@ def checks_csv(checks: Sequence[Check]) -> str:
     return csv_text(_check_rows(checks))
 
 
-def checks_json(checks: Sequence[Check], run: str) -> str:
-    """One entry for each line of the table of expectations."""
-    return json.dumps({"run": run, "checks": _check_rows(checks)}, indent=1, ensure_ascii=False)
+def checks_json(result: CheckedTable, run: str) -> str:
+    """The verdict on the table, and one entry for each of its lines."""
+    whole = {"run": run, "verdict": result.verdict, "reason": result.reason}
+    index = ratio_columns(result.index) if result.index else None
+    return json.dumps({**whole, "index": index, "checks": _check_rows(result.checks)}, indent=1, ensure_ascii=False)
 
 
 def _check_rows(checks: Sequence[Check]) -> list[Json]:

@@ -8,7 +8,7 @@ that was not measured, are errors. INCONCLUSIVE is skipped where it is no failur
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Iterable, Sequence
 
-from bench.comparisons import Change, Check, Comparison, Judgement
+from bench.comparisons import Change, CheckedTable, Comparison, Judgement
 from bench.conclusions import Interval
 from bench.records import Case
 from bench.report.comparison import Judged, headline
@@ -54,10 +54,14 @@ def of_verdicts(
     return _text(suite)
 
 
-def of_checks(checks: Sequence[Check], run: str, failing: Collection[str]) -> str:
-    """One suite: a test case for each line of the table of expectations. failing: verdicts that are failures."""
+def of_checks(result: CheckedTable, run: str, failing: Collection[str]) -> str:
+    """One suite: a test case for each line of the table of expectations. failing: verdicts that are failures.
+
+    An open line is no failure where the table as a whole passes.
+    """
+    failing = failing if result.verdict in failing else ()
     suite = ET.Element("testsuite", name=run)
-    for check in checks:
+    for check in result.checks:
         case = _case(suite, _class(check.case), check.case.key)
         measured = check.measured
         seen = (
