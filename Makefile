@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare ab list doctor diagnose test test-gpu lint check schema docs prove prove-quick prove-ddp bench-self clean bench-ddp
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare ab list doctor diagnose test test-gpu lint check schema docs prove prove-quick prove-ab prove-ddp bench-self clean bench-ddp
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -101,14 +101,18 @@ schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAM
 	@$(BENCH) schema > configs/schema.json
 	@$(BENCH) schema training > configs/training-schema.json
 
-docs: .venv/.installed-dev  ## Write docs/architecture.md from the docstrings of the modules
+docs: .venv/.installed-dev  ## Write docs/architecture.md, and mark what was proved of older code
 	@$(PY) tests/architecture_page.py
+	@PYTHONPATH=.:tests $(PY) -m proof --pages
 
 prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes; writes docs/accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof
 
 prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
 	@PYTHONPATH=.:tests $(PY) -m proof --quick
+
+prove-ab: .venv/.installed-dev  ## Are two sides told apart? Planted changes under ab, up to 75 minutes; writes docs/ab-accuracy.md
+	@PYTHONPATH=.:tests $(PY) -m proof sides
 
 prove-ddp: .venv/.installed-dev  ## Are the training benchmark's numbers right? Writes docs/training-accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof gradients

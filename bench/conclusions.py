@@ -51,11 +51,13 @@ class Stall:
     """A second, slower mode in the times of one case.
 
     share: of the iterations that are in it. fast_s: median of the fast mode. extra_s: slow median less fast median.
+    fast: interval of `fast_s` over launches; None within one launch.
     """
 
     share: float
     fast_s: float
     extra_s: float
+    fast: Interval | None = None
 
     @property
     def slow_s(self) -> float:

@@ -3,6 +3,7 @@
 The first command of each verb runs in a process of its own, which finds what an import elsewhere would hide.
 """
 
+import json
 import re
 import subprocess
 
@@ -10,6 +11,8 @@ import pytest
 
 import architecture_page
 from conftest import ROOT, called_here
+from proof import code
+from proof.__main__ import BOOKS, page
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
@@ -53,3 +56,21 @@ def test_target(line):
 
 def test_the_page_of_the_architecture_is_current():
     assert architecture_page.PAGE.read_text() == architecture_page.page(), "run: make docs"
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_the_pages_of_the_proof_say_what_is_of_older_code(name):
+    kept = BOOKS[name].file.with_suffix(".json")
+    if not kept.exists():
+        pytest.skip(f"{kept.name} does not exist: make {BOOKS[name].command.split()[1]} has not run yet")
+    parts = json.loads(kept.read_bytes())
+    assert BOOKS[name].file.with_suffix(".md").read_text() == page(BOOKS[name], parts), "run: make docs"
+
+
+def test_a_fingerprint_changes_with_the_code_and_not_with_comments(tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "BENCH", tmp_path)
+    found = []
+    for text in ('"""Doc."""\nX = 1\n', '"""Other."""\nX = 1  # comment\n', "X = 2\n"):
+        (tmp_path / "module.py").write_text(text)
+        found.append(code.fingerprint(["module.py"]))
+    assert found[0] == found[1] != found[2]

@@ -150,7 +150,9 @@ def _stall(launches: Sequence[Floats]) -> Stall | None:
     if 2 * len(modes) < len(launches) or not modes:
         return None
     share = sum(mode.share for mode in modes) / len(launches)
-    return Stall(share, _over_launches([m.fast_s for m in modes]), _over_launches([m.extra_s for m in modes]))
+    levels = [mode.fast_s for mode in modes]
+    fast = intervals.launch_interval(np.array(levels)) if len(levels) > 1 else None
+    return Stall(share, _over_launches(levels), _over_launches([mode.extra_s for mode in modes]), fast)
 
 
 def _series(samples: Samples) -> _Series:

@@ -54,10 +54,10 @@ class Spent:
         return _width(self.medians_s[key])
 
     def is_narrow(self, key: str, relative_error: float) -> bool:
-        """Whether the interval is as narrow as asked, now and one launch ago: launches that agree by chance end nothing.
+        """Whether the interval is as narrow as asked, now and one launch ago.
 
-        Stopping at the first such launch, intervals covered 90 to 92 % in simulations; by this rule 93 to 95 %, for two
-        launches more.
+        Launches that agree by chance end nothing. Stopping at the first such launch, intervals covered 90 to 92 % in simulations; by this rule 93 to 95 %, for
+        two launches more.
         """
         medians = self.medians_s[key]
         enough = len(medians) >= FEWEST_TO_STOP

@@ -67,7 +67,10 @@ def markdown(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Seque
 
 
 def overview(members: Sequence[Summary]) -> str:
-    """One row per size, one column per world size: median time with its interval, or the times of two modes."""
+    """One row per size, one column per world size: median time with its interval.
+
+    Of two modes: the fast one with its interval, share and time of the slow one.
+    """
     return _pivot(members, _time_and_interval)
 
 
@@ -107,8 +110,11 @@ def compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
 def _time_and_interval(summary: Summary) -> str:
     if summary.time_s is None:
         return "failed"
-    of = "median " if summary.stall else ""
-    return f"{_time(summary)} {interval_text(summary.time_s, format_seconds, of)}"
+    stall = summary.stall
+    if stall is not None and stall.fast is not None:
+        slow = f"{stall.share:.0%} at {format_seconds(stall.slow_s)}"
+        return f"{format_seconds(stall.fast_s)} {interval_text(stall.fast, format_seconds)}, {slow}"
+    return f"{_time(summary)} {interval_text(summary.time_s, format_seconds, 'median ' if stall else '')}"
 
 
 def _time(summary: Summary) -> str:

@@ -1,8 +1,8 @@
-"""`make prove` and `make prove-ddp`: run every claim, print the table, write a page; exit 1 if one is not reached.
+"""`make prove`, `make prove-ab`, `make prove-ddp`: run every claim, print the table, write a page; exit 1 on a miss.
 
-    python -m proof [collectives | gradients] [--quick] [--only NAME ...]
+    python -m proof [collectives | sides | gradients] [--quick] [--only NAME ...] [--pages]
 
-Each part is kept in docs/accuracy.json, or docs/training-accuracy.json, as soon as it has run, with its date and
+Each part is kept in docs/accuracy.json, or in the file of another book, as soon as it has run, with its date and
 commit, and the page beside it is written from that file: --only repeats some parts and leaves the others as they are.
 --quick: the same lines with fewer repetitions; nothing is kept.
 """
@@ -23,33 +23,68 @@ from tabulate import tabulate
 
 from bench.machine import host
 from bench.units import format_seconds
-from proof import bucket_plans, coverage, headline, links_recovered, naming, overhead, training_steps, verdicts
+from proof import (
+    bucket_plans,
+    coverage,
+    headline,
+    links_recovered,
+    naming,
+    overhead,
+    simulated,
+    training_steps,
+    two_sides,
+    verdicts,
+)
 from proof.claim import FULL, QUICK, Claim, Effort, Outcome
+from proof.code import fingerprint
 from proof.rig import Rig, rig
 
 ROOT = Path(__file__).resolve().parents[2]
+# What every measured number rests on; what decides on one; what compares two.
+MEASURED = ("rank", "launch", "protocol", "plan.py", "cases.py", "footprint.py", "operations.py", "intervals.py")
+SUMMARISED = (*MEASURED, "analyze/stats.py", "analyze/series.py")
+COMPARED = (
+    "intervals.py",
+    "analyze/compare.py",
+    "analyze/verdicts.py",
+    "analyze/moderation.py",
+    "analyze/occasions.py",
+)
+PAIRED = (*COMPARED, "analyze/pairs.py", "analyze/series.py")
+TRAINED = (*MEASURED, "training")
+
 COLLECTIVES: dict[str, Claim] = {
-    "rates": links_recovered.rates,
-    "delays": links_recovered.delays,
-    "matrix": links_recovered.matrix,
-    "late-rank": naming.late_rank,
-    "unchanged": verdicts.unchanged,
-    "slowed": verdicts.slowed,
-    "simulated-coverage": coverage.simulated,
-    "real-coverage": coverage.real,
-    "headline": headline.repeats,
-    "overhead": overhead.against_a_bare_loop,
-    "mpi-overhead": overhead.mpi_against_a_bare_loop,
+    "rates": Claim(links_recovered.rates, (*SUMMARISED, "analyze/model.py")),
+    "delays": Claim(links_recovered.delays, (*SUMMARISED, "analyze/model.py")),
+    "matrix": Claim(links_recovered.matrix, (*MEASURED, "analyze/links.py")),
+    "late-rank": Claim(naming.late_rank, (*MEASURED, "analyze/ranks.py", "analyze/clocks.py")),
+    "unchanged": Claim(verdicts.unchanged, (*SUMMARISED, *COMPARED)),
+    "slowed": Claim(verdicts.slowed, (*SUMMARISED, *COMPARED)),
+    "occasions": Claim(simulated.known_occasions, COMPARED),
+    "identical-sides": Claim(simulated.identical_sides, PAIRED),
+    "launches": Claim(simulated.launches_of_all_kinds, ("intervals.py",)),
+    "simulated-coverage": Claim(coverage.simulated, ("intervals.py",)),
+    "real-coverage": Claim(coverage.real, (*MEASURED,)),
+    "headline": Claim(headline.repeats, SUMMARISED),
+    "overhead": Claim(overhead.against_a_bare_loop, MEASURED),
+    "mpi-overhead": Claim(overhead.mpi_against_a_bare_loop, MEASURED),
+}
+SIDES: dict[str, Claim] = {
+    "all-by-20": Claim(two_sides.all_by_20, (*MEASURED, *PAIRED)),
+    "all-by-5": Claim(two_sides.all_by_5, (*MEASURED, *PAIRED)),
+    "all-by-2": Claim(two_sides.all_by_2, (*MEASURED, *PAIRED)),
+    "one-of-six": Claim(two_sides.one_of_six, (*MEASURED, *PAIRED)),
+    "identical": Claim(two_sides.identical, (*MEASURED, *PAIRED)),
 }
 GRADIENTS: dict[str, Claim] = {
-    "planning": bucket_plans.planning,
-    "plans": bucket_plans.against_uniform_caps,
-    "tails": bucket_plans.tails,
-    "shaped-link": bucket_plans.on_a_shaped_link,
-    "silence": training_steps.silence,
-    "planted-wait": training_steps.planted_wait,
-    "stamps": training_steps.stamps,
-    "bench-ddp": training_steps.duration,
+    "planning": Claim(bucket_plans.planning, ("training/planner.py",)),
+    "plans": Claim(bucket_plans.against_uniform_caps, TRAINED),
+    "tails": Claim(bucket_plans.tails, TRAINED),
+    "shaped-link": Claim(bucket_plans.on_a_shaped_link, TRAINED),
+    "silence": Claim(training_steps.silence, TRAINED),
+    "planted-wait": Claim(training_steps.planted_wait, TRAINED),
+    "stamps": Claim(training_steps.stamps, TRAINED),
+    "bench-ddp": Claim(training_steps.duration, TRAINED),
 }
 
 
@@ -65,15 +100,20 @@ class Book:
 
 BOOKS = {
     "collectives": Book(COLLECTIVES, "make prove", "How accurate CollBench is", ROOT / "docs/accuracy"),
+    "sides": Book(SIDES, "make prove-ab", "How well two sides are told apart", ROOT / "docs/ab-accuracy"),
     "gradients": Book(
         GRADIENTS, "make prove-ddp", "How accurate the training benchmark is", ROOT / "docs/training-accuracy"
     ),
 }
 ABOUT = (
     "Written by `{}`; do not edit. Each line is measured, on links whose rate and delay are known, with "
-    "faults and changes that were planted, or on series whose median is known. A line that is missed stays missed: "
-    "the gates are not loosened. What each line does is in `tests/proof/`."
+    "faults and changes that were planted, or on series whose median is known. Counts have 95 % intervals by Clopper "
+    "and Pearson. A line that is missed stays missed: the gates are not loosened. What each line does is in "
+    "`tests/proof/`. "
+    "A part is of older code if something that it rests on in `bench/` has changed since it ran, comments aside: its "
+    "lines say what was true of that code."
 )
+CODE = {True: "this code", False: "older code"}
 WORDS = {True: "yes", False: "NO", None: "not tried"}
 Part = dict[str, Any]
 
@@ -82,8 +122,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make prove", description="Prove that the suite's numbers are right.")
     parser.add_argument("book", nargs="?", choices=BOOKS, default="collectives", help="what to prove")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions; nothing is kept")
-    parser.add_argument("--only", nargs="+", choices=[*COLLECTIVES, *GRADIENTS], help="some parts")
+    parser.add_argument("--only", nargs="+", choices=[*COLLECTIVES, *SIDES, *GRADIENTS], help="some parts")
+    parser.add_argument("--pages", action="store_true", help="write the pages again; measure nothing")
     asked = parser.parse_args(arguments)
+    if asked.pages:
+        for one in BOOKS.values():
+            _write(one)
+        return 0
     book = BOOKS[asked.book]
     parts: dict[str, Part] = {}
     with tempfile.TemporaryDirectory(prefix="proof-") as name, rig(Path(name)) as used:
@@ -99,13 +144,14 @@ def main(arguments: Sequence[str]) -> int:
 def _tried(name: str, claim: Claim, used: Rig, effort: Effort) -> Part:
     print(f"{name} ...", file=sys.stderr, flush=True)
     began = time.monotonic()
-    outcomes = claim(used, effort)
+    outcomes = claim.run(used, effort)
     took = time.monotonic() - began
     for outcome in outcomes:
         print(f"  {WORDS[outcome.reached]:>9}  {outcome.claim}: {outcome.measured}", file=sys.stderr, flush=True)
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
         "commit": _commit(),
+        "code": fingerprint(claim.rests_on),
         "machine": _machine(),
         "seconds": round(took, 1),
         "outcomes": [_as_json(outcome) for outcome in outcomes],
@@ -122,7 +168,19 @@ def _keep(book: Book, claim: str, part: Part) -> None:
     kept[claim] = part
     ordered = {name: kept[name] for name in book.claims if name in kept}
     file.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    book.file.with_suffix(".md").write_text(page(book, ordered), encoding="utf-8")
+    _write(book)
+
+
+def _write(book: Book) -> None:
+    """Write the page of a book from what is kept of it."""
+    file = book.file.with_suffix(".json")
+    if file.exists():
+        book.file.with_suffix(".md").write_text(page(book, json.loads(file.read_bytes())), encoding="utf-8")
+
+
+def is_current(book: Book, name: str, part: Part) -> bool:
+    """Whether what the part rests on has not changed since it ran."""
+    return part.get("code") == fingerprint(book.claims[name].rests_on)
 
 
 def table(parts: Any) -> str:
@@ -147,11 +205,14 @@ def page(book: Book, parts: dict[str, Part]) -> str:
         f"machine: {'; '.join(machines)}",
         f"command: `{book.command}` ({format_seconds(total)})",
         verdict(parts.values()),
+        _how_current(book, parts),
     ]
-    runs = tabulate(
-        [(name, part["date"], part["commit"], format_seconds(part["seconds"])) for name, part in parts.items()],
-        ["part", "date (UTC)", "commit", "took"], tablefmt="pipe", disable_numparse=True,
-    )  # fmt: skip
+    rows = [
+        (name, part["date"], part["commit"], format_seconds(part["seconds"]), CODE[is_current(book, name, part)])
+        for name, part in parts.items()
+    ]
+    headers = ["part", "date (UTC)", "commit", "took", "is of"]
+    runs = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
     listed = "\n".join(f"- {fact}" for fact in facts)
     sections = [
         f"# {book.title}",
@@ -162,6 +223,20 @@ def page(book: Book, parts: dict[str, Part]) -> str:
         runs,
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _how_current(book: Book, parts: dict[str, Part]) -> str:
+    """Such as `not current: 3 of 14 parts are of older code (rates, delays), 1 has not been tried (headline)`."""
+    older = [name for name, part in parts.items() if not is_current(book, name, part)]
+    missing = [name for name in book.claims if name not in parts]
+    if not older and not missing:
+        return "current: nothing that these lines rest on has changed since"
+    said = [
+        f"{len(names)} of {len(book.claims)} parts {what} ({', '.join(names)})"
+        for names, what in ((older, "of older code"), (missing, "not tried yet"))
+        if names
+    ]
+    return f"**not current**: {'; '.join(said)}"
 
 
 def _machine() -> str:

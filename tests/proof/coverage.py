@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from bench.intervals import launch_interval, median_interval, slowest_rank_s
-from proof.claim import Effort, Outcome
+from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 
 PART = 400
@@ -81,4 +81,4 @@ def _autocorrelated(rng: np.random.Generator, rho: float, length: int) -> np.nda
 
 def _outcome(claim: str, target: str, hits: list[bool], low: float, high: float) -> Outcome:
     share = float(np.mean(hits))
-    return Outcome(claim, target, f"{share:.1%} of {len(hits)}", low <= share <= high)
+    return Outcome(claim, target, counted(sum(hits), len(hits)), low <= share <= high)

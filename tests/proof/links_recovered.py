@@ -5,7 +5,7 @@ import numpy as np
 from bench.analyze.analysis import analyze
 from bench.machine import host
 from proof import links
-from proof.claim import Effort, Outcome
+from proof.claim import Effort, Outcome, counted
 from proof.links import NamespacedLauncher
 from proof.rig import Rig
 
@@ -136,9 +136,9 @@ timeout: 60s
             wrong += bool(analyze(rig.measure(text, starter)).diagnosis.findings)
     excess = f"; {np.median(sizes):.0%} more time in the median" if sizes else ""
     return [
-        Outcome(claims[0], "every trial", f"{right} of {effort.matrix_trials}{excess}", right == effort.matrix_trials),
+        Outcome(claims[0], "every trial", counted(right, effort.matrix_trials) + excess, right == effort.matrix_trials),
         Outcome(
-            claims[1], "≤ 5 % of the trials", f"{wrong} of {effort.quiet_matrix_trials}",
+            claims[1], "≤ 5 % of the trials", counted(wrong, effort.quiet_matrix_trials),
             wrong <= 0.05 * effort.quiet_matrix_trials,
         ),
     ]  # fmt: skip

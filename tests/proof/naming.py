@@ -3,7 +3,7 @@
 import numpy as np
 
 from bench.analyze.analysis import diagnose
-from proof.claim import Effort, Outcome
+from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 
 DELAY_S = 2e-3
@@ -38,7 +38,7 @@ def late_rank(rig: Rig, effort: Effort) -> list[Outcome]:
         Outcome(
             "a rank that sleeps 2 ms before each call is named, and no other",
             "≥ 95 % of the trials",
-            f"{right} of {effort.trials}",
+            counted(right, effort.trials),
             right >= 0.95 * effort.trials,
         ),
         Outcome(
@@ -50,7 +50,7 @@ def late_rank(rig: Rig, effort: Effort) -> list[Outcome]:
         Outcome(
             "no planted fault: no rank is named",
             "≤ 5 % of the trials",
-            f"{wrong} of {effort.quiet_trials}",
+            counted(wrong, effort.quiet_trials),
             wrong <= 0.05 * effort.quiet_trials,
         ),
     ]

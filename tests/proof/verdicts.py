@@ -6,7 +6,7 @@ from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
 from bench.machine import host
 from bench.records import Run
-from proof.claim import Effort, Outcome
+from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 
 SWEEP = """
@@ -32,7 +32,7 @@ def unchanged(rig: Rig, effort: Effort) -> list[Outcome]:
         Outcome(
             "A/A comparison of two real runs, R = 5, three cases: a false SLOWER or FASTER",
             "≤ 5 % of the pairs",
-            f"{false} of {effort.pairs} ({_listed(verdicts)})",
+            f"{counted(false, effort.pairs)}; {_listed(verdicts)}",
             false <= 0.05 * effort.pairs,
         )
     ]
@@ -51,7 +51,7 @@ def slowed(rig: Rig, effort: Effort) -> list[Outcome]:
             found.append(Outcome(claim, "≥ 95 % of the pairs", reason, None))
             continue
         verdicts = Counter(_slowed_pair(rig, scheduling) for _ in range(effort.planted))
-        measured = f"{verdicts['SLOWER']} of {effort.planted} ({_listed(verdicts)})"
+        measured = f"{counted(verdicts['SLOWER'], effort.planted)}; {_listed(verdicts)}"
         found.append(Outcome(claim, "≥ 95 % of the pairs", measured, verdicts["SLOWER"] >= 0.95 * effort.planted))
     return found
 
