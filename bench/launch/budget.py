@@ -56,8 +56,8 @@ class Spent:
     def is_narrow(self, key: str, relative_error: float) -> bool:
         """Whether the interval is as narrow as asked, now and one launch ago.
 
-        Launches that agree by chance end nothing. Stopping at the first such launch, intervals covered 90 to 92 % in simulations; by this rule 93 to 95 %, for
-        two launches more.
+        Launches that agree by chance end nothing: stopping at the first such launch, intervals covered 90 to 92 % in
+        simulations; by this rule 93 to 95 %, for two launches more.
         """
         medians = self.medians_s[key]
         enough = len(medians) >= FEWEST_TO_STOP
