@@ -81,6 +81,9 @@ class _Faulty:
         idle(self._fault.delay_s)
         return call()
 
+    def ready(self, most: int) -> list[Callable[[], object]]:
+        return [self.prepare()]
+
     def reserve(self, calls: int) -> None:
         self._inner.reserve(calls)
 

@@ -45,6 +45,9 @@ class ObjectOperation:
         make = self._group.calls.on_objects[self._case.op]
         return make(self._subgroup, self._case, self._objects, into)
 
+    def ready(self, most: int) -> list[Call]:
+        return [self.prepare()]
+
     def reserve(self, calls: int) -> None:
         """Objects need no refill."""
 
@@ -90,6 +93,9 @@ class BarrierOperation:
     def prepare(self) -> Call:
         turn, self._turn = self._turn, (self._turn + 1) % self._subgroup.subgroups
         return self._call if turn == self._subgroup.number else rest
+
+    def ready(self, most: int) -> list[Call]:
+        return [self.prepare()]
 
     def reserve(self, calls: int) -> None:
         """There is no buffer."""

@@ -122,6 +122,14 @@ class TensorOperation:
                 self._ready[slot, turn] = call
         return call
 
+    def ready(self, most: int) -> list[Call]:
+        if self._stale:
+            self._refill_stale()
+        # As far as no buffer must be refilled, nor be marked again after it was used.
+        before_refill = self._fresh * self._slots - self._calls
+        before_reuse = self._slots - self._calls % self._slots if self._mark is not None else most
+        return [self.prepare() for _ in range(max(1, min(most, before_refill, before_reuse, MOST_READY)))]
+
     def reserve(self, calls: int) -> None:
         if self._stale:
             self._refill_stale()

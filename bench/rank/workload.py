@@ -24,6 +24,9 @@ class Workload(Protocol):
     def prepare(self) -> Call:
         """The next call, ready to be timed; refills buffers where the data needs it. Untimed."""
 
+    def ready(self, most: int) -> list[Call]:
+        """The next calls, 1 to `most` of them, that need nothing between them; as `prepare` otherwise. Untimed."""
+
     def reserve(self, calls: int) -> None:
         """Fill what the next `calls` calls use. If the pool is large enough, they need no refill between. Untimed."""
 
@@ -66,3 +69,6 @@ class Flushed:
         call = self._inner.prepare()
         self._scratch.add_(1)
         return call
+
+    def ready(self, most: int) -> list[Call]:
+        return [self.prepare()]
