@@ -188,7 +188,8 @@ def _reduction(case: Case) -> Any:
 
 
 def _call_all_reduce(s: CallArguments) -> Call:
-    return functools.partial(dist.all_reduce, s.incoming, op=_reduction(s.case), **_how(s))
+    # By position: arguments by name cost a call 0.1 µs.
+    return functools.partial(dist.all_reduce, s.incoming, _reduction(s.case), *_how(s).values())
 
 
 def _call_all_reduce_coalesced(s: CallArguments) -> Call:

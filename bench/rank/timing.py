@@ -145,7 +145,7 @@ PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {
 
 def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], None]:
     clock = time.perf_counter_ns
-    starts, durations = [0] * count, [0] * count
+    starts, stops = [0] * count, [0] * count
     done = 0
     while done < count:
         for i, call in enumerate(prepare(count - done), done):
@@ -153,10 +153,10 @@ def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tupl
             start = clock()
             call()
             stop = clock()
-            starts[i], durations[i] = start, stop - start
+            starts[i], stops[i] = start, stop
             tick()
         done = i + 1
-    return starts, durations, None
+    return starts, [stop - start for start, stop in zip(starts, stops, strict=True)], None
 
 
 def _on_cuda(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], list[int]]:
