@@ -212,7 +212,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every rank of one launch is told. log: path of the file into which ranks print."""
+    """What every rank of one launch is told. log: path of the file into which ranks print. side: of a run of two sides
+    in a job, so that each process of the job adds the variables that its own command line has for that side."""
 
     launch: Launch
     sampling: Sampling
@@ -223,6 +224,7 @@ class Job:
     log: str
     flush_bytes: int = 0
     batch_bytes: int = 2**32
+    side: str = ""
 
 
 def case_order(case: Case) -> tuple[object, ...]:

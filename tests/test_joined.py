@@ -17,7 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench import store
 from bench.cli.launch_file import launch_file_for
+from bench.encoding import CODEC
 from bench.machine import libraries
 from bench.report.launch_files import LauncherName
 from conftest import ROOT, TINY, CommandLine
@@ -106,6 +108,22 @@ def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
     assert first.stdout and not second.stdout  # rank 0 alone speaks
     assert_measured(cli, "torchrun", {1, 3, 4})
     assert {skip.reason for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
+
+
+def test_two_sides_in_a_job_differ_in_variables(cli):
+    """Each process of the job adds those of its own command line."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    words = ["ab", cli.config(), "--b-env", "GLOO_DUMMY=1", "--budget", "1s", "--no-plots"]
+    done = subprocess.run(
+        [*command, str(ROOT / "run_bench.py"), *words],
+        cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode in {0, 1}, done.stdout + done.stderr
+    (path,) = cli.runs()
+    for side, wanted in (("a", None), ("b", "1")):
+        ranks = store.read(path / side, CODEC).environment[0]["launches"][0]["ranks"]
+        assert [rank["variables"].get("GLOO_DUMMY") for rank in ranks] == [wanted] * 2
+    assert_nothing_left(cli)
 
 
 def test_tasks_of_a_slurm_step(cli):

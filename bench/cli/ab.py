@@ -59,19 +59,28 @@ def ab(
         "b": _side("b", b or a, [*sets, *b_sets], b_env, b_python),
     }
 
-    # If one side needs a process of its own, both get one: the sides must differ in nothing else.
-    own = any(side["variables"] or python for side, python in zip(sides.values(), (a_python, b_python), strict=True))
-    sides = {letter: {**side, "own_process": own} for letter, side in sides.items()}
+    variables = {letter: side["variables"] for letter, side in sides.items()}
+    pythons = a_python or b_python
 
     def task(coordinator: "Coordinator | None") -> int:
-        if coordinator is not None and own:
-            raise BenchError("ab in a job: sides can differ in their configurations only, not in variables or Python")
+        if coordinator is not None and pythons:
+            raise BenchError("ab in a job: the sides cannot have interpreters of their own; variables they can")
+        for side in sides.values():
+            # If one side needs a process of its own, both get one: the sides must differ in nothing else.
+            side["own_process"] = coordinator is None and bool(pythons or any(variables.values()))
         asked = {"min_change": smallest, "budget_s": budget_s, "spent_s": 0.0, "fail_on": fail_on.verdicts}
         path = _create(sides, asked, context.obj, coordinator)
         measure_sides(path, coordinator)
         return SLOWER_OR_FAILED if conclude_sides(path, plots).failed else 0
 
-    return run_task(task, lambda: repr((sides, smallest, budget_s)).encode())
+    return run_task(
+        task, lambda: _fingerprint(a, b, [sets, a_sets, b_sets, a_env, b_env, budget, min_change]), variables
+    )
+
+
+def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
+    """What must be the same in all processes of a job."""
+    return b"\0".join([*(config.read_bytes() for config in (a, b or a)), repr(more).encode()])
 
 
 def _side(letter: str, config: Path, sets: list[str], variables: list[str], python: str | None) -> Json:

@@ -6,17 +6,23 @@ other processes start ranks for it, print nothing and exit with rank 0's status,
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
 
-def run_task(task: "Callable[[Coordinator | None], int]", asked: Callable[[], bytes]) -> int:
+def run_task(
+    task: "Callable[[Coordinator | None], int]",
+    asked: Callable[[], bytes],
+    sides: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> int:
     """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
-    asked: returns the configuration and whatever else must be the same in all processes, as bytes.
+    asked: returns the configuration and whatever else must be the same in all processes, as bytes. sides: variables of
+    the ranks of each side, in a run that has sides.
     """
     from bench.launch import job
     from bench.machine import environment
@@ -29,13 +35,13 @@ def run_task(task: "Callable[[Coordinator | None], int]", asked: Callable[[], by
     if place.rank:
         from bench.launch.agent import run_agent
 
-        return run_agent(place, environment.secret(), asked)
+        return run_agent(place, environment.secret(), asked, sides)
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process exits with an error: before that,
     # rank 0 starts to ignore SIGTERM, so that it still exits in order.
     with coordinating(
-        place, environment.secret(), asked, before_leaving=lambda: _ignore(signal.SIGTERM)
+        place, environment.secret(), asked, sides, before_leaving=lambda: _ignore(signal.SIGTERM)
     ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code

@@ -165,11 +165,23 @@ def _measuring(
                 return
             done = facts_of_launch(measured.facts[side], number)
             plan = one_launch(measured.plans[side], number)
-            measured.benchmark.sweep(plan, done, launcher, append, path / store.LOG, launched, benchmarks.SILENT)
+            starter = _OfSide(launcher, side) if coordinator else launcher
+            measured.benchmark.sweep(plan, done, starter, append, path / store.LOG, launched, benchmarks.SILENT)
 
         more = coordinator.facts() if coordinator else {}
         facts = {side: {"host": processes[side].facts if side in processes else host.facts(), **more} for side in SIDES}
         yield measure, facts
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSide:
+    """Starts the ranks of a side in a job, whose processes add the variables that their command lines have for it."""
+
+    launcher: Any
+    side: str
+
+    def start(self, world_size: int, target: str, argument: Any) -> Any:
+        return self.launcher.start(world_size, target, replace(argument, side=self.side))
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────

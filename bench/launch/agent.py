@@ -8,7 +8,7 @@ even while the rank hangs. `protocol/messages.py` lists the messages.
 import contextlib
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
@@ -36,6 +36,10 @@ LEAVE_WAIT_S = 5.0
 LOG_BYTES = 64 * 1024
 
 
+# Side → environment variables of its ranks.
+Sides = Mapping[str, Mapping[str, str]]
+
+
 @dataclass(slots=True)
 class _Child:
     """The rank that runs. told: progress last reported to rank 0. asked: its stack is requested and not yet sent."""
@@ -47,8 +51,11 @@ class _Child:
     asked: bool = False
 
 
-def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes]) -> int:
-    """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost."""
+def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes], sides: Sides) -> int:
+    """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
+
+    sides: variables of each side, from this process's own command line.
+    """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None if place.one_host else _interface(place, deadline)
     with Launcher(interface) as launcher:
@@ -56,14 +63,17 @@ def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes]) -> int:
         line, reached = _reach(place, key, deadline)
         with line:
             messages.send(line, handshake)
-            return _Agent(place.rank, line, reached, key, launcher).serve()
+            return _Agent(place.rank, line, reached, key, launcher, sides).serve()
 
 
 class _Agent:
     """Carries out the messages of rank 0, one after the other."""
 
-    def __init__(self, rank: int, line: Connection, reached: tuple[str, int], key: bytes, launcher: Launcher) -> None:
+    def __init__(
+        self, rank: int, line: Connection, reached: tuple[str, int], key: bytes, launcher: Launcher, sides: Sides
+    ) -> None:
         self._rank, self._line, self._reached, self._key, self._launcher = rank, line, reached, key, launcher
+        self._sides = sides
         self._child: _Child | None = None
 
     def serve(self) -> int:
@@ -108,10 +118,15 @@ class _Agent:
             line = channel.connect(*self._reached, self._key, CONNECT_S)
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self._rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
-            assignment = RankAssignment(
-                self._rank, message["world_size"], message["rendezvous"], message["device"], line
-            )
             task = replace(encoding.job_from_json(message["job"]), log=str(folder / "log"))
+            assignment = RankAssignment(
+                self._rank,
+                message["world_size"],
+                message["rendezvous"],
+                message["device"],
+                line,
+                variables=self._sides.get(task.side, {}),
+            )
             self._child = _Child(launch, self._launcher.fork(assignment, folder, WORKER, task), folder)
         except (AuthenticationError, OSError, RankError) as error:
             shutil.rmtree(folder, ignore_errors=True)

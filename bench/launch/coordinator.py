@@ -14,7 +14,7 @@ import itertools
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,16 @@ class Coordinator:
 
 @contextlib.contextmanager
 def coordinating(
-    place: JobRank, secret: str, asked: Callable[[], bytes], before_leaving: Callable[[], None]
+    place: JobRank,
+    secret: str,
+    asked: Callable[[], bytes],
+    sides: Mapping[str, Mapping[str, str]],
+    before_leaving: Callable[[], None],
 ) -> Iterator[Coordinator]:
     """Context in which all agents of the job are connected. Raises JobError if the processes do not fit together.
 
-    asked: see `compatibility.handshake`. before_leaving: called before the agents are told to leave.
+    asked: see `compatibility.handshake`. sides: variables of each side of a run that has sides.
+    before_leaving: called before the agents are told to leave.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     address = _own_address(place, deadline)
@@ -76,7 +81,7 @@ def coordinating(
             handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S)
             compatibility.check(handshakes)
             devices = [compatibility.device_of(handshake) for handshake in handshakes]
-            coordinator = Coordinator(place, JobLauncher(launcher, agents, address, devices), handshakes)
+            coordinator = Coordinator(place, JobLauncher(launcher, agents, address, devices, sides), handshakes)
             yield coordinator
             agents.code = coordinator.code
         except BenchError as error:
@@ -92,8 +97,15 @@ def coordinating(
 class JobLauncher:
     """Starts rank 0 of each launch here, and has the agents start the others. devices: GPU of each rank."""
 
-    def __init__(self, launcher: Launcher, agents: Agents, address: str, devices: list[int]) -> None:
-        self._launcher, self._agents, self._address = launcher, agents, address
+    def __init__(
+        self,
+        launcher: Launcher,
+        agents: Agents,
+        address: str,
+        devices: list[int],
+        sides: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self._launcher, self._agents, self._address, self._sides = launcher, agents, address, sides
         self._launches = itertools.count(1)
         self.devices = devices
 
@@ -115,7 +127,8 @@ class JobLauncher:
             folder = self._launcher.folder()
             ranks = Ranks([], lambda: _clean(folder, others, Path(argument.log)))
             ranks.members = others
-            assignment = RankAssignment(0, world_size, rendezvous, self.devices[0], listener=listener)
+            variables = self._sides.get(argument.side, {})
+            assignment = RankAssignment(0, world_size, rendezvous, self.devices[0], None, listener, variables)
             try:
                 own = self._launcher.fork(assignment, folder, target, argument)
             except BaseException:

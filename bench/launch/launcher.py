@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -169,6 +169,7 @@ class Launcher:
             self._rendezvous.folder,
             assignment.device,
             assignment.listener,
+            assignment.variables,
         )
         try:
             return self._fork(context, target, argument, ours)
@@ -195,6 +196,7 @@ class RankAssignment:
     device: int
     line: Connection | None = None
     listener: socket.socket | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class _interrupts_ignored:  # noqa: N801 - reads as a statement

@@ -152,7 +152,7 @@ class TrainingConfig(Strict):
     optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = "sgd"
     threads: Annotated[int, Field(ge=1, le=1024, description="of each rank's computing")] = 1
     strategies: Annotated[list[Annotated[StrategyConfig, BeforeValidator(_strategy)]], Field(min_length=1)]
-    launches: Annotated[int, Field(ge=1, le=100)] = 3
+    launches: Annotated[int, Field(ge=1, le=100)] = 5
     rounds: Annotated[int, Field(ge=2, le=10_000)] = 10
     steps: Annotated[int, Field(ge=1, le=10_000, description="of a strategy in one round")] = 4
     warmup: Annotated[
