@@ -212,8 +212,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every rank of one launch is told. log: path of the file into which ranks print. side: of a run of two sides
-    in a job, so that each process of the job adds the variables that its own command line has for that side."""
+    """What every rank of one launch is told. log: path of the file into which ranks print.
+
+    side: "a" or "b" in a job that measures two sides: each process of the job adds the variables that its own command
+        line has for that side.
+    """
 
     launch: Launch
     sampling: Sampling

@@ -65,13 +65,13 @@ def test_what_cannot_be_paired_is_refused():
 def test_what_both_sides_share_cancels_out():
     dice = np.random.default_rng(2)
     case = paired(np.log(1.1) + 0.01 * dice.normal(size=8), noise=1.0)
-    (judged,) = pairs.look([case], 0.05, FirstLook()).judgements.values()
+    (judged,) = pairs.look([case], 99, 0.05, FirstLook()).judgements.values()
     assert judged.verdict == SLOWER and judged.ratio.value == pytest.approx(1.1, rel=0.02)
 
 
 def test_no_verdict_before_the_first_look():
     case = paired([0.5, 0.5001, 0.4999])
-    (judged,) = pairs.look([case], 0.05, FirstLook()).judgements.values()
+    (judged,) = pairs.look([case], 99, 0.05, FirstLook()).judgements.values()
     assert judged.verdict == INCONCLUSIVE and "fewer than 4 pairs" in judged.reason
 
 
@@ -81,7 +81,7 @@ def test_many_looks_at_nothing_find_hardly_ever_something():
     for _ in range(200):
         cases = [paired(sigma * dice.normal(size=48), str(sigma)) for sigma in (0.05, 0.1, 0.3)]
         first = FirstLook()
-        looks = [pairs.look([pairs._until(c, n) for c in cases], 0.02, first) for n in pairs.LOOKS if n <= 48]
+        looks = [pairs.look(cases, n, 0.02, first) for n in pairs.LOOKS if n <= 48]
         wrong += any(verdict in {SLOWER, FASTER} for look in looks for verdict in look.verdicts)
     assert wrong <= 20  # 5 % are meant; a fixed level of 5 % at each look gives about 40 %
 
@@ -89,12 +89,19 @@ def test_many_looks_at_nothing_find_hardly_ever_something():
 def test_the_index_is_of_pairs_that_have_all_cases_and_its_weights_stay():
     first = FirstLook()
     quiet, loud = paired([0.01, -0.01, 0.02, 0.0], "quiet"), paired([1, -1, 0.5, -0.4], "loud")
-    found = pairs.look([quiet, loud], 0.05, first)
+    found = pairs.look([quiet, loud], 4, 0.05, first)
     assert first.weights["quiet"] > 10 * first.weights["loud"]
     weights = dict(first.weights)
     del loud.b[2]
-    again = pairs.look([quiet, loud], 0.05, first)
+    again = pairs.look([quiet, loud], 4, 0.05, first)
     assert (len(found.index), len(again.index)) == (4, 3) and first.weights == weights
+
+
+def test_a_look_knows_no_later_pairs():
+    """A resumed run has pairs already that the first look, made again, must not see."""
+    case = paired([0.0, 0.01, -0.01, 0.0, 0.5, 0.5, 0.5, 0.5])
+    first, again = (pairs.look([one], 4, 0.05, FirstLook()) for one in (case, pairs._until(case, 4)))
+    assert first.ratios["c"].tolist() == again.ratios["c"].tolist()
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +111,7 @@ def look_of(*cases: str, whole: str | None = None):
 
 
 def judged(verdict):
-    (one,) = pairs.look([paired([0.1, 0.1, 0.1, 0.1])], 0.05, FirstLook()).judgements.values()
+    (one,) = pairs.look([paired([0.1, 0.1, 0.1, 0.1])], 4, 0.05, FirstLook()).judgements.values()
     return dataclasses.replace(one, verdict=verdict)
 
 
@@ -217,7 +224,7 @@ def test_what_makes_no_sense_is_one_line_before_anything_is_measured(warm, optio
 
 def test_a_missing_file_is_one_line(warm):
     done = warm("ab", warm.config(), "absent.yaml")
-    assert (done.returncode, done.stderr) == (2, "error: absent.yaml: no such file or directory\n")
+    assert (done.returncode, done.stderr) == (2, "error: absent.yaml: No such file or directory\n")
 
 
 def test_training_has_sides_too(warm):

@@ -94,10 +94,8 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_measures_exactly_the_rest(cli
     config = cli.config(MANY)
     process = cli.start("run", config, "--no-plots", start_new_session=True)
     wait_for_samples(cli, 3)
-    began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     _, err = process.communicate(timeout=30)
-    assert time.monotonic() - began < 3
     assert process.returncode == 130
     assert "run --resume" in err and "Traceback" not in err
     assert_nothing_left(cli)

@@ -95,7 +95,7 @@ def test_the_report_says_whose_numbers_these_are():
     assert f"nccl-tests 2.17.8: each time is a {WORDS}; stragglers are hidden" in text
     assert "CollBench verified none of the results; the tool itself found 1 right and 0 wrong" in text
     assert "every result was verified" not in text and "maximum over ranks" not in text
-    assert "set launches: 5" not in text
+    assert "set launches" not in text
 
 
 @pytest.mark.parametrize(

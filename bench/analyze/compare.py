@@ -26,6 +26,7 @@ from bench.units import format_seconds
 MIN_CHANGE = 0.05
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
 AXES = ("op", "backend", "world_size", "dtype", *CASE_EXTRAS)
+TWO_MODES = "two modes: geometric means of the iterations"
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
 
 Pair = tuple[Summary, Summary]
@@ -223,7 +224,7 @@ def _two_modes(pair: Pair) -> bool:
 
 
 def _note(pair: Pair) -> str:
-    return "two modes: geometric means of the iterations" if _two_modes(pair) else ""
+    return TWO_MODES if _two_modes(pair) else ""
 
 
 def _where(pair: Pair) -> str:
@@ -234,7 +235,12 @@ def _where(pair: Pair) -> str:
         return f"fast mode {fast}, share of the slow one {before.stall.share:.0%} → {after.stall.share:.0%}"
     if not (before.quantiles_s and after.quantiles_s):
         return ""
-    low, middle, high = (b / a for a, b in zip(before.quantiles_s, after.quantiles_s, strict=True))
+    return moved_text([b / a for a, b in zip(before.quantiles_s, after.quantiles_s, strict=True)])
+
+
+def moved_text(ratios: Iterable[float]) -> str:
+    """What happened to the quantiles of the iterations (`stats.QUANTILES`)."""
+    low, middle, high = ratios
     return f"fastest tenth × {low:.2f}, median × {middle:.2f}, slowest tenth × {high:.2f}"
 
 

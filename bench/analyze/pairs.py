@@ -16,7 +16,9 @@ import numpy as np
 
 from bench import intervals
 from bench.analyze import verdicts
+from bench.analyze.compare import TWO_MODES, moved_text
 from bench.analyze.series import second_mode
+from bench.analyze.stats import quantiles_of
 from bench.analyze.verdicts import ERROR_RATE, ERROR_RATE_OF_EACH, FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.comparisons import Judgement, PairedChange, PairedComparison
 from bench.conclusions import NO_INTERVAL, Interval
@@ -83,11 +85,12 @@ class Look:
         return [*(one.verdict for one in self.judgements.values()), *([self.whole.verdict] if self.whole else [])]
 
 
-def look(cases: Sequence[PairedCase], min_change: float, first: FirstLook) -> Look:
-    """The judgements at this number of pairs, of the cases that have two pairs or more.
+def look(cases: Sequence[PairedCase], count: int, min_change: float, first: FirstLook) -> Look:
+    """The judgements from the first `count` pairs, of the cases that have two pairs or more.
 
     first: is filled at the first look; later looks use what it holds.
     """
+    cases = [_until(case, count) for case in cases]
     ratios = {case.name: _log_ratios(case, first) for case in cases if len(case.pairs) >= 2}
     if not ratios:
         return Look({}, None, {}, None)
@@ -233,9 +236,9 @@ def conclude(cases: Sequence[PairedCase], sides: tuple[str, str], min_change: fl
     most = max((len(case.pairs) for case in cases), default=0)
     # Where a budget ended between two looks, the last look takes the place of the next one.
     for count in sorted({*(number for number in LOOKS if number <= most), *([most] if most >= LOOKS[0] else [])}):
-        shown = look([_until(case, count) for case in cases], min_change, first)
+        shown = look(cases, count, min_change, first)
     if not shown.judgements:
-        shown = look(cases, min_change, first)
+        shown = look(cases, most, min_change, first)
     changes = [_change(case, shown, first) for case in cases if case.name in shown.judgements]
     return PairedComparison(
         before=sides[0],
@@ -273,7 +276,7 @@ def _change(case: PairedCase, shown: Look, first: FirstLook) -> PairedChange:
         after=_level(b),
         judgement=shown.judgements[case.name],
         ratios=tuple(np.exp(ratios).tolist()),
-        note="two modes: geometric means of the iterations" if two else "",
+        note=TWO_MODES if two else "",
         where=_where(case, used),
     )
 
@@ -286,11 +289,5 @@ def _level(times: Floats) -> Interval:
 
 def _where(case: PairedCase, pairs: Sequence[int]) -> str:
     """What happened to the fastest tenth, the median and the slowest tenth of the iterations, over the pairs."""
-    shares = (0.1, 0.5, 0.9)
-    moved = [
-        np.log(intervals.quantiles(np.sort(case.b[pair]), shares))
-        - np.log(intervals.quantiles(np.sort(case.a[pair]), shares))
-        for pair in pairs
-    ]
-    low, middle, high = np.exp(np.mean(moved, axis=0))
-    return f"fastest tenth × {low:.2f}, median × {middle:.2f}, slowest tenth × {high:.2f}"
+    moved = [np.log(quantiles_of(case.b[pair])) - np.log(quantiles_of(case.a[pair])) for pair in pairs]
+    return moved_text(np.exp(np.mean(moved, axis=0)))

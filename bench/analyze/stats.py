@@ -62,6 +62,11 @@ def headlines(run: Run) -> list[Summary]:
     return [_headline(case, launches) for case, launches in _by_case(run)]
 
 
+def quantiles_of(times_s: Floats) -> list[float]:
+    """The QUANTILES of the iterations of one launch."""
+    return intervals.quantiles(np.sort(times_s), QUANTILES)
+
+
 def _by_case(run: Run) -> list[tuple[Case, list[Samples]]]:
     """The launches of each case that was tried, in the order of the tables."""
     found: dict[Case, list[Samples]] = defaultdict(list)
@@ -79,7 +84,7 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
         return Summary(case, 0, 0, None, failures=failures)
     series = [intervals.slowest_rank_s(timed) for timed in good]
     medians = np.array([np.median(times) for times in series])
-    quantiles = [intervals.quantiles(np.sort(times), QUANTILES) for times in series]
+    quantiles = [quantiles_of(times) for times in series]
     time_s = intervals.within_launch(good[0]) if len(good) == 1 else intervals.launch_interval(medians)
     return Summary(
         case=case,

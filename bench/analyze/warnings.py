@@ -27,7 +27,7 @@ THROTTLED = {
 # The first word of a cgroup's cpu.max where it sets no quota.
 UNLIMITED = "max"
 # Fewest launches with which an interval over launches supports a claim (docs/method.md).
-LAUNCHES_FOR_A_CLAIM = 5
+LAUNCHES_FOR_A_CLAIM = 8
 # Facts that should be equal on all hosts of a job, read from a host's record; the second table only with GPUs.
 COMPARED: dict[str, Callable[[Json], Any]] = {
     "torch": lambda host: host.get("packages", {}).get("torch"),
@@ -90,7 +90,7 @@ def _of_the_plan(run: Run) -> Iterable[str]:
     elif run.plan.launches == 1:
         yield (
             "one launch only: the intervals do not know how launches differ, which is often more than they say; "
-            "set launches: 5 for a claim"
+            f"set launches: {LAUNCHES_FOR_A_CLAIM} for a claim"
         )
     elif run.plan.launches < LAUNCHES_FOR_A_CLAIM:
         yield f"{run.plan.launches} launches: enough to see how they differ; a claim wants {LAUNCHES_FOR_A_CLAIM}"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import __version__, store, units
+from bench import __version__, store, units, yaml_file
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
-from bench.cli.comparison import MIN_CHANGE, FailOn
+from bench.cli.comparison import MIN_CHANGE, FailOn, share
 from bench.cli.job import run_task
 from bench.cli.sides import conclude_sides, measure_sides
 from bench.errors import BenchError, ConfigError, UnmeasurableError
@@ -21,8 +21,6 @@ from bench.records import Json
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
-# More launches than a comparison ever makes (`analyze.pairs.LOOKS`).
-MOST_PAIRS = 384
 SLOWER_OR_FAILED = 1
 
 
@@ -53,12 +51,11 @@ def ab(
     It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent. `run --resume RUN`
     goes on. RUN:a and RUN:b name its sides for other verbs. Exit code 1 if B is slower, or a case fails on B only.
     """
-    smallest, budget_s = _share(min_change), _seconds(budget)
+    smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     sides = {
         "a": _side("a", a, [*sets, *a_sets], a_env, a_python),
         "b": _side("b", b or a, [*sets, *b_sets], b_env, b_python),
     }
-
     variables = {letter: side["variables"] for letter, side in sides.items()}
     pythons = a_python or b_python
 
@@ -80,7 +77,7 @@ def ab(
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
     """What must be the same in all processes of a job."""
-    return b"\0".join([*(config.read_bytes() for config in (a, b or a)), repr(more).encode()])
+    return b"\0".join([*(yaml_file.read(config) for config in (a, b or a)), repr(more).encode()])
 
 
 def _side(letter: str, config: Path, sets: list[str], variables: list[str], python: str | None) -> Json:
@@ -106,19 +103,20 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
+    from bench.analyze import pairs  # here: loads numpy and scipy
+
     seed = secrets.randbelow(2**32)
     raws, found, plans = [], [], []
     for side in sides.values():
         source = Path(side["config"])
-        try:
-            raw = source.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{source}: {(error.strerror or str(error)).lower()}") from None
+        raw = yaml_file.read(source)
         benchmark, settings = benchmarks.read_config(raw, str(source), side["sets"], source.stem)
         if coordinator is not None and not benchmark.runs_in_jobs:
             raise BenchError(f"{source}: the {benchmark.name} benchmark cannot run in a job")
         machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
-        plan = benchmark.expand(_with_launches(settings), machine, seed if settings.seed is None else settings.seed)
+        plan = benchmark.expand(
+            _with_launches(settings, pairs.LOOKS[-1]), machine, seed if settings.seed is None else settings.seed
+        )
         reason = benchmark.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")
@@ -127,8 +125,6 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         plans.append(plan)
     if found[0] is not found[1]:
         raise ConfigError(f"side A is of the {found[0].name} benchmark, side B of {found[1].name}: name two of one")
-    from bench.analyze import pairs
-
     pairs.matched(*(found[0].timed_cases([], plan) for plan in plans))  # raises ConfigError before anything is measured
     facts = {
         "argv": list(argv),
@@ -139,18 +135,11 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
     return store.create_sides(RESULTS, found[0].codec.value, (plans[0], plans[1]), (raws[0], raws[1]), facts)
 
 
-def _with_launches(settings: Any) -> Any:
+def _with_launches(settings: Any, launches: int) -> Any:
     """The settings with as many launches as could be needed."""
     if getattr(settings, "budget", None) is not None:
         raise ConfigError("budget: ab has a budget of its own: remove the key, and use --budget")
-    return settings.model_copy(update={"launches": MOST_PAIRS})
-
-
-def _share(text: str) -> float:
-    try:
-        return units.parse_share(text)
-    except ValueError as error:
-        raise ConfigError(f"--min-change: {error}") from None
+    return settings.model_copy(update={"launches": launches})
 
 
 def _seconds(text: str) -> float:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from bench import store, units
+from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, FailOn, compare_runs, print_as, show
+from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, FailOn, compare_runs, print_as, share, show
 from bench.conclusions import Summary
 from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
@@ -65,8 +65,8 @@ def compare(
     table; within one run a slower case is no fault. 3 if nothing is comparable.
     """
     runs = runs or []
-    smallest = _share("--min-change", min_change)
-    floor = _share("--noise-floor", noise_floor) if noise_floor is not None else None
+    smallest = share("--min-change", min_change)
+    floor = share("--noise-floor", noise_floor) if noise_floor is not None else None
     pairwise = [name for name, value in (("--noise-floor", noise_floor), ("--across", across)) if value is not None]
     if against is not None:
         pairwise += ["--min-change"] * (min_change != DEFAULT_MIN_CHANGE)
@@ -87,13 +87,6 @@ def compare(
         return SLOWER_OR_FAILED if result.failed else 0
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
-
-
-def _share(option: str, text: str) -> float:
-    try:
-        return units.parse_share(text)
-    except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from None
 
 
 def _refuse(options: list[str], why: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from bench import ledger, store
+from bench import ledger, store, units
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
@@ -36,6 +36,14 @@ class ComparisonFormat(StrEnum):
     CSV = benchmarks.CSV
     JSON = benchmarks.JSON
     JUNIT = benchmarks.JUNIT
+
+
+def share(option: str, text: str) -> float:
+    """The value of an option, such as `5%`. Raises ConfigError."""
+    try:
+        return units.parse_share(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
 
 
 def compare_runs(

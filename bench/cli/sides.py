@@ -6,10 +6,9 @@ be read from the folder again, so an interrupted run goes on where it was.
 
 import contextlib
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +38,12 @@ Measure = Callable[[str, int, Callable[[bytes], None], Callable[[Json], None]], 
 
 @dataclass(slots=True)
 class _TwoSides:
-    """What is known of a run of two sides. plans, facts: by side."""
+    """What is known of a run of two sides, by side. plans: with all launches that could be needed."""
 
     benchmark: Benchmark
     plans: dict[str, Any]
-    facts: dict[str, list[Any]] = field(default_factory=dict)
+    facts: dict[str, list[Any]]
+    environments: dict[str, list[Json]]
 
     def cases(self) -> Any:
         """The cases of both sides in pairs, and the names of those without a partner (`analyze.pairs.matched`)."""
@@ -69,11 +69,9 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
         if asked.get("ended"):
             return
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
-        sessions = benchmark.read(path / SIDES[0]).environment + benchmark.read(path / SIDES[1]).environment
+        sessions = [session for side in SIDES for session in measured.environments[side]]
         records = stack.enter_context(recorded_sides(path, sessions, facts))
         progress = stack.enter_context(PairProgress(Console(stderr=True), asked["budget_s"], asked["spent_s"]))
-        loading = threading.Thread(target=_load, daemon=True)
-        loading.start()
 
         def measure_launch(side: str, number: int) -> None:
             def keep(line: bytes) -> None:
@@ -88,10 +86,10 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
 
         began = time.monotonic() - asked["spent_s"]
         try:
-            ended = _until_decided(measured, asked, measure_launch, began, progress)
+            asked["ended"] = _until_decided(measured, asked, measure_launch, began, progress)
         finally:
-            store.update_manifest(path, ab={**asked, "spent_s": round(time.monotonic() - began, 2)})
-        store.update_manifest(path, ab={**asked, "spent_s": round(time.monotonic() - began, 2), "ended": ended})
+            asked["spent_s"] = round(time.monotonic() - began, 2)
+            store.update_manifest(path, ab=asked)
 
 
 def _until_decided(
@@ -114,7 +112,7 @@ def _until_decided(
         if number not in pairs.LOOKS:
             progress.show_pairs(made, time.monotonic() - began)
             continue
-        found = pairs.look(measured.cases()[0], asked["min_change"], first)
+        found = pairs.look(measured.cases()[0], number, asked["min_change"], first)
         if found.whole is not None and found.whole.verdict in {"SLOWER", "FASTER"} and decided_at is None:
             decided_at = made
         progress.show_look(found.whole, [one.verdict for one in found.judgements.values()], made)
@@ -127,13 +125,9 @@ def _until_decided(
 
 def _read(path: Path, benchmark: Benchmark) -> _TwoSides:
     plans = dict(zip(SIDES, store.read_plans(path, benchmark.codec.value), strict=True))
-    facts = {side: list(benchmark.read(path / side).facts) for side in SIDES}
-    return _TwoSides(benchmark, plans, facts)
-
-
-def _load() -> None:
-    """Import what the first look needs, while the ranks start."""
-    from bench.analyze import pairs  # noqa: F401
+    runs = {side: benchmark.read(path / side) for side in SIDES}
+    facts = {side: list(run.facts) for side, run in runs.items()}
+    return _TwoSides(benchmark, plans, facts, {side: run.environment for side, run in runs.items()})
 
 
 # ── who starts the ranks of a side ───────────────────────────────────────────────────────────────
@@ -190,8 +184,9 @@ def conclude_sides(path: Path, plots: bool) -> PairedComparison:
     from bench.report import pairs as documents
 
     result = compared(path)
-    typer.echo(documents.document(result))
-    written = {"report.md": documents.document(result), "summary.csv": documents.to_csv(result)}
+    text = documents.document(result)
+    typer.echo(text)
+    written = {store.REPORT: text, store.SUMMARY: documents.to_csv(result)}
     for name, content in written.items():
         store.write(path / name, content)
     typer.echo("\n" + "\n".join(str(path / name) for name in written))
@@ -224,7 +219,7 @@ def compared(path: Path) -> PairedComparison:
     cases, alone = measured.cases()
     called = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
     result = pairs.conclude(cases, called, asked["min_change"], ended)
-    environments = [of_sessions(benchmark.read(path / side).environment) for side in SIDES]
+    environments = [of_sessions(measured.environments[side]) for side in SIDES]
     return replace(
         result,
         differences=differences(*environments),

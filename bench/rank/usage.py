@@ -112,7 +112,7 @@ def _over_hosts(everyone: list[Json], what: str) -> float | None:
 
 
 def _added(sum_: float | None, after: float | None, before: float | None) -> float | None:
-    return None if sum_ is None or after is None or before is None else round(sum_ + after - before, 4)
+    return None if sum_ is None or after is None or before is None else sum_ + after - before
 
 
 def _peak_rss_bytes() -> int:

@@ -9,7 +9,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from bench.comparisons import Judgement
 from bench.records import Case, Launch
@@ -17,24 +25,22 @@ from bench.report.labels import label
 from bench.units import format_seconds
 
 
-class StepProgress:
-    """Context that shows the number of steps done, the current step, and the time that is left."""
+class ProgressBar:
+    """Context that shows a bar on a terminal. columns: what stands in it; total, done: its length and its state."""
 
-    def __init__(self, console: Console, total: int, done: int) -> None:
-        self._console, self._total = console, total
+    def __init__(self, console: Console, text: str, total: float, done: float, *columns: ProgressColumn) -> None:
+        self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            *columns,
             console=console,
             auto_refresh=False,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("starting the ranks", total=total, completed=done)
+        self._task = self._progress.add_task(text, total=total)
+        self._progress.update(self._task, completed=done)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -43,16 +49,25 @@ class StepProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._progress.stop()
 
+    def print_failure(self, text: str) -> None:
+        """Print a red line that stays."""
+        self._console.print(text, style="red", highlight=False)
+
+
+class StepProgress(ProgressBar):
+    """Shows the number of steps done, the current step, and the time that is left."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        columns = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        super().__init__(console, "starting the ranks", total, done, *columns)
+        self._total = total
+
     def say(self, text: str, detail: str) -> None:
         """Announce a new part: in the bar, or as a line with the detail."""
         if self._console.is_terminal:
             self.show(text)
         else:
             self._console.print(f"{text}: {detail}", highlight=False)
-
-    def print_failure(self, text: str) -> None:
-        """Print a red line that stays."""
-        self._console.print(text, style="red", highlight=False)
 
     def advance(self) -> None:
         """Count one step as done."""
@@ -89,29 +104,13 @@ class CaseProgress(StepProgress):
         self._progress.update(self._task, total=self._total)
 
 
-class PairProgress:
+class PairProgress(ProgressBar):
     """The progress of a run of two sides: how many pairs there are, and the verdict as it forms."""
 
     def __init__(self, console: Console, budget_s: float, spent_s: float) -> None:
-        self._console = console
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn(f"of at most {format_seconds(budget_s)}"),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("starting the ranks", total=budget_s, completed=int(spent_s))
+        limit = TextColumn(f"of at most {format_seconds(budget_s)}")
+        super().__init__(console, "starting the ranks", budget_s, spent_s, limit)
         self._said = "no verdict before 4 pairs"
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._progress.stop()
 
     def show_pairs(self, pairs: int, spent_s: float) -> None:
         """So many pairs are measured."""
@@ -128,7 +127,3 @@ class PairProgress:
         self._said = f"{index}{counts}"
         if not self._console.is_terminal:
             self._console.print(f"{pairs} pairs: {self._said}", highlight=False, markup=False)
-
-    def print_failure(self, text: str) -> None:
-        """Print a red line that stays."""
-        self._console.print(text, style="red", highlight=False)

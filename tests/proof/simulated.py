@@ -95,7 +95,7 @@ def identical_sides(rig: Rig, effort: Effort) -> list[Outcome]:
 def _ever_changed(cases: list[pairs.PairedCase]) -> bool:
     first, decided_at = pairs.FirstLook(), None
     for count in pairs.LOOKS:
-        found = pairs.look([pairs._until(case, count) for case in cases], 0.05, first)
+        found = pairs.look(cases, count, 0.05, first)
         if CHANGED & set(found.verdicts):
             return True
         if count >= PAIRS or pairs.why_end(found, count, decided_at) is not None:
