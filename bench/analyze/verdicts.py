@@ -90,10 +90,12 @@ def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float) -> Es
         [np.array([of(case) for case in side], dtype=float) for side in sides]
         for of in (np.mean, lambda case: max(float(np.var(case, ddof=1)), smallest_scatter**2), len)
     )
-    every, gained = moderated(np.concatenate(variances), np.concatenate(counts) - 1)
+    every, freedoms = moderated(np.concatenate(variances), np.concatenate(counts) - 1)
     parts = tuple(
-        Part(variance, count, count - 1 + gained)
-        for variance, count in zip(np.split(every, len(sides)), counts, strict=True)
+        Part(variance, count, freedom)
+        for variance, count, freedom in zip(
+            np.split(every, len(sides)), counts, np.split(freedoms, len(sides)), strict=True
+        )
     )
     return Estimates(means[-1] - (means[0] if len(sides) == 2 else 0), parts)
 
