@@ -159,7 +159,9 @@ def _tried(name: str, claim: Claim, used: Rig, effort: Effort) -> Part:
 
 
 def _as_json(outcome: Outcome) -> Part:
-    return {name: getattr(outcome, name) for name in ("claim", "target", "measured", "reached")}
+    # NumPy's comparisons give a bool of its own, which JSON refuses.
+    reached = None if outcome.reached is None else bool(outcome.reached)
+    return {"claim": outcome.claim, "target": outcome.target, "measured": outcome.measured, "reached": reached}
 
 
 def _keep(book: Book, claim: str, part: Part) -> None:
