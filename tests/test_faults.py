@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.rank import faults
+from bench.records import Case, Fault
 from conftest import TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
 
@@ -29,9 +31,9 @@ UNHARMED = {512, 65536}
 def harmed(tmp_path_factory, launcher):
     """One run with every fault at a size of its own, in two world sizes, and its report."""
     warm = CommandLine(tmp_path_factory.mktemp("harmed"), launcher)
-    faults = [f"{{do: {do}, rank: 1, iteration: 4, size: {size}}}" for do, (size, *_) in PLANTED.items()]
+    planted = [f"{{do: {do}, rank: 1, iteration: 4, size: {size}}}" for do, (size, *_) in PLANTED.items()]
     sizes = sorted(UNHARMED | {size for size, *_ in PLANTED.values()})
-    settings = [f"faults=[{', '.join(faults)}]", f"sizes={sizes}", "world_sizes=[2, 3]", "timeout=2s"]
+    settings = [f"faults=[{', '.join(planted)}]", f"sizes={sizes}", "world_sizes=[2, 3]", "timeout=2s"]
     began = time.monotonic()
     done = warm("run", warm.config(), "--no-plots", *(word for setting in settings for word in ("--set", setting)))
     assert time.monotonic() - began < 60
@@ -191,3 +193,33 @@ def test_a_disk_that_fills_while_measuring(small_disk, launcher):
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     assert warm("run", "--resume", "tiny", "--no-plots").returncode == 0
     assert len(warm.only_run().samples) == run.plan.total
+
+
+def test_a_short_slowness_takes_its_time_without_giving_the_core_away(monkeypatch):
+    slept = []
+    monkeypatch.setattr(faults.time, "sleep", slept.append)
+    began = time.perf_counter()
+    faults.idle(2e-5)
+    assert not slept and time.perf_counter() - began >= 2e-5
+    faults.idle(0.01)
+    assert slept == [pytest.approx(0.01 - faults.OVERSLEEP_S)]
+
+
+def test_slow_calls_are_prepared_several_at_a_time_like_others():
+    """Otherwise the sides of a comparison would differ in more than the slowness."""
+
+    class Inner:
+        def ready(self, most):
+            return [lambda: "done"] * most
+
+        def prepare(self):
+            return lambda: "done"
+
+    slow, _ = faults.plant(
+        [Fault("slow", 0, delay_s=1e-6)], Case("all_reduce", "gloo", 2, "float32", 1024), 1, 0, Inner(), lambda: None
+    )
+    assert [call() for call in slow.ready(3)] == ["done"] * 3
+    one_by_one, _ = faults.plant(
+        [Fault("raise", 0, iteration=1)], Case("all_reduce", "gloo", 2, "float32", 1024), 1, 0, Inner(), lambda: None
+    )
+    assert len(one_by_one.ready(3)) == 1

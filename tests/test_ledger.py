@@ -84,7 +84,7 @@ def test_what_occasions_differ_by_is_found_beside_what_launches_do():
         levels = 1e-3 * np.exp(0.2 * dice.normal(size=8) + 0.1 / np.sqrt(8) * dice.normal(size=8))
         entries = [entry(number, level) for number, level in enumerate(levels)]
         scatter, freedom = occasions.occasions(entries, HERE)[CASE.key]
-        assert freedom == 7
+        assert 1 <= freedom < 7  # what launches explain has been subtracted
         found.append(scatter**2)
     assert 0.17 < np.sqrt(np.mean(found)) < 0.23
 

@@ -93,13 +93,18 @@ def occasions(
 
 
 def _scatter(noise: Sequence[CaseNoise]) -> tuple[float, float]:
-    """The larger one of medians and of geometric means: which of them a comparison uses depends on its runs."""
-    between = max(
-        np.var(np.log([getattr(one, value) for one in noise]), ddof=1)
-        - np.mean([getattr(one, scatter) ** 2 / one.launches for one in noise])
-        for value, scatter in (("median_s", "launch"), ("mean_s", "launch_of_means"))
-    )
-    return float(np.sqrt(max(0.0, between))), float(len(noise) - 1)
+    """The larger one of medians and of geometric means: which of them a comparison uses depends on its runs.
+
+    What launches explain is subtracted from the variance of the runs' levels, and the rest is known less well than that
+    variance: its relative error is larger by total / rest (Satterthwaite, Biometrics Bulletin 2, 1946).
+    """
+    between, freedom = 0.0, 1.0
+    for value, scatter in (("median_s", "launch"), ("mean_s", "launch_of_means")):
+        total = float(np.var(np.log([getattr(one, value) for one in noise]), ddof=1))
+        rest = total - float(np.mean([getattr(one, scatter) ** 2 / one.launches for one in noise]))
+        if rest > between:
+            between, freedom = rest, max(1.0, (len(noise) - 1) * (rest / total) ** 2)
+    return float(np.sqrt(between)), freedom
 
 
 def smallest_changes(

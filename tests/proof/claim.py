@@ -31,7 +31,7 @@ class Effort:
 
 
 FULL = Effort("full", 3, 20, 40, 10, 40, 40, 20, 4000, 15, 10, 60.0, 1.0, 64, 2000, 1.0)
-QUICK = Effort("quick", 1, 5, 6, 2, 4, 6, 4, 2000, 4, 3, 8.0, 0.1, 24, 60, 0.2)
+QUICK = Effort("quick", 1, 5, 6, 2, 4, 6, 2, 2000, 4, 2, 8.0, 0.1, 12, 60, 0.2)
 
 
 @dataclass(frozen=True)
