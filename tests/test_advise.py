@@ -1,13 +1,17 @@
 """`advise` answers for stated and measured links, and in one line what it lacks; its code makes torch do the plan."""
 
 import ast
+import inspect
+import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
@@ -15,12 +19,12 @@ from bench import intervals, store
 from bench.conclusions import Summary
 from bench.errors import ConfigError
 from bench.records import Case
-from bench.training import encoding, link_model, planner
+from bench.training import advisor, encoding, link_model, planner
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.ready_times import ReadyTimes, recorded
 from bench.training.records import REFERENCE, Strategy
-from bench.training.report import advice
+from bench.training.report import advice, to_type
 from bench.units import format_seconds
 from conftest import ROOT
 
@@ -54,7 +58,7 @@ def test_a_measured_link_is_its_all_reduces():
     found = [summary(1000, 1e-3), summary(3000, 2e-3), summary(1000, 9.0, op="broadcast"), summary(3000, 9.0, ranks=4)]
     known = link_model.measured(found, "run", "float32", world_size=2)
     assert times(known, 1000, 2000, 3000) == pytest.approx([1e-3, 1.5e-3, 2e-3])
-    assert known.largest == 3000 and known.cpu is True and not known.notes
+    assert known.largest == 3000 and known.cpu is True and known.notes == (link_model.ISOLATED,)
     with pytest.raises(ConfigError, match="--backend gloo --world-size 2; --backend gloo --world-size 4"):
         link_model.measured(found, "run", "float32")
     with pytest.raises(ConfigError, match="one size"):
@@ -65,38 +69,94 @@ def test_a_measured_link_is_its_all_reduces():
         link_model.measured(found[2:3], "run", "float32")
 
 
-def test_of_variants_the_usual_one_and_another_dtype_only_if_need_be():
+def test_of_variants_a_pipelined_one_and_another_dtype_only_if_need_be():
     usual = [summary(1000, 1e-3), summary(3000, 2e-3)]
-    others = [summary(size, 5.0, metric="pipelined", depth=20) for size in (1000, 3000)]
+    pipelined = [summary(size, 5.0, metric="pipelined", depth=20) for size in (1000, 3000)]
     half = [summary(size, 7.0, dtype="float16") for size in (1000, 3000)]
-    known = link_model.measured([*others, *half, *usual], "run", "float32")
-    assert times(known, 1000) == pytest.approx([1e-3])
-    assert times(link_model.measured([*half, *usual], "run", "float16"), 1000) == pytest.approx([7.0])
-    other = link_model.measured([*others], "run", "bfloat16")
-    assert other.notes[0].startswith("The link was measured with float32, not with bfloat16")
-    assert "metric=pipelined" in other.notes[1]
+    known = link_model.measured([*half, *usual, *pipelined], "run", "float32")
+    assert times(known, 1000) == pytest.approx([5.0]) and not known.notes
+    alone = link_model.measured([*half, *usual], "run", "float16")
+    assert times(alone, 1000) == pytest.approx([7.0]) and alone.notes == (link_model.ISOLATED,)
+    other = link_model.measured([*pipelined], "run", "bfloat16")
+    assert other.notes == ("The link was measured with float32, not with bfloat16.",)
     placed = [summary(s, t, placement=p) for p, t in (("out", 3.0), ("in", 2.0)) for s in (1000, 3000)]
     assert times(link_model.measured(placed, "run", "float32"), 1000) == pytest.approx([2.0])
 
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────
-def test_the_answer_has_the_planners_numbers(warm):
-    done = warm("advise", "--model", "tiny", "--backward", "60ms", "--link", "2ms+1GB/s")
-    assert done.returncode == 0, done.stderr
-    exposed = dict(
-        re.findall(r"^\| (best plan|torch's default|lower bound|bucket_cap_mb=25).* ([\d.]+ ms) \|$", done.stdout, re.M)
+TINY = ("--model", "tiny", "--backward", "60ms")
+
+
+def cells(text: str, start: str) -> list[str]:
+    """The cells of the first row of a table that begins with `start`."""
+    return next(
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith(f"| {start}")
     )
+
+
+def test_the_answer_has_the_planners_numbers(warm):
+    done = warm("advise", *TINY, "--link", "2ms+1GB/s")
+    assert done.returncode == 0, done.stderr
     # 27 MB in one call; the default's second bucket has 25.2 MB; the embedding alone takes 2 + 1.0 ms.
-    assert exposed["bucket_cap_mb=25"] == "29.2 ms" and exposed["torch's default"] == "27.2 ms"
-    assert float(exposed["best plan"].split()[0]) >= float(exposed["lower bound"].split()[0]) > 3.0
+    assert cells(done.stdout, "bucket_cap_mb=25")[3] == "29.2 ms"
+    assert cells(done.stdout, "torch's default")[3] == "27.2 ms"
+    best, bound = (
+        float(cells(done.stdout, name)[3].split()[0]) for name in ("best if all is as assumed", "lower bound")
+    )
+    assert best >= bound > 3.0
+    assert "the last gradient is ready after 60.0 ms" in done.stdout
     assert "lower bounds" in done.stdout and "embedding.weight" in done.stdout
+    regrets = [cells(done.stdout, name)[4] for name in ("plan with the least", "torch's default")]
+    assert regrets[0].endswith("ms") and regrets[0] != regrets[1]
+
+
+def test_what_is_not_worth_a_setting_is_not_advised(warm):
+    done = warm("advise", *TINY, "--link", "1us+1000GB/s")
+    assert "Leave torch's default" in done.stdout and "model = DistributedDataParallel(model)\n" in done.stdout
+    assert "Not communication-bound" in done.stdout
+    slow = warm("advise", *TINY, "--link", "2ms+0.1GB/s")
+    assert "Communication-bound: the bytes alone take" in slow.stdout
+
+
+def test_a_list_of_gradients_is_a_model(warm):
+    (warm.folder / "sizes.csv").write_text("name,elements\nlayers.0.weight,1000000\nlayers.1.weight,3000000\n")
+    done = warm(
+        "advise", "--gradients", "sizes.csv", "--backward", "40ms", "--link", "1ms+1GB/s", "--dtype", "bfloat16"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 gradients, 7.63 MiB" in done.stdout and "layers.1.weight" in done.stdout
+    (warm.folder / "ready.csv").write_text("name,elements,ready_ms\na,10,40\nb,20,15.5\n")
+    assert "ready after 40.0 ms" in warm("advise", "--gradients", "ready.csv", "--link", "1ms+1GB/s").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "said"),
+    [
+        ("size\n3\n", (), "the first line must be name,elements"),
+        ("", (), "it is empty"),
+        ("name,elements\n", (), "no gradient is listed"),
+        ("name,elements\na,1\nb,x\n", (), "sizes.csv:3: elements: x is no number"),
+        ("name,elements\na,1.5\n", (), "sizes.csv:2: elements: 1.5 is no whole number"),
+        ("name,elements\na,1\n", (), "say how long backward takes"),
+        ("name,elements,ready_ms\na,1,3\n", ("--backward", "3ms"), "leave out --backward"),
+        ("name,elements,ready_ms\na,1,-3\n", (), "must not be negative"),
+        (None, (), "No such file"),
+    ],
+)
+def test_a_list_that_is_none_is_one_line(warm, text, arguments, said):
+    if text is not None:
+        (warm.folder / "sizes.csv").write_text(text)
+    done = warm("advise", "--gradients", "sizes.csv", *LINK, *arguments)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_a_measured_run_is_a_link(warm):
-    done = warm("advise", "--model", "nano", "--curve", BEFORE, "--world-size", "2", "--dtype", "bfloat16")
+    done = warm(
+        "advise", "--model", "nano", "--backward", "60ms", "--curve", BEFORE, "--world-size", "2", "--dtype", "bfloat16"
+    )
     assert done.returncode == 0, done.stderr
     assert "gloo, 2 ranks, 9 sizes from 1 KiB to 64 MiB" in done.stdout
-    assert "measured with float32, not with bfloat16" in done.stdout
+    assert "measured with float32, not with bfloat16" in done.stdout and "isolated calls" in done.stdout
 
 
 EMULATED = replace(training_fixtures.SCENARIO, link=training_fixtures.LINK)
@@ -120,7 +180,7 @@ def test_a_run_of_the_gradient_benchmark_has_both(warm):
     link, profile = training_fixtures.LINK, ReadyTimes.of_shape(recorded(step))
     cost = AllReduceCost.of_link(link.latency_s, link.bytes_per_s)
     least = planner.exposed(profile, planner.optimal(profile, cost), cost)
-    assert re.search(rf"^\| best plan .* {format_seconds(least)} \|$", own.stdout, re.M)
+    assert cells(own.stdout, "best if all is as assumed")[3] == format_seconds(least)
     assert "as emulated" in own.stdout and step.gradients[0].name in own.stdout
     other = warm("advise", "--from", name, *LINK)
     assert "a link of 2.00 ms and 1.00 GB/s" in other.stdout
@@ -135,16 +195,20 @@ LINK = ("--link", "2ms+1GB/s")
     ("arguments", "said"),
     [
         (LINK, "name a model"),
-        (("--model", "tiny"), "say what the link is"),
-        (("--model", "tiny", "--from", "x", *LINK), "name a model"),
-        (("--model", "tiny", *LINK, "--curve", "x"), "give the link once"),
-        (("--model", "tiny", *LINK, "--backend", "gloo"), "--backend and --world-size choose"),
-        (("--model", "tny", *LINK), "did you mean tiny?"),
+        (TINY, "say what the link is"),
+        (("--model", "tiny", *LINK), "say how long backward takes"),
+        ((*TINY, "--from", "x", *LINK), "name a model"),
+        ((*TINY, "--gradients", "x.csv", *LINK), "name a model"),
+        ((*TINY, *LINK, "--curve", "x"), "give the link once"),
+        ((*TINY, *LINK, "--backend", "gloo"), "--backend chooses"),
+        (("--model", "tny", "--backward", "60ms", *LINK), "did you mean tiny?"),
         (("--model", "tiny", *LINK, "--backward", "60 lightyears"), "--backward: unknown unit"),
-        (("--model", "tiny", "--link", "fast"), "write latency and rate"),
-        (("--model", "tiny", "--curve", "nowhere"), "no such run"),
-        (("--model", "tiny", "--curve", BEFORE), "choose with --backend"),
-        (("--model", "tiny", "--scenario", "x", *LINK), "--scenario chooses"),
+        (("--model", "tiny", *LINK, "--backward", "0ms"), "not more than 0"),
+        ((*TINY, *LINK, "--uncertainty", "2"), "--uncertainty"),
+        ((*TINY, "--link", "fast"), "write latency and rate"),
+        ((*TINY, "--curve", "nowhere"), "no such run"),
+        ((*TINY, "--curve", BEFORE), "choose with --backend"),
+        ((*TINY, "--scenario", "x", *LINK), "--scenario chooses"),
         (("--from", "nowhere"), "no such run"),
         (("--from", "x", "--backward", "60ms", *LINK), "--backward is for --model"),
     ],
@@ -156,54 +220,76 @@ def test_mistakes_are_one_line(warm, arguments, said):
 
 
 # ── the code to paste ────────────────────────────────────────────────────────────────────────────
-def pasted(text: str) -> dict[str, object]:
-    """The arguments of the calls in the code block."""
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    return {word.arg: ast.literal_eval(word.value) for call in calls for word in call.keywords}
+RANK = """
+import sys
+import torch, torch.distributed as dist
+rank, store = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+torch.manual_seed(1)
+widths = [64, 96, 32, 128, 64, 160, 48, 64, 200, 64, 32, 64, 64]
+model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in zip(widths, widths[1:])))
+{code}
+for _ in range(3):
+    model(torch.ones(1, 64)).sum().backward()
+assert_advised(model)
+dist.destroy_process_group()
+print("as advised")
+"""
+NEW_TORCH = pytest.mark.skipif(
+    "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters, reason="before torch 2.13"
+)
 
 
-@pytest.fixture
-def alone():
-    """A process group of this process."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def rebuilt(model: torch.nn.Module, **arguments) -> list[int]:
-    """Bytes of the buckets that torch has made anew in the second step and tells of after the third."""
-    parallel = DistributedDataParallel(model, **arguments)
-    for _ in range(3):
-        parallel(torch.ones(1, 64)).sum().backward()
-    return [int(size) for size in parallel._get_ddp_logging_data()["rebuilt_bucket_sizes"].split(",")]
-
-
-def test_torch_makes_the_buckets_of_the_pasted_code(alone):
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(12)))
+def twelve() -> tuple[ReadyTimes, list[str]]:
+    """Of the model in RANK."""
+    widths = [64, 96, 32, 128, 64, 160, 48, 64, 200, 64, 32, 64, 64]
+    model = torch.nn.Sequential(*(torch.nn.Linear(a, b) for a, b in pairwise(widths)))
     parameters = list(model.parameters())
     ready = [1e-4 * (len(parameters) - number) for number in range(len(parameters))]
-    profile = ReadyTimes.of([4 * parameter.numel() for parameter in parameters], ready)
-    link = link_model.LinkModel(AllReduceCost.of_link(1e-4, 2e8), "a link")
-    found = planner.advise(profile, link.cost)
-    assert len(found.buckets) > 3 and len(set(found.buckets)) > 1
-    names = [name for name, _ in model.named_parameters()]
-    given = pasted(advice.document(planner.explain(profile, link.cost, found), link, "twelve", names))
-    assert rebuilt(model, bucket_cap_mb_list=given["bucket_cap_mb_list"]) == list(found.buckets)
-    uniform = planner.bucket_bytes(profile, planner.uniform(profile, found.best_cap))
-    assert rebuilt(model, bucket_cap_mb=given["bucket_cap_mb"]) == list(uniform)
-    assert rebuilt(model) == list(planner.bucket_bytes(profile, planner.torch_default(profile)))
+    return ReadyTimes.of([4 * one.numel() for one in parameters], ready), [name for name, _ in model.named_parameters()]
+
+
+@pytest.mark.parametrize("advised", [pytest.param("plan", marks=NEW_TORCH), "cap", "default"])
+def test_two_ranks_make_the_buckets_of_the_pasted_code(tmp_path, advised):
+    profile, _ = twelve()
+    cost = AllReduceCost.of_link(1e-4, 2e8)
+    found = replace(advisor.advise(profile, cost), advised=advised)
+    assert len(found.plan.buckets) > 3 and len(set(found.plan.buckets)) > 1
+    code = to_type.ddp_code(advisor.explain(profile, cost, found, 2, 4))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK.format(code=code), str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for process in ranks:
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, "as advised\n"), err
+
+
+def test_every_framework_is_told():
+    profile, names = twelve()
+    cost = AllReduceCost.of_link(1e-4, 2e8)
+    explained = advisor.explain(profile, cost, replace(advisor.advise(profile, cost), advised="cap"), 2, 4)
+    text = to_type.what_to_type(explained, [f"layers.{name}" for name in names])
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        ast.parse(block)
+    (settings,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    elements = json.loads(settings)["zero_optimization"]["reduce_bucket_size"]
+    assert elements == max(explained.advice.cap.buckets) / 4 and f"--ddp-bucket-size {elements}" in text
+    assert "fully_shard(blocks[i : i + " in text and "DistributedDataParallelKwargs(bucket_cap_mb=1)" in text
 
 
 def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
     profile = ReadyTimes.of([MIB] * 40, [float(40 - number) for number in range(40)])
-    link = link_model.LinkModel(AllReduceCost.of_link(1e-4, 1e9), "a link", largest=MIB // 2)
-    found = planner.advise(profile, AllReduceCost.of_link(0, 1e6))
-    text = advice.document(
-        planner.explain(profile, link.cost, found), link, "forty", [f"weight{number}" for number in range(40)]
-    )
-    assert len(found.buckets) > advice.MOST_BUCKETS
-    assert f"{len(found.buckets) - advice.MOST_BUCKETS} more" in text
-    assert [mib * MIB for mib in pasted(text)["bucket_cap_mb_list"]] == list(found.buckets)
-    assert "so has a bucket of the best plan" in text
+    cost = AllReduceCost.of_link(0, 1e6)
+    link = link_model.LinkModel(cost, "a link", largest=MIB // 2)
+    found = replace(advisor.advise(profile, cost), advised="plan")
+    explained = advisor.explain(profile, cost, found, 2, 4)
+    text = advice.document(explained, link, "forty", [f"weight{number}" for number in range(40)])
+    assert len(found.plan.buckets) > advice.MOST_BUCKETS
+    assert f"{len(found.plan.buckets) - advice.MOST_BUCKETS} more" in text
+    (caps,) = re.findall(r"bucket_cap_mb_list=(\[.*?\])", text, re.DOTALL)
+    assert [mib * MIB for mib in ast.literal_eval(caps)] == list(found.plan.buckets)
+    assert "so has a bucket of the plan" in text

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.errors import BenchError
-from bench.training import planner
+from bench.training import planner, torch_caps
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.planner import exposed
-from bench.training.presets import PRESETS, gradients
+from bench.training.presets import PRESETS, find, gradients, name_of, parameters
 from bench.training.ready_times import ReadyTimes, by_sizes, recorded
 from bench.training.records import Gradient, RankTimeline, Timeline
 
@@ -59,15 +59,19 @@ def test_the_optimal_plan_is_the_best_of_all_plans(ready_times, cost):
 @PATIENT
 @given(profiles(most=30), curves())
 def test_no_uniform_cap_beats_it_and_it_beats_no_bound(ready_times, cost):
-    advice = planner.advise(ready_times, cost)
-    assert advice.bound_s <= advice.exposed_s + NANOSECOND
+    least = exposed(ready_times, planner.optimal(ready_times, cost), cost)
+    assert planner.lower_bound(ready_times, cost) <= least + NANOSECOND
     for cap in planner.useful_caps(ready_times):
         for closes in ("after", "before"):
-            left = exposed(ready_times, planner.uniform(ready_times, cap, closes), cost)
-            assert advice.exposed_s <= left + NANOSECOND
-            assert closes == "before" or advice.best_cap_exposed_s <= left + NANOSECOND
-    assert advice.exposed_s <= advice.default_exposed_s + NANOSECOND
-    assert sum(advice.buckets) == ready_times.total
+            assert least <= exposed(ready_times, planner.uniform(ready_times, cap, closes), cost) + NANOSECOND
+
+
+@PATIENT
+@given(profiles(most=20), curves())
+def test_ties_are_broken_in_three_ways_and_none_is_done_later(ready_times, cost):
+    plans = [planner.optimal(ready_times, cost, ties) for ties in ("large", "small", "early")]
+    done = [planner.finish(ready_times, plan, cost) for plan in plans]
+    assert done == pytest.approx([done[0]] * 3, abs=len(ready_times.nbytes) * NANOSECOND)
 
 
 @PATIENT
@@ -116,13 +120,6 @@ def test_the_largest_preset_is_planned_in_no_more_steps_than_it_has_pairs():
 
 # ── uniform caps and torch ───────────────────────────────────────────────────────────────────────
 @PATIENT
-@given(profiles(most=20), st.lists(st.integers(1, 10**8), min_size=1, max_size=8), curves())
-def test_caps_tried_at_once_are_caps_tried_one_by_one(ready_times, caps, cost):
-    alone = [exposed(ready_times, planner.uniform(ready_times, cap), cost) for cap in caps]
-    assert planner.uniform_exposures(ready_times, cost, caps) == pytest.approx(alone, abs=NANOSECOND)
-
-
-@PATIENT
 @given(profiles(most=12), st.integers(1, 5 * 10**8))
 def test_any_cap_does_what_the_next_larger_useful_cap_does(ready_times, cap):
     larger = [useful for useful in planner.useful_caps(ready_times) if useful >= cap]
@@ -154,16 +151,16 @@ def test_caps_make_the_buckets_that_torch_makes(ready_times, caps):
 def test_caps_in_mib_make_the_same_plan_again(ready_times, cost, cap):
     """As torch takes them: int(cap * 2**20)."""
     plan = planner.optimal(ready_times, cost)
-    caps = [int(mib * 2**20) for mib in planner.caps_mib(ready_times, plan)]
+    caps = [int(mib * 2**20) for mib in torch_caps.caps_mib(ready_times, plan)]
     assert planner.buckets.by_caps(ready_times.nbytes, caps) == plan
-    again = int(planner.cap_mib(ready_times, cap) * 2**20)
+    again = int(torch_caps.cap_mib(ready_times, cap) * 2**20)
     assert planner.uniform(ready_times, again) == planner.uniform(ready_times, cap)
 
 
 def test_caps_have_no_more_decimals_than_they_need():
     ready_times = ReadyTimes.of([2**20, 4 * 2**20, 2**10, 2**20 + 1], [0.1, 0.2, 0.3, 0.4])
-    assert planner.caps_mib(ready_times, (1, 3, 4)) == (1.0, 4.0009, 1.0)
-    assert planner.cap_mib(ready_times, 3 * 2**20) == 3.0
+    assert torch_caps.caps_mib(ready_times, (1, 3, 4)) == (1.0, 4.0009, 1.0)
+    assert torch_caps.cap_mib(ready_times, 3 * 2**20) == 3.0
 
 
 def test_torch_default_has_a_small_first_bucket_and_an_explicit_25_has_none():
@@ -218,18 +215,6 @@ def test_two_sizes_at_least():
         AllReduceCost.through([1000], [1.0])
 
 
-def test_a_link_that_is_off_is_planned_anew():
-    ready_times = ReadyTimes.of_shape(by_sizes(PRESETS["tiny"], 0.06))
-    plan = planner.optimal(ready_times, LINK)
-    found = {(d.latency, d.rate): d for d in planner.sensitivity(ready_times, plan, LINK)}
-    assert len(found) == 9
-    assert found[1.0, 1.0].exposed_s == pytest.approx(exposed(ready_times, plan, LINK))
-    slow = AllReduceCost.of_link(2.4e-3, 0.8e9)
-    assert found[1.2, 0.8].exposed_s == pytest.approx(exposed(ready_times, plan, slow))
-    assert found[1.2, 0.8].optimal_s == pytest.approx(exposed(ready_times, planner.optimal(ready_times, slow), slow))
-    assert found[1.2, 0.8].optimal_s < found[1.2, 0.8].exposed_s
-
-
 # ── ready times ──────────────────────────────────────────────────────────────────────────────────
 def test_readiness_may_differ_from_registration():
     ready_times = ReadyTimes.of([10, 20, 0, 40], [0.3, 0.1, 0.0, 0.3])
@@ -251,6 +236,23 @@ def test_by_sizes_is_backward_by_flops():
     assert ready_times.ready_s[-1] == ready_times.ready_s[-3] == pytest.approx(0.060)
     assert ready_times.total == sum(gradient.nbytes for gradient in gradients(preset))
     assert ReadyTimes.of_shape(by_sizes(preset, 0.060, 2)).total == ready_times.total / 2
+
+
+def test_a_tied_head_is_ready_with_the_embedding_and_counted_once():
+    tied, untied = (find(f"tiny{end}") for end in ("-tied", ""))
+    shape = by_sizes(tied, 0.06)
+    assert len(shape.gradients) == len(gradients(untied)) - 1 and shape.gradients[0].name == "embedding.weight"
+    assert shape.ready_s[0] == pytest.approx(0.06) and min(shape.ready_s) > 0.06 * 256_000 / parameters(untied)
+
+
+def test_changes_of_a_preset():
+    assert find("xl-2026-v50000").vocabulary == 50_000 and find("xl-2026-v50000").d_model == 2560
+    grouped = find("d512-ff1376-l6-h8-v10000-kv2-tied")
+    assert (grouped.kv_heads, grouped.kv_width, grouped.tied) == (2, 128, True)
+    assert name_of(grouped) == "d512-ff1376-l6-h8-v10000-kv2-tied"
+    assert find("xl-2026-kv") is None and find("nothing-tied") is None
+    with pytest.raises(ValueError, match="do not share 5"):
+        find("nano-kv5")
 
 
 def test_a_timeline_gives_the_median_over_ranks():

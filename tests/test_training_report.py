@@ -78,7 +78,7 @@ def test_json_is_json_even_where_a_number_is_none(analysis):
     data = json.loads(tables.to_json(replace(analysis, scenarios=(broken,))))
     assert data["scenarios"][0]["noise_s"] is None
     assert {row["strategy"] for row in data["strategies"]} == {o.label for o in broken.results}
-    assert data["failures"][0]["failure"]["rank"] == 1 and data["scenarios"][0]["advice"]["best_cap"]
+    assert data["failures"][0]["failure"]["rank"] == 1 and data["scenarios"][0]["advice"]["cap"]["cap"]
     assert any(check["strategy"] == "zero1" and check["ok"] is False for check in data["checks"])
 
 
@@ -92,7 +92,7 @@ def test_the_report_says_what_how_far_and_what_is_missing(analysis):
         "is the time of a step less the time of the same step without synchronisation",
         "5 steps of a strategy between two barriers",
         "cannot be told apart",
-        "**not resolved**: what ddp noop exposes lies inside",
+        "**not resolved**: the interval of what ddp noop exposes holds 0",
         "torch's default",
         "carries all-reduces only",
         "rank 1 was ended by SIGKILL",
@@ -142,9 +142,12 @@ def test_the_terminal_has_less_than_the_report(analysis):
 
 
 def test_advice_lays_measured_beside_predicted(analysis):
-    row = row_of(sections.advice(analysis.scenarios[0]), "best plan")
+    text = sections.advice(analysis.scenarios[0])
+    row = row_of(text, "plan")
     plan = next(o for o in analysis.scenarios[0].results if o.strategy == invented.PLAN)
-    assert row[2] == "1.20 ms" and row[4].startswith(f"{plan.exposed.value * 1e3:.2f} ms [")
+    tail = f"{(plan.split.tail_s - plan.split.late_s) * 1e3:.2f} ms"
+    assert row[2:5] == ["1.20 ms", "300 µs", tail] and row[5].startswith(f"{plan.exposed.value * 1e3:.2f} ms [")
+    assert text.startswith("**Set the plan.**")
 
 
 def test_a_pair_that_differs_is_shouted(analysis):
@@ -172,7 +175,7 @@ def test_intervals_that_say_nothing_are_no_numbers(analysis):
     result = replace(comparison.results[1], exposed=wide, exposed_std=math.nan)
     odd = replace(comparison, results=(result,), noise_s=math.inf, aa_pairs=())
     text = document.build(invented.run(), invented.analysis((odd,)), [], "p")
-    assert "for want of a strategy that was measured twice" in text
+    assert "no strategy was measured twice" in text
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
 
@@ -182,7 +185,7 @@ def test_without_a_pair_no_limit_is_claimed_and_a_copy_of_the_reference_is_compa
     copy = replace(copy, strategy=Strategy("none", again=1), label="none again")
     odd = replace(comparison, noise_s=0.0, aa_pairs=(), results=(*comparison.results, copy))
     text = document.summary_tables(invented.analysis((odd,)))
-    assert "for want of a strategy" in text and "a difference below" not in text
+    assert "no strategy was measured twice" in text and "two copies" not in text
     assert row_of(text, "none again")[1] == "4 =" and row_of(text, "none", "reference")[0] == "none"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench import store
 from bench.records import Machine
-from bench.training import planner, verification
+from bench.training import advisor, planner, verification
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.analysis import analyze
 from bench.training.conclusions import Split, StrategyResult
@@ -121,7 +121,7 @@ def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
     table = done.stdout.split("## Predicted and measured")[1]
     rows = re.findall(r"^\| (\w.*?) +\| +(\S+ \S+) \| +(\S+ \S+) \| +(yes|NO) \|", table, re.M)
     assert {name for name, *_ in rows} == {
-        "best plan", "best uniform cap", "torch's default", "all in one", "one call a gradient"
+        "plan", "best uniform cap", "torch's default", "all in one", "one call a gradient"
     }  # fmt: skip
     (path,) = warm.runs()
     assert path.name.endswith("-advise") and str(path.name) in done.stdout
@@ -135,13 +135,13 @@ def test_what_is_close():
 
 def test_predictions_stand_beside_the_right_measurements():
     profile, cost = ReadyTimes.of_shape(NANO), AllReduceCost.of_link(1e-3, 1e8)
-    asked = candidates(profile, planner.advise(profile, cost), of_shape=False)
+    asked = candidates(profile, advisor.advise(profile, cost), of_shape=False)
     assert asked["torch's default"][0] == Strategy("ddp")
-    plan = asked["best plan"][0]
+    plan = asked["plan"][0]
     found = StrategyResult(plan, "another", 1)
     assert all(one.result is None for one in verified(asked, profile, cost, [found]))
-    tail = planner.exposed(profile, asked["best plan"][1], cost)
+    tail = planner.exposed(profile, asked["plan"][1], cost)
     found = replace(found, label=label(plan), split=Split(tail + 0.5e-3, 0.0, 0.0, 0.0))
     (first, *rest) = verified(asked, profile, cost, [found])
-    assert first == Verified("best plan", pytest.approx(tail), found) and first.holds
+    assert first == Verified("plan", pytest.approx(tail), found) and first.holds
     assert all(one.holds is None for one in rest)

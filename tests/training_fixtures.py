@@ -5,7 +5,15 @@
 
 from bench.conclusions import Interval
 from bench.records import Failure
-from bench.training.conclusions import AAPair, Advice, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
+from bench.training.conclusions import (
+    AAPair,
+    Advice,
+    PlanPrediction,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+    TrainingAnalysis,
+)
 from bench.training.presets import PRESETS, gradients
 from bench.training.records import (
     REFERENCE,
@@ -117,7 +125,11 @@ def predicted(cap):
 def advice():
     caps = tuple((2**k, predicted(2**k)) for k in range(14, 25))
     best = min(caps, key=lambda pair: pair[1])
-    return Advice(PLAN.buckets, 1.2e-3, best[0], best[1], predicted(2**23), 0.8e-3, caps)
+    at = (1.2, 0.8, 1.0)
+    plan = PlanPrediction(PLAN.buckets, 1.2e-3, 0.3e-3, at)
+    cap = PlanPrediction(PLAN.buckets, best[1], 0.5e-3, at, cap=best[0])
+    default = PlanPrediction((2**23,), predicted(2**23), 4e-3, at)
+    return Advice("plan", plan, cap, default, 1.1e-3, 0.8e-3, (0.2, 0.2, 0.2), caps)
 
 
 def comparison(scenario=SCENARIO, strategies=STRATEGIES):

@@ -1,6 +1,7 @@
-"""The verb `advise`: say which gradients to all-reduce together on a given link, and measure it on request.
+"""The verb `advise`: say what to set so that a link costs a training step little, and measure it on request.
 
-In: a model or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and its report.
+In: a model, a list of gradients or a recorded run, and a link. Out: the advice on stdout; with --verify also a run and
+its report.
 """
 
 import difflib
@@ -8,6 +9,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,12 +21,13 @@ from bench.cli.app import RESULTS
 from bench.cli.benchmarks import TRAINING
 from bench.cli.measuring import measure
 from bench.cli.run_files import write_report
+from bench.dtypes import DTYPES
 from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
 from bench.machine import host
-from bench.training import link_model, planner, verification
+from bench.training import advisor, gradient_list, link_model, verification
 from bench.training.all_reduce_cost import AllReduceCost
-from bench.training.analyze.advice import all_reduce_cost_of
+from bench.training.analyze.advice import all_reduce_cost_of, lateness_of, stretch_of
 from bench.training.analyze.advice import shape_of as recorded_shape
 from bench.training.conclusions import Advice
 from bench.training.encoding import CODEC as TRAINING_CODEC
@@ -35,9 +38,14 @@ from bench.training.ready_times import ReadyTimes
 from bench.training.records import Scenario, Shape
 from bench.training.report import advice
 from bench.training.report import verification as pages
+from bench.training.uncertainty import Box
 from bench.yaml_file import dump
 
-BACKWARD = "60ms"
+UNCERTAINTY = "20%"
+WHOSE = (
+    "advise: name a model (--model tiny), a list of gradients (--gradients sizes.csv), or a run that has its ready "
+    "times (--from RUN)"
+)
 # An emulated link costs the same at any number of ranks: more would only be more processes.
 RANKS = 2
 # Name of the run that --verify makes.
@@ -57,7 +65,12 @@ def advise(
     context: typer.Context,
     model: Annotated[str | None, typer.Option(help="A preset model, such as tiny or xl-2026.")] = None,
     backward: Annotated[
-        str | None, typer.Option(help=f"With --model: how long backward takes. [default: {BACKWARD}]", metavar="TIME")
+        str | None,
+        typer.Option(help="With --model or --gradients: how long backward takes, such as 60ms.", metavar="TIME"),
+    ] = None,
+    gradients: Annotated[
+        Path | None,
+        typer.Option(help=f"A list of gradients in place of a preset model: {gradient_list.HEADER}.", metavar="CSV"),
     ] = None,
     recorded: Annotated[
         str | None, typer.Option("--from", help="A run of the training benchmark, for its ready times.", metavar="RUN")
@@ -70,55 +83,107 @@ def advise(
         str | None, typer.Option(help="A run of all_reduce over sizes, measured or imported.", metavar="RUN")
     ] = None,
     backend: Annotated[str | None, typer.Option(help="With --curve: take the series of this backend.")] = None,
-    world_size: Annotated[int | None, typer.Option(help="With --curve: take the series of this world size.")] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(help="Ranks for which the link holds; with --curve, take the series of this world size.", min=2),
+    ] = None,
+    uncertainty: Annotated[
+        str, typer.Option(help="How far latency, rate and backward may be off.", metavar="SHARE")
+    ] = UNCERTAINTY,
     dtype: Annotated[GradientType, typer.Option(help="Dtype of the gradients.")] = GradientType.FLOAT32,
     verify: Annotated[bool, typer.Option("--verify", help="Measure the plans here, beside what is predicted.")] = False,
 ) -> None:
-    """Print the optimal bucket plan, torch's default and the best uniform cap beside it, and code to paste.
+    """Print what to set: a bucket plan that stays good if the link is not as assumed, a cap, or torch's default.
 
-    --verify measures these plans: with --from the model of that run, with --model its gradients and a backward that
-    waits instead of computing. The link is that run's own if no other is given; gloo if --curve names a run of gloo
-    that was not imported; otherwise an emulated one with the same cost.
+    With it what each leaves exposed, what brings more, a forecast for more ranks, and code to paste. --verify measures
+    the plans: with --from the model of that run, else the gradients and a backward that waits instead of computing. The
+    link is that run's own if no other is given; gloo if --curve names a run of gloo that was not imported; otherwise an
+    emulated one with the same cost.
     """
-    if (model is None) == (recorded is None):
-        raise ConfigError("advise: name a model (--model tiny) or a run that has its ready times (--from RUN)")
-    if link is not None and curve is not None:
-        raise ConfigError("advise: give the link once, by --link or by --curve")
-    if curve is None and (backend is not None or world_size is not None):
-        raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
-    model_of_link: LinkModel | None = None
-    if model is not None:
+    if sum(one is not None for one in (model, gradients, recorded)) != 1:
+        raise ConfigError(WHOSE)
+    if curve is None and backend is not None:
+        raise ConfigError("advise: --backend chooses from a run, which --curve names")
+    box = _box(uncertainty)
+    of_run: LinkModel | None = None
+    if recorded is None:
         if scenario is not None:
             raise ConfigError("advise: --scenario chooses from a run, which --from names")
-        chosen = _by_sizes(model, backward or BACKWARD, dtype)
+        chosen = _stated(model, gradients, backward, dtype)
     else:
         if backward is not None:
-            raise ConfigError("advise: --backward is for --model; a run knows how long its backward took")
-        chosen, model_of_link = _from_run(str(recorded), scenario)
-    if link is not None or curve is not None:
-        model_of_link = _link(link, curve, backend, world_size, dtype)
-        chosen = replace(chosen, scenario=_on(chosen.scenario, model_of_link))
+            raise ConfigError("advise: --backward is for --model and --gradients; a run knows how long it took")
+        chosen, of_run = _from_run(recorded, scenario)
+    model_of_link = _link(link, curve, backend, world_size, dtype) or of_run
     if model_of_link is None:
         raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
-    ready_times = ReadyTimes.of_shape(chosen.shape)
-    best = planner.advise(ready_times, model_of_link.cost)
+    if model_of_link is not of_run:
+        chosen = replace(chosen, scenario=_on(chosen.scenario, model_of_link))
+    _answer(chosen, model_of_link, box, world_size, model or str(gradients or recorded), verify, context.obj)
+
+
+def _answer(
+    chosen: "Chosen",
+    model_of_link: LinkModel,
+    box: Box,
+    world_size: int | None,
+    name: str,
+    verify: bool,
+    argv: Sequence[str],
+) -> None:
+    """Print the advice, and with `verify` measure it."""
+    ready_times = ReadyTimes.of_shape(chosen.shape, chosen.forward_s)
+    best = advisor.advise(ready_times, model_of_link.cost, box.at_least(model_of_link.error))
     names = [gradient.name for gradient in chosen.shape.gradients]
-    explained = planner.explain(ready_times, model_of_link.cost, best)
-    typer.echo(advice.document(explained, model_of_link, model or str(recorded), names))
+    ranks = world_size or model_of_link.ranks or chosen.scenario.world_size
+    itemsize = DTYPES[chosen.scenario.dtype].itemsize
+    explained = advisor.explain(ready_times, model_of_link.cost, best, ranks, itemsize, chosen.late_s)
+    typer.echo(advice.document(explained, model_of_link, name, names))
     if verify:
-        typer.echo("\n" + _verified(chosen.scenario, ready_times, model_of_link.cost, best, context.obj))
+        typer.echo("\n" + _verified(chosen.scenario, ready_times, model_of_link.cost, best, argv))
+
+
+def _box(uncertainty: str) -> Box:
+    try:
+        share = units.parse_share(uncertainty)
+    except ValueError as error:
+        raise ConfigError(f"--uncertainty: {error}") from None
+    if not 0 < share < 1:
+        raise ConfigError(f"--uncertainty: {uncertainty} is not between 0 and 100 %")
+    return Box(share, share, share)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The gradients to advise on. scenario: in which --verify measures the plans."""
+    """The gradients to advise on. scenario: in which --verify measures the plans.
+
+    forward_s: when backward begins, on the clock of the shape. late_s: seconds by which the last rank came after the
+    mean, of each step that was measured.
+    """
 
     shape: Shape
     scenario: Scenario
+    forward_s: float = 0.0
+    late_s: tuple[float, ...] = ()
 
 
-def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
-    """A preset's gradients, with ready times estimated from their flops."""
+def _stated(model: str | None, gradients: Path | None, backward: str | None, dtype: str) -> Chosen:
+    """The gradients of a preset or of a list, with ready times estimated from their sizes if they are not listed."""
+    try:
+        seconds = None if backward is None else units.parse_seconds(backward)
+    except ValueError as error:
+        raise ConfigError(f"--backward: {error}") from None
+    if seconds is not None and seconds <= 0:
+        raise ConfigError(f"--backward: {backward} is not more than 0")
+    if gradients is not None:
+        shape = gradient_list.read(gradients, DTYPES[dtype].itemsize, seconds)
+        name = shape_name(gradients.stem, max(shape.ready_s))
+    else:
+        shape, name = _of_preset(str(model), seconds, dtype)
+    return Chosen(shape, Scenario(name, "gloo", RANKS, 1, 2, dtype, shape=shape))
+
+
+def _of_preset(model: str, backward_s: float | None, dtype: str) -> tuple[Shape, str]:
     try:
         preset = find(model)
     except ValueError as error:
@@ -127,12 +192,12 @@ def _by_sizes(model: str, backward: str, dtype: str) -> Chosen:
         near = difflib.get_close_matches(model, PRESETS, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"--model {model}: unknown; there are {', '.join(PRESETS)}, or sizes such as {EXAMPLE}{hint}")
-    try:
-        seconds = units.parse_seconds(backward)
-    except ValueError as error:
-        raise ConfigError(f"--backward: {error}") from None
-    shape = shape_of(model, seconds, dtype)
-    return Chosen(shape, Scenario(shape_name(model, seconds), "gloo", RANKS, 1, 2, dtype, shape=shape))
+    if backward_s is None:
+        raise ConfigError(
+            "advise: say how long backward takes on your machine, such as --backward 60ms; --from RUN takes it from a "
+            "run of the training benchmark"
+        )
+    return shape_of(model, backward_s, dtype), shape_name(model, backward_s)
 
 
 def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
@@ -153,25 +218,31 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
     link = None if curve is None else LinkModel(curve, words, None if emulated else costs_cpu(scenario.backend))
-    return Chosen(steps[key], scenario), link
+    return Chosen(steps[key].shape, scenario, steps[key].forward_s, lateness_of(run, scenario)), link
 
 
 def _on(scenario: Scenario, link: LinkModel) -> Scenario:
     """The scenario on another link: gloo if --curve measured gloo here, else an emulated link of equal cost."""
-    if link.ranks is not None:
+    if link.here and link.ranks is not None:
         return replace(scenario, backend="gloo", world_size=link.ranks, link=None)
     return replace(scenario, link=link.cost.as_link())
 
 
-def _link(stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str) -> LinkModel:
-    """The link that the user gave, as text (--link) or as a run (--curve)."""
+def _link(
+    stated: str | None, run: str | None, backend: str | None, world_size: int | None, dtype: str
+) -> LinkModel | None:
+    """The link that the user gave, as text (--link) or as a run (--curve); None without either."""
+    if stated is not None and run is not None:
+        raise ConfigError("advise: give the link once, by --link or by --curve")
+    if stated is None and run is None:
+        return None
     if stated is not None:
         return link_model.stated(stated)
     path = store.find(RESULTS, str(run))
     benchmarks.collectives_only([path], "--curve")
     result = store.read(path, CODEC)
     link = link_model.measured(stats.headlines(result), result.name, dtype, backend, world_size)
-    return link if result.imported is None else replace(link, ranks=None)
+    return link if result.imported is None else replace(link, here=False)
 
 
 def _verified(
@@ -192,5 +263,6 @@ def _verified(
     analysis = TRAINING.analyze(result)
     files = write_report(TRAINING, result, analysis, plots=False)
     (comparison,) = analysis.scenarios
-    found = verification.verified(asked, ready_times, curve, comparison.results)
+    stretch = stretch_of(result, scenario, ready_times)
+    found = verification.verified(asked, ready_times, curve, comparison.results, stretch)
     return "\n\n".join([pages.document(found, comparison), *map(str, files)])

@@ -48,7 +48,7 @@ class StrategyResult:
     may be negative. share: exposed / step. The *_std are standard deviations over rounds.
     communication_only_s: its calls back to back, without computing. hidden: 1 − exposed / communication_only_s.
     place: 1 for the fastest; strategies that cannot be told apart share the place of the first of them.
-    resolved: False where the interval of exposed contains zero, or exposed is within the noise of the A/A pairs.
+    resolved: False where the interval of exposed contains zero.
     refused: why there are no times; all of them are None then.
     """
 
@@ -82,34 +82,48 @@ class AAPair:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The best bucket plan for a link and ready times, by `training.planner`; times are predictions.
+    """The bucket plan to use on a link that is known roughly, by `training.advisor`; times are predictions.
 
-    buckets: bytes of each bucket. best_cap: the best uniform cap in bytes. bound_s: no plan leaves less exposed.
-    caps: (cap in bytes, predicted exposed seconds) of uniform caps, for the picture.
+    A regret is how much more than the best plan there a plan leaves exposed, where link and backward are off by at most
+    `box`. advised: "default", "cap" or "plan", the simplest that loses nothing worth a setting. plan: with the least
+    worst regret. cap: the uniform cap with the least worst regret. least_s: what the best plan leaves if all is as
+    assumed. bound_s: no plan, in whatever order, leaves less. caps: (cap in bytes, predicted exposed seconds) of
+    uniform caps, for the picture. box: shares by which latency, rate and backward may be off.
     """
 
-    buckets: tuple[int, ...]
-    exposed_s: float
-    best_cap: int
-    best_cap_exposed_s: float
-    default_exposed_s: float
+    advised: str
+    plan: PlanPrediction
+    cap: PlanPrediction
+    default: PlanPrediction
+    least_s: float
     bound_s: float
+    box: tuple[float, float, float]
     caps: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def chosen(self) -> PlanPrediction:
+        """The prediction of what is advised."""
+        return {"default": self.default, "cap": self.cap, "plan": self.plan}[self.advised]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """Predicted exposed communication of one plan. buckets: how many. largest: bytes of the largest bucket."""
+    """What a bucket plan leaves exposed. buckets: bytes of each, in the order in which they are sent.
 
-    name: str
-    buckets: int
-    largest: int
+    exposed_s: if all is as assumed. worst_regret_s: the largest regret, and worst_at the factors of latency, rate and
+    backward there. cap: in bytes, of a uniform cap.
+    """
+
+    buckets: tuple[int, ...]
     exposed_s: float
+    worst_regret_s: float
+    worst_at: tuple[float, float, float]
+    cap: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBucket:
-    """One bucket of the best plan. members: registration numbers of its gradients, in the order they become ready.
+    """One bucket of a plan. members: registration numbers of its gradients, in the order they become ready.
 
     ready_s: when the last of them is ready. start_s, done_s: when its all-reduce starts and ends.
     """
@@ -122,44 +136,58 @@ class PlannedBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation:
-    """Exposed communication on a link with `latency` times the assumed latency and `rate` times the assumed rate.
+class OtherWay:
+    """What something else than a bucket plan leaves exposed a step. note: what it changes in training."""
 
-    exposed_s: of the advised plan. optimal_s: of the plan that is best for that link.
+    name: str
+    exposed_s: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """One number of ranks. bytes_s: all gradients at the rate of the link; late_s: the slowest rank's lateness.
+
+    exposed, of_default: the best and torch's default plan, value as assumed, range over the box. late_s: None if no run
+    says how ranks differ.
     """
 
-    latency: float
-    rate: float
-    exposed_s: float
-    optimal_s: float
+    ranks: int
+    bytes_s: float
+    exposed: Interval
+    of_default: Interval
+    late_s: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedAdvice:
     """An advice with all that explains it.
 
-    total: bytes of all gradients. backward_s: when the last one is ready. predictions: of the best plan and of plans
-    in common use. caps_mib, cap_mib: `bucket_cap_mb_list` of DistributedDataParallel for the best plan, and
-    `bucket_cap_mb` for the best uniform cap.
+    total: bytes of all gradients. backward_s: when the last one is ready. predictions: of the advised plan and of plans
+    in common use, by name. caps_mib, cap_mib: `bucket_cap_mb_list` of DistributedDataParallel for the plan, and
+    `bucket_cap_mb` for the cap. ranks: for which the link's cost holds.
     """
 
     advice: Advice
     gradients: int
     total: int
+    itemsize: int
     backward_s: float
-    predictions: tuple[PlanPrediction, ...]
+    predictions: tuple[tuple[str, PlanPrediction], ...]
     buckets: tuple[PlannedBucket, ...]
-    sensitivity: tuple[Deviation, ...]
+    others: tuple[OtherWay, ...]
+    forecasts: tuple[Forecast, ...]
     caps_mib: tuple[float, ...]
     cap_mib: float
+    ranks: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioAnalysis:
     """The results of all strategies of one scenario.
 
-    compute: a step without synchronisation. noise_s: the largest difference within the intervals of the A/A pairs; a
-    smaller one is not resolved. dropped: how many of `rounds` were left out because others used the machine.
+    compute: a step without synchronisation. noise_s: the largest difference within the intervals of the A/A
+    pairs. dropped: how many of `rounds` were left out because others used the machine.
     """
 
     scenario: Scenario

@@ -6,6 +6,8 @@ In: text such as "2ms+1GB/s", or summaries of a run of collectives. Out: a `Link
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.errors import ConfigError
@@ -13,13 +15,21 @@ from bench.records import Case, case_order
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.units import format_bytes, format_rate, format_seconds, parse_link
 
+# Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined
+# ones had all of 7 plans within 7 % (docs/training-accuracy.md).
+ISOLATED = (
+    "The link was measured by isolated calls, but buckets follow each other, which takes less time: measure it with "
+    "`metrics: [pipelined]`."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
     """A link and its cost. words: its description. cpu: whether communicating on it takes CPU time; None if unknown.
 
     largest: the largest size measured in bytes, beyond which the curve is extrapolated; None for a formula.
-    ranks: gloo ranks of the run that measured it, so that plans can be measured on that link; None for other links.
+    ranks: for which the cost holds; None if that is not known. here: gloo of this machine, so that plans can be
+    measured on it. error: how far its times may be off, as a share.
     """
 
     cost: AllReduceCost
@@ -28,6 +38,8 @@ class LinkModel:
     largest: int | None = None
     notes: tuple[str, ...] = ()
     ranks: int | None = None
+    here: bool = False
+    error: float = 0.0
 
 
 def stated(text: str) -> LinkModel:
@@ -45,9 +57,9 @@ def measured(
 ) -> LinkModel:
     """The link of a run's all-reduces. Raises ConfigError for fewer than two sizes, or several links to choose from.
 
-    Of several variants, the one with the fewest extras is taken, and of those the one in place, because
-    DistributedDataParallel reduces in place. Without all-reduces in `dtype`, another dtype's are taken, because the
-    time depends mostly on the bytes.
+    Of several variants, a pipelined one is taken if there is one, because buckets follow each other; then the one with
+    the fewest extras, and of those the one in place, because DistributedDataParallel reduces in place. Without
+    all-reduces in `dtype`, another dtype's are taken, because the time depends mostly on the bytes.
     """
     every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == "world"]
     if not every:
@@ -62,18 +74,21 @@ def measured(
         raise ConfigError(f"{run}: all_reduce was measured at one size only; a curve needs two")
     case = series[0].case
     notes = [] if case.dtype == dtype else [f"The link was measured with {case.dtype}, not with {dtype}."]
-    if case.extras:
-        notes.append(f"The link was measured with {', '.join(case.extras)}.")
+    if case.metric == "isolated":
+        notes.append(ISOLATED)
+    if unusual := [extra for extra in case.extras if extra.split("=")[0] not in {"metric", "depth"}]:
+        notes.append(f"The link was measured with {', '.join(unusual)}.")
     times = [s.time_s.value for s in series if s.time_s is not None]
     sizes = [s.case.size_bytes for s in series]
-    ranks = case.world_size if case.backend == "gloo" else None
     words = (
         f"{run}: {case.backend}, {case.world_size} ranks, {len(sizes)} sizes "
         f"from {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
     )
+    widths = [s.time_s.relative_half_width for s in series if s.time_s is not None and s.time_s.known]
     return LinkModel(
-        AllReduceCost.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes), ranks
-    )
+        AllReduceCost.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes), case.world_size,
+        here=case.backend == "gloo", error=float(np.median(widths)) if widths else 0.0,
+    )  # fmt: skip
 
 
 def costs_cpu(backend: str) -> bool | None:
@@ -86,7 +101,7 @@ def _series(found: Sequence[Summary]) -> list[Summary]:
     """The summaries of the variant that `usual` ranks first, smallest size first."""
 
     def usual(case: Case) -> tuple[object, ...]:
-        return (len(case.extras), case.placement == "out", case_order(case))
+        return (case.metric != "pipelined", len(case.extras), case.placement == "out", case_order(case))
 
     chosen = min({replace(s.case, size_bytes=0) for s in found}, key=usual)
     return sorted(

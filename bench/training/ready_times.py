@@ -21,7 +21,7 @@ from bench.training.records import Gradient, Shape, Timeline
 class ReadyTimes:
     """Gradients in the order in which they become ready; the last one ends backward.
 
-    ready_s: since the beginning of the step, or of backward. order: the registration number of each gradient.
+    ready_s: since the beginning of backward. order: the registration number of each gradient.
     """
 
     nbytes: tuple[int, ...]
@@ -42,9 +42,10 @@ class ReadyTimes:
         return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
 
     @classmethod
-    def of_shape(cls, shape: Shape) -> ReadyTimes:
-        """From the gradients of a shape; see `of`."""
-        return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
+    def of_shape(cls, shape: Shape, forward_s: float = 0.0) -> ReadyTimes:
+        """From the gradients of a shape whose backward begins after forward_s; see `of`."""
+        ready_s = [max(0.0, ready - forward_s) for ready in shape.ready_s]
+        return cls.of([gradient.nbytes for gradient in shape.gradients], ready_s)
 
     @property
     def total(self) -> int:
@@ -56,12 +57,19 @@ def by_sizes(preset: Preset, backward_s: float, itemsize: int = 4) -> Shape:
 
     A weight matrix costs 4 flops per token and element in backward, half of them for its own gradient and half for
     that of its input. Norms and the embedding's look-up cost next to nothing, and the embedding comes last. The
-    products of queries, keys and values, which have no weights, are left out: their share grows with the sequence.
+    products of queries, keys and values, which have no weights, are left out: their share grows with the sequence. A
+    tied weight is ready when both its uses are, with the embedding.
     """
     sizes = gradients(preset, itemsize)
     work = np.array([gradient.elements if _multiplies(gradient) else 0 for gradient in sizes], dtype=float)
-    done = np.cumsum(work[::-1])[::-1]
+    done = np.cumsum(work[::-1])[::-1] + (preset.vocabulary * preset.d_model if preset.tied else 0)
     return Shape(sizes, tuple(float(t) for t in backward_s * done / done[0]))
+
+
+def by_elements(sizes: Sequence[Gradient], backward_s: float) -> Shape:
+    """Ready times in proportion to the elements, in reverse order of registration: what is known of any other model."""
+    done = np.cumsum(np.array([gradient.elements for gradient in sizes], dtype=float)[::-1])[::-1]
+    return Shape(tuple(sizes), tuple(float(t) for t in backward_s * done / done[0]))
 
 
 def _multiplies(gradient: Gradient) -> bool:

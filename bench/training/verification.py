@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from bench.errors import UnmeasurableError
 from bench.records import Machine
 from bench.training import planner
+from bench.training.advisor import plan_of
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.conclusions import Advice, StrategyResult
 from bench.training.plan import unsupported_scenario, with_controls
 from bench.training.planner import BucketPlan
 from bench.training.ready_times import ReadyTimes
 from bench.training.records import Scenario, SkippedStrategy, Strategy, TrainingLaunch, TrainingPlan
-from bench.training.strategies import label, unsupported
+from bench.training.strategies import kind, label, unsupported
+from bench.training.stretch import Stretch
 
 # Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.
 LAUNCHES, ROUNDS, STEPS, WARMUP = 3, 6, 2, 3
@@ -25,6 +27,7 @@ TIMEOUT_S = 60.0
 FOREIGN = 0.06
 # A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
 OFF_S, OFF_SHARE = 1e-3, 0.1
+NO_STRETCH = Stretch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +56,18 @@ def close(predicted_s: float, measured_s: float) -> bool:
 
 
 def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[str, tuple[Strategy, BucketPlan]]:
-    """The best plan and plans in common use, each with its strategy. torch cannot wrap a shape, so ddp is left out."""
-    best, default = planner.best_plan(ready_times, advice), planner.torch_default(ready_times)
-    sizes = planner.bucket_bytes(ready_times, default)
+    """The plan and others in common use, each with its strategy. torch cannot wrap a shape, so ddp is left out."""
+    best, cap, default = (plan_of(ready_times, one) for one in (advice.plan, advice.cap, advice.default))
+    sizes = advice.default.buckets
     found = {
-        "best plan": (Strategy("plan", buckets=advice.buckets), best),
-        "best uniform cap": (
-            Strategy("overlap_bucket", cap_bytes=advice.best_cap),
-            planner.uniform(ready_times, advice.best_cap),
-        ),
+        "plan": (Strategy("plan", buckets=advice.plan.buckets), best),
+        "best uniform cap": (Strategy("overlap_bucket", cap_bytes=advice.cap.cap), cap),
         "torch's default": (Strategy("plan", buckets=sizes) if of_shape else Strategy("ddp"), default),
         "all in one": (Strategy("flat"), (len(ready_times.nbytes),)),
         "one call a gradient": (Strategy("overlap_param"), tuple(range(1, len(ready_times.nbytes) + 1))),
     }
     if not of_shape:
-        found["best plan, by DistributedDataParallel"] = (Strategy("ddp", buckets=advice.buckets), best)
+        found["plan, by DistributedDataParallel"] = (Strategy("ddp", buckets=advice.plan.buckets), best)
     return found
 
 
@@ -89,10 +89,12 @@ def verified(
     ready_times: ReadyTimes,
     cost: AllReduceCost,
     results: Iterable[StrategyResult],
+    stretch: Stretch = NO_STRETCH,
 ) -> list[Verified]:
-    """The prediction of each plan beside its measurement."""
+    """The prediction of each plan beside its measurement. stretch: of computing, under plans that send meanwhile."""
     measured = {one.label: one for one in results}
-    return [
-        Verified(name, planner.exposed(ready_times, ends, cost), measured.get(label(strategy)))
-        for name, (strategy, ends) in asked.items()
-    ]
+    found = []
+    for name, (strategy, ends) in asked.items():
+        there = stretch.stretched(ready_times, ends) if kind(strategy).overlaps else ready_times
+        found.append(Verified(name, planner.exposed(there, ends, cost), measured.get(label(strategy))))
+    return found

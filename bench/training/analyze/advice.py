@@ -5,15 +5,16 @@ all-reduces of the call-size sweep and of the strategies' communication-only mea
 are those of the one step without synchronisation that was recorded in detail, scaled to the length of the timed steps.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bench.errors import BenchError
+from bench.training import planner, stretch
+from bench.training.advisor import advise
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.rounds import by_launch, facts_of, kept
 from bench.training.conclusions import Advice
-from bench.training.planner import advise
 from bench.training.ready_times import ReadyTimes, recorded
 from bench.training.records import (
     REFERENCE,
@@ -25,33 +26,80 @@ from bench.training.records import (
     Timeline,
     TrainingRun,
 )
+from bench.training.strategies import label
+from bench.training.stretch import Stretch
 
 FLOAT32_BYTES = 4
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """A step without synchronisation. shape: ready times since its beginning. forward_s: when its backward began."""
+
+    shape: Shape
+    forward_s: float
+
+    @property
+    def ready_times(self) -> ReadyTimes:
+        return ReadyTimes.of_shape(self.shape, self.forward_s)
+
+
 def advice_for(run: TrainingRun, scenario: Scenario) -> Advice | None:
-    """The best bucket plan; None where the run measured too little of the link or of the gradients."""
+    """What to set; None where the run measured too little of the link or of the gradients."""
     cost = all_reduce_cost_of(run, scenario)
     if cost is None:
         return None
     try:
-        shape = shape_of(run, scenario)
-        return None if shape is None else advise(ReadyTimes.of_shape(shape), cost)
+        step = shape_of(run, scenario)
+        return None if step is None else advise(step.ready_times, cost)
     except BenchError:
         return None
 
 
-def shape_of(run: TrainingRun, scenario: Scenario) -> Shape | None:
+def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:
     """The gradients and when they are ready; None without a recorded step. Raises BenchError if that is incomplete."""
     step = next((one for one in facts_of(run, Timeline, scenario) if one.strategy == REFERENCE), None)
     if step is None:
         return None
     shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, _backward_ended_s)
+    forward_s = float(np.median([rank.forward_s for rank in step.ranks]))
     if not timed:
-        return shape
+        return RecordedStep(shape, forward_s)
     # The length of a single step is a matter of chance, and stamps for each gradient take time.
     factor = float(np.median(np.concatenate(list(timed.values())))) / max(shape.ready_s)
-    return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
+    scaled = replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
+    return RecordedStep(scaled, factor * forward_s)
+
+
+def stretch_of(run: TrainingRun, scenario: Scenario, ready_times: ReadyTimes) -> Stretch:
+    """How much longer computing takes while gradients are copied and sent, from this run's own strategies.
+
+    Nothing where there is no computing, and where no strategy was measured that sends during backward.
+    """
+    strategies = next((one.strategies for one in run.plan.order if one.scenario == scenario), ())
+    rounds, plans, longer = kept(run, scenario), [], []
+    for strategy in strategies if scenario.shape is None else ():
+        plan = planner.of_strategy(ready_times, strategy) if strategy.accumulate == 1 else None
+        more = by_launch(rounds, label(strategy), _computing_s, REFERENCE)
+        if plan is not None and more:
+            plans.append(plan)
+            longer.append(float(np.median(np.concatenate(list(more.values())))))
+    return stretch.fitted(ready_times, plans, longer)
+
+
+def _computing_s(block: TimedBlock, steps: int) -> float:
+    return sum(float(np.mean(block.parts_ns[part])) for part in ("forward", "backward", "pack")) / steps / 1e9
+
+
+def lateness_of(run: TrainingRun, scenario: Scenario) -> tuple[float, ...]:
+    """Seconds a step by which the last rank's backward ended after the mean of the ranks, of each block of steps."""
+    timed = by_launch(kept(run, scenario), REFERENCE, _late_s)
+    return tuple(float(late) for launch in timed.values() for late in launch)
+
+
+def _late_s(block: TimedBlock, steps: int) -> float:
+    ended = np.sum([block.parts_ns[part] for part in ("forward", "backward")], axis=0)
+    return float(np.max(ended) - np.mean(ended)) / steps / 1e9
 
 
 def _backward_ended_s(block: TimedBlock, steps: int) -> float:

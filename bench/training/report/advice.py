@@ -1,4 +1,4 @@
-"""Write the bucket advice as Markdown: the best plan, what other plans leave exposed, sensitivity, code to paste.
+"""Write the bucket advice as Markdown: what to do, what each plan leaves exposed, what brings more, what to type.
 
 In: an `ExplainedAdvice` and the link that it is for. Out: text. Computes nothing.
 """
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from bench.training.conclusions import ExplainedAdvice
+from bench.conclusions import Interval
+from bench.training.conclusions import Advice, ExplainedAdvice, Forecast, PlanPrediction
 from bench.training.link_model import LinkModel
+from bench.training.report.to_type import what_to_type
 from bench.units import format_rounded_bytes, format_seconds
 
 # Most rows in the table of buckets: a longer one is not read, and the code to paste has all of them.
 MOST_BUCKETS = 24
-# Caps in one line of code, so that it stays below 100 characters.
-CAPS_A_LINE = 8
 
 LIMITS = {
     True: "Here communicating costs CPU time, and computing slows down meanwhile: on CPUs the times above are lower "
@@ -30,6 +30,10 @@ REALISED = (
 )
 # pytorch pull request 121640, "make first bucket size equal to bucket_cap_mb if it was set".
 OLDER = "Versions of torch from before the middle of 2024 keep a first bucket of 1 MiB whatever `bucket_cap_mb` says."
+UNTRIED = (
+    "What to type for Accelerate, transformers, DeepSpeed and Megatron-LM follows their documentation; it was not run."
+)
+NOT_LATE = "How late the slowest rank comes is not in the forecast: no run was given that measured it (`--from RUN`)."
 
 
 def document(explained: ExplainedAdvice, link: LinkModel, model: str, names: Sequence[str]) -> str:
@@ -37,29 +41,109 @@ def document(explained: ExplainedAdvice, link: LinkModel, model: str, names: Seq
     size, backward = format_rounded_bytes(explained.total), format_seconds(explained.backward_s)
     parts = [
         f"# Buckets for {model}",
-        f"{explained.gradients} gradients, {size} in all, the last of them ready after {backward}; {link.words}.",
+        f"{explained.gradients} gradients, {size} in all; the last gradient is ready after {backward}; {link.words}.",
+        f"**{_advised(explained)}** {_bound_by(explained)}",
         "## What stays exposed after backward",
         _plans(explained),
-        "## The best plan",
+        _regret(explained.advice),
+        "## What brings more",
+        _others(explained),
+        "## With more ranks",
+        _forecasts(explained),
+        "## What to type",
+        what_to_type(explained, names),
+        "## The buckets",
         _buckets(explained, names),
-        "## If the link is not as assumed",
-        _sensitivity(explained),
-        "## To paste",
-        _code(explained),
         "## To know",
         "\n".join(f"- {note}" for note in _notes(explained, link)),
     ]
     return "\n\n".join(parts)
 
 
+def _advised(explained: ExplainedAdvice) -> str:
+    advice = explained.advice
+    default, chosen = format_seconds(advice.default.exposed_s), format_seconds(advice.chosen.exposed_s)
+    if advice.advised == "default":
+        return f"Leave torch's default: no bucket plan saves more than 1 % of backward; {default} stay exposed."
+    what = f"Set a cap of {explained.cap_mib:g} MiB" if advice.advised == "cap" else "Set the plan below"
+    return f"{what}: {chosen} stay exposed, where torch's default leaves {default}."
+
+
+def _bound_by(explained: ExplainedAdvice) -> str:
+    """Whether the bytes alone take longer than backward."""
+    here = next(one for one in explained.forecasts if one.ranks == explained.ranks)
+    bytes_, backward = format_seconds(here.bytes_s), format_seconds(explained.backward_s)
+    if here.bytes_s > explained.backward_s:
+        return (
+            f"Communication-bound: the bytes alone take {bytes_} and backward {backward}, so that no bucket plan can "
+            "hide them all; send fewer bytes."
+        )
+    return f"Not communication-bound: the bytes alone take {bytes_} of the {backward} of backward."
+
+
 def _plans(explained: ExplainedAdvice) -> str:
-    """One row for each plan: the best one and those in common use; last the bound."""
+    """One row for each plan; last the bound."""
     rows = [
-        [one.name, str(one.buckets), format_rounded_bytes(one.largest), format_seconds(one.exposed_s)]
-        for one in explained.predictions
+        [
+            name,
+            str(len(one.buckets)),
+            format_rounded_bytes(max(one.buckets)),
+            format_seconds(one.exposed_s),
+            format_seconds(one.worst_regret_s),
+            _where(one),
+        ]
+        for name, one in explained.predictions
     ]
-    rows.append(["lower bound of all plans", "", "", format_seconds(explained.advice.bound_s)])
-    return _table(rows, ["plan", "buckets", "largest", "exposed"])
+    rows.append(["lower bound of all plans", "", "", format_seconds(explained.advice.bound_s), "", ""])
+    headers = ["plan", "buckets", "largest", "exposed", "worst regret", "where link and backward are"]
+    return _table(rows, headers, ["left", "right", "right", "right", "right", "left"])
+
+
+def _where(one: PlanPrediction) -> str:
+    words = [
+        f"{name} {factor - 1:+.0%}"
+        for name, factor in zip(("latency", "rate", "backward"), one.worst_at, strict=True)
+        if abs(factor - 1) > 1e-9
+    ]
+    return ", ".join(words) or "as assumed"
+
+
+def _regret(advice: Advice) -> str:
+    latency, rate, backward = advice.box
+    return (
+        f"Regret: how much more than the best plan there a plan leaves exposed; the worst within ±{latency:.0%} of the "
+        f"latency, ±{rate:.0%} of the rate and ±{backward:.0%} of backward."
+    )
+
+
+def _others(explained: ExplainedAdvice) -> str:
+    rows = [[one.name, format_seconds(one.exposed_s), one.note] for one in explained.others]
+    mine = [f"what is advised: {explained.advice.advised}", format_seconds(explained.advice.chosen.exposed_s), ""]
+    table = _table([mine, *rows], ["way", "exposed a step", "what it changes"], ["left", "right", "left"])
+    return f"{table}\n\nEach has the buckets that are best for it. Forward is taken to last half as long as backward."
+
+
+def _forecasts(explained: ExplainedAdvice) -> str:
+    late = any(one.late_s is not None for one in explained.forecasts)
+    rows = [_forecast(one, explained, late) for one in explained.forecasts]
+    headers = ["ranks", "the bytes alone", "best plan leaves", "torch's default leaves", "bound by"]
+    headers += ["slowest rank late by"] if late else []
+    table = _table(rows, headers, ["right"] * 4 + ["left"] + ["right"] * late)
+    return (
+        f"{table}\n\nIn brackets the range if link and backward are off as above. What the link costs "
+        f"{explained.ranks} ranks is carried over by the faster of ring and tree; hosts that share a slower network "
+        "are not modelled."
+    )
+
+
+def _forecast(one: Forecast, explained: ExplainedAdvice, late: bool) -> list[str]:
+    bound = "communication" if one.bytes_s > explained.backward_s else "computing"
+    cells = [str(one.ranks), format_seconds(one.bytes_s), _range(one.exposed), _range(one.of_default), bound]
+    return [*cells, _range(one.late_s)] if late and one.late_s else cells
+
+
+def _range(interval: Interval) -> str:
+    return f"{format_seconds(interval.value)} [{format_seconds(interval.low)} – {format_seconds(interval.high)}]"
 
 
 def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
@@ -77,39 +161,13 @@ def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
     return _table(rows, headers, ["right", "right", "right", "left", "right", "right", "right"])
 
 
-def _sensitivity(explained: ExplainedAdvice) -> str:
-    rows = [
-        [_off(d.latency), _off(d.rate), format_seconds(d.exposed_s), format_seconds(d.optimal_s)]
-        for d in explained.sensitivity
-    ]
-    return _table(rows, ["latency", "rate", "this plan leaves", "the best would leave"], ["right"] * 4)
-
-
-def _off(factor: float) -> str:
-    return "as assumed" if factor == 1 else f"{factor - 1:+.0%}"
-
-
-def _code(explained: ExplainedAdvice) -> str:
-    """Code to paste. Caps are written by repr, because every digit may count."""
-    caps = [f"{cap!r}".removesuffix(".0") for cap in explained.caps_mib]
-    lines = [", ".join(caps[i : i + CAPS_A_LINE]) for i in range(0, len(caps), CAPS_A_LINE)]
-    listed = lines[0] if len(lines) == 1 else "\n    " + ",\n    ".join(lines) + ",\n"
-    cap = f"{explained.cap_mib!r}".removesuffix(".0")
-    return (
-        "```python\n"
-        "# torch 2.13 or newer: the best plan\n"
-        f"DistributedDataParallel(model, bucket_cap_mb_list=[{listed}])\n"
-        "# older: the best uniform cap\n"
-        f"DistributedDataParallel(model, bucket_cap_mb={cap})\n"
-        "```"
-    )
-
-
 def _notes(explained: ExplainedAdvice, link: LinkModel) -> list[str]:
-    notes = [LIMITS[link.cpu], REALISED, OLDER, *link.notes]
+    notes = [LIMITS[link.cpu], REALISED, OLDER, UNTRIED, *link.notes]
+    if all(one.late_s is None for one in explained.forecasts):
+        notes.append(NOT_LATE)
     largest = max(one.nbytes for one in explained.buckets)
     if link.largest is not None and explained.total > link.largest:
-        reached = "and so has a bucket of the best plan" if largest > link.largest else "but no bucket of the best plan"
+        reached = "and so has a bucket of the plan" if largest > link.largest else "but no bucket of the plan"
         notes.append(
             f"All gradients together have more bytes than the largest size measured, {reached}: beyond "
             f"{format_rounded_bytes(link.largest)} the curve goes on as a straight line."
@@ -117,6 +175,5 @@ def _notes(explained: ExplainedAdvice, link: LinkModel) -> list[str]:
     return notes
 
 
-def _table(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Sequence[str] | None = None) -> str:
-    sides = align or ["left", *["right"] * (len(headers) - 1)]
-    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=sides)
+def _table(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Sequence[str]) -> str:
+    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align)

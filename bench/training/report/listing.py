@@ -4,17 +4,20 @@ In: a `TrainingPlan`, rows of a summary. Out: text.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 
 from tabulate import tabulate
 
 from bench.records import Machine
+from bench.training.footprint import rank_bytes
 from bench.training.notes import notes
 from bench.training.plan import estimate_s
 from bench.training.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.training.records import TrainingPlan
 from bench.training.strategies import kind, label
-from bench.units import format_seconds
+from bench.units import format_rounded_bytes, format_seconds
+
+# Columns of `list models`.
+SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
 
 
 def plan(plan: TrainingPlan, machine: Machine) -> str:
@@ -23,7 +26,10 @@ def plan(plan: TrainingPlan, machine: Machine) -> str:
     text = []
     for launch in first.values():
         rows = [(label(strategy), kind(strategy).about) for strategy in launch.strategies]
-        text += [f"{launch.scenario.key}: {len(rows)} strategies", "", tabulate(rows, ["strategy", "what it does"]), ""]
+        needed = rank_bytes(launch.scenario, launch.strategies)
+        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
+        head = f"{launch.scenario.key}: {len(rows)} strategies{memory}"
+        text += [head, "", tabulate(rows, ["strategy", "what it does"]), ""]
     text += [
         f"left out: {label(one.strategy) if one.strategy else one.scenario.key}: {one.reason}" for one in plan.skips
     ]
@@ -47,7 +53,13 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
 
 def models() -> str:
     """The presets, with their sizes."""
-    rows = [(name, f"{parameters(one):,}", len(gradients(one)), *astuple(one)) for name, one in PRESETS.items()]
-    headers = ["model", "parameters", "gradients", "d_model", "d_ff", "layers", "heads", "vocabulary"]
+    rows = [
+        (name, f"{parameters(one):,}", len(gradients(one)), *(getattr(one, size) for size in SIZES))
+        for name, one in PRESETS.items()
+    ]
+    headers = ["model", "parameters", "gradients", *SIZES]
     table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 7))
-    return f"{table}\n\nAny other by its sizes, such as {EXAMPLE}, or your own: {{import: package.module:build}}"
+    return (
+        f"{table}\n\nAny other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
+        "and values) and -tied behind it; or your own: {import: package.module:build}"
+    )

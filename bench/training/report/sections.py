@@ -4,6 +4,7 @@ In: a `ScenarioAnalysis` or a `TrainingAnalysis`. Out: Markdown; an empty text w
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from bench.conclusions import Interval
@@ -51,8 +52,8 @@ def ranking(comparison: ScenarioAnalysis) -> str:
     unresolved = [called[o.label] for o in timed if not o.resolved]
     if unresolved:
         found.append(
-            f"**not resolved**: what {', '.join(unresolved)} expose{'s' if len(unresolved) == 1 else ''} lies inside "
-            f"what two copies of the same strategy differ by (± {seconds(comparison.noise_s)})"
+            f"**not resolved**: the interval of what {', '.join(unresolved)} "
+            f"expose{'s' if len(unresolved) == 1 else ''} holds 0"
         )
     return lines(found)
 
@@ -83,40 +84,47 @@ def _holds_zero(difference: Interval) -> str:
 
 
 def advice(comparison: ScenarioAnalysis) -> str:
-    """The best plan, the best cap, torch's default and the bound: predicted, and measured where that was done."""
+    """The advised plan, the best cap and torch's default: the predicted tail, and what was measured."""
     found = comparison.advice
     if found is None:
         return ""
     measured = _measured(comparison, found)
-    lines_of = [
-        ("best plan", f"{len(found.buckets)} buckets", found.exposed_s),
-        ("best uniform cap", format_bytes(found.best_cap), found.best_cap_exposed_s),
-        ("torch's default", NOTHING, found.default_exposed_s),
-        ("bound: no plan beats it", NOTHING, found.bound_s),
-    ]
     rows = [
-        [name, which, seconds(value), _of_default(found, value), measured.get(name, NOTHING)]
-        for name, which, value in lines_of
+        [name, which, seconds(one.exposed_s), seconds(one.worst_regret_s), *measured.get(name, [NOTHING, NOTHING])]
+        for name, which, one in (
+            ("plan", f"{len(found.plan.buckets)} buckets", found.plan),
+            ("best uniform cap", format_bytes(found.cap.cap or 0), found.cap),
+            ("torch's default", NOTHING, found.default),
+        )
     ]
-    headers = ["buckets", "which", "predicted comm_time a step", "of torch's default, %", "measured comm_time a step"]
-    table = markdown(rows, headers, ["left", "left", "right", "right", "right"])
-    plan = ", ".join(map(format_rounded_bytes, found.buckets))
-    return f"{table}\n\n{PREDICTION} Best plan, in the order in which buckets are sent: {plan}."
+    rows.append(["bound: no plan beats it", NOTHING, seconds(found.bound_s), NOTHING, NOTHING, NOTHING])
+    headers = [
+        "buckets",
+        "which",
+        "predicted tail",
+        "worst regret",
+        "measured tail",
+        "exposed communication (comm_time)",
+    ]
+    table = markdown(rows, headers, ["left", "left", *["right"] * 4])
+    plan = ", ".join(map(format_rounded_bytes, found.plan.buckets))
+    what = {"default": "Leave torch's default", "cap": "Set the cap", "plan": "Set the plan"}[found.advised]
+    return f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {plan}.\n\n{table}"
 
 
-def _measured(comparison: ScenarioAnalysis, found: Advice) -> dict[str, str]:
-    """Exposed communication of those strategies of the advice that were measured."""
+def _measured(comparison: ScenarioAnalysis, found: Advice) -> dict[str, list[str]]:
+    """Tail and exposed communication of those strategies of the advice that were measured."""
     wanted = {
-        "best plan": Strategy("plan", buckets=found.buckets),
-        "best uniform cap": Strategy("overlap_bucket", cap_bytes=found.best_cap),
+        "plan": Strategy("plan", buckets=found.plan.buckets),
+        "best uniform cap": Strategy("overlap_bucket", cap_bytes=found.cap.cap),
         "torch's default": Strategy("ddp"),
     }
-    times = {o.strategy: f"{seconds(o.exposed.value)} {bounds(o.exposed)}" for o in comparison.results if o.exposed}
-    return {name: times[strategy] for name, strategy in wanted.items() if strategy in times}
-
-
-def _of_default(found: Advice, value: float) -> str:
-    return f"{100 * value / found.default_exposed_s:.0f}" if found.default_exposed_s > 0 else NOTHING
+    results = {replace(one.strategy, called=""): one for one in comparison.results if one.exposed and one.split}
+    return {
+        name: [seconds(one.split.tail_s - one.split.late_s), f"{seconds(one.exposed.value)} {bounds(one.exposed)}"]
+        for name, strategy in wanted.items()
+        if (one := results.get(strategy)) and one.split and one.exposed
+    }
 
 
 # ── of the run ───────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,8 @@ def document(verified: Sequence[Verified], comparison: ScenarioAnalysis) -> str:
     table = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=("left", *["right"] * 5))
     said = [
         f"Measured on {scenario_text(comparison.scenario)}: {comparison.rounds} rounds. A prediction holds if the "
-        f"tail, of the rank that comes last in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most.",
+        f"tail, of the rank that comes last in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most. "
+        "Where a model computes, backward is taken to last longer by what copying and sending cost it here.",
         _order(verified),
     ]
     refused = [f"- {one.name}: {one.result.refused}" for one in verified if one.result and one.result.refused]

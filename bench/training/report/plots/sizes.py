@@ -48,7 +48,7 @@ def buckets(comparison: ScenarioAnalysis) -> list[Figure]:
     figure.set_size_inches(9.5, 5.4)
     noise = comparison.noise_s
     if comparison.aa_pairs and math.isfinite(noise):
-        label = f"not resolved: ± {seconds(noise)}"
+        label = f"two copies of one strategy: ± {seconds(noise)}"
         axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     _measured(axes, measured)
     if advice:
@@ -108,17 +108,17 @@ def _series(strategy: Strategy, name: str) -> str:
 
 
 def _predicted(axes: Axes, advice: Advice) -> None:
-    grey = "#555555"
+    grey, cap = "#555555", advice.cap.cap or 0
     if advice.caps:
         sizes, times = zip(*sorted(advice.caps), strict=True)
         axes.plot(sizes, times, color=grey, linewidth=4, alpha=0.35, label="predicted: uniform caps", zorder=1)
         axes.plot(
-            [advice.best_cap], [advice.best_cap_exposed_s], "*", color=COLOURS[6], markersize=15, zorder=5,
-            label=f"advised cap {format_bytes(advice.best_cap)}: {seconds(advice.best_cap_exposed_s)}",
+            [cap], [advice.cap.exposed_s], "*", color=COLOURS[6], markersize=15, zorder=5,
+            label=f"cap with the least worst regret, {format_bytes(cap)}: {seconds(advice.cap.exposed_s)}",
         )  # fmt: skip
     levels = (
-        (f"predicted: best plan {seconds(advice.exposed_s)}", advice.exposed_s, "-"),
-        (f"predicted: torch's default {seconds(advice.default_exposed_s)}", advice.default_exposed_s, "--"),
+        (f"predicted: plan {seconds(advice.plan.exposed_s)}", advice.plan.exposed_s, "-"),
+        (f"predicted: torch's default {seconds(advice.default.exposed_s)}", advice.default.exposed_s, "--"),
         (f"bound, no plan beats it: {seconds(advice.bound_s)}", advice.bound_s, ":"),
     )
     for name, level, line in levels:

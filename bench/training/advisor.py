@@ -1,0 +1,180 @@
+"""The bucket advisor: what to set so that little communication remains after backward, also on a link known roughly.
+
+In: ready times, an `AllReduceCost` and a `Box`. Out: an `Advice`, and on request its explanation.
+
+The plan that is best for one link and one backward is fragile: with a link 5 % slower it can cost four times what
+torch's default costs. So candidates are compared by their worst regret over the box: the plans that are best at its
+corners and in its middle, the best uniform caps, and torch's default. Measures nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from bench.intervals import Floats
+from bench.training import buckets, forecast, other_ways, planner, torch_caps
+from bench.training.all_reduce_cost import AllReduceCost
+from bench.training.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
+from bench.training.planner import RESOLUTION_S, BucketPlan, bucket_bytes, uniform
+from bench.training.ready_times import ReadyTimes
+from bench.training.uncertainty import Box, Grid, exposures, exposures_of_caps, least_exposures
+from bench.units import format_rounded_bytes
+
+# Caps that are compared over the whole box at once, and that are drawn.
+COMPARED_CAPS = 256
+# Limits on the size of a bucket, between the largest gradient and all of them.
+LIMITS = 8
+TIES: tuple[planner.Ties, ...] = ("large", "small", "early")
+# A setting is worth making if it saves this share of backward at some point of the box. Steps of one job repeat to
+# about 1 %, so that less could not be seen.
+WORTH = 0.01
+USUAL = Box()
+
+
+def advise(ready_times: ReadyTimes, cost: AllReduceCost, box: Box = USUAL) -> Advice:
+    """The plan and the cap with the least worst regret, torch's default, and which of them to use."""
+    judge = _Judge(ready_times, cost, box)
+    every = planner.useful_caps(ready_times)
+    coarse = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, COMPARED_CAPS).round().astype(int))]
+    at_caps = exposures_of_caps(ready_times, cost, coarse, judge.grid)
+    cap = judge.best_cap(every, coarse, at_caps)
+    as_assumed = exposures_of_caps(ready_times, cost, coarse, Grid.point())[0]
+    default = planner.torch_default(ready_times)
+    plans = {
+        *_optima(ready_times, cost, box),
+        uniform(ready_times, cap),
+        uniform(ready_times, coarse[int(np.argmin(as_assumed))]),
+        default,
+    }
+    plan = min(plans, key=lambda one: (round(judge.worst_regret(one) / RESOLUTION_S), len(one), one))
+    return Advice(
+        advised=judge.simplest({"default": default, "cap": uniform(ready_times, cap), "plan": plan}),
+        plan=judge.predicted(plan),
+        cap=replace(judge.predicted(uniform(ready_times, cap)), cap=cap),
+        default=judge.predicted(default),
+        least_s=float(least_exposures(ready_times, cost, Grid.point())[0]),
+        bound_s=planner.lower_bound(ready_times, cost),
+        box=(box.latency, box.rate, box.backward),
+        caps=tuple(zip(coarse, as_assumed.tolist(), strict=True)),
+    )
+
+
+class _Judge:
+    """What plans leave exposed over the box, and their regrets."""
+
+    def __init__(self, ready_times: ReadyTimes, cost: AllReduceCost, box: Box) -> None:
+        self.ready_times, self.cost, self.grid = ready_times, cost, Grid.over(box)
+        self.least = least_exposures(ready_times, cost, self.grid)
+
+    def exposures(self, plan: BucketPlan) -> Floats:
+        return exposures(self.ready_times, plan, self.cost, self.grid)
+
+    def worst_regret(self, plan: BucketPlan) -> float:
+        return float(np.max(self.exposures(plan) - self.least))
+
+    def predicted(self, plan: BucketPlan) -> PlanPrediction:
+        regrets = self.exposures(plan) - self.least
+        worst = int(np.argmax(regrets))
+        at = tuple(float(axis[worst]) for axis in (self.grid.latency, self.grid.rate, self.grid.backward))
+        left = planner.exposed(self.ready_times, plan, self.cost)
+        return PlanPrediction(bucket_bytes(self.ready_times, plan), left, float(regrets[worst]), (at[0], at[1], at[2]))
+
+    def best_cap(self, every: Sequence[int], coarse: Sequence[int], at_caps: Floats) -> int:
+        """The cap with the least worst regret: of `coarse`, then of all between its neighbours there."""
+        number = self._least(at_caps)
+        low, high = coarse[max(number - 1, 0)], coarse[min(number + 1, len(coarse) - 1)]
+        near = [cap for cap in every if low <= cap <= high]
+        near = [near[i] for i in np.unique(np.linspace(0, len(near) - 1, COMPARED_CAPS).round().astype(int))]
+        return near[self._least(exposures_of_caps(self.ready_times, self.cost, near, self.grid))]
+
+    def _least(self, at_caps: Floats) -> int:
+        """The largest of the caps whose worst regret is the least."""
+        worst = np.max(at_caps - self.least[:, None], axis=0)
+        return int(np.flatnonzero(worst <= worst.min() + RESOLUTION_S)[-1])
+
+    def simplest(self, ways: dict[str, BucketPlan]) -> str:
+        """The first of `ways` than which none saves anything worth a setting."""
+        worth = WORTH * self.ready_times.ready_s[-1]
+        left = {name: self.exposures(plan) for name, plan in ways.items()}
+        for name, mine in left.items():
+            if all(float(np.max(mine - other)) <= worth for other in left.values()):
+                return name
+        return "plan"
+
+
+def _optima(ready_times: ReadyTimes, cost: AllReduceCost, box: Box) -> Iterator[BucketPlan]:
+    """The best plans at the corners and in the middle of the box; where several are best, different ones of them.
+
+    And the best plans, there and with a backward that is off by half as much, whose buckets have a limit: a large
+    bucket, which saves latency at one point, waits for too many gradients at another.
+    """
+    latencies, rates, backwards = ((1 - error, 1 + error) for error in (box.latency, box.rate, box.backward))
+    for point in [(1.0, 1.0, 1.0), *product(latencies, rates, backwards)]:
+        for ties in TIES:
+            yield planner.optimal(*_at(ready_times, cost, point), ties)
+    limits = np.geomspace(max(ready_times.nbytes), ready_times.total, LIMITS, endpoint=False)
+    slow = (1 + box.latency, 1 - box.rate, 1 - box.backward)
+    for point in [(1.0, 1.0, 1.0), (1.0, 1.0, 1 - box.backward / 2), (1.0, 1.0, 1 + box.backward / 2), slow]:
+        for limit in limits:
+            yield planner.optimal(*_at(ready_times, cost, point), largest=limit)
+
+
+def _at(
+    ready_times: ReadyTimes, cost: AllReduceCost, point: tuple[float, float, float]
+) -> tuple[ReadyTimes, AllReduceCost]:
+    latency, rate, backward = point
+    there = replace(ready_times, ready_s=tuple(backward * ready for ready in ready_times.ready_s))
+    return there, cost.off_by(latency, rate)
+
+
+def plan_of(ready_times: ReadyTimes, prediction: PlanPrediction) -> BucketPlan:
+    """The plan of a prediction, rebuilt by using its buckets' sizes as caps."""
+    return buckets.by_caps(ready_times.nbytes, prediction.buckets)
+
+
+def explain(
+    ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice, ranks: int, itemsize: int, late: Sequence[float] = ()
+) -> ExplainedAdvice:
+    """The advice with predictions of plans in common use, its buckets, other ways, forecasts, and caps for torch.
+
+    ranks: for which the cost holds. late: seconds by which the last of them came after the mean, for each step.
+    """
+    box = Box(*advice.box)
+    judge = _Judge(ready_times, cost, box)
+    number, textbook = len(ready_times.nbytes), planner.textbook_cap(ready_times, cost)
+    cap = torch_caps.cap_mib(ready_times, advice.cap.cap or 1)
+    others = {
+        f"textbook cap √(s·w·o), {format_rounded_bytes(textbook)}": uniform(ready_times, textbook),
+        "bucket_cap_mb=25": planner.explicit_25(ready_times),
+        "all in one": (number,),
+        "one call a gradient": tuple(range(1, number + 1)),
+    }
+    plan = plan_of(ready_times, advice.chosen)
+    sizes, held = bucket_bytes(ready_times, plan), planner.members(ready_times, plan)
+    times = planner.schedule(ready_times, plan, cost)
+    ready = [ready_times.ready_s[end - 1] for end in plan]
+    return ExplainedAdvice(
+        advice=advice,
+        gradients=number,
+        total=ready_times.total,
+        itemsize=itemsize,
+        backward_s=ready_times.ready_s[-1],
+        predictions=(
+            ("plan with the least worst regret", advice.plan),
+            (f"best uniform cap, {cap:g} MiB", advice.cap),
+            ("torch's default, 1 MiB then 25 MiB", advice.default),
+            ("best if all is as assumed", judge.predicted(planner.optimal(ready_times, cost))),
+            *((name, judge.predicted(ends)) for name, ends in others.items()),
+        ),
+        buckets=tuple(
+            PlannedBucket(size, inside, at, *took)
+            for size, inside, at, took in zip(sizes, held, ready, times, strict=True)
+        ),
+        others=tuple(other_ways.other_ways(ready_times, cost, itemsize)),
+        forecasts=tuple(forecast.forecasts(ready_times, cost, ranks, box, late)),
+        caps_mib=torch_caps.caps_mib(ready_times, plan_of(ready_times, advice.plan)),
+        cap_mib=cap,
+        ranks=ranks,
+    )
