@@ -2,10 +2,13 @@
 
 import pytest
 
+import training_fixtures
 from bench.cli import call
 from bench.errors import ForeignError
-from bench.training import published
+from bench.training import customary_tables, published
 from bench.training.analyze.audit import audit
+from bench.training.report import tables
+from conftest import ROOT
 
 HEADER = (
     "table,source,verified,hardware,backend,world_size,model,seq_len,global_batch,strategy,bucket_mb,size_mb,"
@@ -198,3 +201,98 @@ def test_no_such_file_and_no_such_tolerance(audited, capsys, tmp_path):
 def test_text_of_the_file_cannot_break_the_table_or_the_terminal(audited):
     _, out, _ = audited(table(lines(XL, source="a | b \x1b[31m red")))
     assert "\x1b" not in out and "a / b" in out
+
+
+# ── tables as people write them ──────────────────────────────────────────────────────────────────
+MARKDOWN = """
+# xl, 2 GPUs
+
+| Method | Step time (ms) | Comm. time (ms) | comm % |
+|:-------|---------------:|----------------:|-------:|
+| Naive DDP | 416.7 ± 1.2 | 90.36 | 21.7 |
+| **Flat DDP** | 411.5 | 84.89 | 20.6% |
+| Overlap, individual parameters | 355.4 | 1.15 | 0.32 |
+| Overlap Bucketed (10 MB) | 357.4 | 1.75 | 0.49 |
+"""
+CUSTOMARY = """\
+model,backend,world_size,global_batch_size,warmup_steps,benchmark_steps,strategy,step_time_avg,\
+step_time_std,comm_time_avg,comm_frac_avg
+xl,nccl,2,4,5,10,naive,416.7,1.2,90.36,0.217
+xl,nccl,2,4,5,10,flat,411.5,1.0,84.89,0.206
+xl,nccl,2,4,5,10,bucketed 1MB,357.4,1.0,1.75,0.0049
+"""
+OTHER_WORDS = """\
+variant\tms/iter\tcommunication ms\tbucket size\tGPU hours
+no sync\t326.4\t\t\t3
+bucketed\t357.4\t1.75\t1 GB\t4
+"""
+
+
+def test_a_markdown_table_is_read(audited):
+    code, out, _ = audited(MARKDOWN)
+    assert code == 1 and "## xl, 2 GPUs" in out and "naive 326.3 ms, flat 326.6 ms" in out
+    assert "| overlap_param " in out and "| overlap_bucket 10 MB " in out and "18 to 25 times" in out
+
+
+def test_the_customary_columns_are_read_once_a_unit_is_known(audited):
+    code, out, _ = audited(CUSTOMARY)
+    assert code == 3 and "step_time has no unit" in out
+    code, out, _ = audited(CUSTOMARY, "--unit", "ms")
+    assert code == 1 and "xl, 2 ranks, nccl, batch 4" in out and "| overlap_bucket 1 MB " in out
+    code, _, err = audited(CUSTOMARY, "--unit", "min")
+    assert code == 2 and err.count("\n") == 1
+
+
+def test_what_is_not_understood_is_named(audited):
+    code, out, _ = audited(OTHER_WORDS)
+    assert code == 1 and "Columns not understood: GPU hours." in out and "| overlap_bucket 1000 MB " in out
+
+
+def test_own_summary_is_read(audited, tmp_path):
+    text = tables.to_csv(training_fixtures.analysis())
+    code, out, _ = audited(text)
+    assert code in {0, 1, 3} and "no unit" not in out and "not understood" not in out
+
+
+def test_the_sample_in_the_docs(audited):
+    code, out, _ = audited((ROOT / "docs/step-times.md").read_text())
+    assert code == 1 and "not understood" not in out
+
+
+@pytest.mark.parametrize(
+    ("heading", "column", "unit"),
+    [
+        ("Step time (ms)", "step_time", "ms"),
+        ("step_time_ms", "step_time", "ms"),
+        ("ms/iter", "step_time", "ms"),
+        ("Iteration time [s]", "step_time", "s"),
+        ("seconds per step", "step_time", "s"),
+        ("step_time_std", "step_time_std", ""),
+        ("Std. dev. of step (ms)", "step_time_std", "ms"),
+        ("comm_time_avg", "comm_time", ""),
+        ("Communication (ms)", "comm_time", "ms"),
+        ("comm overhead (%)", "comm_frac", "%"),
+        ("comm_frac_avg", "comm_frac", ""),
+        ("% of step in communication", "comm_frac", "%"),
+        ("# GPUs", "world_size", ""),
+        ("Implementation", "strategy", ""),
+        ("Bucket size (MB)", "bucket_mb", ""),
+        ("Context length", "seq_len", ""),
+    ],
+)
+def test_headings_in_other_words(heading, column, unit):
+    found = customary_tables._heading(heading)
+    assert (found.column, found.unit) == (column, unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "bucket"),
+    [
+        ("Naive DDP", "naive", ""), ("flat", "flat", ""), ("DDP overlap (individual)", "overlap_param", ""),
+        ("Overlap bucketed 100MB", "overlap_bucket", "100"), ("no communication", "none", ""),
+        ("PyTorch DDP", "ddp", ""), ("ZeRO-1", "zero1", ""), ("something new", "something new", ""),
+        ("none again", "none again", ""),
+    ],
+)  # fmt: skip
+def test_strategies_in_other_words(text, name, bucket):
+    assert customary_tables._strategy(text) == (name, bucket)

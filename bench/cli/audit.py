@@ -14,17 +14,23 @@ from bench.units import parse_share
 
 
 def audit(
-    file: Annotated[Path, typer.Argument(help="CSV of step times (docs/training-audit.md).", metavar="FILE.csv")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A table of step times, in Markdown or CSV (docs/training-audit.md).", metavar="FILE"),
+    ],
     tolerance: Annotated[
         str | None, typer.Option(help="How far rows may disagree on T_compute; 1% if left out.", metavar="SHARE")
     ] = None,
+    unit: Annotated[str, typer.Option(help="Of times that name none: s, ms, us, ns.")] = "",
 ) -> int:
     """Exit code 1 if something cannot be right, 3 if no group of rows allows a conclusion."""
     try:
         allowed = examination.TOLERANCE if tolerance is None else parse_share(tolerance)
     except ValueError as error:
         raise ConfigError(f"--tolerance {error}") from None
-    result = examination.audit(published.read(sources.read(file).text, str(file)), allowed)
+    if unit and unit not in published.SECONDS:
+        raise ConfigError(f"--unit {unit}: allowed are {', '.join(published.SECONDS)}")
+    result = examination.audit(published.read(sources.read(file).text, str(file), unit), allowed)
     typer.echo(words.text(result))
     if result.wrong:
         return 1

@@ -1,19 +1,20 @@
 """Read a published table of step times into groups of comparable rows, and define the records of its audit.
 
-In: the text of a CSV file, one number a row, with the columns of docs/training-audit.md; further columns are ignored.
-Out: a `Published`: one `TableGroup` for rows measured alike, in it one `Entry` per strategy and bucket size, in
-seconds. A value that cannot be used is a problem of its entry and does not stop the others. Raises ForeignError with
-one line for a file that is no such table.
+In: the text of a table: one number a row, with the columns of docs/training-audit.md, or one strategy a row, as
+`customary_tables` reads it. Out: a `Published`: one `TableGroup` for rows measured alike, in it one `Entry` per
+strategy and bucket size, in seconds. A value that cannot be used is a problem of its entry and does not stop the
+others. Raises ForeignError with one line for a file that is no such table.
 """
 
 import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from bench.errors import ForeignError
+from bench.training import customary_tables
 
 # Rows with this in the column `table` are read; all others belong to other tables.
 TABLE = "ddp_step"
@@ -75,29 +76,49 @@ class TableGroup:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The content of a file. others: number of rows of each other table. passed: rows of TABLE left out, by reason."""
+    """The content of a file. others: number of rows of each other table. passed: rows of TABLE left out, by reason.
+
+    unread: headings that were not understood.
+    """
 
     groups: tuple[TableGroup, ...]
     others: dict[str, int]
     passed: dict[str, int]
+    unread: tuple[str, ...] = ()
 
 
-def read(text: str, name: str) -> Published:
-    """The groups of a file, in its order. name: what messages call the file."""
+def read(text: str, name: str, unit: str = "") -> Published:
+    """The groups of a file, in its order. name: what messages call the file. unit: of times that name none."""
+    header = text.removeprefix("\ufeff").partition("\n")[0]
+    if {"metric", "value"} & {column.strip() for column in header.split(",")}:
+        return _grouped(_rows(text, name), ())
+    try:
+        found = customary_tables.read(text, unit)
+    except csv.Error as error:
+        raise ForeignError(f"{name}: not CSV: {error}") from None
+    if not found.rows:
+        raise ForeignError(
+            f"{name}: no table of step times: a row needs a strategy and a step time, such as `| naive | 416.7 ms |`; "
+            f"headings not understood: {', '.join(found.unread) or 'none'}"
+        )
+    return _grouped(found.rows, found.unread)
+
+
+def _grouped(rows: Iterable[dict[str, str]], unread: tuple[str, ...]) -> Published:
     groups: dict[tuple[str, ...], dict[tuple[str, str], Entry]] = {}
     others: Counter[str] = Counter()
     passed: Counter[str] = Counter()
-    for row in _rows(text, name):
+    for row in rows:
         if row["table"] != TABLE:
             others[row["table"] or "(no name)"] += 1
         elif reason := _passed(row):
             passed[reason] += 1
         else:
-            entries = groups.setdefault(tuple(row[column] for column in SHARED), {})
+            entries = groups.setdefault(tuple(row.get(column, "") for column in SHARED), {})
             key = (_strategy(row["strategy"]), row["bucket_mb"])
             _take(entries.setdefault(key, Entry(*key)), row)
     found = tuple(TableGroup(shared, tuple(entries.values())) for shared, entries in groups.items())
-    return Published(found, dict(others), dict(passed))
+    return Published(found, dict(others), dict(passed), unread)
 
 
 def _rows(text: str, name: str) -> Iterator[dict[str, str]]:

@@ -63,7 +63,8 @@ def _last(audit: Audit) -> str:
     passed = [f"{count} {reason}" for reason, count in found.passed.items()]
     if not audit.groups:
         others.insert(0, "all rows, because none is of table ddp_step and has a step or communication time")
-    return f"Rows not audited: {'; '.join([*passed, *others]) or 'nothing'}."
+    unread = f"\n\nColumns not understood: {', '.join(plain(one) for one in found.unread)}." if found.unread else ""
+    return f"Rows not audited: {'; '.join([*passed, *others]) or 'nothing'}.{unread}"
 
 
 def _rows(count: int) -> str:
