@@ -84,6 +84,11 @@ def job_from_json(data: Json) -> Job:
     return job
 
 
+def imports_of(_: Job) -> list[str]:
+    """Objects of the user that a rank imports: none."""
+    return []
+
+
 def samples_to_line(samples: Samples) -> bytes:
     """One line of `samples.jsonl`, without its newline. Arrays are written as one list a rank."""
     data = {

@@ -1,13 +1,17 @@
 """The two records of benchmarks: what they name exists, and a configuration asks for one of them by its key."""
 
-from dataclasses import fields
+import json
+from dataclasses import fields, replace
 
 import pytest
 
-from bench.cli import run
+import training_fixtures
 from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, read_config
-from bench.cli.nccl_tests_options import ConfigSource
-from bench.errors import BenchError, ConfigError
+from bench.errors import ConfigError
+from bench.launch import workers
+from bench.records import Job, Launch
+from bench.training.records import Strategy, TrainingJob
+from conftest import SAMPLING
 
 
 def deferred(benchmark) -> dict[str, Deferred]:
@@ -61,8 +65,23 @@ def test_a_training_benchmark_that_is_asked_for_on_the_command_line_is_planned(w
     assert done.returncode == 0 and "flat" in done.stdout, done.stderr
 
 
-def test_the_training_benchmark_is_refused_in_a_job():
-    """A job starts ranks of the benchmark of collectives only."""
-    asked = ConfigSource(b"{benchmark: training, models: [nano], strategies: [flat]}", "c.yaml", "c")
-    with pytest.raises(BenchError, match=r"c.yaml: the training benchmark cannot run in a job; start it once"):
-        run._start(asked, [], False, object(), [])
+def test_ranks_of_a_job_run_workers_and_nothing_else():
+    assert {workers.name_of(worker.target) for worker in workers.WORKERS.values()} == {"collectives", "training"}
+    with pytest.raises(ValueError, match="workers only"):
+        workers.name_of("os:system")
+
+
+@pytest.mark.parametrize("name", workers.WORKERS)
+def test_what_travels_to_a_rank_arrives(name):
+    worker = workers.WORKERS[name]
+    collective = Job(Launch("gloo", 2, 1, ()), SAMPLING, 1, 1024, 60.0, (), "log")
+    training = TrainingJob(training_fixtures.run().plan.order[0], training_fixtures.run().plan, "log", side="b")
+    sent = training if name == "training" else collective
+    assert worker.from_json(json.loads(json.dumps(worker.to_json(sent)))) == sent
+
+
+def test_an_agent_knows_what_of_the_user_a_rank_would_import():
+    plan = training_fixtures.run().plan
+    launch = replace(plan.order[0], scenario=replace(plan.order[0].scenario, model="users:build"))
+    launch = replace(launch, strategies=(*launch.strategies, Strategy("import", imported="users:sync")))
+    assert workers.WORKERS["training"].imports(TrainingJob(launch, plan, "log")) == ["users:build", "users:sync"]

@@ -22,6 +22,8 @@ from bench.cli.launch_file import launch_file_for
 from bench.encoding import CODEC
 from bench.machine import libraries
 from bench.report.launch_files import LauncherName
+from bench.training.encoding import CODEC as TRAINING_CODEC
+from bench.training.records import Round
 from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import wait_for_samples
@@ -132,6 +134,39 @@ def test_tasks_of_a_slurm_step(cli):
     assert "gloo, 2 ranks" in first.stderr
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert_measured(cli, "srun", {1, 2})
+
+
+TRAINING = """
+benchmark: training
+models: [{import: "users_model:build"}]
+links: [real, 1ms + 1GB/s]
+world_sizes: [2, 3]
+batch: 2
+launches: 2
+rounds: 2
+steps: 1
+warmup: 3
+strategies: [flat, ddp]
+"""
+
+
+def test_the_training_benchmark_in_a_job(cli):
+    """A user's model is imported by the ranks of both processes; a link that is one host's memory is left out."""
+    tasks = slurm(cli, 2)
+    for task in tasks:
+        task.environment["PYTHONPATH"] = str(ROOT / "tests")
+    first, second = run(tasks, cli.config(TRAINING), "--no-plots")
+    assert first.returncode == 0, first.stderr
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    (path,) = cli.runs()
+    measured = store.read(path, TRAINING_CODEC)
+    rounds = [fact for fact in measured.facts if isinstance(fact, Round)]
+    assert {one.launch for one in rounds} == {1, 2} and all(len(block.wall_ns) == 2 for block in rounds[0].blocks)
+    assert {skip.reason.split(":")[0] for skip in measured.plan.skips} >= {
+        "an emulated link is memory that ranks of one host share; in a job, measure the real one",
+        "world size 3 exceeds the 2 ranks of this job",
+    }
+    assert_nothing_left(cli)
 
 
 @pytest.mark.skipif(libraries.mpirun() is None, reason="mpirun is not installed")

@@ -111,8 +111,6 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         source = Path(side["config"])
         raw = yaml_file.read(source)
         benchmark, settings = benchmarks.read_config(raw, str(source), side["sets"], source.stem)
-        if coordinator is not None and not benchmark.runs_in_jobs:
-            raise BenchError(f"{source}: the {benchmark.name} benchmark cannot run in a job")
         machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
         plan = benchmark.expand(
             _with_launches(settings, pairs.LOOKS[-1]), machine, seed if settings.seed is None else settings.seed

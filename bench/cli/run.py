@@ -57,7 +57,6 @@ def _start(
     """Plan a new run and measure it."""
     typer.echo(asked.shown, nl=bool(asked.shown))
     benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
-    _refuse_in_a_job(benchmark, asked.name, coordinator)
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
@@ -75,7 +74,6 @@ def _start(
 def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
     path = store.find(RESULTS, name)
     benchmark = benchmarks.of_run(path)
-    _refuse_in_a_job(benchmark, str(path), coordinator)
     if store.has_sides(path):
         measure_sides(path, coordinator)
         return 1 if conclude_sides(path, plots).failed else 0
@@ -87,13 +85,6 @@ def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
                 f"{path}: has world sizes up to {demands.ranks}, and this job has {machine.ranks} ranks only"
             )
     return _measure(benchmark, path, plots, coordinator)
-
-
-def _refuse_in_a_job(benchmark: Benchmark, name: str, coordinator: "Coordinator | None") -> None:
-    if coordinator is not None and not benchmark.runs_in_jobs:
-        raise BenchError(
-            f"{name}: the {benchmark.name} benchmark cannot run in a job; start it once, without a launcher"
-        )
 
 
 def _measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None") -> int:

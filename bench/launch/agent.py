@@ -14,13 +14,13 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from bench import encoding
 from bench.errors import INTERRUPTED, JobError, RankError
 from bench.launch import compatibility, job
-from bench.launch.coordinator import JOIN_WAIT_S, WORKER
+from bench.launch.coordinator import JOIN_WAIT_S
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank, RankAssignment
 from bench.launch.ranks import KILL_WAIT_S
+from bench.launch.workers import WORKERS
 from bench.machine import network
 from bench.protocol import channel, messages
 from bench.records import Json
@@ -63,17 +63,24 @@ def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes], sides: Si
         line, reached = _reach(place, key, deadline)
         with line:
             messages.send(line, handshake)
-            return _Agent(place.rank, line, reached, key, launcher, sides).serve()
+            return _Agent(place.rank, line, reached, key, launcher, sides, asked).serve()
 
 
 class _Agent:
     """Carries out the messages of rank 0, one after the other."""
 
     def __init__(
-        self, rank: int, line: Connection, reached: tuple[str, int], key: bytes, launcher: Launcher, sides: Sides
+        self,
+        rank: int,
+        line: Connection,
+        reached: tuple[str, int],
+        key: bytes,
+        launcher: Launcher,
+        sides: Sides,
+        asked: Callable[[], bytes],
     ) -> None:
         self._rank, self._line, self._reached, self._key, self._launcher = rank, line, reached, key, launcher
-        self._sides = sides
+        self._sides, self._asked = sides, asked
         self._child: _Child | None = None
 
     def serve(self) -> int:
@@ -118,7 +125,11 @@ class _Agent:
             line = channel.connect(*self._reached, self._key, CONNECT_S)
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self._rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
-            task = replace(encoding.job_from_json(message["job"]), log=str(folder / "log"))
+            worker = WORKERS[message["worker"]]
+            task = replace(worker.from_json(message["job"]), log=str(folder / "log"))
+            for name in worker.imports(task):
+                if name.encode() not in self._asked():
+                    raise RankError(f"{name} is not in the configuration of this process")
             assignment = RankAssignment(
                 self._rank,
                 message["world_size"],
@@ -127,7 +138,7 @@ class _Agent:
                 line,
                 variables=self._sides.get(task.side, {}),
             )
-            self._child = _Child(launch, self._launcher.fork(assignment, folder, WORKER, task), folder)
+            self._child = _Child(launch, self._launcher.fork(assignment, folder, worker.target, task), folder)
         except (AuthenticationError, OSError, RankError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))

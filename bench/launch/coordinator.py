@@ -19,21 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import encoding
 from bench.errors import INTERRUPTED, BenchError, JobError
-from bench.launch import compatibility, job
+from bench.launch import compatibility, job, workers
 from bench.launch.agents import Agents, RemoteRank
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, RankAssignment
 from bench.launch.ranks import Ranks
 from bench.machine import network
 from bench.protocol import channel
-from bench.records import Demands, Job, Json, Machine
+from bench.records import Demands, Json, Machine
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0
-# The only function that an agent starts: no message can name another one.
-WORKER = "bench.rank.main:main"
 
 
 @dataclass(slots=True)
@@ -111,16 +108,15 @@ class JobLauncher:
 
     def start(self, world_size: int, target: str, argument: Any) -> Ranks:
         """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost."""
-        if target != WORKER or not isinstance(argument, Job):
-            raise ValueError("a job starts workers only")
+        name = workers.name_of(target)
         listener = channel.listen(self._address, [0])
         assert listener is not None  # noqa: S101 - port 0 is any free one
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            data = encoding.job_to_json(argument)
+            task = {"worker": name, "job": workers.WORKERS[name].to_json(argument)}
             messages = [
-                {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], "job": data}
+                {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
                 for rank in range(1, world_size)
             ]
             others = self._agents.start(next(self._launches), world_size, messages)

@@ -1,4 +1,4 @@
-"""Convert records of the training benchmark to JSON and back: plan.json, and lines of samples.jsonl.
+"""Convert records of the training benchmark to JSON and back: plan.json, lines of samples.jsonl, jobs.
 
 In: records, or JSON. Out: the other. Touches no file: `store` does. Each line has a `kind`, the name of its record's
 class. The format is described in docs/results-format.md.
@@ -13,9 +13,10 @@ from pydantic import TypeAdapter
 from bench import earlier_names
 from bench.records import Json
 from bench.store import Codec
-from bench.training.records import Fact, TrainingPlan, TrainingRun
+from bench.training.records import Fact, TrainingJob, TrainingPlan, TrainingRun
 
 _PLAN = TypeAdapter(TrainingPlan)
+_JOB = TypeAdapter(TrainingJob)
 _KINDS = {one.__name__: TypeAdapter(one) for one in get_args(Fact)}
 
 
@@ -27,6 +28,23 @@ def plan_to_json(plan: TrainingPlan) -> Json:
 def plan_from_json(data: Json) -> TrainingPlan:
     """The inverse of `plan_to_json`; raises ValueError on anything else."""
     return _PLAN.validate_python(earlier_names.training_plan(data))
+
+
+def job_to_json(job: TrainingJob) -> Json:
+    """A TrainingJob as JSON, to send to the agent that starts the rank."""
+    return dataclasses.asdict(job)
+
+
+def job_from_json(data: Json) -> TrainingJob:
+    """The inverse of `job_to_json`; raises ValueError on anything else."""
+    return _JOB.validate_python(data)
+
+
+def imports_of(job: TrainingJob) -> list[str]:
+    """The user's model and synchronisers, as "module:name"."""
+    model = job.launch.scenario.model
+    of_user = [model] if ":" in model and job.launch.scenario.shape is None else []
+    return [*of_user, *(one.imported for one in job.launch.strategies if one.imported is not None)]
 
 
 def fact_to_line(fact: Fact) -> bytes:

@@ -7,9 +7,11 @@ stamp for each gradient takes time.
 import time
 from collections.abc import Sequence
 
+from bench.machine import host
 from bench.rank.process_group import Group
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import Batch, RankInfo, Runner
+from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.rank.transport import Transport
 from bench.training.records import CallRecord, Gradient, RankTimeline, Scenario, Strategy, Timeline
 from bench.training.strategies import label
@@ -28,11 +30,12 @@ def timeline(
     batches: Sequence[Batch],
     group: Group,
     launch: int,
+    shared: SharedTensors,
 ) -> Timeline | None:
     """The same on every rank; None on GPUs, whose streams are not recorded here."""
     if place.device.type != "cpu":
         return None
-    runner = runners.build(strategy, scenario, place, transport, order, seed, traced=True)
+    runner = runners.build(strategy, scenario, place, transport, order, seed, traced=True, shared=shared)
     began = 0
     for number in range(STEPS):
         transport.sent.clear()
@@ -44,11 +47,13 @@ def timeline(
     group.barrier()
     ranks: list[RankTimeline] = group.gather(_line(runner, place.rank, began))
     gradients = scenario.shape.gradients if scenario.shape is not None else _gradients(runner)
+    # Clocks of different hosts cannot be compared; the ranks have left one barrier.
+    one_host = len(set(group.gather(host.hostname()))) == 1
     first = min(line.begin_s for line in ranks)
     moved = tuple(
         RankTimeline(
-            line.rank, line.begin_s - first, line.forward_s, line.backward_s, line.usable_s, line.end_s, line.ready_s,
-            line.calls,
+            line.rank, line.begin_s - first if one_host else 0.0, line.forward_s, line.backward_s, line.usable_s,
+            line.end_s, line.ready_s, line.calls,
         )
         for line in ranks
     )  # fmt: skip
