@@ -3,12 +3,14 @@
 import json
 
 import pytest
+import torch
 
 from bench import store
 from bench.training.analyze.analysis import analyze
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.presets import Preset, parameters
+from bench.training.presets import Preset, find, gradients, parameters
 from bench.training.rank.runner import SYNCHRONISERS
+from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.records import CommunicationOnly, Round, StrategyChecks, Timeline
 from bench.training.strategies import STRATEGIES
 from conftest import CommandLine
@@ -136,6 +138,31 @@ def test_a_users_model_is_measured_like_a_preset(warm):
     assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in results["ddp"].checks if check.ok}
 
 
+def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
+    """Each rank normalises its own examples, as under DDP: the gathered mean does too, one process does not."""
+    strategies = 'naive, {overlap_bucket: {cap: 1KiB}}, ddp, zero1, {import: "broken_syncs:Sum"}'
+    text = BASE.replace("STRATEGIES", strategies).replace("[nano]", '[{import: "users_model:build_normalised"}]')
+    done = warm("run", warm.config(text), "--no-plots")
+    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    assert done.returncode == 1 and failures(run) == {"broken_syncs:Sum": {"I2"}}
+    results = {one.label: one for one in analyze(run).scenarios[0].results}
+    checks = {
+        label: [c.text for c in results[label].checks if c.invariant == "I2"] for label in ("naive", "ddp", "zero1")
+    }
+    assert all(results[label].step is not None for label in checks)
+    assert all(
+        len(texts) == 2 and all("one process is no measure" in text for text in texts) for texts in checks.values()
+    )
+
+
+def test_tied_weights_and_grouped_queries_are_those_of_the_list(warm):
+    text = BASE.replace("STRATEGIES", "naive").replace("[nano]", "[nano-v100-kv1-tied]")
+    assert warm("run", warm.config(text), "--no-plots").returncode == 0
+    results = analyze(store.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
+    naive = next(one for one in results if one.label == "naive")
+    assert sorted(naive.calls) == sorted(one.nbytes for one in gradients(find("nano-v100-kv1-tied")))
+
+
 def test_sizes_are_a_model(warm):
     sizes = "{d_model: 32, d_ff: 64, layers: 1, heads: 2, vocabulary: 50}"
     text = BASE.replace("STRATEGIES", "flat").replace("[nano]", f"[{sizes}]")
@@ -187,3 +214,30 @@ def test_a_training_run_is_listed_and_not_diagnosed(refused):
 
 def test_the_table_of_strategies_has_a_synchroniser_for_each():
     assert set(SYNCHRONISERS) == set(STRATEGIES)
+
+
+def test_strategies_take_turns_on_one_set_of_tensors():
+    """Ten runners on one set hold hardly more tensors than one."""
+    made = [torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))) for _ in range(10)]
+    shared = SharedTensors()
+    for module in made:
+        shared.adopt(module)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        module(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        shared.adopt_states(optimizer)
+        assert all(state["momentum_buffer"] is not None for state in optimizer.state.values())
+    storages = {p.untyped_storage().data_ptr() for module in made for p in module.parameters()}
+    assert len(storages) == 8
+    assert all(torch.equal(a, b) for a, b in zip(made[0].parameters(), made[9].parameters(), strict=True))
+
+
+def test_at_four_ranks_only_calls_that_hold_the_same_need_the_same_bits(warm):
+    """flat and DDP send one call each, in which the parameters stand in another order."""
+    text = BASE.replace("STRATEGIES", "flat, ddp, naive, naive_async") + "world_sizes: [4]\n"
+    done = warm("run", warm.config(text), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, StrategyChecks)}
+    assert "I3" in checked["naive"] and "I3" not in checked["flat"]

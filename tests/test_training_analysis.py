@@ -66,9 +66,11 @@ def test_a_planted_wait_is_recovered_and_explained():
     assert found["naive"].place == 5 and found["naive"].resolved
 
 
-def test_a_difference_within_that_of_two_copies_is_not_resolved():
+def test_what_steps_do_not_resolve_the_order_of_tails_may():
+    """Whole steps scatter by 5 ms; what is left to wait for after backward does not."""
     _, found = results(run_of({"flat": 0.0005}, noise_s=5e-3))
-    assert not found["flat"].resolved and found["flat"].place == found["none again"].place
+    assert not found["flat"].resolved and found["flat"].exposed.low < 0 < found["flat"].exposed.high
+    assert found["flat"].place > found["none again"].place == found["none"].place
 
 
 def test_parts_that_do_not_add_up_are_said_so():

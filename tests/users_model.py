@@ -23,3 +23,21 @@ class Model(nn.Module):
 def build():
     generator = torch.Generator().manual_seed(1)
     return Model(), (torch.randn(8, WIDTH, generator=generator), torch.randn(8, WIDTH, generator=generator))
+
+
+class Normalised(nn.Module):
+    """With BatchNorm and dropout, whose loss of a batch is not the mean of its parts'."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh(), nn.Dropout(0.2), nn.Linear(WIDTH, WIDTH)
+        )
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.body(x), y)
+
+
+def build_normalised():
+    _, batch = build()
+    return Normalised(), batch

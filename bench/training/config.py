@@ -51,6 +51,8 @@ class SizesConfig(Strict):
     layers: Annotated[int, Field(ge=1)]
     heads: Annotated[int, Field(ge=1)]
     vocabulary: Annotated[int, Field(ge=2)] = VOCABULARY
+    kv_heads: Annotated[int, Field(ge=0)] = 0
+    tied: bool = False
 
 
 def _model(value: Any) -> Any:
@@ -106,7 +108,10 @@ class StrategyConfig(Strict):
     name: Annotated[str, OneOf((*STRATEGIES, "import"), "strategy")]
     cap: Caps | None = None
     bucket_boundary: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = "after"
-    buckets: list[Bytes] | None = None
+    buckets: list[Bytes] | Literal["advised", "torch"] | None = Field(
+        default=None,
+        description="bytes of each; of plan also advised, the advisor's, or torch, those of torch's default",
+    )
     options: list[Annotated[str, OneOf((*DDP_FLAGS, *DDP_HOOKS), "option")]] = Field(default=[])
     accumulate: Annotated[int, Field(ge=1, le=1024)] = 1
     imported: str | None = None
@@ -121,6 +126,8 @@ class StrategyConfig(Strict):
             raise ValueError(f"{self.name} does not take {unused[0]}; it takes {', '.join(takes)}")
         if entry.needs and not getattr(self, entry.needs[0]):
             raise ValueError(f"{self.name} needs {entry.needs[0]}, such as {entry.needs[1]}")
+        if isinstance(self.buckets, str) and self.name != "plan":
+            raise ValueError(f"{self.name} takes a list of buckets; advised and torch are for plan")
         if self.cap and self.buckets:
             raise ValueError("cap and buckets exclude each other")
         if len(set(self.options) & set(DDP_HOOKS)) > 1:

@@ -62,8 +62,8 @@ class PairTrial:
     """A model trained on K ranks, and in one process as `alone` says; with None, ranks are compared with each other.
 
     must: parameters must be "equal", must "differ" (a control), or the difference is only "shown".
-    data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. topic: the question that
-    the trial belongs to; a picture has one panel per topic.
+    data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. gpu: the one process trains
+    on a GPU. topic: the question that the trial belongs to; a picture has one panel per topic.
     """
 
     name: str
@@ -72,6 +72,7 @@ class PairTrial:
     alone: Training | None = Training()
     dtype: str = "float64"
     data_parallel: bool = False
+    gpu: bool = False
     topic: str = ""
 
     @property
@@ -201,6 +202,7 @@ TOPICS: dict[str, list[PairTrial]] = {
         *_exact("SGD with momentum", optimizer="momentum"),
         *_exact("Adam", optimizer="adam"),
         *_exact("AdamW", optimizer="adamw"),
+        *(PairTrial("SGD: ranks on CPUs, the one process on a GPU", "equal", dtype=d, gpu=True) for d in ALLOWED),
         *(PairTrial("DataParallel: one process, all GPUs", "equal", dtype=d, data_parallel=True) for d in ALLOWED),
     ],
     "Do the ranks stay together?": [
@@ -224,6 +226,15 @@ TOPICS: dict[str, list[PairTrial]] = {
             "equal", Training(loss="sum", lr_power=1), Training(loss="sum"),
         ),
         _both("SGD: loss summed over examples, lr unchanged", "differ", loss="sum"),
+        # Both divide by what the gradients themselves are like, so that a factor cancels; but for eps, if there is one.
+        PairTrial(
+            "Adam with eps = 0: gradients summed, lr unchanged",
+            "equal", Training("adam without eps", gradients="sum"), Training("adam without eps"),
+        ),
+        PairTrial(
+            "AdaGrad with eps = 0: gradients summed, lr unchanged",
+            "equal", Training("adagrad without eps", gradients="sum"), Training("adagrad without eps"),
+        ),
         PairTrial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
     ],
     # The ranks make K times fewer steps; a larger learning rate makes up for that only approximately.

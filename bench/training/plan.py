@@ -13,8 +13,9 @@ from bench.backends import BACKENDS
 from bench.dtypes import DTYPES
 from bench.records import Demands, Machine
 from bench.training.config import StrategyConfig, TrainingConfig, link_of
+from bench.training.footprint import rank_bytes
 from bench.training.presets import find
-from bench.training.ready_times import by_sizes
+from bench.training.ready_times import ReadyTimes, by_sizes
 from bench.training.records import (
     REFERENCE,
     CallSizeSweep,
@@ -27,7 +28,8 @@ from bench.training.records import (
     TrainingLaunch,
     TrainingPlan,
 )
-from bench.training.strategies import kind, label, reference_of, unsupported
+from bench.training.strategies import CALLED, kind, label, reference_of, unsupported
+from bench.units import format_rounded_bytes
 
 # Measured: the first set of ranks 2.5 s, each further set 0.3 s, building and checking a strategy about 0.3 s.
 START_S, STRATEGY_S = 3.0, 0.5
@@ -44,13 +46,16 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
             skips.append(SkippedStrategy(scenario, None, reason))
             continue
         fit = []
-        for strategy in asked:
-            why = unsupported(strategy, scenario, machine)
+        for wanted in asked:
+            strategy, why = with_buckets(wanted, scenario)
+            why = why or unsupported(strategy, scenario, machine)
             if why is None:
                 fit.append(strategy)
             else:
                 skips.append(SkippedStrategy(scenario, strategy, why))
-        if fit:
+        if fit and (reason := _too_large(scenario, with_controls(fit), machine)):
+            skips.append(SkippedStrategy(scenario, None, reason))
+        elif fit:
             chosen.append((scenario, with_controls(fit)))
     order = tuple(
         TrainingLaunch(scenario, launch, strategies, config.rounds)
@@ -74,20 +79,55 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
     )
 
 
+def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Machine) -> str | None:
+    """Why the ranks do not fit into this host's memory; None if they do, or if it is not known."""
+    needed = rank_bytes(scenario, strategies)
+    if needed is None or BACKENDS[scenario.backend].device != "cpu":
+        return None
+    together = min(scenario.world_size, machine.ranks_a_host or scenario.world_size)
+    if together * needed <= machine.memory_available_bytes:
+        return None
+    return (
+        f"needs {together} × {format_rounded_bytes(needed)} of memory for parameters, gradients, optimizer, buckets; "
+        f"{format_rounded_bytes(machine.memory_available_bytes)} are available"
+    )
+
+
 def strategies_of(asked: StrategyConfig) -> Iterator[Strategy]:
     """The strategy that is asked for, or one for each of its caps."""
     base = Strategy(
         asked.name,
         bucket_boundary=asked.bucket_boundary,
-        buckets=tuple(asked.buckets or ()),
+        buckets=() if isinstance(asked.buckets, str) else tuple(asked.buckets or ()),
         options=tuple(asked.options),
         accumulate=asked.accumulate,
         imported=asked.imported,
+        called=asked.buckets if isinstance(asked.buckets, str) else "",
     )
     if asked.cap is None:
         yield base
     else:
         yield from (replace(base, cap_bytes=cap) for cap in asked.cap)
+
+
+def with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str | None]:
+    """The strategy with the buckets that it is called after, or why they are not known beforehand."""
+    if not strategy.called:
+        return strategy, None
+    if scenario.shape is None or scenario.link is None:
+        return strategy, (
+            f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known beforehand "
+            "only of a shape on an emulated link; of others, `advise --from RUN` knows it after a run"
+        )
+    from bench.training import advisor, planner  # here: they load scipy
+    from bench.training.all_reduce_cost import AllReduceCost
+
+    ready_times = ReadyTimes.of_shape(scenario.shape)
+    if strategy.called == "torch":
+        sizes = planner.bucket_bytes(ready_times, planner.torch_default(ready_times))
+    else:
+        sizes = advisor.advise(ready_times, AllReduceCost.emulated(scenario.link)).plan.buckets
+    return replace(strategy, buckets=sizes), None
 
 
 def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
@@ -160,6 +200,10 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     missing = machine.backends_missing.get(scenario.backend)
     if missing:
         return missing
+    if machine.ranks is not None and scenario.link is not None:
+        return "an emulated link is memory that ranks of one host share; in a job, measure the real one"
+    if machine.ranks is not None and scenario.world_size > machine.ranks:
+        return f"world size {scenario.world_size} exceeds the {machine.ranks} ranks of this job"
     if BACKENDS[scenario.backend].device == "cuda" and scenario.world_size > machine.gpus:
         return f"{scenario.world_size} ranks need as many GPUs; here are {machine.gpus}"
     return None

@@ -46,6 +46,7 @@ class Strategy:
     accumulate: micro-batches a step; gradients are synchronised after the last one.
     imported: "package.module:name" of a user's own synchroniser.
     again: 1 for the second copy of an A/A pair.
+    called: how its buckets were chosen, "advised" or "torch"; empty if the configuration lists them.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Strategy:
     accumulate: int = 1
     imported: str | None = None
     again: int = 0
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class TrainingJob:
 
     log: the file for what torch prints. checked: an earlier try of this launch has already reported its checks.
     detail: also record one step and the communication only of each strategy; one launch of a scenario does.
+    side: of a run with sides, "a" or "b".
     """
 
     launch: TrainingLaunch
@@ -174,6 +177,7 @@ class TrainingJob:
     first_round: int = 1
     checked: bool = False
     detail: bool = True
+    side: str = ""
 
 
 # ── what was measured: each `Fact` is a line of samples.jsonl ────────────────────────────────────

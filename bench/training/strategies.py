@@ -16,6 +16,8 @@ DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
 NO_OPERATION = "noop"
 DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
 MIB = 2**20
+# How buckets were chosen → words for it.
+CALLED = {"advised": "advised", "torch": "torch's default"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def hooks_of(strategy: Strategy) -> set[str]:
 
 def fitting(strategy: Strategy) -> Strategy:
     """The strategy for a model of other sizes: without its bucket sizes, which fit one model only."""
-    return replace(strategy, name=kind(strategy).without_buckets or strategy.name, buckets=())
+    return replace(strategy, name=kind(strategy).without_buckets or strategy.name, buckets=(), called="")
 
 
 def label(strategy: Strategy) -> str:
@@ -133,7 +135,9 @@ def label(strategy: Strategy) -> str:
         words.append(format_bytes(strategy.cap_bytes))
     if strategy.bucket_boundary != "after":
         words.append(f"ends {strategy.bucket_boundary} the cap")
-    if strategy.buckets:
+    if strategy.called:
+        words.append(CALLED[strategy.called])
+    elif strategy.buckets:
         words.append(f"[{', '.join(format_bytes(size) for size in strategy.buckets)}]")
     words += strategy.options
     if strategy.accumulate > 1:

@@ -89,12 +89,12 @@ def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, 
         if (difference := differences_of(rounds, label(second), label(first)))
     ]
     noise = max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
-    results = [replace(one, resolved=_resolved(one.exposed, noise)) for one in results]
+    results = [replace(one, resolved=_resolved(one.exposed)) for one in results]
     reference = next((one.step for one in results if one.label == label(reference_of(Strategy("none")))), None)
     return ScenarioAnalysis(
         scenario=scenario,
         compute=reference,
-        results=tuple(_placed(results, rounds, noise)),
+        results=tuple(_placed(results, rounds)),
         aa_pairs=tuple(aa_pairs),
         noise_s=noise,
         rounds=len(every),
@@ -104,8 +104,9 @@ def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, 
     )
 
 
-def _resolved(exposed: Interval | None, noise: float) -> bool:
-    return exposed is None or ((exposed.low > 0 or exposed.high < 0) and abs(exposed.value) > noise)
+def _resolved(difference: Interval | None) -> bool:
+    """Whether a difference is not nothing. What the A/A pairs differ by is in its own interval already."""
+    return difference is None or difference.low > 0 or difference.high < 0
 
 
 def _first(timelines: list[Timeline]) -> tuple[Timeline, ...]:
@@ -158,14 +159,21 @@ def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, rounds: li
     )
 
 
-def _placed(results: list[StrategyResult], rounds: list[Round], noise: float) -> list[StrategyResult]:
-    """The results with places: strategies that cannot be told apart from the first of a place share it."""
-    ranked = sorted((one for one in results if one.step), key=lambda one: one.step.value if one.step else 0.0)
+def _placed(results: list[StrategyResult], rounds: list[Round]) -> list[StrategyResult]:
+    """The results with places: strategies that cannot be told apart from the first of a place share it.
+
+    Where all packing is seen, the order is that of what a step has left to wait for and to pack, which repeats far
+    better than whole steps do; else it is that of steps.
+    """
+    timed = [one for one in results if one.step]
+    value = _left_s if all(kind(one.strategy).own for one in timed) else step_s
+    levels = {one.label: estimate(by_launch(rounds, one.label, value)).value for one in timed}
+    ranked = sorted(timed, key=lambda one: levels[one.label])
     places: dict[str, int] = {}
     leader, place = "", 0
     for position, one in enumerate(ranked, start=1):
-        difference = differences_of(rounds, one.label, leader) if leader else {}
-        if not difference or _resolved(estimate(difference), noise):
+        difference = by_launch(rounds, one.label, value, leader) if leader else {}
+        if not difference or _resolved(estimate(difference)):
             leader, place = one.label, position
         places[one.label] = place
     return [replace(one, place=places.get(one.label)) for one in results]
@@ -194,6 +202,12 @@ def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
 
 def _median(series: Series) -> float:
     return float(np.median(np.concatenate(list(series.values()))))
+
+
+def _left_s(block: TimedBlock, steps: int) -> float:
+    """Seconds a step of the last rank's tail, and of packing, mean over ranks."""
+    tail = float(np.mean(block.parts_ns["tail"])) if block.last_ns is None else block.last_ns
+    return (tail + float(np.mean(block.parts_ns["pack"]))) / steps / 1e9
 
 
 def _late_s(block: TimedBlock, steps: int) -> float:

@@ -57,10 +57,13 @@ def _read(reading: SamplerTrial, group: Group) -> Json:
 def _train(case: PairTrial, group: Group, steps: int) -> Json:
     if case.data_parallel:
         return _data_parallel(case, group, steps)
+    if case.gpu and not torch.cuda.is_available():
+        return {"missing": "not tried: needs a GPU", "tried": False}
     ours = train(case.ranks, ProcessRole(group.rank, group.world_size, group.world_size), case.dtype, steps)
     if case.alone is None:
         return _numbers(_against_rank_0(ours), ours, None, group)
-    one = _one_process(case.alone, group, case.dtype, steps * group.world_size**case.ranks.growth)
+    steps_alone = steps * group.world_size**case.ranks.growth
+    one = _one_process(case.alone, group, case.dtype, steps_alone, devices=int(case.gpu))
     return _numbers(difference(ours.parameters, one.parameters), ours, one, group)
 
 

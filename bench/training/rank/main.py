@@ -27,6 +27,7 @@ from bench.training.rank import invariants, synchronisers, torch_synchronisers, 
 from bench.training.rank import runner as runners
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.runner import RankInfo, Runner
+from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.rank.timeline import timeline
 from bench.training.rank.transport import EmulatedLink, ProcessGroupTransport, Transport
 from bench.training.records import (
@@ -58,10 +59,22 @@ def main(context: RankContext, job: TrainingJob) -> None:
 def _work(context: RankContext, job: TrainingJob) -> Json:
     scenario = job.launch.scenario
     torch.set_num_threads(scenario.threads)
+    if scenario.link is not None:
+        _pin(context.rank, scenario.world_size)
     with joined(context, scenario.backend, job.plan.timeout_s) as group:
         wait_to_begin(context, group, lambda: facts(group, scenario.backend), WAITS_IN)
         _Launch(context, job, group).measure()
     return {}
+
+
+def _pin(rank: int, ranks: int) -> None:
+    """Give each rank a core of its own, if there are enough: an emulated link needs none.
+
+    On gloo, ranks are not pinned: the thread that communicates would share the core, ten times more slowly.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= ranks:
+        os.sched_setaffinity(0, {cores[rank]})
 
 
 class _Launch:
@@ -76,6 +89,7 @@ class _Launch:
             self.scenario, self.place, ProcessGroupTransport(group.world_size), self.plan.seed
         )
         self.batches: list[Any] = []
+        self.shared = SharedTensors()
 
     def _transport(self) -> Transport:
         if self.scenario.link is None:
@@ -146,7 +160,9 @@ class _Launch:
     def _warm(
         self, strategy: Strategy, bench: CheckContext
     ) -> tuple[Runner, list[InvariantCheck], tuple[int, ...] | None]:
-        runner = runners.build(strategy, self.scenario, self.place, self.transport, self.order, self.plan.seed)
+        runner = runners.build(
+            strategy, self.scenario, self.place, self.transport, self.order, self.plan.seed, shared=self.shared
+        )
         if not bench.sizes:
             bench.sizes.extend(p.numel() * p.element_size() for p in runner.parameters)
         if not self.batches:
@@ -160,6 +176,8 @@ class _Launch:
             self.context.tick()
         if moved:
             checks.append(invariants.of_end(bench, runner, self.plan.warmup))
+        if not kind(strategy).sharded:
+            self.shared.adopt_states(runner.optimizer)
         of_calls, calls = invariants.of_calls(bench, runner)
         checks += of_calls
         checks.append(invariants.of_shards(bench, runner))
@@ -202,17 +220,17 @@ class _Launch:
             _add(parts, {name: time_ns * self.plan.steps for name, time_ns in last.items()})
         self.group.barrier()
         runner.transport.sent.clear()
+        runner.optimizer.zero_grad()  # frees the gradients
         self.context.tick()
         after = _cpu()
         busy = None if None in (before[0], after[0]) else after[0] - before[0]  # type: ignore[operator]
-        return {"wall": wall, "parts": parts, "tails": tails, "busy": busy, "cpu": after[1] - before[1]}
+        used = {"host": host.hostname(), "cores": os.cpu_count() or 1, "busy": busy, "cpu": after[1] - before[1]}
+        return {"wall": wall, "parts": parts, "tails": tails, **used}
 
     def _joined(self, strategy: Strategy, ranks: list[dict[str, Any]]) -> TimedBlock:
         wall = max(rank["wall"] for rank in ranks) / 1e9
-        foreign = None
-        if ranks[0]["busy"] is not None:
-            others = ranks[0]["busy"] - sum(rank["cpu"] for rank in ranks)
-            foreign = round(max(0.0, others) / (wall * (os.cpu_count() or 1)), 4)
+        shares = [_foreign(of_host, wall) for of_host in _by_host(ranks)]
+        foreign = None if None in shares else max(share for share in shares if share is not None)
         parts = {name: tuple(rank["parts"][name] for rank in ranks) for name in ranks[0]["parts"]}
         last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
         return TimedBlock(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
@@ -261,6 +279,7 @@ class _Launch:
             self.batches,
             self.group,
             self.launch,
+            self.shared,
         )
         if found is not None:
             self.emit(found)
@@ -281,6 +300,21 @@ def _cpu() -> tuple[float | None, float]:
     """CPU seconds of the host, and of this process."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
+
+
+def _by_host(ranks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for rank in ranks:
+        found.setdefault(rank["host"], []).append(rank)
+    return list(found.values())
+
+
+def _foreign(ranks: list[dict[str, Any]], wall_s: float) -> float | None:
+    """Share of a host's CPU time that others than its ranks used; None if that is not known."""
+    if ranks[0]["busy"] is None:
+        return None
+    others = float(ranks[0]["busy"] - sum(rank["cpu"] for rank in ranks))
+    return round(max(0.0, others) / (wall_s * int(ranks[0]["cores"])), 4)
 
 
 def _add(sums: dict[str, int], more: dict[str, int]) -> None:

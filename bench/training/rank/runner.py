@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from bench.training.rank import models, synchronisers, torch_synchronisers
+from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.rank.stopwatch import Stopwatch
 from bench.training.rank.synchronisers import Build, Nothing, Synchroniser, trained
 from bench.training.rank.transport import Transport
@@ -106,15 +107,19 @@ def build(
     order: Sequence[int],
     seed: int,
     traced: bool = False,
+    shared: SharedTensors | None = None,
 ) -> Runner:
-    """A fresh copy of the model under this strategy; all ranks begin with rank 0's weights.
+    """The model under this strategy, with weights drawn anew; all ranks begin with rank 0's.
 
     order: numbers of the parameters in the order in which their gradients become ready. traced: stamp every gradient,
-    not only the last, and record torch's own calls by a communication hook. Ranks first draw different weights, so
-    that a missing broadcast shows.
+    not only the last, and record torch's own calls by a communication hook. shared: memory that it uses in turn with
+    other strategies; without, it has its own. Ranks first draw different weights, so that a missing broadcast shows.
     """
     made, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
     module, watch = made.module, Stopwatch(place.device)
+    memory = SharedTensors() if shared is None else shared
+    if not entry.sharded or strategy.name == "zero_redundancy":
+        memory.adopt(module)
     parameters = trained(module)
     ready: dict[int, Any] = {}
     if not entry.shards_parameters:
@@ -124,7 +129,7 @@ def build(
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, 0)
     rank, world_size, device = place.rank, place.world_size, place.device
-    how = Build(strategy, module, rank, world_size, device, transport, watch, order, traced)
+    how = Build(strategy, module, rank, world_size, device, transport, watch, order, memory, traced)
     sync = _Users(how) if strategy.imported is not None else SYNCHRONISERS[strategy.name](how)
     build_with, settings = OPTIMIZERS[scenario.optimizer]
     optimizer = sync.optimizer(build_with, settings)

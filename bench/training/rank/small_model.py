@@ -33,6 +33,8 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float, dict[st
     "sgd": (torch.optim.SGD, 0.1, {}),
     "momentum": (torch.optim.SGD, 0.02, {"momentum": 0.9}),
     "adam": (torch.optim.Adam, 0.003, {}),
+    "adam without eps": (torch.optim.Adam, 0.003, {"eps": 0.0}),
+    "adagrad without eps": (torch.optim.Adagrad, 0.02, {"eps": 0.0}),
     "adamw": (torch.optim.AdamW, 0.003, {"weight_decay": 0.01}),
 }
 

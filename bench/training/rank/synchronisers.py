@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from bench.training.buckets import Ends, by_caps, by_sizes
+from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.rank.stopwatch import Stopwatch
 from bench.training.rank.transport import Handle, Transport
 from bench.training.records import REFERENCE, Strategy
@@ -23,7 +24,7 @@ class Build(NamedTuple):
     """What a synchroniser is built from, on one rank.
 
     order: numbers of the parameters in the order in which their gradients become ready. traced: record also the calls
-    that torch makes itself.
+    that torch makes itself. shared: memory that other strategies use, too.
     """
 
     strategy: Strategy
@@ -34,6 +35,7 @@ class Build(NamedTuple):
     transport: Transport
     watch: Stopwatch
     order: Sequence[int]
+    shared: SharedTensors
     traced: bool = False
 
 
@@ -150,7 +152,7 @@ class DuringBackward(Nothing):
         self._buckets = [list(build.order[a:b]) for a, b in pairwise((0, *ends(build.strategy, sizes)))]
         self.buckets = self._buckets
         self._bucket_of = {number: at for at, bucket in enumerate(self._buckets) for number in bucket}
-        self._buffers = [self._buffer(bucket) for bucket in self._buckets]
+        self._buffers = self._made_buffers(build.shared)
         self._blank = self._parameters[0].is_meta
         self._views = [
             list(buffer.split([self._parameters[n].numel() for n in bucket]))
@@ -162,11 +164,12 @@ class DuringBackward(Nothing):
         for number, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))
 
-    def _buffer(self, bucket: list[int]) -> torch.Tensor | None:
-        if len(bucket) == 1:
-            return None
-        first = self._parameters[bucket[0]]
-        return torch.zeros(sum(self._parameters[n].numel() for n in bucket), dtype=first.dtype, device=first.device)
+    def _made_buffers(self, shared: SharedTensors) -> list[torch.Tensor | None]:
+        """A buffer for each bucket of several parameters, None for the others."""
+        elements = [sum(self._parameters[n].numel() for n in bucket) for bucket in self._buckets]
+        several = [size for size, bucket in zip(elements, self._buckets, strict=True) if len(bucket) > 1]
+        made = iter(shared.buckets(several, self._parameters[0]))
+        return [next(made) if len(bucket) > 1 else None for bucket in self._buckets]
 
     @contextmanager
     def micro(self, last: bool) -> Iterator[None]:

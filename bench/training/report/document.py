@@ -181,14 +181,14 @@ def _scenario(comparison: ScenarioAnalysis) -> list[str]:
 
 
 def _reference(comparison: ScenarioAnalysis) -> str:
-    """One line: the step without synchronisation, the rounds used, and the smallest difference that is resolved."""
+    """One line: the step without synchronisation, the rounds used, and how far two equal things differ."""
     compute = comparison.compute
     without = f"{seconds(compute.value)} a step" if compute else "not known"
     used = comparison.rounds - comparison.dropped
     if comparison.aa_pairs and math.isfinite(comparison.noise_s):
-        limit = f"a difference below {seconds(comparison.noise_s)} a step is not resolved"
+        limit = f"two copies of one strategy differ by up to {seconds(comparison.noise_s)} a step"
     else:
-        limit = "which differences are resolved is not known, for want of a strategy that was measured twice"
+        limit = "no strategy was measured twice"
     return f"Computing without synchronisation: {without} · {used} of {comparison.rounds} rounds used · {limit}"
 
 
