@@ -52,7 +52,13 @@ bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faste
 	@$(BENCH) compare --across backend=gloo,mpi
 
 bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets
+	@$(BENCH) run configs/ddp-buckets.yaml $(SET)
 	@$(BENCH) run configs/ddp.yaml $(SET)
+
+cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, then data-parallel training
+	@$(BENCH) run configs/cs336.yaml $(SET)
+	@$(BENCH) report cs336 --format cs336
+	@$(BENCH) run configs/ddp-cs336.yaml || { test $$? -eq 3 && $(BENCH) run configs/ddp.yaml; }
 
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1

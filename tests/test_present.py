@@ -25,7 +25,7 @@ from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
 from bench.report.plots import plot_style
-from conftest import invented_run, samples
+from conftest import TINY, invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
 
@@ -319,3 +319,13 @@ def test_each_table_says_what_its_size_is_and_what_is_peculiar():
     shared = Case("all_reduce", "nccl", 2, "float32", 4096, oversubscribed=True)
     text = written(run_of([shared]))
     assert "no bandwidth: several ranks share a GPU" in text and "ranks share a GPU)" in text
+
+
+def test_all_reduces_as_the_assignment_asks_for_them(warm):
+    sizes = "sizes: [1MB, 4MB, 100TB]\n"
+    text = TINY.replace("sizes: [4KiB, 64KiB]\n", sizes).replace("[2]", "[2, 3]")
+    assert warm("run", warm.config(text), "--no-plots").returncode in {0, 1}
+    table = warm("report", "--format", "cs336").stdout
+    header = next(line for line in table.splitlines() if line.startswith("| backend"))
+    assert "processes" in header and "1 MB" in header
+    assert table.count("| gloo + CPU") == 2 and "[1]" in table and "memory" in table

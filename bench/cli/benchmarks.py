@@ -16,7 +16,8 @@ from bench import earlier_names, store, yaml_file
 from bench.deferred import Deferred
 from bench.errors import ConfigError, StoreError
 
-MARKDOWN, CSV, JSON, JUNIT, NCCL_TESTS, COVERAGE = "markdown", "csv", "json", "junit", "nccl-tests", "coverage"
+MARKDOWN, CSV, JSON, JUNIT = "markdown", "csv", "json", "junit"
+NCCL_TESTS, COVERAGE, CS336 = "nccl-tests", "coverage", "cs336"
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,8 @@ class Benchmark:
 
     Measure. codec: for the store. launcher() → context that starts ranks. sweep(plan, facts, launcher, append, log,
     launched, observer, before_go): measures what is missing. observer(console, total, done) → context that shows
-    progress. done(plan, facts) → how many of plan.total steps are done; None if nothing is left to do. runs_in_jobs:
-    whether ranks that a launcher started can measure it. report_modules: modules for the analysis and the report,
-    imported while the ranks start.
+    progress. done(plan, facts) → how many of plan.total steps are done; None if nothing is left to do.
+    report_modules: modules for the analysis and the report, imported while the ranks start.
 
     Conclude. analyze(run) → analysis. terminal(run, analysis) → what `run` prints at its end. tables(run, analysis) →
     what `report` prints. problems(run, analysis) → what failed; exit code 1 if any. headline(rows of summary.csv) →
@@ -57,7 +57,6 @@ class Benchmark:
     sweep: Deferred
     observer: Deferred
     done: Deferred
-    runs_in_jobs: bool
     report_modules: tuple[str, ...]
     analyze: Deferred
     terminal: Deferred
@@ -91,7 +90,6 @@ COLLECTIVES = Benchmark(
     sweep=Deferred("launch.sweep:sweep"),
     observer=Deferred("report.progress:CaseProgress"),
     done=Deferred("plan:done"),
-    runs_in_jobs=True,
     report_modules=("bench.analyze.analysis", "bench.report.document"),
     analyze=Deferred("analyze.analysis:analyze"),
     terminal=Deferred("report.document:terminal"),
@@ -106,6 +104,7 @@ COLLECTIVES = Benchmark(
         JSON: Deferred("report.document:json_of"),
         NCCL_TESTS: Deferred("report.nccl_tests:document"),
         COVERAGE: Deferred("report.coverage:document"),
+        CS336: Deferred("report.cs336:document"),
     },
     ledger_entry=Deferred("analyze.occasions:entry_of"),
     timed_cases=Deferred("cli.launches:of_collectives"),
@@ -132,7 +131,6 @@ TRAINING = Benchmark(
     sweep=Deferred("training.launch.sweep:sweep"),
     observer=Deferred("training.report.progress:RoundProgress"),
     done=Deferred("training.plan:done"),
-    runs_in_jobs=False,
     report_modules=("bench.training.analyze.analysis", "bench.training.report.document"),
     analyze=Deferred("training.analyze.analysis:analyze"),
     terminal=Deferred("training.report.document:terminal"),

@@ -21,6 +21,7 @@ class Format(StrEnum):
     JSON = benchmarks.JSON
     NCCL_TESTS = benchmarks.NCCL_TESTS
     COVERAGE = benchmarks.COVERAGE
+    CS336 = benchmarks.CS336
 
 
 def report(

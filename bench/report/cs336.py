@@ -1,0 +1,66 @@
+"""Lay all-reduces out as assignment 2 of CS336 asks for them: `report --format cs336`.
+
+In: a `Run` and its summaries. Out: Markdown, a row for each backend and number of processes, a column for each size.
+A cell has the median over iterations of the slowest process's time; cells that could not be measured are numbered, with
+the reasons below.
+"""
+
+from collections.abc import Iterable
+
+from bench.backends import BACKENDS
+from bench.conclusions import Analysis
+from bench.records import Case, Run
+from bench.report.tables import NOTHING, markdown
+from bench.units import format_bytes, format_seconds
+
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+ABOUT = (
+    "Each cell: the median over the iterations of the time of the slowest process, for one all-reduce; with several "
+    "launches, their mean and its 95 % interval. Untimed calls came first, each timed call began at a barrier, and "
+    "every element of the result was verified."
+)
+
+
+def document(run: Run, analysis: Analysis) -> str:
+    """The table, what its cells are, and why some are empty."""
+    times = {_place(one.case): one.time_s for one in analysis.summaries if one.case.op == "all_reduce"}
+    missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
+    missing |= {_place(s.case): s.failure.text for s in run.samples if s.failure is not None}
+    every = sorted({*times, *missing}, key=lambda place: (list(BACKENDS).index(place[0]), *place[1:]))
+    if not every:
+        return "No all_reduce is in this run."
+    sizes = sorted({size for *_, size in every})
+    reasons = list(dict.fromkeys(missing[place] for place in every if place in missing and times.get(place) is None))
+    rows = []
+    for backend, ranks in dict.fromkeys(place[:2] for place in every):
+        cells = []
+        for size in sizes:
+            time_s = times.get((backend, ranks, size))
+            reason = missing.get((backend, ranks, size))
+            if time_s is not None:
+                known = time_s.kind == "over launches"
+                span = f" [{format_seconds(time_s.low)} – {format_seconds(time_s.high)}]" if known else ""
+                cells.append(format_seconds(time_s.value) + span)
+            else:
+                cells.append(f"[{reasons.index(reason) + 1}]" if reason else NOTHING)
+        rows.append([f"{backend} + {DEVICES[BACKENDS[backend].device]}", str(ranks), *cells])
+    headers = ["backend + device", "processes", *map(_size, sizes)]
+    table = markdown(rows, headers, ["left", *["right"] * (len(sizes) + 1)])
+    return "\n\n".join([f"# All-reduce of float32, run {run.name}", table, ABOUT, *_numbered(reasons)])
+
+
+def _place(case: Case) -> tuple[str, int, int]:
+    return case.backend, case.world_size, case.size_bytes
+
+
+def _size(size: int) -> str:
+    """In decimal units, as the assignment has them, where they are exact."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size % factor == 0:
+            return f"{size // factor} {unit}"
+    return format_bytes(size)
+
+
+def _numbered(reasons: list[str]) -> Iterable[str]:
+    if reasons:
+        yield "\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))
