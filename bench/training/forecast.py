@@ -47,7 +47,8 @@ def forecasts(
     ready_times: ReadyTimes, cost: AllReduceCost, known: int, box: Box, late: Sequence[float] = ()
 ) -> Iterator[Forecast]:
     """For `known` ranks and for RANKS. late: seconds by which the last of `known` ranks came after the mean."""
-    grid, default = Grid.over(box), planner.torch_default(ready_times)
+    # A range needs the corners, not what lies between them.
+    grid, default = Grid.over(box, 2), planner.torch_default(ready_times)
     for ranks in sorted({known, *RANKS}):
         there = cost if ranks == known else at_ranks(cost, known, ranks)
         best = (least_exposures(ready_times, there, points) for points in (Grid.point(), grid))
