@@ -80,6 +80,7 @@ GRADIENTS: dict[str, Claim] = {
     "planning": Claim(bucket_plans.planning, ("training/planner.py",)),
     "plans": Claim(bucket_plans.against_uniform_caps, TRAINED),
     "tails": Claim(bucket_plans.tails, TRAINED),
+    "order": Claim(bucket_plans.order_of_buckets, TRAINED),
     "shaped-link": Claim(bucket_plans.on_a_shaped_link, TRAINED),
     "silence": Claim(training_steps.silence, TRAINED),
     "planted-wait": Claim(training_steps.planted_wait, TRAINED),

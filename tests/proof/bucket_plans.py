@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
@@ -14,14 +15,15 @@ from bench.training import link_model as known_links
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.advice import shape_of as shape_of_run
 from bench.training.analyze.advice import stretch_of
-from bench.training.analyze.analysis import analyze
+from bench.training.analyze.analysis import analyze, left_s
+from bench.training.analyze.rounds import by_launch, estimate, kept
 from bench.training.plan import shape_of
 from bench.training.presets import PRESETS
 from bench.training.ready_times import ReadyTimes
 from bench.training.records import Strategy, Timeline, TrainingRun
 from bench.units import format_seconds
 from proof import links
-from proof.claim import Effort, Outcome
+from proof.claim import Effort, Outcome, counted
 from proof.links import NamespacedLauncher
 from proof.rig import Rig
 
@@ -29,6 +31,9 @@ MS = 1e-3
 LATENCY_S, BYTES_PER_S = 2e-3, 1e9
 EMULATED = AllReduceCost.of_link(LATENCY_S, BYTES_PER_S)
 MIB = 2**20
+ROOT = Path(__file__).resolve().parents[2]
+# What must be told apart in the order of buckets.
+APART_S = 2e-3
 CAPS = (256 * 1024, 512 * 1024, MIB, 3 * MIB // 2, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB)
 BEFORE = (2 * MIB, 8 * MIB)
 TRAINING = """
@@ -217,6 +222,56 @@ def _pairs(
     stretch = stretch_of(run, comparison.scenario, profile)
     found = verification.verified(asked, profile, cost, comparison.results, stretch)
     return {one.name: (one.predicted_s, one.tail_s) for one in found}
+
+
+def order_of_buckets(rig: Rig, effort: Effort) -> list[Outcome]:
+    """The first half of `make bench-ddp`, again and again: 1, 4, 16 MiB, torch's default, the advised plan, and flat.
+
+    Right: of two that are predicted to differ by APART_S or more, the difference is resolved and has the predicted
+    sign; two copies of one strategy are not resolved from each other.
+    """
+    text = (ROOT / "configs/ddp-buckets.yaml").read_text()
+    right, alike, off = 0, 0, []
+    for _ in range(effort.minutes):
+        run = rig.train(text)
+        (comparison,) = analyze(run).scenarios
+        scenario, rounds = comparison.scenario, kept(run, comparison.scenario)
+        profile = ReadyTimes.of_shape(scenario.shape)
+        ends = {one.label: planner.of_strategy(profile, replace(one.strategy, called="")) for one in comparison.results}
+        predicted = {name: planner.exposed(profile, plan, EMULATED) for name, plan in ends.items() if plan}
+        predicted["flat"] = planner.exposed(profile, (len(profile.nbytes),), EMULATED)
+        pairs = [pair for pair in combinations(predicted, 2) if abs(_apart(predicted, *pair)) >= APART_S]
+        differences = [estimate(by_launch(rounds, a, left_s, b)) for a, b in pairs]
+        right += all(
+            (found.low > 0) if _apart(predicted, *pair) > 0 else (found.high < 0)
+            for pair, found in zip(pairs, differences, strict=True)
+        )
+        copies = estimate(by_launch(rounds, "flat again", left_s, "flat"))
+        alike += copies.low <= 0 <= copies.high
+        off += [pair.difference.value for pair in comparison.aa_pairs]
+    return [
+        Outcome(
+            "order of buckets on the emulated link: every pair that theory separates by "
+            f"{APART_S / MS:g} ms is resolved",
+            "in ≥ 9 of 10 runs",
+            counted(right, effort.minutes),
+            right >= 0.9 * effort.minutes,
+        ),
+        Outcome(
+            "and two copies of one strategy are not", "in ≥ 9 of 10 runs", counted(alike, effort.minutes),
+            alike >= 0.9 * effort.minutes,
+        ),
+        Outcome(
+            "exposed time of A/A pairs in these runs",
+            "within ±6 ms in 9 of 10",
+            f"{sum(abs(one) <= 6 * MS for one in off)} of {len(off)}; {max(map(abs, off)) / MS:.2f} ms at most",
+            sum(abs(one) <= 6 * MS for one in off) >= 0.9 * len(off),
+        ),
+    ]  # fmt: skip
+
+
+def _apart(predicted: dict[str, float], a: str, b: str) -> float:
+    return predicted[a] - predicted[b]
 
 
 # ── on a real one ────────────────────────────────────────────────────────────────────────────────

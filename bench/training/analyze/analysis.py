@@ -166,7 +166,7 @@ def _placed(results: list[StrategyResult], rounds: list[Round]) -> list[Strategy
     better than whole steps do; else it is that of steps.
     """
     timed = [one for one in results if one.step]
-    value = _left_s if all(kind(one.strategy).own for one in timed) else step_s
+    value = left_s if all(kind(one.strategy).own for one in timed) else step_s
     levels = {one.label: estimate(by_launch(rounds, one.label, value)).value for one in timed}
     ranked = sorted(timed, key=lambda one: levels[one.label])
     places: dict[str, int] = {}
@@ -204,7 +204,7 @@ def _median(series: Series) -> float:
     return float(np.median(np.concatenate(list(series.values()))))
 
 
-def _left_s(block: TimedBlock, steps: int) -> float:
+def left_s(block: TimedBlock, steps: int) -> float:
     """Seconds a step of the last rank's tail, and of packing, mean over ranks."""
     tail = float(np.mean(block.parts_ns["tail"])) if block.last_ns is None else block.last_ns
     return (tail + float(np.mean(block.parts_ns["pack"]))) / steps / 1e9
