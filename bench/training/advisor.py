@@ -37,7 +37,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, box: Box = USUAL) -> Ad
     """The plan and the cap with the least worst regret, torch's default, and which of them to use."""
     judge = _Judge(ready_times, cost, box)
     every = planner.useful_caps(ready_times)
-    coarse = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, COMPARED_CAPS).round().astype(int))]
+    coarse = planner.evenly(every, COMPARED_CAPS)
     at_caps = exposures_of_caps(ready_times, cost, coarse, judge.grid)
     cap = judge.best_cap(every, coarse, at_caps)
     as_assumed = exposures_of_caps(ready_times, cost, coarse, Grid.point())[0]
@@ -85,8 +85,7 @@ class _Judge:
         """The cap with the least worst regret: of `coarse`, then of all between its neighbours there."""
         number = self._least(at_caps)
         low, high = coarse[max(number - 1, 0)], coarse[min(number + 1, len(coarse) - 1)]
-        near = [cap for cap in every if low <= cap <= high]
-        near = [near[i] for i in np.unique(np.linspace(0, len(near) - 1, COMPARED_CAPS).round().astype(int))]
+        near = planner.evenly([cap for cap in every if low <= cap <= high], COMPARED_CAPS)
         return near[self._least(exposures_of_caps(self.ready_times, self.cost, near, self.grid))]
 
     def _least(self, at_caps: Floats) -> int:

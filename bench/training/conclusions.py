@@ -163,9 +163,9 @@ class Forecast:
 class ExplainedAdvice:
     """An advice with all that explains it.
 
-    total: bytes of all gradients. backward_s: when the last one is ready. predictions: of the advised plan and of plans
-    in common use, by name. caps_mib, cap_mib: `bucket_cap_mb_list` of DistributedDataParallel for the plan, and
-    `bucket_cap_mb` for the cap. ranks: for which the link's cost holds.
+    total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. predictions: of the
+    advised plan and of plans in common use, by name. caps_mib, cap_mib: `bucket_cap_mb_list` of DistributedDataParallel
+    for the plan, and `bucket_cap_mb` for the cap. ranks: for which the link's cost holds.
     """
 
     advice: Advice

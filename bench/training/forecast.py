@@ -23,7 +23,6 @@ from bench.training.ready_times import ReadyTimes
 from bench.training.uncertainty import Box, Grid, exposures, least_exposures
 
 RANKS = (8, 64, 1024)
-EULER = 0.5772156649015329
 RESAMPLED = 400
 # Sizes at which ring and tree are compared, beside those of the curve.
 LEAST_BYTES, MOST_BYTES, COMPARED_SIZES = 2**10, 2**38, 57

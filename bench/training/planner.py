@@ -144,10 +144,14 @@ def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]
     sums: set[int] = set()
     for start in range(len(sent) - 1):
         sums.update((sent[start + 1 :] - sent[start]).tolist())
-    caps = sorted(sums)
-    if len(caps) <= most:
-        return caps
-    return [caps[i] for i in np.unique(np.linspace(0, len(caps) - 1, most).round().astype(int))]
+    return evenly(sorted(sums), most)
+
+
+def evenly(values: Sequence[int], most: int) -> Sequence[int]:
+    """At most so many of the values, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
 
 
 def sent_bytes(ready_times: ReadyTimes) -> Floats:

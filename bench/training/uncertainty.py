@@ -68,8 +68,8 @@ class Grid:
 def exposures(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, grid: Grid) -> Floats:
     """Seconds that the plan leaves exposed at each point.
 
-    The link is never idle after the last wait, so that the plan is done at the latest of: ready time of a bucket plus
-    the times of this bucket and of all that follow.
+    The plan is done when the link has sent the last bucket. That is the latest of these instants, one for each bucket:
+    its ready time, plus the times of this bucket and of all that follow it.
     """
     ready = np.array([ready_times.ready_s[end - 1] for end in plan])
     times = grid.times(cost, np.array(bucket_bytes(ready_times, plan), dtype=float))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from bench.conclusions import Interval
+from bench.training.advisor import WORTH
 from bench.training.conclusions import Advice, ExplainedAdvice, Forecast, PlanPrediction
 from bench.training.link_model import LinkModel
 from bench.training.report.to_type import what_to_type
@@ -64,7 +65,7 @@ def _advised(explained: ExplainedAdvice) -> str:
     advice = explained.advice
     default, chosen = format_seconds(advice.default.exposed_s), format_seconds(advice.chosen.exposed_s)
     if advice.advised == "default":
-        return f"Leave torch's default: no bucket plan saves more than 1 % of backward; {default} stay exposed."
+        return f"Leave torch's default: no bucket plan saves more than {WORTH:.0%} of backward; {default} stay exposed."
     what = f"Set a cap of {explained.cap_mib:g} MiB" if advice.advised == "cap" else "Set the plan below"
     return f"{what}: {chosen} stay exposed, where torch's default leaves {default}."
 

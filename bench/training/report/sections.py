@@ -114,10 +114,11 @@ def advice(comparison: ScenarioAnalysis) -> str:
 
 def _measured(comparison: ScenarioAnalysis, found: Advice) -> dict[str, list[str]]:
     """Tail and exposed communication of those strategies of the advice that were measured."""
+    default = Strategy("plan", buckets=found.default.buckets) if comparison.scenario.shape else Strategy("ddp")
     wanted = {
         "plan": Strategy("plan", buckets=found.plan.buckets),
         "best uniform cap": Strategy("overlap_bucket", cap_bytes=found.cap.cap),
-        "torch's default": Strategy("ddp"),
+        "torch's default": default,
     }
     results = {replace(one.strategy, called=""): one for one in comparison.results if one.exposed and one.split}
     return {
