@@ -57,7 +57,12 @@ def advice_for(run: TrainingRun, scenario: Scenario) -> Advice | None:
 
 
 def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:
-    """The gradients and when they are ready; None without a recorded step. Raises BenchError if that is incomplete."""
+    """The gradients and when they are ready; None without a recorded step. Raises BenchError if that is incomplete.
+
+    Of a shape both are known, so that the report advises the plan that `buckets: advised` measured.
+    """
+    if scenario.shape is not None:
+        return RecordedStep(scenario.shape, 0.0)
     step = next((one for one in facts_of(run, Timeline, scenario) if one.strategy == REFERENCE), None)
     if step is None:
         return None
