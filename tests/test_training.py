@@ -1,17 +1,36 @@
 """The training benchmark on real gloo ranks: who trains rightly gets a time, who does not is refused one."""
 
 import json
+import resource
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
+import psutil
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from bench import store
+from bench.training.analyze import advice
+from bench.training.analyze.advice import ddp_setting
 from bench.training.analyze.analysis import analyze
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.presets import Preset, find, gradients, parameters
-from bench.training.rank.runner import SYNCHRONISERS
+from bench.training.rank import runner as runners
+from bench.training.rank.runner import SYNCHRONISERS, RankInfo
 from bench.training.rank.shared_tensors import SharedTensors
-from bench.training.records import CommunicationOnly, Round, StrategyChecks, Timeline
+from bench.training.rank.transport import ProcessGroupTransport
+from bench.training.records import (
+    Advised,
+    CommunicationOnly,
+    Round,
+    Scenario,
+    Strategy,
+    StrategyChecks,
+    Timeline,
+)
 from bench.training.strategies import STRATEGIES
 from conftest import CommandLine
 from users_model import WIDTH
@@ -61,9 +80,67 @@ def test_every_strategy_is_checked_and_measured(warm):
     assert len(calls["naive"]) == 21 and len(calls["flat"]) == 1 and calls["none"] == ()
     assert sum(calls["overlap_bucket 64 KiB"]) == sum(calls["naive"]) == sum(calls["ddp 64 KiB"])
     assert {f.strategy for f in run.facts if isinstance(f, CommunicationOnly)} >= {"naive", "flat", "ddp 64 KiB"}
+    blocks = {block.strategy: block for f in run.facts if isinstance(f, Round) for block in f.blocks}
+    gathered = {name: min(block.parts_ns["gather"]) for name, block in blocks.items()}
+    assert all(gathered[name] > 5 * gathered["flat"] for name in ("zero1", "zero_redundancy", "fsdp2"))
+    assert all(
+        sum(part[rank] for part in block.parts_ns.values()) <= block.wall_ns[rank]
+        for block in blocks.values()
+        for rank in (0, 1)
+    )
     line = next(f for f in run.facts if isinstance(f, Timeline) and f.strategy == "overlap_param").ranks[0]
     assert all(one.launched_s >= one.ready_s and one.done_s >= one.launched_s for one in line.calls)
     assert json.loads((run.path / "trace.json").read_text())["traceEvents"]
+
+
+def test_gradients_are_clipped_by_the_norm_of_all_of_them(warm):
+    """I2 holds what each strategy trained against ranks that clip the gathered mean; a shard's norm is smaller."""
+    strategies = "flat, ddp, zero1, zero_redundancy, fsdp2"
+    done, run = measured(warm, strategies, "clip: 0.01\n")
+    assert done.returncode == 0, done.stderr
+    assert run.plan.order[0].scenario.key.endswith("/clip=0.01")
+    blocks = [block for fact in run.facts if isinstance(fact, Round) for block in fact.blocks]
+    assert blocks and all(min(block.parts_ns["clip"]) > 0 for block in blocks)
+
+
+def test_fully_shard_may_scatter_on_a_group_of_its_own(warm):
+    if not hasattr(FSDPModule, "set_separate_reduce_scatter_group"):
+        pytest.skip("this torch has no set_separate_reduce_scatter_group")
+    done, run = measured(warm, "{fsdp2: {options: [separate_reduce_scatter_group]}}")
+    assert done.returncode == 0, done.stderr
+    results = {one.label: one for one in analyze(run).scenarios[0].results}
+    assert results["fsdp2 separate_reduce_scatter_group"].step is not None
+
+
+def test_a_run_measures_what_its_first_launch_advised(warm, monkeypatch):
+    """The advice itself is a matter of this machine, so it is given; the run must follow it, and remember it."""
+    asked = []
+
+    def advised(run, scenario, lists):
+        asked.append([type(fact).__name__ for fact in run.facts])
+        return (2**16, ()) if ddp_setting(run, scenario, lists) is not None else None
+
+    monkeypatch.setattr(advice, "ddp_setting", advised)
+    more = "call_sizes: {parameters: 10000, calls: [1, 4, 16]}\n"
+    text = BASE.replace("launches: 1", "launches: 3").replace("STRATEGIES", "ddp, {ddp: {buckets: advised}}") + more
+    done = warm("run", warm.config(text), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    assert [bool(facts) for facts in asked] == [False, True]  # before the first launch, and before the second
+    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    assert [(f.launch, f.cap_bytes) for f in run.facts if isinstance(f, Advised)] == [(2, 2**16)]
+    measured_in = {f.launch for f in run.facts if isinstance(f, Round) for b in f.blocks if b.strategy == "ddp advised"}
+    assert measured_in == {2, 3}
+    assert "DistributedDataParallel with bucket_cap_mb=0.0625" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [("launches: 1\ncall_sizes: {}", "set launches to 2"), ("launches: 2", "set call_sizes")],
+)
+def test_what_cannot_be_advised_is_left_out_with_the_remedy(warm, more, reason):
+    text = f"benchmark: training\nmodels: [nano]\nstrategies: [ddp, {{ddp: {{buckets: advised}}}}]\n{more}\n"
+    done = warm("plan", warm.config(text))
+    assert done.returncode == 0 and "left out: ddp advised" in done.stdout and reason in done.stdout
 
 
 WRONG = {
@@ -186,6 +263,9 @@ def test_a_users_model_that_cannot_be_built_is_said(warm):
         ("strategies: [{overlap_bucket: {bucket_boundary: before}}]", "needs cap, such as"),
         ("strategies: [{naive: {cap: 1MiB}}]", "does not take cap"),
         ("strategies: [{ddp: {options: [fp16, bf16]}}]", "one communication hook"),
+        ("strategies: [{fsdp2: {options: [fp16]}}]", "fsdp2 has no option fp16"),
+        ("strategies: [{ddp: {buckets: torch}}]", "torch is for plan"),
+        ("strategies: [flat]\nclip: -1", "greater than or equal to 0"),
         ("strategies: [flat]\nlinks: [fast]", "2ms + 1GB/s"),
         ("strategies: [flat]\nwarmup: 2", "greater than or equal to 3"),
         ("strategies: [flat]\nmodels: [tini]", "did you mean 'tiny'"),
@@ -223,6 +303,7 @@ def test_strategies_take_turns_on_one_set_of_tensors():
     for module in made:
         shared.adopt(module)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        shared.lend_states(optimizer)
         module(torch.ones(2, 64)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -231,6 +312,41 @@ def test_strategies_take_turns_on_one_set_of_tensors():
     storages = {p.untyped_storage().data_ptr() for module in made for p in module.parameters()}
     assert len(storages) == 8
     assert all(torch.equal(a, b) for a, b in zip(made[0].parameters(), made[9].parameters(), strict=True))
+
+
+TEN = (
+    Strategy("flat"), Strategy("naive"), Strategy("naive_async"), Strategy("overlap_param"), Strategy("none"),
+    *(Strategy("overlap_bucket", cap_bytes=cap * 2**20) for cap in (1, 2, 4, 8, 16)),
+)  # fmt: skip
+
+
+def test_ten_strategies_need_little_more_memory_than_one():
+    with ProcessPoolExecutor(2, get_context("spawn"), max_tasks_per_child=1) as pool:
+        one, ten = pool.map(grown_by, [TEN[:1], TEN])
+    assert one > 27e6 and ten <= 1.5 * one
+
+
+def grown_by(strategies):
+    """Bytes by which a process grows at most that trains tiny with these strategies in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        scenario, place = Scenario("tiny", "gloo", 1, 1, 16), RankInfo(0, 1, torch.device("cpu"))
+        transport, shared = ProcessGroupTransport(1), SharedTensors()
+        small = Scenario("nano", "gloo", 1, 1, 16)
+        runners.ready_order(small, place, transport, 0)  # loads what torch loads when it first trains
+        before, runners_made = psutil.Process().memory_info().rss, []
+        order = range(len(gradients(find("tiny"))))
+        for strategy in strategies:
+            runner = runners.build(strategy, scenario, place, transport, order, 0, shared=shared)
+            runners_made.append(runner)
+            shared.lend_states(runner.optimizer)
+            batch = runner.draw(torch.Generator().manual_seed(0), 1)
+            for _ in range(2):
+                runner.step(batch)
+            shared.adopt_states(runner.optimizer)
+            runner.optimizer.zero_grad()
+        dist.destroy_process_group()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
 
 
 def test_at_four_ranks_only_calls_that_hold_the_same_need_the_same_bits(warm):

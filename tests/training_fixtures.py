@@ -154,7 +154,7 @@ def comparison(scenario=SCENARIO, strategies=STRATEGIES):
     aa_pairs = (AAPair("ddp", interval(0.1e-3, 0.5e-3)), AAPair("flat", interval(-0.2e-3, 0.4e-3)))
     lines = tuple(timeline(s, scenario=scenario) for s in strategies)
     compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
-    return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 14, 2, lines, advice())
+    return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 14, 168, 2, lines, advice())
 
 
 def call_sizes():
@@ -180,7 +180,7 @@ def analysis(scenarios=None):
         call_sizes(),
         (SkippedStrategy(SCENARIO, Strategy("fsdp2"), "an emulated link carries all-reduces only"),),
         (LaunchFailure(SCENARIO.key, 2, "fsdp2", Failure("killed", 1, "rank 1 was ended by SIGKILL")),),
-        ("2 ranks share 1 core", f"{SCENARIO.key}: 2 of 14 rounds left out: other processes used the CPU"),
+        ("2 ranks share 1 core", f"{SCENARIO.key}: 2 of 168 timed blocks left out: other processes used the CPU"),
     )
 
 

@@ -1,13 +1,20 @@
-"""Parts of a run of two sides, whose launches are measured one at a time: the plan, facts and cases of a side."""
+"""Parts of runs, launch by launch: the plan, facts and cases of one, and what is advised before the next."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.machine import host
 from bench.records import Plan, Samples
 
 if TYPE_CHECKING:
     from bench.analyze.pairs import TimedCase
+    from bench.training.records import Fact, Scenario, TrainingPlan
+
+# The first torch whose DistributedDataParallel takes the size of each bucket.
+BUCKET_LISTS = (2, 13)
 
 
 def one_launch(plan: Any, number: int) -> Any:
@@ -27,3 +34,22 @@ def of_collectives(facts: Sequence[Samples], plan: Plan) -> "list[TimedCase]":
     from bench.report.labels import label
 
     return pairs.of_collectives(facts, plan.cases, label)
+
+
+def sweep_training(*arguments: Any) -> None:
+    """`training.launch.sweep.sweep`, which asks the analysis for advice between launches."""
+    from bench.training.launch import sweep
+
+    functools.partial(sweep.sweep, advise=_advised)(*arguments)
+
+
+def _advised(
+    plan: "TrainingPlan", scenario: "Scenario", facts: "Sequence[Fact]"
+) -> tuple[int | None, tuple[int, ...]] | None:
+    """Cap and buckets for DistributedDataParallel of the installed torch; None if nothing is known yet."""
+    from bench.training.analyze.advice import ddp_setting  # here: loads scipy
+    from bench.training.records import TrainingRun
+
+    build = host.torch_build() or {}
+    version = tuple(int(part) for part in str(build.get("version", "0.0")).split(".")[:2])
+    return ddp_setting(TrainingRun(Path(), {}, plan, [], list(facts)), scenario, lists=version >= BUCKET_LISTS)

@@ -29,8 +29,10 @@ class Split:
 
     tail: the rank is blocked after backward until the last gradient is usable. pack: hooks, flattening, copying and
     dividing; None inside a library, where it cannot be seen and is included in the other parts.
-    interference: how much longer computing takes while communicating. residual: what the other parts do not explain.
+    interference: how much longer forward and backward take. residual: what the other parts do not explain.
     late: the part of the tail that is waiting for ranks whose backward ended later; no synchronisation avoids it.
+    gather: calls of a sharded optimizer: those that send what each rank updated, or that are made within forward and
+    backward. update: how much longer clipping and the update take; below 0 where each rank updates its share only.
     """
 
     tail_s: float
@@ -38,6 +40,8 @@ class Split:
     interference_s: float
     residual_s: float
     late_s: float = 0.0
+    gather_s: float = 0.0
+    update_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +191,7 @@ class ScenarioAnalysis:
     """The results of all strategies of one scenario.
 
     compute: a step without synchronisation. noise_s: the largest difference within the intervals of the A/A
-    pairs. dropped: how many of `rounds` were left out because others used the machine.
+    pairs. blocks: timed in all rounds; dropped: how many of them were left out because others used the machine.
     """
 
     scenario: Scenario
@@ -196,6 +200,7 @@ class ScenarioAnalysis:
     aa_pairs: tuple[AAPair, ...]
     noise_s: float
     rounds: int
+    blocks: int
     dropped: int
     timelines: tuple[Timeline, ...] = ()
     advice: Advice | None = None

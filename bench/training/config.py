@@ -15,11 +15,12 @@ from bench.records import NAME_PATTERN
 from bench.training.presets import EXAMPLE as SIZES
 from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.training.records import Link
-from bench.training.strategies import DDP_FLAGS, DDP_HOOKS, STRATEGIES, USER_STRATEGY
+from bench.training.strategies import DDP_HOOKS, STRATEGIES, USER_STRATEGY
 from bench.units import parse_link, parse_share
 from bench.yaml_file import OneOf, Several, Strict, did_you_mean
 
 EXAMPLE = "benchmark: training"
+OPTIONS = tuple(dict.fromkeys(option for entry in STRATEGIES.values() for option in entry.options))
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -110,9 +111,9 @@ class StrategyConfig(Strict):
     bucket_boundary: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = "after"
     buckets: list[Bytes] | Literal["advised", "torch"] | None = Field(
         default=None,
-        description="bytes of each; of plan also advised, the advisor's, or torch, those of torch's default",
+        description="bytes of each; or advised, the advisor's; of plan also torch, those of torch's default",
     )
-    options: list[Annotated[str, OneOf((*DDP_FLAGS, *DDP_HOOKS), "option")]] = Field(default=[])
+    options: list[Annotated[str, OneOf(OPTIONS, "option")]] = Field(default=[])
     accumulate: Annotated[int, Field(ge=1, le=1024)] = 1
     imported: str | None = None
 
@@ -126,8 +127,10 @@ class StrategyConfig(Strict):
             raise ValueError(f"{self.name} does not take {unused[0]}; it takes {', '.join(takes)}")
         if entry.needs and not getattr(self, entry.needs[0]):
             raise ValueError(f"{self.name} needs {entry.needs[0]}, such as {entry.needs[1]}")
-        if isinstance(self.buckets, str) and self.name != "plan":
-            raise ValueError(f"{self.name} takes a list of buckets; advised and torch are for plan")
+        if unknown := [option for option in self.options if option not in entry.options]:
+            raise ValueError(f"{self.name} has no option {unknown[0]}; it has {', '.join(entry.options)}")
+        if self.buckets == "torch" and self.name != "plan":
+            raise ValueError(f"{self.name} has torch's buckets without this key; torch is for plan")
         if self.cap and self.buckets:
             raise ValueError("cap and buckets exclude each other")
         if len(set(self.options) & set(DDP_HOOKS)) > 1:
@@ -157,6 +160,9 @@ class TrainingConfig(Strict):
     sequence: Annotated[int, Field(ge=2, description="tokens of an example")] = 64
     dtype: Annotated[str, OneOf(("float32", "float64", "bfloat16"), "dtype")] = "float32"
     optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = "sgd"
+    clip: Annotated[
+        float, Field(ge=0, description="largest norm of all gradients, as of clip_grad_norm_; 0 clips nothing")
+    ] = 0.0
     threads: Annotated[int, Field(ge=1, le=1024, description="of each rank's computing")] = 1
     strategies: Annotated[list[Annotated[StrategyConfig, BeforeValidator(_strategy)]], Field(min_length=1)]
     launches: Annotated[int, Field(ge=1, le=100)] = 5

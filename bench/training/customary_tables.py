@@ -17,7 +17,7 @@ HEADINGS = (
     (
         "",
         r"warm ?up|benchmark steps|^steps$|low$|high$|interval|^place$|^hidden$|^calls|resolved|adds up|^rounds$"
-        r"|refused|^(tail|pack|interference|residual|late)$|^scenario$|^link|^accumulate$|^threads$|^optimizer$"
+        r"|refused|^(tail|pack|interference|residual|late|gather|update)$|^scenario$|^link|^accumulate$|^threads$|^optimizer$"
         r"|^dtype$|^note|frac.*(std|low|high)",
     ),
     ("source", r"^source$"),

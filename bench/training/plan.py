@@ -47,7 +47,7 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
             continue
         fit = []
         for wanted in asked:
-            strategy, why = with_buckets(wanted, scenario)
+            strategy, why = with_buckets(wanted, scenario, config)
             why = why or unsupported(strategy, scenario, machine)
             if why is None:
                 fit.append(strategy)
@@ -110,10 +110,15 @@ def strategies_of(asked: StrategyConfig) -> Iterator[Strategy]:
         yield from (replace(base, cap_bytes=cap) for cap in asked.cap)
 
 
-def with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str | None]:
-    """The strategy with the buckets that it is called after, or why they are not known beforehand."""
+def with_buckets(strategy: Strategy, scenario: Scenario, config: TrainingConfig) -> tuple[Strategy, str | None]:
+    """The strategy with the buckets that it is called after, or why they are not known beforehand.
+
+    Those of ddp stay open: the run itself measures what the advisor needs.
+    """
     if not strategy.called:
         return strategy, None
+    if strategy.name != "plan":
+        return strategy, _why_never_known(scenario, config)
     if scenario.shape is None or scenario.link is None:
         return strategy, (
             f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known beforehand "
@@ -130,6 +135,15 @@ def with_buckets(strategy: Strategy, scenario: Scenario) -> tuple[Strategy, str 
     return replace(strategy, buckets=sizes), None
 
 
+def _why_never_known(scenario: Scenario, config: TrainingConfig) -> str | None:
+    """Why a run cannot find out what to advise; None if it can."""
+    if config.launches < 2:
+        return "what is advised is known after the first launch; set launches to 2 or more"
+    if scenario.link is None and config.call_sizes is None:
+        return "what is advised rests on the link; set call_sizes, which measures it"
+    return None
+
+
 def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
     """Every combination of model, backend, link and world size."""
     for model, backend, link, ranks in product(config.models, config.backends, config.links, config.world_sizes):
@@ -137,7 +151,7 @@ def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
         name = model if isinstance(model, str) else shape_name(model.shape, model.backward)
         yield Scenario(
             name, backend, ranks, config.batch, config.sequence, config.dtype, config.optimizer, link_of(link),
-            config.threads, shape,
+            config.threads, shape, config.clip,
         )  # fmt: skip
 
 
@@ -160,7 +174,8 @@ def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
     aa_pairs = [Strategy(REFERENCE, again=1)]
     communicating = [one for one in asked if one.name != REFERENCE]
     if communicating:
-        preferred = next((one for one in communicating if one.name == "ddp" and kind(one).exact), communicating[0])
+        of_torch = (one for one in communicating if one.name == "ddp" and kind(one).exact and not one.open)
+        preferred = next(of_torch, communicating[0])
         aa_pairs.append(replace(preferred, again=1))
     return tuple({label(one): one for one in [*every, *aa_pairs]}.values())
 

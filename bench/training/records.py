@@ -1,7 +1,7 @@
 """The data of the training benchmark, in the order in which it flows. Read this module first.
 
     Machine + configuration ─▶ TrainingPlan(Scenario, Strategy) ─▶ StrategyChecks, Round, CommunicationOnly, Timeline,
-    CallSizePoint, LaunchFailure
+    CallSizePoint, Advised, LaunchFailure
 
 A scenario is what all strategies share: model, batch, link, ranks. Within a launch of a scenario, all its strategies
 are measured in rounds, each round in another random order, so that a disturbance of the machine affects all alike.
@@ -17,8 +17,8 @@ from bench.records import Failure, Json
 
 # The strategy without synchronisation. Every scenario has it, and the others are compared with it.
 REFERENCE = "none"
-# The parts of a rank's step, in order.
-PARTS = ("forward", "backward", "pack", "tail", "update")
+# The parts of a rank's step, in order. gather: calls of a sharded optimizer, also those within forward and backward.
+PARTS = ("forward", "backward", "pack", "tail", "clip", "update", "gather")
 
 
 # ── what is to be measured ───────────────────────────────────────────────────────────────────────
@@ -46,7 +46,8 @@ class Strategy:
     accumulate: micro-batches a step; gradients are synchronised after the last one.
     imported: "package.module:name" of a user's own synchroniser.
     again: 1 for the second copy of an A/A pair.
-    called: how its buckets were chosen, "advised" or "torch"; empty if the configuration lists them.
+    called: how its buckets were chosen, "advised" or "torch"; empty if the configuration lists them. Of ddp, "advised"
+        without buckets or a cap is open: a run finds them out in its first launch (`Advised`).
     """
 
     name: str
@@ -58,6 +59,11 @@ class Strategy:
     imported: str | None = None
     again: int = 0
     called: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether its buckets are not known yet."""
+        return bool(self.called) and not self.buckets and self.cap_bytes is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Scenario:
     model: a preset's name, or "package.module:build" of a user's own. batch: examples per rank and step. sequence:
     tokens of an example. link: None is the real backend. dtype: of parameters and gradients. threads: that compute in
     each rank. shape: replaces the model, which is only a name then: backward waits until each gradient's ready time,
-    and nothing is computed.
+    and nothing is computed. clip: largest norm of all gradients, to which each step scales them down; 0 for any.
     """
 
     model: str
@@ -97,14 +103,17 @@ class Scenario:
     link: Link | None = None
     threads: int = 1
     shape: Shape | None = None
+    clip: float = 0.0
 
     @property
     def key(self) -> str:
-        """Its name in facts, such as `nano/gloo/n2/b4/s64/float32/sgd`; an emulated link and further threads follow."""
+        """Its name in facts, such as `nano/gloo/n2/b4/s64/float32/sgd`; what is not usual follows."""
         head = f"{self.model}/{self.backend}/n{self.world_size}/b{self.batch}/s{self.sequence}"
         link = f"/link={self.link.latency_s:g}s+{self.link.bytes_per_s:g}B/s" if self.link else ""
         link += f"~{len(self.link.points)}" if self.link and self.link.points else ""
-        return f"{head}/{self.dtype}/{self.optimizer}{link}" + (f"/t{self.threads}" if self.threads != 1 else "")
+        threads = f"/t{self.threads}" if self.threads != 1 else ""
+        clip = f"/clip={self.clip:g}" if self.clip else ""
+        return f"{head}/{self.dtype}/{self.optimizer}{link}{threads}{clip}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +223,9 @@ class TimedBlock:
     """The steps of one strategy between two barriers, `Round.steps` of them. Tuples have one entry per rank.
 
     wall_ns: from leaving the first barrier to the end of the last step. parts_ns: for each of PARTS, the sum over the
-    steps. foreign_cpu: share of the machine's CPU time used by other processes; None if unknown. last_ns: the shortest
-    tail of any rank in a step, which is that of the rank that came last, summed over the steps; None in older runs,
-    which did not record it.
+    steps; older runs have no clip, and their update includes gather. foreign_cpu: share of the machine's CPU time used
+    by other processes; None if unknown. last_ns: the shortest tail of any rank in a step, which is that of the rank
+    that came last, summed over the steps; None in older runs, which did not record it.
     """
 
     strategy: str
@@ -307,6 +316,19 @@ class CallSizePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Advised:
+    """The setting of torch's DDP that a run advised itself before one of its launches, and has measured since.
+
+    cap_bytes, buckets: as of a `Strategy`; None and empty if the advice is torch's default.
+    """
+
+    scenario: str
+    launch: int
+    cap_bytes: int | None
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchFailure:
     """The failure of a launch. strategy: the one that was being checked; None if none was."""
 
@@ -316,7 +338,7 @@ class LaunchFailure:
     failure: Failure
 
 
-Fact = StrategyChecks | Round | CommunicationOnly | Timeline | CallSizePoint | LaunchFailure
+Fact = StrategyChecks | Round | CommunicationOnly | Timeline | CallSizePoint | Advised | LaunchFailure
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,15 @@ for what torch provides, `training/rank/torch_synchronisers.py`); a test checks 
 from dataclasses import dataclass, replace
 
 from bench.records import Machine
-from bench.training.records import REFERENCE, Scenario, Strategy
+from bench.training.records import REFERENCE, Advised, Scenario, Strategy
 from bench.units import format_bytes
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")
 NO_OPERATION = "noop"
 DDP_HOOKS = (NO_OPERATION, "fp16", "bf16", "powersgd")
+# Of fully_shard: reduce-scatter on a process group of its own, beside all-gather.
+OWN_GROUP = "separate_reduce_scatter_group"
 MIB = 2**20
 # How buckets were chosen → words for it.
 CALLED = {"advised": "advised", "torch": "torch's default"}
@@ -25,7 +27,7 @@ class StrategyKind:
     """The properties of one strategy.
 
     takes: the keys of its configuration, without `accumulate`, which all take. needs: the key that it requires, and an
-    example of it.
+    example of it. options: those that it knows.
     exact: it computes the mean of the ranks' gradients, without compression, so it must train as one process would.
     synchronises: ranks hold the same parameters afterwards. sends: False where no gradient leaves its rank.
     all_reduces: all its calls are all-reduces of gradients, which an emulated link can carry, and which can be repeated
@@ -33,14 +35,16 @@ class StrategyKind:
     overlaps: it communicates during backward. one_by_one: each call is waited for before the next one is made.
     one_call: all gradients are sent in one call.
     broadcasts: its library gives all ranks the same initial weights; otherwise the runner does.
-    sharded: every rank keeps only its share of the optimizer's state. shards_parameters: and only its share of the
-    parameters, so gradients cannot be stamped, and weights cannot be compared before the first step.
+    sharded: every rank keeps only its share of the optimizer's state. shards_gradients: and receives only its share of
+    the gradients. shards_parameters: and keeps only its share of the parameters, so gradients cannot be stamped, and
+    weights cannot be compared before the first step.
     without_buckets: the strategy that replaces it where the sizes of its buckets do not fit the model.
     """
 
     about: str
     takes: tuple[str, ...] = ()
     needs: tuple[str, str] | None = None
+    options: tuple[str, ...] = ()
     exact: bool = True
     synchronises: bool = True
     sends: bool = True
@@ -51,6 +55,7 @@ class StrategyKind:
     one_call: bool = False
     broadcasts: bool = False
     sharded: bool = False
+    shards_gradients: bool = False
     shards_parameters: bool = False
     without_buckets: str | None = None
 
@@ -79,7 +84,11 @@ STRATEGIES: dict[str, StrategyKind] = {
         without_buckets="overlap_param",
     ),
     "ddp": StrategyKind(
-        "torch's DistributedDataParallel", takes=("cap", "buckets", "options"), own=False, broadcasts=True
+        "torch's DistributedDataParallel",
+        takes=("cap", "buckets", "options"),
+        options=(*DDP_FLAGS, *DDP_HOOKS),
+        own=False,
+        broadcasts=True,
     ),
     "zero1": StrategyKind(
         "reduce-scatter, an optimizer for a share of the parameters, all-gather",
@@ -87,6 +96,7 @@ STRATEGIES: dict[str, StrategyKind] = {
         own=False,
         overlaps=False,
         sharded=True,
+        shards_gradients=True,
     ),
     "zero_redundancy": StrategyKind(
         "DistributedDataParallel with ZeroRedundancyOptimizer",
@@ -97,9 +107,12 @@ STRATEGIES: dict[str, StrategyKind] = {
     ),
     "fsdp2": StrategyKind(
         "torch's fully_shard: parameters, gradients and optimizer in shares",
+        takes=("options",),
+        options=(OWN_GROUP,),
         all_reduces=False,
         own=False,
         sharded=True,
+        shards_gradients=True,
         shards_parameters=True,
     ),
 }
@@ -128,10 +141,15 @@ def fitting(strategy: Strategy) -> Strategy:
     return replace(strategy, name=kind(strategy).without_buckets or strategy.name, buckets=(), called="")
 
 
+def settled(strategy: Strategy, advised: Advised) -> Strategy:
+    """An open strategy with what was advised; still open if that is torch's default. Others stay as they are."""
+    return replace(strategy, cap_bytes=advised.cap_bytes, buckets=advised.buckets) if strategy.open else strategy
+
+
 def label(strategy: Strategy) -> str:
     """Its name in tables and files; distinct for distinct strategies."""
     words = [strategy.imported or strategy.name]
-    if strategy.cap_bytes is not None:
+    if strategy.cap_bytes is not None and not strategy.called:
         words.append(format_bytes(strategy.cap_bytes))
     if strategy.bucket_boundary != "after":
         words.append(f"ends {strategy.bucket_boundary} the cap")

@@ -51,7 +51,14 @@ COMPARED = (
     "analyze/occasions.py",
 )
 PAIRED = (*COMPARED, "analyze/pairs.py", "analyze/series.py")
-TRAINED = (*MEASURED, "training")
+PLANNED = tuple(
+    f"training/{name}.py"
+    for name in ("advisor", "all_reduce_cost", "buckets", "planner", "presets", "ready_times", "uncertainty")
+)
+ANALYZED = ("intervals.py", "analyze/moderation.py", "training/analyze")
+TRAINED = (
+    *MEASURED, *PLANNED, *ANALYZED, "training/rank", "training/launch", "training/plan.py", "training/strategies.py",
+)  # fmt: skip
 
 COLLECTIVES: dict[str, Claim] = {
     "rates": Claim(links_recovered.rates, (*SUMMARISED, "analyze/model.py")),
@@ -77,11 +84,12 @@ SIDES: dict[str, Claim] = {
     "identical": Claim(two_sides.identical, (*MEASURED, *PAIRED)),
 }
 GRADIENTS: dict[str, Claim] = {
-    "planning": Claim(bucket_plans.planning, ("training/planner.py",)),
-    "plans": Claim(bucket_plans.against_uniform_caps, TRAINED),
+    "planning": Claim(bucket_plans.planning, PLANNED),
+    "plans": Claim(bucket_plans.against_uniform_caps, PLANNED),
     "tails": Claim(bucket_plans.tails, TRAINED),
     "order": Claim(bucket_plans.order_of_buckets, TRAINED),
     "shaped-link": Claim(bucket_plans.on_a_shaped_link, TRAINED),
+    "simulated-runs": Claim(training_steps.simulated, ANALYZED),
     "silence": Claim(training_steps.silence, TRAINED),
     "planted-wait": Claim(training_steps.planted_wait, TRAINED),
     "stamps": Claim(training_steps.stamps, TRAINED),

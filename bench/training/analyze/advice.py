@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bench.errors import BenchError
-from bench.training import planner, stretch
+from bench.training import planner, stretch, torch_caps
 from bench.training.advisor import advise
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.rounds import by_launch, facts_of, kept
@@ -54,6 +54,21 @@ def advice_for(run: TrainingRun, scenario: Scenario) -> Advice | None:
         return None if step is None else advise(step.ready_times, cost)
     except BenchError:
         return None
+
+
+def ddp_setting(run: TrainingRun, scenario: Scenario, lists: bool) -> tuple[int | None, tuple[int, ...]] | None:
+    """`cap_bytes` and `buckets` of a `Strategy`, as advised: None and empty for torch's default.
+
+    None if the run has measured too little yet. lists: torch takes the size of each bucket; else the best cap is taken.
+    """
+    advice, step = advice_for(run, scenario), shape_of(run, scenario)
+    if advice is None or step is None:
+        return None
+    if advice.advised == "plan" and lists:
+        return None, advice.plan.buckets
+    if advice.advised == "default":
+        return None, ()
+    return int(torch_caps.cap_mib(step.ready_times, advice.cap.cap or 1) * torch_caps.MIB), ()
 
 
 def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:

@@ -5,8 +5,10 @@ launch, then the mean of the launches (docs/training.md). With fewer than three 
 pooled, and the interval is marked within-run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from bench.training.analyze.rounds import (
     by_launch,
     differences_of,
     disturbed,
-    estimate,
+    estimates,
     facts_of,
     kept,
     step_s,
@@ -26,23 +28,27 @@ from bench.training.analyze.rounds import (
 )
 from bench.training.conclusions import AAPair, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
 from bench.training.records import (
+    Advised,
     CallSizePoint,
     CommunicationOnly,
     InvariantCheck,
     LaunchFailure,
     Round,
     Scenario,
+    SkippedStrategy,
     Strategy,
     StrategyChecks,
     TimedBlock,
     Timeline,
     TrainingRun,
 )
-from bench.training.strategies import kind, label, reference_of
+from bench.training.strategies import kind, label, reference_of, settled
 
 NOT_YET = "not measured yet"
+DEFAULT_ADVISED = "the advice is torch's default, which is measured as ddp"
 # Share of a step: if the parts of exposed communication leave more than this unexplained, the report says so (I8).
 UNEXPLAINED = 0.05
+K = TypeVar("K", bound=Hashable)
 
 
 def analyze(run: TrainingRun) -> TrainingAnalysis:
@@ -50,24 +56,32 @@ def analyze(run: TrainingRun) -> TrainingAnalysis:
     strategies = {launch.scenario: launch.strategies for launch in run.plan.order}
     begun = {fact.scenario for fact in run.facts if isinstance(fact, Round | StrategyChecks | LaunchFailure)}
     scenarios = tuple(_scenario(run, one, of) for one, of in strategies.items() if one.key in begun)
+    defaults = tuple(
+        SkippedStrategy(scenario, one, DEFAULT_ADVISED)
+        for scenario, of in strategies.items()
+        for one in _settled(run, scenario, of)
+        if _is_default(run, scenario, one)
+    )
     general = [check for fact in facts_of(run, StrategyChecks) if fact.strategy is None for check in fact.checks]
     return TrainingAnalysis(
         scenarios=scenarios,
         checks=_distinct(general),
         call_sizes=tuple(facts_of(run, CallSizePoint)),
-        skips=run.plan.skips,
+        skips=(*run.plan.skips, *defaults),
         failures=tuple(facts_of(run, LaunchFailure)),
         warnings=(*run.warnings, *(text for one in scenarios if (text := _disturbance(run, one)) is not None)),
     )
 
 
 def _disturbance(run: TrainingRun, one: ScenarioAnalysis) -> str | None:
-    """A warning if other processes disturbed rounds of a scenario."""
+    """A warning if other processes disturbed timed blocks of a scenario."""
+    said = []
     if one.dropped:
-        return f"{one.scenario.key}: {one.dropped} of {one.rounds} rounds left out: other processes used the CPU"
-    if one.rounds and disturbed(run, one.scenario) * 2 > one.rounds:
-        return f"{one.scenario.key}: other processes used the CPU in most rounds, so all were kept"
-    return None
+        said.append(f"{one.dropped} of {one.blocks} timed blocks left out")
+    if most := disturbed(run, one.scenario):
+        whose = "all strategies" if len(most) == len(one.results) else ", ".join(most)
+        said.append(f"most of {whose} disturbed, so all of those kept")
+    return f"{one.scenario.key}: {'; '.join(said)}: other processes used the CPU" if said else None
 
 
 def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:
@@ -81,13 +95,11 @@ def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
 def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, ...]) -> ScenarioAnalysis:
     every, rounds = facts_of(run, Round, scenario), kept(run, scenario)
-    results = [_result(run, scenario, strategy, rounds) for strategy in strategies]
-    pairs = [(one, replace(one, again=0)) for one in strategies if one.again]
-    aa_pairs = [
-        AAPair(label(first), estimate(difference))
-        for second, first in pairs
-        if (difference := differences_of(rounds, label(second), label(first)))
-    ]
+    strategies = tuple(one for one in _settled(run, scenario, strategies) if not _is_default(run, scenario, one))
+    timed = _Timed(rounds, strategies)
+    results = [_result(run, scenario, strategy, timed) for strategy in strategies]
+    pairs = [(label(one), label(replace(one, again=0))) for one in strategies if one.again]
+    aa_pairs = [AAPair(first, timed.apart[again, first]) for again, first in pairs if (again, first) in timed.apart]
     noise = max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
     results = [replace(one, resolved=_resolved(one.exposed)) for one in results]
     reference = next((one.step for one in results if one.label == label(reference_of(Strategy("none")))), None)
@@ -98,10 +110,43 @@ def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, 
         aa_pairs=tuple(aa_pairs),
         noise_s=noise,
         rounds=len(every),
-        dropped=len(every) - len(rounds),
+        blocks=(blocks := sum(len(one.blocks) for one in every)),
+        dropped=blocks - sum(len(one.blocks) for one in rounds),
         timelines=_first(facts_of(run, Timeline, scenario)),
         advice=advice_for(run, scenario),
     )
+
+
+def _settled(run: TrainingRun, scenario: Scenario, strategies: Iterable[Strategy]) -> list[Strategy]:
+    """The strategies with what the run itself advised."""
+    advised = facts_of(run, Advised, scenario)
+    return [settled(one, advised[0]) if advised else one for one in strategies]
+
+
+def _is_default(run: TrainingRun, scenario: Scenario, strategy: Strategy) -> bool:
+    """Whether the strategy stayed open because torch's default was advised."""
+    return strategy.open and bool(facts_of(run, Advised, scenario))
+
+
+class _Timed:
+    """Times of all strategies of a scenario, estimated together.
+
+    steps: by label. apart: by two labels, how much longer a step of the first is: of each strategy and its reference,
+    and of the two of each A/A pair.
+    """
+
+    def __init__(self, rounds: list[Round], strategies: Sequence[Strategy]) -> None:
+        self.rounds = rounds
+        self.steps_of = _measured({label(one): steps_of(rounds, label(one)) for one in strategies})
+        pairs = [(label(one), label(reference_of(one))) for one in strategies]
+        pairs += [(label(one), label(replace(one, again=0))) for one in strategies if one.again]
+        distinct = [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
+        self.differences_of = _measured({pair: differences_of(rounds, *pair) for pair in distinct})
+        self.steps, self.apart = estimates(self.steps_of), estimates(self.differences_of)
+
+
+def _measured(many: dict[K, Series]) -> dict[K, Series]:
+    return {key: series for key, series in many.items() if series}
 
 
 def _resolved(difference: Interval | None) -> bool:
@@ -114,7 +159,7 @@ def _first(timelines: list[Timeline]) -> tuple[Timeline, ...]:
     return tuple({one.strategy: one for one in reversed(timelines)}.values())[::-1]
 
 
-def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, rounds: list[Round]) -> StrategyResult:
+def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, timed: _Timed) -> StrategyResult:
     name, reference = label(strategy), label(reference_of(strategy))
     checked = [fact for fact in facts_of(run, StrategyChecks, scenario) if fact.strategy == name]
     checks = _distinct(check for fact in checked for check in fact.checks)
@@ -123,22 +168,19 @@ def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, rounds: li
     failed = [check for check in checks if check.ok is False]
     if failed:
         return replace(base, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
-    steps = steps_of(rounds, name)
-    if not steps:
+    if name not in timed.steps:
         broken = next(
             (f.failure.text for f in facts_of(run, LaunchFailure, scenario) if f.strategy in {name, None}), None
         )
         return replace(base, refused=broken or NOT_YET)
-    step, all_steps = estimate(steps), np.concatenate(list(steps.values()))
+    step, all_steps = timed.steps[name], np.concatenate(list(timed.steps_of[name].values()))
     measured = replace(base, rounds=len(all_steps), step=step, step_std=_std(all_steps))
-    if name == reference:
+    if (name, reference) not in timed.apart:
         return measured
-    paired = differences_of(rounds, name, reference)
-    if not paired:
-        return measured
-    exposed, differences = estimate(paired), np.concatenate(list(paired.values()))
-    shares = by_launch(rounds, name, step_s, reference, share=True)
-    split = _split(rounds, strategy, exposed.value)
+    exposed = timed.apart[name, reference]
+    differences = np.concatenate(list(timed.differences_of[name, reference].values()))
+    shares = by_launch(timed.rounds, name, step_s, reference, share=True)
+    split = _split(timed.rounds, strategy, exposed.value)
     alone = [
         time_s
         for fact in facts_of(run, CommunicationOnly, scenario)
@@ -167,15 +209,17 @@ def _placed(results: list[StrategyResult], rounds: list[Round]) -> list[Strategy
     """
     timed = [one for one in results if one.step]
     value = left_s if all(kind(one.strategy).own for one in timed) else step_s
-    levels = {one.label: estimate(by_launch(rounds, one.label, value)).value for one in timed}
-    ranked = sorted(timed, key=lambda one: levels[one.label])
+    levels = estimates({one.label: by_launch(rounds, one.label, value) for one in timed})
+    ranked = sorted((one.label for one in timed), key=lambda name: levels[name].value)
+    apart = estimates(
+        _measured({(slow, fast): by_launch(rounds, slow, value, fast) for fast, slow in combinations(ranked, 2)})
+    )
     places: dict[str, int] = {}
     leader, place = "", 0
-    for position, one in enumerate(ranked, start=1):
-        difference = by_launch(rounds, one.label, value, leader) if leader else {}
-        if not difference or _resolved(estimate(difference)):
-            leader, place = one.label, position
-        places[one.label] = place
+    for position, name in enumerate(ranked, start=1):
+        if (name, leader) not in apart or _resolved(apart[name, leader]):
+            leader, place = name, position
+        places[name] = place
     return [replace(one, place=places.get(one.label)) for one in results]
 
 
@@ -190,14 +234,21 @@ def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
         """Seconds a step by which these parts exceed those of the reference: mean over ranks, median over rounds."""
 
         def of(block: TimedBlock, steps: int) -> float:
-            return sum(float(np.mean(block.parts_ns[one])) for one in names) / steps / 1e9
+            return sum(float(np.mean(block.parts_ns.get(one, (0,)))) for one in names) / steps / 1e9
 
         return _median(by_launch(rounds, name, of, reference))
 
-    tail, pack, interference = part("tail"), part("pack"), part("forward", "backward", "update")
-    late = _median(by_launch(rounds, name, _late_s))
-    residual = exposed_s - tail - pack - interference
-    return Split(tail, pack if kind(strategy).own else None, interference, residual, late)
+    split = Split(
+        tail_s=part("tail"),
+        pack_s=part("pack") if kind(strategy).own else None,
+        gather_s=part("gather"),
+        update_s=part("clip", "update"),
+        interference_s=part("forward", "backward"),
+        residual_s=0.0,
+        late_s=_median(by_launch(rounds, name, _late_s)),
+    )
+    explained = split.tail_s + (split.pack_s or 0.0) + split.gather_s + split.update_s + split.interference_s
+    return replace(split, residual_s=exposed_s - explained)
 
 
 def _median(series: Series) -> float:

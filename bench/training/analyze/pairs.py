@@ -18,14 +18,15 @@ from bench.training.strategies import label
 def of_training(facts: Sequence[Fact], plan: TrainingPlan) -> list[TimedCase]:
     """The strategies of a side, measured or not yet; the times of a launch are those of its rounds, a step each.
 
-    Second copies of a strategy, which show the noise of a run, are left out.
+    Left out are second copies of a strategy, which show the noise of a run, and strategies whose buckets a run finds
+    out itself, which could be others on the other side.
     """
     found = []
     for scenario in dict.fromkeys(launch.scenario for launch in plan.order):
         rounds = [fact for fact in facts if isinstance(fact, Round) and fact.scenario == scenario.key]
         fields = {name: str(value) for name, value in asdict(scenario).items()}
         of_scenario = [launch.strategies for launch in plan.order if launch.scenario == scenario]
-        every = [strategy for strategies in of_scenario for strategy in strategies if not strategy.again]
+        every = [one for strategies in of_scenario for one in strategies if not (one.again or one.open)]
         for name in dict.fromkeys(map(label, every)):
             launches: dict[int, Floats] = {n: np.asarray(values) for n, values in steps_of(rounds, name).items()}
             shown = " · ".join([name, *scenario.key.split("/")])

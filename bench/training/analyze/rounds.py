@@ -1,24 +1,30 @@
-"""Turn the rounds of a training run into series of values, and select the rounds that count.
+"""Turn the rounds of a training run into series of values, and select the timed blocks that count.
 
 In: a run's facts. Out: for each launch one value a round, or an interval over launches. Draws no conclusion. The time
 of a step is that of the slowest rank; differences are taken within rounds.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
+from scipy.special import stdtrit
 
 from bench import intervals
+from bench.analyze.moderation import moderated
 from bench.conclusions import Interval
 from bench.intervals import Floats
 from bench.training.records import Round, Scenario, TimedBlock, TrainingRun
 
 # Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
 LAUNCHES_FOR_INTERVAL = 3
+# Seconds squared: below the resolution of clocks. Variances of invented or emulated times may be 0.
+LEAST_VARIANCE = 1e-18
 # Launch → one value a round.
 Series = dict[int, Floats]
+K = TypeVar("K", bound=Hashable)
 F = TypeVar("F")
 
 
@@ -29,19 +35,28 @@ def facts_of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) 
 
 
 def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:
-    """Rounds in which others used at most `max_foreign_cpu` of the machine; all rounds if those are less than half."""
-    every = facts_of(run, Round, scenario)
-    quiet = [one for one in every if not _loud(one, run.plan.max_foreign_cpu)]
-    return quiet if len(quiet) * 2 >= len(every) else every
+    """The rounds without the timed blocks in which others used more than `max_foreign_cpu` of the machine.
+
+    Only these blocks are left out: with 17 strategies, hardly half of all rounds are free of any. A strategy keeps all
+    of its blocks if more than half of them would go (`disturbed`).
+    """
+    allowed, most = run.plan.max_foreign_cpu, set(disturbed(run, scenario))
+    return [
+        replace(one, blocks=tuple(b for b in one.blocks if b.strategy in most or not _loud(b, allowed)))
+        for one in facts_of(run, Round, scenario)
+    ]
 
 
-def disturbed(run: TrainingRun, scenario: Scenario) -> int:
-    """Number of rounds in which others used more than `max_foreign_cpu` of the machine."""
-    return sum(_loud(one, run.plan.max_foreign_cpu) for one in facts_of(run, Round, scenario))
+def disturbed(run: TrainingRun, scenario: Scenario) -> list[str]:
+    """Labels of the strategies of which more than half of the timed blocks were disturbed by others."""
+    blocks = [block for one in facts_of(run, Round, scenario) for block in one.blocks]
+    every = Counter(block.strategy for block in blocks)
+    loud = Counter(block.strategy for block in blocks if _loud(block, run.plan.max_foreign_cpu))
+    return [name for name, number in every.items() if 2 * loud[name] > number]
 
 
-def _loud(one: Round, allowed: float) -> bool:
-    return any(block.foreign_cpu is not None and block.foreign_cpu > allowed for block in one.blocks)
+def _loud(block: TimedBlock, allowed: float) -> bool:
+    return block.foreign_cpu is not None and block.foreign_cpu > allowed
 
 
 def step_s(block: TimedBlock, steps: int) -> float:
@@ -87,7 +102,30 @@ def medians(series: Series) -> Floats:
 
 
 def estimate(series: Series) -> Interval:
-    """Mean of the launches' medians; with too few launches, the median of all rounds, marked within-run."""
-    if len(series) >= LAUNCHES_FOR_INTERVAL:
-        return intervals.mean_interval(medians(series))
-    return replace(intervals.median_interval(np.concatenate(list(series.values()))), kind="within-run")
+    """The interval of one series, as by `estimates`."""
+    return estimates({"": series})[""]
+
+
+def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
+    """Mean of the launches' medians of each, with Student's t; with too few launches, the median of all rounds.
+
+    Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
+    the same launches (`bench.analyze.moderation`).
+    """
+    of_launches = {name: medians(one) for name, one in many.items() if len(one) >= LAUNCHES_FOR_INTERVAL}
+    freedom = np.array([len(values) - 1.0 for values in of_launches.values()])
+    variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in of_launches.values()])
+    known = zip(*moderated(variances, freedom), strict=True) if of_launches else iter(())
+    over = {name: _over_launches(values, *next(known)) for name, values in of_launches.items()}
+    return {name: over[name] if name in over else _over_rounds(series) for name, series in many.items()}
+
+
+def _over_launches(values: Floats, variance: float, freedom: float) -> Interval:
+    centre = float(np.mean(values))
+    half = float(stdtrit(freedom, (1 + intervals.CONFIDENCE) / 2) * np.sqrt(variance / len(values)))
+    return Interval(centre, centre - half, centre + half, "over launches")
+
+
+def _over_rounds(series: Series) -> Interval:
+    """Of too few launches: it does not include how launches differ, and of very few rounds it is only their range."""
+    return intervals.median_interval(np.concatenate(list(series.values())))

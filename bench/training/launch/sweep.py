@@ -17,17 +17,19 @@ from bench.launch.supervisor import LaunchOutcome, watch
 from bench.records import Json
 from bench.training.encoding import fact_from_line, fact_to_line
 from bench.training.records import (
+    Advised,
     CommunicationOnly,
     Fact,
     LaunchFailure,
     Round,
+    Scenario,
     StrategyChecks,
     Timeline,
     TrainingJob,
     TrainingLaunch,
     TrainingPlan,
 )
-from bench.training.strategies import label
+from bench.training.strategies import label, settled
 
 # Modules that every rank needs besides torch. torch loads this one when the first optimizer is made, which would cost
 # each rank two seconds of computing.
@@ -37,6 +39,10 @@ PRELOAD = ("torch._dynamo",)
 def launcher() -> Launcher:
     """Starts ranks that train; use it as a context manager."""
     return Launcher(preload=PRELOAD)
+
+
+# Which setting of DDP the facts of a scenario advise; None if they do not tell yet.
+Advise = Callable[[TrainingPlan, Scenario, Sequence[Fact]], tuple[int | None, tuple[int, ...]] | None]
 
 
 class TrainingObserver(Protocol):
@@ -64,18 +70,26 @@ def sweep(
     launched: Callable[[Json], None],
     observer: TrainingObserver,
     before_go: Callable[[], None] = lambda: None,
+    advise: Advise = lambda plan, scenario, facts: None,
 ) -> None:
-    """Make the rounds that are in the plan and not among the facts that are `done`."""
+    """Make the rounds that are in the plan and not among the facts that are `done`.
+
+    advise: asked before each launch that has an open strategy; without an answer, the launch goes without it.
+    """
+    facts = list(done)
 
     def keep(line: bytes) -> None:
         append(line)
-        observer.told(fact_from_line(line))
+        facts.append(fact_from_line(line))
+        observer.told(facts[-1])
 
     detailed = {fact.scenario for fact in done if isinstance(fact, Timeline | CommunicationOnly)}
     for launch in plan.order:
         made = max((f.round for f in done if isinstance(f, Round) and _of(f, launch)), default=0)
         checked = any(isinstance(f, StrategyChecks) and f.strategy is None and _of(f, launch) for f in done)
-        rest = launch
+        rest = _settled(launch, plan, facts, keep, advise) if made < launch.rounds else launch
+        if facts and isinstance(facts[-1], Advised):  # so that what was advised just now is recorded in detail too
+            detailed.discard(launch.scenario.key)
         while made < rest.rounds:
             job = TrainingJob(rest, plan, str(log.resolve()), made + 1, checked, rest.scenario.key not in detailed)
             result, last = _launch(job, launcher, observer, keep, before_go)
@@ -89,6 +103,25 @@ def sweep(
             if guilty is None or len(rest.strategies) == 1:
                 break
             rest = replace(rest, strategies=tuple(one for one in rest.strategies if one != guilty))
+
+
+def _settled(
+    launch: TrainingLaunch,
+    plan: TrainingPlan,
+    facts: Sequence[Fact],
+    keep: Callable[[bytes], None],
+    advise: Advise,
+) -> TrainingLaunch:
+    """The launch with what is advised in place of each open strategy; without those of which nothing is known yet."""
+    if not any(one.open for one in launch.strategies):
+        return launch
+    scenario = launch.scenario
+    advised = next((f for f in facts if isinstance(f, Advised) and f.scenario == scenario.key), None)
+    if advised is None and (answer := advise(plan, scenario, facts)) is not None:
+        advised = Advised(scenario.key, launch.number, *answer)
+        keep(fact_to_line(advised))
+    strategies = (one if advised is None else settled(one, advised) for one in launch.strategies)
+    return replace(launch, strategies=tuple(one for one in strategies if not one.open))
 
 
 def _of(fact: Round | StrategyChecks, launch: TrainingLaunch) -> bool:

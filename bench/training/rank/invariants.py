@@ -158,7 +158,7 @@ def of_training(bench: CheckContext, strategy: Strategy) -> list[InvariantCheck]
                 f"{said}; {other}" if stable else f"{dtype}: the loss rose",
             )
         )
-        if dtype == "float32":
+        if dtype == "float32" and not (bench.scenario.clip and entry.shards_gradients):
             bench.finals[label(strategy)] = (sent, digest([trained]))
     return checks
 
@@ -263,6 +263,8 @@ def _dice(seed: int, rank: int) -> torch.Generator:
 def of_bits(bench: CheckContext, strategy: Strategy) -> InvariantCheck:
     """I3: exact strategies have the same bits at two ranks; at more, those that send the same in each call."""
     mine = bench.finals.get(label(strategy))
+    if mine is None and bench.scenario.clip and kind(strategy).shards_gradients:
+        return InvariantCheck("I3", None, "the norm of shares is rounded in another way than that of all gradients")
     if mine is None:
         return InvariantCheck("I3", None, "it does not compute the exact mean")
     two = bench.place.world_size == 2

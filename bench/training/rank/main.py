@@ -49,6 +49,8 @@ REPEATS = 5
 # Modules in which a rank waits for the others: for the link, and for gradients.
 WAITS_IN = (transport, synchronisers, torch_synchronisers)
 BATCHES = 4
+# CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
+UNSEEN_TICKS = 2
 
 
 def main(context: RankContext, job: TrainingJob) -> None:
@@ -169,6 +171,8 @@ class _Launch:
             dice = torch.Generator().manual_seed(self.plan.seed + self.launch * 1000 + self.group.rank)
             self.batches = [runner.draw(dice, self.scenario.batch) for _ in range(BATCHES)]
         moved = self.scenario.link is None and self.scenario.shape is None
+        if not kind(strategy).sharded:
+            self.shared.lend_states(runner.optimizer)
         checks = [invariants.of_start(bench, runner)] if moved and not kind(strategy).shards_parameters else []
         for step in range(self.plan.warmup):
             self.transport.sent.clear()
@@ -314,7 +318,9 @@ def _foreign(ranks: list[dict[str, Any]], wall_s: float) -> float | None:
     if ranks[0]["busy"] is None:
         return None
     others = float(ranks[0]["busy"] - sum(rank["cpu"] for rank in ranks))
-    return round(max(0.0, others) / (wall_s * int(ranks[0]["cores"])), 4)
+    if others <= UNSEEN_TICKS / os.sysconf("SC_CLK_TCK"):
+        return 0.0
+    return round(others / (wall_s * int(ranks[0]["cores"])), 4)
 
 
 def _add(sums: dict[str, int], more: dict[str, int]) -> None:

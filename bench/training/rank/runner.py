@@ -39,12 +39,17 @@ class RankInfo:
 
 @dataclass(slots=True)
 class Runner:
-    """One strategy, ready to train. ready: marks of ready gradients, by number: all if traced, else the last one."""
+    """One strategy, ready to train.
+
+    clip: largest norm of all gradients; 0 for any. ready: marks of ready gradients, by number: all if traced, else the
+    last one. marks: of the last step, at its beginning and at the end of each of PARTS but pack.
+    """
 
     strategy: Strategy
     sync: Synchroniser
     optimizer: torch.optim.Optimizer
     parameters: list[torch.Tensor]
+    clip: float
     watch: Stopwatch
     transport: Transport
     draw: Callable[[torch.Generator, int], Batch]
@@ -69,25 +74,33 @@ class Runner:
         backward = max(self.ready.values(), default=None) if self.watch.on_host else None
         last = backward if backward is not None else mark()
         self.sync.finish()
-        usable = mark()
+        usable = clipped = mark()
+        if self.clip:
+            self.sync.clip(self.clip)
+            clipped = mark()
         self.optimizer.step()
+        updated = mark() if self.sync.updated_at is None else self.sync.updated_at
         self.sync.updated()
         self.loss = loss.detach()
-        self.marks = [begin, forward, last, usable, mark()]
+        self.marks = [begin, forward, last, usable, clipped, updated, mark()]
 
     def parts(self) -> dict[str, int]:
         """Nanoseconds of each of PARTS in the last step."""
-        begin, forward, last, usable, end = self.marks
+        begin, forward, last, usable, clipped, updated, end = self.marks
         between = self.watch.between
-        packs = self.watch.clear()
+        packs = self.watch.packing.taken()
         if not self.watch.on_host:
             packs = [(between(begin, a), between(begin, b)) for a, b in packs]
         ready = last if self.watch.on_host else between(begin, last)
         inside = sum(min(b, ready) - a for a, b in packs if a < ready)
         packed = sum(b - a for a, b in packs)
+        exchanges = self.watch.exchanging.taken()
+        exchanged = sum(b - a for a, b in exchanges)
+        early = sum(b - a for a, b in exchanges if b <= forward)
         times = (
-            between(begin, forward), between(forward, last) - inside, packed,
-            between(last, usable) - (packed - inside), between(usable, end),
+            between(begin, forward) - early, between(forward, last) - inside - (exchanged - early), packed,
+            between(last, usable) - (packed - inside), between(usable, clipped), between(clipped, updated),
+            between(updated, end) + exchanged,
         )  # fmt: skip
         return dict(zip(PARTS, times, strict=True))
 
@@ -118,7 +131,7 @@ def build(
     made, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
     module, watch = made.module, Stopwatch(place.device)
     memory = SharedTensors() if shared is None else shared
-    if not entry.sharded or strategy.name == "zero_redundancy":
+    if not entry.shards_gradients:
         memory.adopt(module)
     parameters = trained(module)
     ready: dict[int, Any] = {}
@@ -135,7 +148,8 @@ def build(
     optimizer = sync.optimizer(build_with, settings)
     if entry.shards_parameters:
         parameters = list(sync.module.parameters())
-    return Runner(strategy, sync, optimizer, parameters, watch, transport, made.batch, ready)
+    clip = 0.0 if scenario.shape is not None else scenario.clip  # a shape has no gradients
+    return Runner(strategy, sync, optimizer, parameters, clip, watch, transport, made.batch, ready)
 
 
 def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[torch.Tensor], None]:

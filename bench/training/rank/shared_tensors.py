@@ -5,7 +5,7 @@ and its times do not depend on the values, so that ten strategies need little mo
 leaves in them, the next one goes on with. Not shared: what torch's DistributedDataParallel and fully_shard keep.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ class SharedTensors:
 
     def __init__(self) -> None:
         self._parameters: list[torch.Tensor] = []
-        self._states: dict[tuple[int, str], torch.Tensor] = {}
+        self._states: dict[int, dict[str, torch.Tensor]] = {}
         self._buckets: torch.Tensor | None = None
 
     def adopt(self, module: nn.Module) -> None:
@@ -33,14 +33,25 @@ class SharedTensors:
                 parameter.data = shared
 
     def adopt_states(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the optimizer go on with the set's states, such as momentum, where they have the same shape."""
-        for number, state in enumerate(optimizer.state.values()):
-            for name, value in state.items():
-                if not torch.is_tensor(value) or not value.numel() or type(value) is not torch.Tensor:
-                    continue
-                shared = self._states.setdefault((number, name), value)
-                if (shared.shape, shared.dtype) == (value.shape, value.dtype):
-                    state[name] = shared
+        """Take the states of an optimizer that has made a step, such as momentum, into the set if it has none."""
+        if self._states:
+            return
+        for number, parameter in enumerate(_parameters(optimizer)):
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if type(value) is torch.Tensor and value.numel():
+                    self._states.setdefault(number, {})[name] = value
+
+    def lend_states(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have an optimizer that has made no step begin with the set's states, as zeros, where shapes agree.
+
+        SGD and Adam begin with zeros, too, so that they train the same.
+        """
+        parameters = list(_parameters(optimizer))
+        for number, states in self._states.items():
+            parameter = parameters[number] if number < len(parameters) else None
+            shapes = {state.shape for state in states.values() if state.dim()}
+            if parameter is not None and shapes <= {parameter.shape}:
+                optimizer.state[parameter] = {name: state.zero_() for name, state in states.items()}
 
     def buckets(self, elements: Sequence[int], like: torch.Tensor) -> list[torch.Tensor]:
         """A tensor for each bucket, one behind the other in the set's memory."""
@@ -48,5 +59,13 @@ class SharedTensors:
         if not total:
             return []
         if self._buckets is None or self._buckets.numel() < total:
-            self._buckets = torch.zeros(total, dtype=like.dtype, device=like.device)
+            # At once as many as any strategy needs: those before keep what they were given.
+            most = max(total, sum(parameter.numel() for parameter in self._parameters))
+            self._buckets = torch.zeros(most, dtype=like.dtype, device=like.device)
         return list(self._buckets[:total].split(list(elements)))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """The parameters of an optimizer, in order."""
+    for group in optimizer.param_groups:
+        yield from group["params"]

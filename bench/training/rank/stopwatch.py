@@ -5,20 +5,23 @@ between marks is asked for once the step is over.
 """
 
 import time
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 
 class Stopwatch:
-    """Marks of one rank's steps. packed: pairs of marks around packing since `clear`."""
+    """Marks of one rank's steps.
+
+    packing: around copying and dividing, which is not waiting. exchanging: around calls that a sharded optimizer makes
+    within forward and backward; on the host only.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self.on_host = not self._cuda
-        self.packed: list[tuple[Any, Any]] = []
-        self._packing = _Packing(self)
+        self.packing = Stretches(self)
+        self.exchanging = Stretches(self)
 
     def mark(self) -> Any:
         """Mark this instant."""
@@ -28,30 +31,35 @@ class Stopwatch:
         event.record()
         return event
 
-    def packing(self) -> AbstractContextManager[None]:
-        """Context whose time counts as packing, not as waiting; it must not be nested."""
-        return self._packing
-
     def between(self, begin: Any, end: Any) -> int:
         """Nanoseconds between two marks; on a GPU the stream must have passed both."""
         return int(begin.elapsed_time(end) * 1e6) if self._cuda else end - begin
 
-    def clear(self) -> list[tuple[Any, Any]]:
-        """Return the marks of packing so far, and forget them."""
-        packed, self.packed = self.packed, []
-        return packed
+    def clear(self) -> None:
+        """Forget all stretches."""
+        self.packing.taken()
+        self.exchanging.taken()
 
 
-class _Packing:
-    """One object for all packing: a generator's context takes four times as long, and naive packs once a parameter."""
+class Stretches:
+    """Context whose time is kept apart; it must not be nested.
 
-    __slots__ = ("_begin", "_watch")
+    One object for all: a generator's context takes four times as long, and naive packs once a parameter.
+    """
+
+    __slots__ = ("_begin", "_found", "_watch")
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
+        self._found: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
         self._begin = self._watch.mark()
 
     def __exit__(self, *_: object) -> None:
-        self._watch.packed.append((self._begin, self._watch.mark()))
+        self._found.append((self._begin, self._watch.mark()))
+
+    def taken(self) -> list[tuple[Any, Any]]:
+        """Marks around each stretch since the last time; they are forgotten."""
+        found, self._found = self._found, []
+        return found

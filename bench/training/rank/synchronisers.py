@@ -43,17 +43,22 @@ class Synchroniser(Protocol):
     """What a runner calls in each step.
 
     module: called in the forward pass. buckets: numbers of the parameters in each call, in the order of calls; None
-    where a library decides.
+    where a library decides. updated_at: the mark at which the optimizer had updated this rank's share, where the
+    optimizer also sends it to the others; else None.
     """
 
     module: Any
     buckets: list[list[int]] | None
+    updated_at: Any
 
     def micro(self, last: bool) -> Any:
         """Context of one micro-batch; gradients are synchronised in the last one."""
 
     def finish(self) -> None:
         """Called after backward; returns when all gradients are synchronised and in place."""
+
+    def clip(self, largest: float) -> None:
+        """Called after `finish` where gradients are clipped: scale them all down if their norm is larger than this."""
 
     def updated(self) -> None:
         """Called after the optimizer's step."""
@@ -67,13 +72,14 @@ class Synchroniser(Protocol):
 
 def _packing_after(last: Handle, watch: Stopwatch) -> AbstractContextManager[None]:
     """Stamp packing only if the last call has completed; until then the step waits anyway."""
-    return watch.packing() if last.is_completed() else nullcontext()
+    return watch.packing if last.is_completed() else nullcontext()
 
 
 class Nothing:
     """No synchronisation."""
 
     buckets: list[list[int]] | None
+    updated_at: Any = None
 
     def __init__(self, module: nn.Module) -> None:
         self.module: Any = module
@@ -83,6 +89,9 @@ class Nothing:
         return nullcontext()
 
     def finish(self) -> None: ...
+
+    def clip(self, largest: float) -> None:
+        nn.utils.clip_grad_norm_(trained(self.module), largest)
 
     def updated(self) -> None: ...
 
@@ -115,7 +124,7 @@ class AfterBackward(Nothing):
     def naive(self) -> None:
         for gradient in self._gradients():
             self._transport.all_reduce(gradient).wait()
-            with self._watch.packing():
+            with self._watch.packing:
                 gradient.div_(self._transport.world_size)
 
     def naive_async(self) -> None:
@@ -127,10 +136,10 @@ class AfterBackward(Nothing):
 
     def flat(self) -> None:
         gradients = self._gradients()
-        with self._watch.packing():
+        with self._watch.packing:
             flat = torch._utils._flatten_dense_tensors(gradients)
         self._transport.all_reduce(flat).wait()
-        with self._watch.packing():
+        with self._watch.packing:
             flat.div_(self._transport.world_size)
             for gradient, mean in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
                 gradient.copy_(mean)
@@ -185,7 +194,7 @@ class DuringBackward(Nothing):
         def ready(parameter: torch.Tensor) -> None:
             if not self._active:
                 return
-            with self._watch.packing():
+            with self._watch.packing:
                 if self._views[at]:
                     assert parameter.grad is not None  # noqa: S101 - the hook runs when it is there
                     self._views[at][place].copy_(parameter.grad.view(-1))

@@ -66,7 +66,7 @@ def _gradients(runner: Runner) -> tuple[Gradient, ...]:
 
 
 def _line(runner: Runner, rank: int, began: int) -> RankTimeline:
-    begin, forward, backward, usable, end = runner.marks
+    begin, forward, backward, usable, *_, end = runner.marks
 
     def since(instant: int) -> float:
         return float(instant - begin) / 1e9

@@ -4,7 +4,7 @@ zero1 is a sharded optimizer that shows how those of torch work. In: a module on
 optimizer. torch's defaults are kept unless the strategy says otherwise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,11 +14,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
+from bench.training.rank.stopwatch import Stopwatch
 from bench.training.rank.synchronisers import Build, Nothing, Synchroniser, sent_by, trained
 from bench.training.rank.transport import EmulatedLink, Transport
-from bench.training.strategies import DDP_FLAGS, NO_OPERATION, hooks_of, kind
+from bench.training.strategies import DDP_FLAGS, NO_OPERATION, OWN_GROUP, hooks_of, kind
 
 MIB = 2**20
+# torch 2.8 and newer let a caller make the calls of fully_shard.
+CUSTOM = "set_custom_all_gather"
 
 
 class Ddp(Nothing):
@@ -29,6 +32,7 @@ class Ddp(Nothing):
         super().__init__(_wrapped(build, seen))
         self.buckets = None
         self._strategy, self._seen, self._transport = build.strategy, seen, build.transport
+        self._watch = build.watch
 
     def micro(self, last: bool) -> Any:
         return nullcontext() if last else self.module.no_sync()
@@ -54,7 +58,12 @@ class ZeroRedundancy(Ddp):
         made: torch.optim.Optimizer = ZeroRedundancyOptimizer(
             self.module.parameters(), optimizer_class=build_with, **settings
         )
+        made.optim.register_step_post_hook(self._mark)
         return made
+
+    def _mark(self, *_: Any) -> None:
+        """The rank's share is updated; what follows in the optimizer's step sends the shares to all ranks."""
+        self.updated_at = self._watch.mark()
 
     def calls(self) -> None:
         return None
@@ -130,6 +139,12 @@ class Zero1(Nothing):
         REDUCE_SCATTER(self.mine.grad, self._gradients)
         self.mine.grad.div_(self._world_size)
 
+    def clip(self, largest: float) -> None:
+        """The norm of all gradients is known once all ranks have added up their shares."""
+        total = nn.utils.get_total_norm([self.mine.grad]).square()
+        dist.all_reduce(total)
+        nn.utils.clip_grads_with_norm_([self.mine], largest, total.sqrt())
+
     def updated(self) -> None:
         ALL_GATHER(self._flat, self.mine.data)
 
@@ -141,17 +156,28 @@ class Zero1(Nothing):
 
 
 class Fsdp2(Nothing):
-    """torch's fully_shard, applied to each layer and to the whole model."""
+    """torch's fully_shard, applied to each layer and to the whole model.
+
+    On the host its calls are stamped, as they block forward and backward; on a GPU they run on streams of their own.
+    """
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import FSDPModule, fully_shard
 
+        if OWN_GROUP in build.strategy.options and not hasattr(FSDPModule, f"set_{OWN_GROUP}"):
+            raise NotImplementedError(f"set_{OWN_GROUP} needs torch 2.13 or newer; here is {torch.__version__}")
         mesh = init_device_mesh(build.device.type, (build.world_size,))
         for layer in getattr(build.module, "layers", ()):
             fully_shard(layer, mesh=mesh)
         super().__init__(fully_shard(build.module, mesh=mesh))
         self.buckets = None
+        if OWN_GROUP in build.strategy.options:
+            self.module.set_separate_reduce_scatter_group()
+        for module in self.module.modules() if build.watch.on_host and hasattr(FSDPModule, CUSTOM) else ():
+            if isinstance(module, FSDPModule):
+                module.set_custom_all_gather(_StampedAllGather(build.watch))
+                module.set_custom_reduce_scatter(_StampedReduceScatter(build.watch))
 
     def micro(self, last: bool) -> Any:
         self.module.set_requires_gradient_sync(last)
@@ -159,6 +185,32 @@ class Fsdp2(Nothing):
 
     def calls(self) -> None:
         return None
+
+
+class _StampedCall:
+    """A call of fully_shard as torch makes it, stamped; torch documents it as `Comm`."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _StampedAllGather(_StampedCall):
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
+    ) -> Any:
+        with self._watch.exchanging:
+            return ALL_GATHER(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class _StampedReduceScatter(_StampedCall):
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> Any:
+        with self._watch.exchanging:
+            return REDUCE_SCATTER(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
 SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {

@@ -33,7 +33,9 @@ COLUMNS = (
     "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
     "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
     f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
-    "**interference**: growth of computing while communicating; **residual**: what these do not explain; **adds up**: "
+    "**interference**: growth of forward and backward; **update**: growth of clipping and the update, below 0 where "
+    "each rank updates its share only; **gather**: calls of a sharded optimizer: those that send what was updated, and "
+    "those within forward and backward; **residual**: what these do not explain; **adds up**: "
     "whether the residual is as small as it must be",
     "**place**: strategies that cannot be told apart share the place of the first of them (=)",
 )
@@ -134,7 +136,7 @@ def method_line(plan: TrainingPlan) -> str:
     return (
         f"How measured: {plan.steps} steps of a strategy between two barriers, slowest rank · all strategies in every "
         f"round, each round in another random order, seed {plan.seed} · {plan.warmup} steps of each beforehand · "
-        f"{_count(plan.launches, 'launch', 'launches')} of fresh processes · rounds in which others used more than "
+        f"{_count(plan.launches, 'launch', 'launches')} of fresh processes · blocks in which others used more than "
         f"{plan.max_foreign_cpu:.0%} of the machine's CPU time are left out · ± is the standard deviation over rounds"
     )
 
@@ -181,15 +183,15 @@ def _scenario(comparison: ScenarioAnalysis) -> list[str]:
 
 
 def _reference(comparison: ScenarioAnalysis) -> str:
-    """One line: the step without synchronisation, the rounds used, and how far two equal things differ."""
+    """One line: the step without synchronisation, the timed blocks used, and how far two equal things differ."""
     compute = comparison.compute
     without = f"{seconds(compute.value)} a step" if compute else "not known"
-    used = comparison.rounds - comparison.dropped
+    used = comparison.blocks - comparison.dropped
     if comparison.aa_pairs and math.isfinite(comparison.noise_s):
         limit = f"two copies of one strategy differ by up to {seconds(comparison.noise_s)} a step"
     else:
         limit = "no strategy was measured twice"
-    return f"Computing without synchronisation: {without} · {used} of {comparison.rounds} rounds used · {limit}"
+    return f"Computing without synchronisation: {without} · {used} of {comparison.blocks} timed blocks used · {limit}"
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -24,7 +24,7 @@ def scenario_text(scenario: Scenario) -> str:
     """Such as `micro · gloo · 2 ranks · batch 16 (8 a rank) · sequence 64 · float32 · sgd`."""
     words = [scenario.model, scenario.backend, ranks_text(scenario.world_size)]
     words += [f"batch {global_batch(scenario)} ({scenario.batch} a rank)", f"sequence {scenario.sequence}"]
-    words += [scenario.dtype, scenario.optimizer]
+    words += [scenario.dtype, scenario.optimizer + (f", norm ≤ {scenario.clip:g}" if scenario.clip else "")]
     if scenario.link is not None:
         link = scenario.link
         words.append(f"emulated link of {seconds(link.latency_s)} and {format_rate(link.bytes_per_s)} GB/s")

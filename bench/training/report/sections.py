@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from bench.backends import BACKENDS
 from bench.conclusions import Interval
 from bench.report.tables import lines, markdown
 from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, TrainingAnalysis
 from bench.training.records import InvariantCheck, SkippedStrategy, Strategy
 from bench.training.report.labels import NOTHING, bounds, cell, is_reference, names, ordered, seconds, short
-from bench.training.strategies import label
+from bench.training.strategies import kind, label
 from bench.units import format_bytes, format_rounded_bytes
 
 # What each invariant says, in the order of docs/training.md.
@@ -36,6 +37,7 @@ PREDICTION = (
     "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
     "it is a lower bound."
 )
+SHARED_CORES = "; computing and communicating share cores here, so that the size of buckets hardly matters"
 NO_STRATEGY = "the run itself"
 
 
@@ -48,22 +50,41 @@ def ranking(comparison: ScenarioAnalysis) -> str:
     for result in timed:
         if result.place is not None:
             places.setdefault(result.place, []).append(result)
-    found = [_place(place, members, called) for place, members in places.items()]
+    scenario = comparison.scenario
+    on_cores = scenario.link is None and BACKENDS[scenario.backend].device == "cpu"
+    found = [_place(place, members, called, on_cores) for place, members in places.items()]
     unresolved = [called[o.label] for o in timed if not o.resolved]
     if unresolved:
         found.append(
             f"**not resolved**: the interval of what {', '.join(unresolved)} "
             f"expose{'s' if len(unresolved) == 1 else ''} holds 0"
         )
+    found += [_advised(o, called) for o in timed if o.strategy.called and o.strategy.name == "ddp"]
     return lines(found)
 
 
-def _place(place: int, members: Sequence[StrategyResult], called: dict[str, str]) -> str:
+def _advised(result: StrategyResult, called: dict[str, str]) -> str:
+    """What the run itself advised, and then measured."""
+    cap, sizes = result.strategy.cap_bytes, result.strategy.buckets
+    what = f"bucket_cap_mb={cap / 2**20:g}" if cap else f"buckets of {', '.join(map(format_rounded_bytes, sizes))}"
+    return f"**{called[result.label]}**: DistributedDataParallel with {what}, as the launches before it advised"
+
+
+def _place(place: int, members: Sequence[StrategyResult], called: dict[str, str], on_cores: bool) -> str:
     steps = [o.step.value for o in members if o.step]
     if len(members) == 1:
         return f"**{place}.** {called[members[0].label]}: {seconds(steps[0])} a step"
     which = ", ".join(called[o.label] for o in members)
-    return f"**{place}.** {which}: {seconds(min(steps))} to {seconds(max(steps))} a step, cannot be told apart"
+    why = SHARED_CORES if on_cores and _differ_in_buckets(members) else ""
+    return f"**{place}.** {which}: {seconds(min(steps))} to {seconds(max(steps))} a step, cannot be told apart{why}"
+
+
+def _differ_in_buckets(members: Sequence[StrategyResult]) -> bool:
+    """Whether these are several strategies that differ only in what they send during backward."""
+    distinct = {replace(one.strategy, again=0) for one in members}
+    return len(distinct) > 1 and all(
+        kind(one).overlaps and kind(one).all_reduces and kind(one).sends for one in distinct
+    )
 
 
 def aa_pairs(comparison: ScenarioAnalysis) -> str:

@@ -29,6 +29,7 @@ from bench.training.report.labels import (
     seconds,
     spread,
 )
+from bench.training.strategies import kind
 
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
@@ -64,24 +65,20 @@ def overview(comparison: ScenarioAnalysis, brief: bool = False) -> str:
 def split(comparison: ScenarioAnalysis) -> str:
     """Where exposed communication goes: one row for each strategy with a split; empty if there is none."""
     called, rows = _names(comparison), []
+    sharded = any(kind(result.strategy).sharded for result in comparison.results)
     for result in ordered(comparison):
         parts = result.split
         if parts is None:
             continue
-        times = (
-            parts.tail_s,
-            parts.late_s,
-            parts.pack_s,
-            parts.interference_s,
-            parts.residual_s,
-            result.communication_only_s,
-        )
+        times = [parts.tail_s, parts.late_s, parts.pack_s, parts.interference_s, parts.update_s]
+        times += [*([parts.gather_s] if sharded else []), parts.residual_s, result.communication_only_s]
         adds_up = {True: "yes", False: "NO", None: NOTHING}[result.adds_up]
         calls = NOTHING if result.calls is None else str(len(result.calls))
         exposed = seconds(_value(result.exposed))
         rows.append([called[result.label], calls, exposed, *map(seconds, times), adds_up])
-    headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "residual"]
-    return markdown(rows, [*headers, "calls alone", "adds up"], ["left", *["right"] * 8, "left"]) if rows else ""
+    headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "update"]
+    headers += [*(["gather"] if sharded else []), "residual", "calls alone", "adds up"]
+    return markdown(rows, headers, ["left", *["right"] * (len(headers) - 2), "left"]) if rows else ""
 
 
 def refused(comparison: ScenarioAnalysis) -> str:
@@ -182,6 +179,7 @@ def _scenario_json(comparison: ScenarioAnalysis) -> Json:
         "compute": asdict(comparison.compute) if comparison.compute else None,
         "noise_s": comparison.noise_s,
         "rounds": comparison.rounds,
+        "blocks": comparison.blocks,
         "dropped": comparison.dropped,
         "aa_pairs": [asdict(pair) for pair in comparison.aa_pairs],
         "advice": asdict(comparison.advice) if comparison.advice else None,
