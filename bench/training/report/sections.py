@@ -80,11 +80,9 @@ def _place(place: int, members: Sequence[StrategyResult], called: dict[str, str]
 
 
 def _differ_in_buckets(members: Sequence[StrategyResult]) -> bool:
-    """Whether these are several strategies that differ only in what they send during backward."""
+    """Whether several of these send during backward, and differ in what they send when."""
     distinct = {replace(one.strategy, again=0) for one in members}
-    return len(distinct) > 1 and all(
-        kind(one).overlaps and kind(one).all_reduces and kind(one).sends for one in distinct
-    )
+    return sum(kind(one).overlaps and kind(one).all_reduces and kind(one).sends for one in distinct) > 1
 
 
 def aa_pairs(comparison: ScenarioAnalysis) -> str:
