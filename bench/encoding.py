@@ -26,6 +26,7 @@ from bench.records import (
     Samples,
     Timings,
     Usage,
+    settings_of,
 )
 from bench.store import FIRST_BENCHMARK, Codec
 
@@ -87,6 +88,12 @@ def job_from_json(data: Json) -> Job:
 def imports_of(_: Job) -> list[str]:
     """Objects of the user that a rank imports: none."""
     return []
+
+
+def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
+    """Name and value of each environment variable that ranks of a job, or of a plan, set for themselves."""
+    cases = job.launch.cases if isinstance(job, Job) else job.cases
+    return sorted({pair for case in cases for pair in settings_of(case)})
 
 
 def samples_to_line(samples: Samples) -> bytes:

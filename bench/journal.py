@@ -5,11 +5,11 @@ In: the folder of a run, and lines. Out: `samples.jsonl`, which holds every line
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 
+from bench import locks
 from bench.errors import StoreError
 from bench.store import SAMPLES, reason_of
 
@@ -17,7 +17,8 @@ from bench.store import SAMPLES, reason_of
 class Journal:
     """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
 
-    Opening it drops an incomplete last line, which only a crash while writing leaves behind.
+    Opening it drops an incomplete last line, which only a crash while writing leaves behind. locked: False where the
+    file system has no locks, so that nothing keeps a second writer away.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,11 +30,11 @@ class Journal:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise StoreError(f"{self._path}: {reason_of(error)}") from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        taken = locks.exclusive(self._fd)
+        if taken is False:
             os.close(self._fd)
-            raise StoreError(f"{self._path.parent}: another process is measuring into this run") from None
+            raise StoreError(f"{self._path.parent}: another process is measuring into this run")
+        self.locked = bool(taken)
         content = self._path.read_bytes()
         os.ftruncate(self._fd, content.rfind(b"\n") + 1)
         os.lseek(self._fd, 0, os.SEEK_END)

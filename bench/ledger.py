@@ -5,7 +5,6 @@ end at the same time. Launches of one run have an occasion in common (the boot o
 only a history shows by how much occasions differ. The format: docs/results-format.md.
 """
 
-import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from bench import locks
 from bench.errors import StoreError
 
 FILE = "ledger.jsonl"
@@ -70,7 +70,7 @@ def append(root: Path, entry: LedgerEntry) -> None:
     try:
         fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            locks.wait_for(fd)
             end = os.fstat(fd).st_size
             if os.write(fd, line) != len(line):  # the disk is full: half a line would damage the next one, too
                 os.ftruncate(fd, end)

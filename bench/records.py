@@ -41,6 +41,9 @@ class Machine:
     realtime_missing: why real-time scheduling cannot be used here; None if it can.
     ranks, ranks_a_host: number of ranks of the job, in all and at most on one host; memory_available_bytes is then
         that of the host with least. None if there is no job: then as many ranks as wanted are started on this host.
+    gpu_free_bytes: memory that is free on the GPU with least; None without GPUs, or if NVML does not tell.
+    gpu_capability: compute capability of the least GPU, such as 90 for 9.0; None without GPUs, or if it is not told.
+    registered_missing: why buffers cannot be registered with NCCL here; None if they can, or without GPUs.
     """
 
     hostname: str
@@ -52,6 +55,9 @@ class Machine:
     realtime_missing: str | None = None
     ranks: int | None = None
     ranks_a_host: int | None = None
+    gpu_free_bytes: int | None = None
+    gpu_capability: int | None = None
+    registered_missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Demands:
 # Fields of a case that are in its key only if they differ from the default.
 CASE_EXTRAS = (
     "reduce_op", "buffers", "metric", "sync", "scheduling", "depth",
-    "placement", "call", "root", "groups", "settings", "ctas", "memory", "oversubscribed",
+    "placement", "call", "root", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
 )  # fmt: skip
 
 
@@ -86,7 +92,10 @@ class Case:
     call: "sync", or "async": the call returns a handle, which is waited for before the second stamp.
     root: of a rooted operation. groups: "world", or a division of it (`subgroups.Subgroups`), such as "strided:2".
     settings: environment variables of the ranks, such as "NCCL_ALGO=Ring NCCL_PROTO=LL". ctas: how many blocks NCCL
-    may use, 0 for its own choice. memory: "plain", or "registered" with NCCL. oversubscribed: ranks share a GPU.
+    may use, 0 for its own choice. memory: "plain", "registered" with NCCL, or "symmetric": registered at
+    the same place on all ranks. oversubscribed: ranks share a GPU.
+    alignment: "aligned": buffers, and what is received behind what is sent, begin at multiples of 512 bytes; or
+        "unaligned": one element further.
     """
 
     op: str
@@ -108,6 +117,7 @@ class Case:
     ctas: int = 0
     memory: str = "plain"
     oversubscribed: bool = False
+    alignment: str = "aligned"
 
     @property
     def key(self) -> str:
@@ -123,6 +133,12 @@ class Case:
         """What differs from the defaults, such as `reduce_op=max`."""
         values = ((name, getattr(self, name)) for name in CASE_EXTRAS)
         return [f"{name}={value}" for name, value in values if value != Case.__dataclass_fields__[name].default]
+
+
+def settings_of(case: Case) -> list[tuple[str, str]]:
+    """Name and value of each environment variable that ranks set for a case; an empty value unsets it."""
+    pairs = (setting.partition("=") for setting in case.settings.split())
+    return [(name, value) for name, _, value in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +231,7 @@ class Job:
     """What every rank of one launch is told. log: path of the file into which ranks print.
 
     side: "a" or "b" in a job that measures two sides: each process of the job adds the variables that its own command
-        line has for that side.
+        line has for that side. probe: time nothing; have NCCL tell what it chooses for each case.
     """
 
     launch: Launch
@@ -228,6 +244,7 @@ class Job:
     flush_bytes: int = 0
     batch_bytes: int = 2**32
     side: str = ""
+    probe: bool = False
 
 
 def case_order(case: Case) -> tuple[object, ...]:
@@ -257,8 +274,9 @@ class Timings:
     """Integer nanoseconds, arrays of shape (iterations, ranks). An iteration is `calls` calls back to back.
 
     start_ns: when each rank began, on the host's monotonic clock, relative to `Samples.base_ns`.
-    duration_ns: how long all the calls took on each rank: CUDA event time on GPUs, host time on CPUs.
-    host_ns: host time including the final synchronise, on GPUs only.
+    duration_ns: how long all the calls took on each rank: on CPUs by the host's clock; on GPUs by events, behind other
+        work, so that neither dispatching nor waiting for a late rank is in it.
+    host_ns: on GPUs only: host time of as many other iterations, from an idle device until it is idle again.
     blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
         known, as in runs of earlier versions.
     """
@@ -278,7 +296,8 @@ class Usage:
         that the hypervisor gave to others. throttled: periods in which a cgroup's quota was used up. None if the
         kernel does not report them.
     floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it. deadline_misses:
-        iterations that a rank began after the agreed instant. None if they were not measured.
+        iterations that a rank began after the agreed instant. dispatch_bound: iterations whose device time has
+        dispatching in it, because the stream ran out of work. None if they were not measured.
     """
 
     wall_s: float
@@ -292,6 +311,7 @@ class Usage:
     throttled: int | None = None
     floor_ns: list[float] | None = None
     deadline_misses: list[int] | None = None
+    dispatch_bound: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

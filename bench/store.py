@@ -13,7 +13,6 @@ import contextlib
 import csv
 import dataclasses
 import errno
-import fcntl
 import functools
 import gc
 import json
@@ -25,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from bench import locks
 from bench.errors import StoreError
 from bench.records import Json
 
@@ -171,12 +171,9 @@ def is_being_written(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return locks.shared(fd) is False
     finally:
         os.close(fd)
-    return False
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────

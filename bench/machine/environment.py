@@ -36,7 +36,14 @@ def prepare_process(interface: str | None = None) -> None:
     off: it costs CPU in each NCCL call. Loopback, if all ranks are on this host: listeners are then closed to the
     network. With several hosts, NCCL chooses its interfaces itself.
     """
-    defaults = {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "0"}
+    defaults = {
+        "OMP_NUM_THREADS": "1",
+        # Renamed in torch 2.8; one of its checks still reads the old name.
+        "TORCH_FR_BUFFER_SIZE": "0",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
+        # Asked otherwise, torch initialises CUDA in the fork server, and no forked rank could use it.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
     loopback = network.interface_of(network.LOOPBACK)
     if interface and interface != loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": interface}

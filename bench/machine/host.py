@@ -21,18 +21,22 @@ from typing import Any
 import psutil
 
 from bench import __version__
-from bench.machine import environment, gpus, libraries, network
+from bench.machine import cgroup, environment, gpus, libraries, network
 from bench.records import NOT_AVAILABLE, Json, Machine
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 # Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
+# What a cgroup's cpu.max says where it sets no quota.
+UNLIMITED = "max"
 
 
 # ── for planning ─────────────────────────────────────────────────────────────────────────────────
 def machine() -> Machine:
     """The facts that a plan depends on."""
-    found = len(visible_gpus())
+    handles = visible_gpus()
+    found = len(handles)
+    free = [nbytes for handle in handles if (nbytes := gpus.free_bytes(handle)) is not None]
     return Machine(
         hostname=hostname(),
         cores=usable_cores(),
@@ -41,6 +45,9 @@ def machine() -> Machine:
         gpus=found,
         backends_missing=libraries.missing(torch_build(), found),
         realtime_missing=unsupported_realtime(),
+        gpu_free_bytes=min(free, default=None),
+        gpu_capability=min(filter(None, map(gpus.capability, handles)), default=None),
+        registered_missing=next(filter(None, map(gpus.unsupported_registration, handles)), None),
     )
 
 
@@ -91,11 +98,8 @@ def affinity() -> list[int]:
 
 def available_memory_bytes() -> int:
     """Memory that can be allocated without swapping, within the cgroup's limit."""
-    available = int(psutil.virtual_memory().available)
-    limit, used = network.text("/sys/fs/cgroup/memory.max"), network.text("/sys/fs/cgroup/memory.current")
-    if limit.isdigit() and used.isdigit():
-        available = min(available, max(0, int(limit) - int(used)))
-    return available
+    available, within = int(psutil.virtual_memory().available), cgroup.free_memory_bytes()
+    return available if within is None else min(available, within)
 
 
 def last_level_cache_bytes() -> int:
@@ -146,7 +150,7 @@ def facts() -> Json:
             "hypervisor": "yes" if " hypervisor" in network.text("/proc/cpuinfo") else "no",
         },
         "memory_bytes": psutil.virtual_memory().total,
-        "cgroup_cpu_max": network.text("/sys/fs/cgroup/cpu.max"),
+        "cgroup_cpu_max": cgroup.cpu_max() or UNLIMITED,
         "network": network.interfaces(),
         "infiniband": network.infiniband(),
         "gpus": [gpus.facts(handle) for handle in visible_gpus()],
@@ -161,7 +165,7 @@ def state() -> Json:
         "load": list(os.getloadavg()),
         "memory_available_bytes": available_memory_bytes(),
         "steal_s": getattr(times, "steal", NOT_AVAILABLE),
-        "cgroup_throttled": NOT_AVAILABLE if (periods := throttled_periods()) is None else periods,
+        "cgroup_throttled": NOT_AVAILABLE if (periods := cgroup.throttled_periods()) is None else periods,
         "gpus": [gpus.state(handle) for handle in visible_gpus()],
     }
 
@@ -210,12 +214,6 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
             own = psutil.Process(except_for.pid).cpu_times()
             busy -= own.user + own.system
     return busy, getattr(times, "steal", None)
-
-
-def throttled_periods() -> int | None:
-    """Number of periods in which this process's cgroup used up its CPU quota, since the cgroup was made."""
-    match = re.search(r"^nr_throttled (\d+)$", network.text("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
-    return int(match[1]) if match else None
 
 
 def use_realtime() -> None:

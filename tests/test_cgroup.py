@@ -1,0 +1,64 @@
+"""Limits are those of the process's own groups and of all above them, wherever the batch system has put it."""
+
+import pytest
+
+from bench.machine import cgroup
+
+GIB = 2**30
+
+
+def put(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+JOB = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_7"
+
+
+def test_a_job_without_a_namespace_of_its_own_is_found_below(tmp_path):
+    """As in Slurm: the root and the step set no limit, the job between them does."""
+    put(tmp_path, {
+        "proc/self/cgroup": "0::/system.slice/slurmstepd.scope/job_7/step_0\n",
+        "sys/fs/cgroup/cpu.stat": "nr_throttled 3\n",
+        f"{JOB}/memory.max": f"{8 * GIB}\n", f"{JOB}/memory.current": f"{5 * GIB}\n",
+        f"{JOB}/memory.stat": f"anon 1\ninactive_file {GIB}\n",
+        f"{JOB}/cpu.max": "150000 100000\n", f"{JOB}/cpu.stat": "nr_periods 9\nnr_throttled 5\n",
+        f"{JOB}/step_0/memory.max": "max\n", f"{JOB}/step_0/memory.current": f"{5 * GIB}\n",
+        f"{JOB}/step_0/cpu.max": "max 100000\n",
+    })  # fmt: skip
+    assert cgroup.free_memory_bytes(tmp_path) == 4 * GIB
+    assert cgroup.cpu_max(tmp_path) == "150000 100000"
+    assert cgroup.throttled_periods(tmp_path) == 5
+
+
+def test_with_a_namespace_the_limit_is_at_the_root(tmp_path):
+    put(tmp_path, {
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/memory.max": f"{2 * GIB}\n", "sys/fs/cgroup/memory.current": f"{3 * GIB}\n",
+        "sys/fs/cgroup/cpu.max": "50000 100000\n",
+    })  # fmt: skip
+    assert cgroup.free_memory_bytes(tmp_path) == 0
+    assert cgroup.cpu_max(tmp_path) == "50000 100000"
+
+
+def test_version_1_has_other_names(tmp_path):
+    put(tmp_path, {
+        "proc/self/cgroup": "5:memory:/slurm/job_7\n4:cpu,cpuacct:/slurm/job_7\n1:name=systemd:/init\n",
+        "sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes": f"{4 * GIB}\n",
+        "sys/fs/cgroup/memory/slurm/job_7/memory.usage_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_quota_us": "200000\n",
+        "sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    })  # fmt: skip
+    assert cgroup.free_memory_bytes(tmp_path) == 3 * GIB
+    assert cgroup.cpu_max(tmp_path) == "200000 100000"
+
+
+@pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/gone/away\n"}, {"proc/self/cgroup": "nonsense\n::\n"}])
+def test_where_nothing_is_told_nothing_limits(tmp_path, files):
+    put(tmp_path, files)
+    assert cgroup.free_memory_bytes(tmp_path) is cgroup.cpu_max(tmp_path) is cgroup.throttled_periods(tmp_path) is None

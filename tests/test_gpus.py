@@ -1,0 +1,145 @@
+"""GPUs as NVML tells them: handles that die at a shutdown, choices as CUDA reads them, what a launch did to them."""
+# ruff: noqa: N802 - names of NVML
+
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from bench.machine import gpus, health
+
+
+class FakeNvml:
+    """Two GPUs; handles are of no use after `nvmlShutdown`. mig: numbers of GPUs that are divided into two."""
+
+    NVML_CLOCK_SM = NVML_CLOCK_MEM = NVML_TEMPERATURE_GPU = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 0
+
+    def __init__(self, mig=()):
+        self.era, self.inits, self.energy, self.clocks = 0, 0, 0, [1980]
+        self.uuids = ["GPU-aa11", "GPU-ab22"]
+        self.instances = {number: [f"MIG-{number}x", f"MIG-{number}y"] for number in mig}
+
+    def nvmlInit(self):
+        self.inits += 1
+
+    def nvmlShutdown(self):
+        self.era += 1
+
+    def nvmlDeviceGetCount(self):
+        return len(self.uuids)
+
+    def nvmlDeviceGetHandleByIndex(self, number):
+        return (self.era, self.uuids[number])
+
+    def nvmlDeviceGetUUID(self, handle):
+        assert handle[0] == self.era, "this handle did not outlive a shutdown"
+        return handle[1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle):
+        return len(self._instances(handle))
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle, number):
+        return (self.era, self._instances(handle)[number])
+
+    def _instances(self, handle):
+        return self.instances.get(self.uuids.index(handle[1]), [])
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        assert handle[0] == self.era
+        return SimpleNamespace(total=80, free=70)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle):
+        assert handle[0] == self.era
+        return (9, 0)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        return self.energy
+
+    def nvmlDeviceGetClockInfo(self, handle, which):
+        return self.clocks.pop(0) if len(self.clocks) > 1 else self.clocks[0]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return 0x1 | 0x4
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    def installed(**how):
+        fake = FakeNvml(**how)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        gpus._nvml.cache_clear()
+        return fake
+
+    yield installed
+    gpus._nvml.cache_clear()
+
+
+def uuids(handles):
+    return [handle[1] for handle in handles]
+
+
+def test_it_is_initialised_once_so_that_handles_live(nvml):
+    fake = nvml()
+    first = gpus.visible(None)
+    assert gpus.facts(first[0])["uuid"] == "GPU-aa11" and gpus.free_bytes(first[1]) == 70
+    assert uuids(gpus.visible(None)) == uuids(first) and fake.inits == 1 and fake.era == 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "mig", "seen"),
+    [
+        (None, (), ["GPU-aa11", "GPU-ab22"]),
+        ("1", (), ["GPU-ab22"]),
+        ("1,0", (), ["GPU-ab22", "GPU-aa11"]),
+        ("GPU-aa", (), ["GPU-aa11"]),
+        ("GPU-a", (), []),  # two begin like this
+        ("0,7,1", (), ["GPU-aa11"]),  # it stops at what it does not know
+        ("0,-1,1", (), ["GPU-aa11"]),
+        ("0,0", (), []),
+        ("", (), []),
+        (None, (0,), ["MIG-0x"]),
+        ("0", (0,), ["MIG-0x"]),
+        ("MIG-0y", (0,), ["MIG-0y"]),
+        ("1", (0,), ["GPU-ab22"]),
+    ],
+)
+def test_a_choice_is_read_as_cuda_reads_it(nvml, chosen, mig, seen):
+    nvml(mig=mig)
+    assert uuids(gpus.visible(chosen)) == seen
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch):
+    broken = SimpleNamespace(nvmlInit=lambda: 1 / 0)
+    monkeypatch.setitem(sys.modules, "pynvml", broken)
+    gpus._nvml.cache_clear()
+    assert gpus.visible(None) == []
+    gpus._nvml.cache_clear()
+
+
+def test_what_a_launch_did_to_gpus_and_adapters(nvml, monkeypatch, tmp_path):
+    """Differences of counters, and the worst of what was seen meanwhile; before and after, GPUs are idle."""
+    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.01)
+    fake = nvml()
+    counters = tmp_path / "mlx5_0/ports/1/counters"
+    counters.mkdir(parents=True)
+    (counters / "port_xmit_data").write_text("100\n")
+    (counters / "symbol_error").write_text("2\n")
+    fake.clocks = [1980, 1200, 1980]
+    with health.HealthMeter(gpus.visible("0"), tmp_path) as meter:
+        fake.energy = 250
+        (counters / "port_xmit_data").write_text("1100\n")
+        deadline = time.monotonic() + 20
+        while "sm_clock_mhz" not in meter._worst[0] or len(fake.clocks) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    (gpu,) = meter.record["gpus"]
+    assert gpu["energy_mj"] == 250 and gpu["throttle_reasons"] == 0x4
+    assert meter.record["infiniband"] == {"mlx5_0/1": {"port_xmit_data": 1000}}
+
+
+def test_where_there_is_nothing_to_read_nothing_is_recorded(tmp_path):
+    with health.HealthMeter([], tmp_path) as meter:
+        pass
+    assert meter.record == {}
