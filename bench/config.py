@@ -18,7 +18,7 @@ from bench.metrics import METRICS
 from bench.operations import OPERATIONS
 from bench.records import MOST_RANKS, NAME_PATTERN
 from bench.units import parse_bytes, parse_rate, parse_seconds
-from bench.variables import SETTABLE
+from bench.variables import SETTABLE, unsettable
 from bench.yaml_file import OneOf, Several, Strict
 
 MAX_SIZES = 200
@@ -27,7 +27,8 @@ POOL_BYTES = 64 * 2**20
 BUFFER_POLICIES = ("rotate", "hot", "flush")
 PLACEMENTS = ("usual", "in", "out")
 CALLS = ("sync", "async")
-MEMORIES = ("plain", "registered")
+ALIGNMENTS = ("aligned", "unaligned")
+MEMORIES = ("plain", "registered", "symmetric")
 SYNCS = ("barrier", "deadline")
 SCHEDULINGS = ("normal", "rr")
 FAULT_KINDS = ("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow")
@@ -58,25 +59,29 @@ BufferPolicy = Annotated[str, OneOf(BUFFER_POLICIES, "buffer policy")]
 MetricName = Annotated[str, OneOf(tuple(METRICS), "metric")]
 Placement = Annotated[str, OneOf(PLACEMENTS, "placement")]
 CallKind = Annotated[str, OneOf(CALLS, "call")]
+Alignment = Annotated[str, OneOf(ALIGNMENTS, "alignment")]
 Memory = Annotated[str, OneOf(MEMORIES, "memory")]
 Division = Annotated[str, AfterValidator(subgroups.check)]
 Root = Annotated[int, Field(ge=0)]
 
 
-def _settable(name: str) -> str:
-    if not name.startswith(SETTABLE):
-        raise ValueError(f"only these variables may be set for ranks: {', '.join(f'{start}*' for start in SETTABLE)}")
+def _settable(name: str, value: str = "") -> None:
+    if reason := unsettable(name, value):
+        raise ValueError(reason)
+
+
+def _name(name: str) -> str:
+    _settable(name)
     return name
 
 
-def _one_word(value: str) -> str:
-    if len(value.split()) > 1:
-        raise ValueError("the value of a variable is one word, without spaces")
+def _value(value: str) -> str:
+    _settable(SETTABLE[0], value)
     return value
 
 
-VariableName = Annotated[str, AfterValidator(_settable)]
-VariableValue = Annotated[str, BeforeValidator(str), AfterValidator(_one_word)]
+VariableName = Annotated[str, AfterValidator(_name)]
+VariableValue = Annotated[str, BeforeValidator(str), AfterValidator(_value)]
 Sync = Annotated[str, OneOf(SYNCS, "sync")]
 Scheduling = Annotated[str, OneOf(SCHEDULINGS, "scheduling")]
 FaultKind = Annotated[str, OneOf(FAULT_KINDS, "fault")]
@@ -220,7 +225,11 @@ class Config(Strict):
         default=[0], description="blocks (CTAs) that NCCL may use for a communicator; 0: its own choice"
     )
     memory: Several[Memory] = Field(
-        default=["plain"], description="registered: buffers from NCCL's allocator, registered with the communicator"
+        default=["plain"],
+        description="registered: buffers from NCCL's allocator, registered with it; symmetric: as windows",
+    )
+    alignments: Several[Alignment] = Field(
+        default=["aligned"], description="unaligned: buffers begin one element behind a multiple of 512 bytes"
     )
     oversubscribe_gpu: bool = Field(
         default=False, description="several ranks on one GPU, to try that it works; no bandwidth is published"

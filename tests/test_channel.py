@@ -1,10 +1,17 @@
-"""Two processes with one key talk in JSON; strangers, other keys and pickles get nowhere, and nobody waits for them."""
+"""Two processes with one key talk in JSON; strangers, other keys and pickles get nowhere, and nobody waits for them.
 
+Nor does anybody in between: a relay, somebody who changes, repeats or turns back a message, an earlier CollBench.
+"""
+
+import contextlib
+import io
 import pickle
 import socket
 import threading
 import time
 from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
@@ -89,3 +96,128 @@ def test_the_first_free_port_is_taken_and_only_that_address(listener):
     assert channel.listen("127.0.0.1", [port]) is None
     with pytest.raises(OSError):
         channel.listen("192.0.2.1", [0])
+
+
+# ── who is in between ────────────────────────────────────────────────────────────────────────────
+def relayed(source, target):
+    """Copy all bytes from one socket to another."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(4096):
+            target.sendall(data)
+
+
+def test_a_relay_proves_nothing(listener):
+    """An agent is lured to another port, from which all it sends is passed on to the one that it meant."""
+    outcome = {}
+
+    def coordinator():
+        try:
+            channel.answer(listener.accept()[0], KEY)
+        except AuthenticationError as error:
+            outcome["coordinator"] = error
+
+    with channel.listen("127.0.0.1", [0]) as lure:
+
+        def relay():
+            agent, _ = lure.accept()
+            with agent, socket.create_connection(listener.getsockname()) as there:
+                back = threading.Thread(target=relayed, args=(there, agent))
+                back.start()
+                relayed(agent, there)
+                there.shutdown(socket.SHUT_WR)
+                back.join()
+
+        threads = [threading.Thread(target=task) for task in (coordinator, relay)]
+        for thread in threads:
+            thread.start()
+        with pytest.raises(AuthenticationError):
+            channel.connect("127.0.0.1", lure.getsockname()[1], KEY, 5)
+        for thread in threads:
+            thread.join()
+    assert "does not know the key" in str(outcome["coordinator"])
+
+
+def sent(end, message):
+    """The bytes of a message as they go over the network."""
+    raw, kept = end._raw, []
+    end._raw = type("Tap", (), {"send_bytes": staticmethod(kept.append)})()
+    messages.send(end, message)
+    end._raw = raw
+    return kept[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "whose"),
+    [
+        (lambda frame: frame[:4] + bytes([frame[4] ^ 1]) + frame[5:], "there"),
+        (lambda frame: frame[:-1] + bytes([frame[-1] ^ 1]), "there"),
+        (lambda frame: frame[:10], "there"),
+        (lambda frame: frame, "here"),  # turned back to its sender
+    ],
+    ids=["changed", "another tag", "cut", "turned back"],
+)
+def test_a_message_that_was_changed_is_refused(listener, change, whose):
+    here, there = joined(listener)
+    frame = change(sent(here, {"kind": "kill", "launch": 1}))
+    sender, receiver = (here, there) if whose == "there" else (there, here)
+    with here, there:
+        sender._raw.send_bytes(frame)
+        with pytest.raises(OSError, match="changed on its way"):
+            messages.receive(receiver)
+
+
+def test_a_message_that_is_sent_again_is_refused(listener):
+    here, there = joined(listener)
+    with here, there:
+        frame = sent(here, {"kind": "go"})
+        here._raw.send_bytes(frame)
+        assert messages.receive(there)[0] == {"kind": "go"}
+        here._raw.send_bytes(frame)
+        with pytest.raises(OSError, match="changed on its way"):
+            messages.receive(there)
+
+
+def test_an_earlier_agent_is_refused_at_once(listener):
+    """It waits for multiprocessing's challenge, and closes when it gets something else."""
+    outcome = []
+
+    def earlier():
+        with Connection(socket.create_connection(listener.getsockname()).detach()) as line:
+            try:
+                answer_challenge(line, KEY)
+            except (AuthenticationError, AssertionError) as error:
+                outcome.append(error)
+
+    agent = threading.Thread(target=earlier)
+    agent.start()
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError):
+        channel.answer(listener.accept()[0], KEY)
+    agent.join()
+    assert outcome and time.monotonic() - began < channel.PROOF_S / 2
+
+
+def test_an_earlier_coordinator_is_named(listener):
+    def earlier():
+        with Connection(listener.accept()[0].detach()) as line, contextlib.suppress(EOFError, OSError):
+            deliver_challenge(line, KEY)
+
+    coordinator = threading.Thread(target=earlier)
+    coordinator.start()
+    with pytest.raises(AuthenticationError, match="an earlier CollBench"):
+        channel.connect("127.0.0.1", listener.getsockname()[1], KEY, 5)
+    coordinator.join()
+
+
+def test_a_connection_goes_on_where_it_was_after_it_was_handed_on(listener):
+    """As to a rank, by the agent that opened it."""
+    here, there = joined(listener)
+    with here, there:
+        messages.send(there, {"kind": "rank_line"})
+        buffer = io.BytesIO()
+        ForkingPickler(buffer).dump(there._raw)  # duplicates the descriptor, as for a child
+        handed_on = type(there).__new__(type(there))
+        state = there.__getstate__()
+        handed_on.__setstate__((pickle.loads(buffer.getvalue()), *state[1:]))
+        messages.send(handed_on, {"kind": "ready"})
+        assert [messages.receive(here)[0]["kind"] for _ in range(2)] == ["rank_line", "ready"]

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.errors import JobError
-from bench.launch.job import detect, first_host, key
+from bench.launch.job import detect, first_host
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
@@ -126,5 +126,5 @@ def test_the_first_host_of_a_list(hosts, first):
 def test_processes_of_a_job_agree_and_others_do_not():
     own, other_rank = detect(SLURM_STEP), detect(SLURM_STEP | {"SLURM_PROCID": "0"})
     other_job = detect(SLURM_STEP | {"SLURM_JOB_ID": "78"})
-    assert key(own, "") == key(other_rank, "") and own.ports == other_rank.ports
-    assert len({key(own, ""), key(other_job, ""), key(own, "s")}) == 3
+    assert (own.identity, own.ports) == (other_rank.identity, other_rank.ports)
+    assert own.identity != other_job.identity

@@ -30,7 +30,8 @@ class Benchmark:
 
     Measure. codec: for the store. launcher() → context that starts ranks. sweep(plan, facts, launcher, append, log,
     launched, observer, before_go): measures what is missing. observer(console, total, done) → context that shows
-    progress. done(plan, facts) → how many of plan.total steps are done; None if nothing is left to do.
+    progress. variables(plan) → (name, value) of each variable that ranks set for themselves. done(plan, facts) → how
+    many of plan.total steps are done; None if nothing is left to do.
     report_modules: modules for the analysis and the report, imported while the ranks start.
 
     Conclude. analyze(run) → analysis. terminal(run, analysis) → what `run` prints at its end. tables(run, analysis) →
@@ -56,6 +57,7 @@ class Benchmark:
     launcher: Deferred
     sweep: Deferred
     observer: Deferred
+    variables: Deferred
     done: Deferred
     report_modules: tuple[str, ...]
     analyze: Deferred
@@ -89,6 +91,7 @@ COLLECTIVES = Benchmark(
     launcher=Deferred("launch.mpirun:ByBackend"),
     sweep=Deferred("launch.sweep:sweep"),
     observer=Deferred("report.progress:CaseProgress"),
+    variables=Deferred("encoding:variables_of"),
     done=Deferred("plan:done"),
     report_modules=("bench.analyze.analysis", "bench.report.document"),
     analyze=Deferred("analyze.analysis:analyze"),
@@ -130,6 +133,7 @@ TRAINING = Benchmark(
     launcher=Deferred("training.launch.sweep:launcher"),
     sweep=Deferred("cli.launches:sweep_training"),
     observer=Deferred("training.report.progress:RoundProgress"),
+    variables=Deferred("training.encoding:variables_of"),
     done=Deferred("training.plan:done"),
     report_modules=("bench.training.analyze.analysis", "bench.training.report.document"),
     analyze=Deferred("training.analyze.analysis:analyze"),

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from bench.cli.app import RESULTS
+
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
 
@@ -25,6 +27,7 @@ def run_task(
     the ranks of each side, in a run that has sides.
     """
     from bench.launch import job
+    from bench.launch.secret import JobSecret
     from bench.machine import environment
 
     place = job.detect(environment.job_variables(), environment.starter())
@@ -32,17 +35,16 @@ def run_task(
         _answer(signal.SIGTERM)
         return task(None)
     _answer(signal.SIGTERM, signal.SIGINT)
+    secret = JobSecret(place, environment.secret(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent
 
-        return run_agent(place, environment.secret(), asked, sides)
+        return run_agent(place, secret, asked, sides)
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process exits with an error: before that,
     # rank 0 starts to ignore SIGTERM, so that it still exits in order.
-    with coordinating(
-        place, environment.secret(), asked, sides, before_leaving=lambda: _ignore(signal.SIGTERM)
-    ) as coordinator:
+    with coordinating(place, secret, asked, sides, before_leaving=lambda: _ignore(signal.SIGTERM)) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 
 from bench import store
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 def measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None" = None) -> None:
     """Measure what is missing in a run, with a progress bar."""
     with Journal(path) as journal:
+        if not journal.locked:
+            typer.echo(f"note: {path}: its file system has no locks: let no other process measure into it", err=True)
         before = benchmark.read(path)
         done = benchmark.done(before.plan, before.facts)
         if done is None:

@@ -16,8 +16,9 @@ from bench.cli.measuring import measure
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
 from bench.cli.run_files import write_report
 from bench.cli.sides import conclude_sides, measure_sides
-from bench.errors import BenchError, UnmeasurableError
+from bench.errors import BenchError, StoreError, UnmeasurableError
 from bench.machine import host
+from bench.variables import unsettable
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -74,6 +75,11 @@ def _start(
 def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
     path = store.find(RESULTS, name)
     benchmark = benchmarks.of_run(path)
+    codec = benchmark.codec.value
+    plans = store.read_plans(path, codec) if store.has_sides(path) else [benchmark.read(path).plan]
+    for name, value in (pair for plan in plans for pair in benchmark.variables(plan)):
+        if reason := unsettable(name, value):  # it may have come from somebody else
+            raise StoreError(f"{path}: its plan sets {name}={value}: {reason}")
     if store.has_sides(path):
         measure_sides(path, coordinator)
         return 1 if conclude_sides(path, plots).failed else 0

@@ -11,25 +11,28 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from bench.errors import INTERRUPTED, JobError, RankError
-from bench.launch import compatibility, job
+from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank, RankAssignment
 from bench.launch.ranks import KILL_WAIT_S
+from bench.launch.secret import JobSecret
 from bench.launch.workers import WORKERS
 from bench.machine import network
 from bench.protocol import channel, messages
+from bench.protocol.channel import AuthenticatedConnection
 from bench.records import Json
+from bench.variables import unsettable
 
 # Polling interval of the agent, in seconds: short against the supervisor's time-outs.
 LOOK_EVERY_S = 0.25
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
-AGAIN_S = 0.3
 # After an interrupt, rank 0 has this long to end the job in order.
 LEAVE_WAIT_S = 5.0
 # Only the end of a rank's output is sent, because it shows why the rank exited.
@@ -51,7 +54,7 @@ class _Child:
     asked: bool = False
 
 
-def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes], sides: Sides) -> int:
+def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
     sides: variables of each side, from this process's own command line.
@@ -59,8 +62,8 @@ def run_agent(place: JobRank, secret: str, asked: Callable[[], bytes], sides: Si
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None if place.one_host else _interface(place, deadline)
     with Launcher(interface) as launcher:
-        handshake, key = compatibility.handshake(place, asked), job.key(place, secret)
-        line, reached = _reach(place, key, deadline)
+        handshake = compatibility.handshake(place, asked)
+        line, reached, key = _reach(place, secret, deadline)
         with line:
             messages.send(line, handshake)
             return _Agent(place.rank, line, reached, key, launcher, sides, asked).serve()
@@ -72,7 +75,7 @@ class _Agent:
     def __init__(
         self,
         rank: int,
-        line: Connection,
+        line: AuthenticatedConnection,
         reached: tuple[str, int],
         key: bytes,
         launcher: Launcher,
@@ -100,7 +103,8 @@ class _Agent:
     def _serve(self) -> int:
         while True:
             sentinels = [self._child.process.process.sentinel] if self._child else []
-            if self._line in wait([self._line, *sentinels], LOOK_EVERY_S):
+            ready: list[Any] = wait([self._line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
+            if self._line in ready:
                 message, _ = messages.receive(self._line)
                 if message["kind"] == "leave":
                     return int(message["code"])
@@ -130,6 +134,9 @@ class _Agent:
             for name in worker.imports(task):
                 if name.encode() not in self._asked():
                     raise RankError(f"{name} is not in the configuration of this process")
+            for name, value in worker.variables(task):
+                if reason := unsettable(name, value):
+                    raise RankError(f"{name}: {reason}")
             assignment = RankAssignment(
                 self._rank,
                 message["world_size"],
@@ -139,7 +146,7 @@ class _Agent:
                 variables=self._sides.get(task.side, {}),
             )
             self._child = _Child(launch, self._launcher.fork(assignment, folder, worker.target, task), folder)
-        except (AuthenticationError, OSError, RankError) as error:
+        except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))
 
@@ -184,24 +191,26 @@ class _Agent:
                 self._refuse(message["launch"], "interrupted")
 
 
-def _reach(place: JobRank, key: bytes, deadline: float) -> tuple[Connection, tuple[str, int]]:
-    """A connection to rank 0, with the address and the port at which it was reached."""
-    strangers: set[int] = set()
+def _reach(
+    place: JobRank, secret: JobSecret, deadline: float
+) -> tuple[AuthenticatedConnection, tuple[str, int], bytes]:
+    """A connection to rank 0, with the address and the port at which it was reached, and the key that it knew."""
+    strangers: dict[int, str] = {}
     addresses: list[str] = []
-    while time.monotonic() < deadline:
+    for key in secret.keys(deadline):
         addresses = _addresses(place, deadline)
         for address in addresses:
             for port in place.ports:
                 try:
-                    return channel.connect(address, port, key, CONNECT_S), (address, port)
-                except AuthenticationError:
-                    strangers.add(port)
+                    return channel.connect(address, port, key, CONNECT_S), (address, port), key
+                except AuthenticationError as error:
+                    strangers[port] = str(error)
                 except OSError:
                     continue
-        time.sleep(AGAIN_S)
     where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
     if strangers:
-        where += f" ({', '.join(map(str, sorted(strangers)))}: in use by something else, or COLLBENCH_SECRET differs)"
+        said = "; ".join(f"{port}: {why}" for port, why in sorted(strangers.items()))
+        where += f" ({said}: COLLBENCH_SECRET must be the same in all processes)"
     raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}")
 
 

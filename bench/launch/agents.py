@@ -3,8 +3,9 @@
 In: a listening socket and a key. Out: handshakes, connections to ranks, and `RemoteRank`, which the supervisor uses
 like a child process on its own host. The other end is `agent`; `protocol/messages.py` lists the messages.
 
-One thread accepts connections and another one reads messages. They record what arrives and turn away a second process
-with the same rank; everything else is decided in the main thread.
+One thread accepts connections, and one for each agent reads its messages, so that an agent that is stuck holds up
+nobody. They record what arrives and turn away a second process with the same rank; everything else is decided in the
+main thread.
 """
 
 import contextlib
@@ -14,11 +15,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, wait
 
 from bench.errors import JobError, LostRankError, RankError
 from bench.launch.ranks import KILL_WAIT_S
 from bench.protocol import channel, messages
+from bench.protocol.channel import AuthenticatedConnection
 from bench.records import Json
 
 # Polling interval of the threads, in seconds: they notice the end of the job within it.
@@ -26,20 +27,23 @@ LOOK_EVERY_S = 0.25
 # An agent opens the connection of a rank within milliseconds, before it forks the rank: beyond this time it is stuck.
 RANK_LINE_WAIT_S = 30.0
 RANK_LINE_SILENT_S = channel.SILENT_S + 15
+# What a message of another version, or of a process that should not be here, can cause.
+ODD = (AttributeError, KeyError, TypeError, ValueError)
 # The agents have this long to exit after the last message.
 LEAVE_WAIT_S = 5.0
 
 
 @dataclass(slots=True)
 class RemoteAgent:
-    """One other process of the job. lost: why it no longer answers; None while it does."""
+    """One other process of the job. lost: why it no longer answers; None while it does. reader: reads its messages."""
 
     rank: int
-    line: Connection
+    line: AuthenticatedConnection
     handshake: Json
     lost: str | None = None
     gone: bool = False
     current: "RemoteRank | None" = None
+    reader: threading.Thread = field(default_factory=threading.Thread)
 
     def tell(self, message: Json) -> None:
         """Send a message; if that fails, mark the agent as lost."""
@@ -67,14 +71,14 @@ class RemoteRank:
     said_stack: str = ""
     log: str = ""
     problem: str | None = None
-    line: Connection | None = field(default=None)
+    line: AuthenticatedConnection | None = field(default=None)
 
     @property
     def rank(self) -> int:
         return self.agent.rank
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> AuthenticatedConnection:
         assert self.line is not None  # noqa: S101 - the crew hands it out with its line
         return self.line
 
@@ -89,7 +93,7 @@ class RemoteRank:
 
     def position(self) -> int:
         """Only rank 0 tells it, which is never on another host."""
-        return 0
+        return -1
 
     def state(self) -> str:
         """As last reported."""
@@ -122,16 +126,15 @@ class Agents:
         self._listener, self._key, self._world_size = listener, key, world_size
         self._changed = threading.Condition()
         self._members: dict[int, RemoteAgent] = {}
-        self._lines: dict[tuple[int, int], Connection] = {}
+        self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
         self._problem: str | None = None
         self._interrupted = self._closing = False
         self.code = 1
 
     def __enter__(self) -> "Agents":
         self._listener.settimeout(LOOK_EVERY_S)
-        self._threads = [threading.Thread(target=task, daemon=True) for task in (self._take_in, self._read)]
-        for thread in self._threads:
-            thread.start()
+        self._accepting = threading.Thread(target=self._take_in, daemon=True)
+        self._accepting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,9 +144,12 @@ class Agents:
                 agent.tell({"kind": "leave", "code": self.code})
         self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
         self._closing = True
-        for thread in self._threads:
-            thread.join()
+        self._accepting.join()
         self._listener.close()
+        for agent in agents:
+            with contextlib.suppress(OSError):  # its thread then reads the end
+                agent.line.hang_up()
+            agent.reader.join()
         for line in (*self._lines.values(), *(agent.line for agent in agents)):
             line.close()
 
@@ -204,7 +210,7 @@ class Agents:
         with self._changed:
             self._changed.wait_for(condition, seconds)
 
-    def _line(self, rank: RemoteRank) -> Connection:
+    def _line(self, rank: RemoteRank) -> AuthenticatedConnection:
         place = (rank.launch, rank.rank)
         self.wait_until(
             lambda: place in self._lines or rank.lost or rank.problem or self._interrupted, RANK_LINE_WAIT_S
@@ -222,7 +228,10 @@ class Agents:
         while not self._closing:
             try:
                 caller, _ = self._listener.accept()
-            except OSError:  # no connection within the socket's time-out
+            except TimeoutError:
+                continue
+            except OSError:  # above all too many open files: accept would fail again at once
+                time.sleep(LOOK_EVERY_S)
                 continue
             threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
 
@@ -230,20 +239,24 @@ class Agents:
         """Prove the key; the first message then says what the connection is for."""
         try:
             line = channel.answer(caller, self._key)
-            message, _ = messages.receive(line)
-        except (AuthenticationError, EOFError, OSError):
+        except (AuthenticationError, OSError):
             return
-        with self._changed, contextlib.suppress(KeyError):
-            if message["kind"] == "rank_line":
-                # Longer than for the agent's connection: a host is known to be lost before its rank is silent.
-                channel.set_keepalive(line, RANK_LINE_SILENT_S)
-                self._lines[message["launch"], message["rank"]] = line
-            elif message["kind"] == "handshake":
-                self._register(message, line)
-            self._changed.notify_all()
+        try:
+            message, _ = messages.receive(line)
+            with self._changed:
+                if message["kind"] == "rank_line":
+                    # Longer than for the agent's connection: a host is known to be lost before its rank is silent.
+                    channel.set_keepalive(line, RANK_LINE_SILENT_S)
+                    self._lines[int(message["launch"]), int(message["rank"])] = line
+                elif message["kind"] == "handshake":
+                    self._register(message, line)
+                self._changed.notify_all()
+        except (EOFError, OSError, *ODD):
+            line.close()
 
-    def _register(self, handshake: Json, line: Connection) -> None:
-        rank, other = handshake["rank"], self._members.get(handshake["rank"])
+    def _register(self, handshake: Json, line: AuthenticatedConnection) -> None:
+        rank = int(handshake["rank"])
+        other = self._members.get(rank)
         if other is not None or not 0 < rank < self._world_size:
             hosts = " and ".join(
                 sorted({handshake["hostname"], other.handshake["hostname"] if other else "that of rank 0"})
@@ -252,29 +265,23 @@ class Agents:
             with contextlib.suppress(OSError):
                 messages.send(line, {"kind": "leave", "code": JobError.exit_code})
             return
-        self._members[rank] = RemoteAgent(rank, line, handshake)
+        agent = self._members[rank] = RemoteAgent(rank, line, handshake)
+        agent.reader = threading.Thread(target=self._read, args=(agent,), daemon=True)
+        agent.reader.start()
 
-    def _read(self) -> None:
-        while not self._closing:
-            present = {agent.line: agent for agent in [*self._members.values()] if not agent.gone}
-            if not present:
-                time.sleep(LOOK_EVERY_S)
-                continue
-            for line in wait(list(present), LOOK_EVERY_S):
-                assert isinstance(line, Connection)  # noqa: S101
-                self._hear(present[line])
-
-    def _hear(self, agent: RemoteAgent) -> None:
-        try:
-            message, _ = messages.receive(agent.line)
-        except (EOFError, OSError):
-            message = {"kind": "end"}
-        with self._changed:
-            try:
-                self._note(agent, message)
-            except KeyError:  # another version of CollBench
-                agent.lose("speaks another language")
-            self._changed.notify_all()
+    def _read(self, agent: RemoteAgent) -> None:
+        """Note what an agent says until it is gone. It waits without a time limit, and wakes up for messages only."""
+        while not agent.gone:
+            message: Json = {"kind": "end"}
+            with contextlib.suppress(EOFError, OSError):
+                agent.line.poll(None)
+                message, _ = messages.receive(agent.line)
+            with self._changed:
+                try:
+                    self._note(agent, message)
+                except ODD:  # another version of CollBench
+                    agent.lose("speaks another language")
+                self._changed.notify_all()
 
     def _note(self, agent: RemoteAgent, message: Json) -> None:
         kind, rank = message["kind"], agent.current

@@ -115,6 +115,9 @@ def merged(handshakes: Sequence[Json]) -> Machine:
         realtime_missing=next(filter(None, realtime), None),
         ranks=len(handshakes),
         ranks_a_host=max(len(host["ranks"]) for host in together),
+        gpu_free_bytes=min((m.gpu_free_bytes for m in machines if m.gpu_free_bytes is not None), default=None),
+        gpu_capability=min((m.gpu_capability for m in machines if m.gpu_capability is not None), default=None),
+        registered_missing=next(filter(None, (m.registered_missing for m in machines)), None),
     )
 
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import INTERRUPTED, BenchError, JobError
-from bench.launch import compatibility, job, workers
+from bench.launch import compatibility, workers
 from bench.launch.agents import Agents, RemoteRank
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, RankAssignment
 from bench.launch.ranks import Ranks
+from bench.launch.secret import JobSecret
 from bench.machine import network
 from bench.protocol import channel
 from bench.records import Demands, Json, Machine
@@ -59,7 +60,7 @@ class Coordinator:
 @contextlib.contextmanager
 def coordinating(
     place: JobRank,
-    secret: str,
+    secret: JobSecret,
     asked: Callable[[], bytes],
     sides: Mapping[str, Mapping[str, str]],
     before_leaving: Callable[[], None],
@@ -71,9 +72,12 @@ def coordinating(
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     address = _own_address(place, deadline)
-    listener = _listener(place, address)
     interface = None if place.one_host else network.interface_of(address)
-    with Agents(listener, job.key(place, secret), place.world_size) as agents, Launcher(interface) as launcher:
+    with (
+        secret.made() as key,
+        Agents(_listener(place, address), key, place.world_size) as agents,
+        Launcher(interface) as launcher,
+    ):
         try:
             handshakes = agents.gather(compatibility.handshake(place, asked), JOIN_WAIT_S)
             compatibility.check(handshakes)

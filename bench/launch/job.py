@@ -108,11 +108,6 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else hosts
 
 
-def key(place: JobRank, secret: str) -> bytes:
-    """The key of the job's connections: strong if the user set a secret, else only a guard against other jobs."""
-    return hashlib.sha256(f"{place.identity}\n{secret}".encode()).digest()
-
-
 # ── reading the variables ────────────────────────────────────────────────────────────────────────
 def _size(dialect: _Variables, variables: Variables) -> int | None:
     name = dialect.size

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +32,7 @@ from bench.launch.ranks import KILL_WAIT_S, Ranks
 from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import environment
 from bench.protocol.barrier import barriers
+from bench.protocol.channel import Line
 from bench.protocol.rank_context import RankContext, enter
 
 PRELOAD = ["bench.rank.preload"]
@@ -44,10 +44,11 @@ class LocalRank:
 
     rank: int
     process: BaseProcess
-    connection: Connection
+    connection: Line
     stack_file: Path
     counts: Any
     lost: str | None = None
+    log: str = ""
 
     @property
     def exit_code(self) -> int | None:
@@ -58,8 +59,8 @@ class LocalRank:
         return int(self.counts[self.rank])
 
     def position(self) -> int:
-        """Index of the case, from behind the counters."""
-        return int(self.counts[-1])
+        """Index of the case, from behind the counters; -1 before the first."""
+        return int(self.counts[-1]) - 1
 
     def state(self) -> str:
         """Its state, as psutil names it; "gone" if the process does not exist."""
@@ -176,7 +177,7 @@ class Launcher:
         except (EOFError, OSError) as error:
             raise RankError(f"the rank's process could not be started: {type(error).__name__} {error}") from None
 
-    def _fork(self, context: RankContext, target: str, argument: Any, ours: Connection) -> LocalRank:
+    def _fork(self, context: RankContext, target: str, argument: Any, ours: Line) -> LocalRank:
         process = self._context.Process(target=enter, args=(target, context, argument), name=f"rank {context.rank}")
         process.start()
         context.connection.close()
@@ -194,7 +195,7 @@ class RankAssignment:
     world_size: int
     rendezvous: str
     device: int
-    line: Connection | None = None
+    line: Line | None = None
     listener: socket.socket | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 

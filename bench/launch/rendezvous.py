@@ -6,11 +6,12 @@ could not either, the next run finds the lock free and removes it.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from bench import locks
 
 PREFIX, LOCK = "collbench-", "lock"
 
@@ -33,7 +34,7 @@ class RendezvousFolder:
             self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
             with contextlib.suppress(OSError):  # another run took it for abandoned before it was locked
                 self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                if _locked(self._lock) and (self.folder / LOCK).exists():
+                if locks.exclusive(self._lock) is not False and (self.folder / LOCK).exists():
                     return self
                 os.close(self._lock)
 
@@ -57,8 +58,4 @@ def remove_abandoned(place: Path | None = None) -> None:
 
 
 def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return locks.exclusive(fd) is True

@@ -12,13 +12,15 @@ from bench.deferred import Deferred
 class Worker:
     """One of these functions. target: as `Launcher.fork` takes it. to_json, from_json: of its argument.
 
-    imports(argument) → "module:name" of each object of the user that the rank will import.
+    imports(argument) → "module:name" of each object of the user that the rank will import. variables(argument) →
+    (name, value) of each environment variable that it will set.
     """
 
     target: str
     to_json: Deferred
     from_json: Deferred
     imports: Deferred
+    variables: Deferred
 
 
 WORKERS = {
@@ -27,12 +29,14 @@ WORKERS = {
         Deferred("encoding:job_to_json"),
         Deferred("encoding:job_from_json"),
         Deferred("encoding:imports_of"),
+        Deferred("encoding:variables_of"),
     ),
     "training": Worker(
         "bench.training.rank.main:main",
         Deferred("training.encoding:job_to_json"),
         Deferred("training.encoding:job_from_json"),
         Deferred("training.encoding:imports_of"),
+        Deferred("training.encoding:variables_of"),
     ),
 }
 

@@ -1,30 +1,103 @@
 """TCP connections between the processes of a run, on which both ends prove that they know a key.
 
-In: an address and a key. Out: a `Connection`, over which `messages` sends and receives. Does not interpret messages.
+In: an address and a key. Out: an `AuthenticatedConnection`, over which `messages` sends and receives. Does not
+interpret messages.
 
-The key keeps out strangers, and other jobs that find the port by accident. Nothing is encrypted: whoever can read a
-cluster's network can read the numbers, too.
+The end that listens sends its version and a nonce. Each end then proves by HMAC-SHA256 that it knows the key; what it
+proves holds its role, both nonces and the listener's address as it sees it, so that a proof cannot be sent back, used
+again, or relayed from another address. Every later message carries an HMAC by a key of this connection and direction,
+over its number and content: whoever sits in between can drop messages, but not change, repeat or add one. Nothing is
+encrypted: whoever can read a cluster's network can read the numbers, too.
+
+Written by hand, in some thirty lines on the standard library's hmac: TLS needs certificates on every host, and pyzmq's
+CURVE a socket that a forked rank cannot inherit.
 """
 
 import errno
+import hmac
 import os
+import secrets
 import socket
 import struct
 from collections.abc import Iterable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Self
 
+# Changes with the protocol, so that two versions tell each other instead of waiting.
+GREETING = b"collbench 2 "
+NONCE_BYTES = PROOF_BYTES = 32
+# The first bytes of what CollBench sent until protocol 2: multiprocessing's own challenge.
+EARLIER = b"#CHALLENGE#"
 # Time limit for proving the key, in seconds. Both ends need milliseconds; a stranger may send nothing at all.
 PROOF_S = 10
 # Time limit for one message that has begun, in seconds; beyond it, its sender is stuck.
 MESSAGE_S = 30
+# Largest message: a line for samples.jsonl has some megabytes.
+MOST_BYTES = 2**28
 # TCP keep-alive: after SILENT_S seconds without data the kernel sends ASK_TIMES probes, ASK_AGAIN_S seconds apart.
 SILENT_S, ASK_AGAIN_S, ASK_TIMES = 10, 5, 3
 # All processes of a large job may connect in the same second.
 BACKLOG = 1024
 
 
-# ── the end that listens ─────────────────────────────────────────────────────────────────────────────────
+class AuthenticatedConnection:
+    """One end of a connection, after both ends have proved the key; it can be sent to a child process, once.
+
+    Raises OSError where a message is not what the other end sent.
+    """
+
+    def __init__(self, raw: Connection, send_key: bytes, receive_key: bytes) -> None:
+        self._raw, self._send_key, self._receive_key = raw, send_key, receive_key
+        self._sent = self._received = 0
+        self.fileno, self.poll, self.close = raw.fileno, raw.poll, raw.close
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send one message."""
+        self._raw.send_bytes(data + _tag(self._send_key, self._sent, data))
+        self._sent += 1
+
+    def recv_bytes(self) -> bytes:
+        """The next message. Raises EOFError when the other end is gone."""
+        framed = self._raw.recv_bytes(MOST_BYTES)
+        data, tag = framed[:-PROOF_BYTES], framed[-PROOF_BYTES:]
+        if not hmac.compare_digest(tag, _tag(self._receive_key, self._received, data)):
+            self.close()
+            raise OSError("a message was changed on its way")
+        self._received += 1
+        return data
+
+    def hang_up(self) -> None:
+        """End the connection for all who read or write it, in whatever thread."""
+        with _socket_of(self._raw) as view:
+            view.shutdown(socket.SHUT_RDWR)
+
+    def __getstate__(self) -> tuple[Connection, bytes, bytes, int, int]:
+        return self._raw, self._send_key, self._receive_key, self._sent, self._received
+
+    def __setstate__(self, state: tuple[Connection, bytes, bytes, int, int]) -> None:
+        self.__init__(*state[:3])  # type: ignore[misc]
+        self._sent, self._received = state[3:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# A pipe to a child process on this host, or a connection to another process.
+Line = Connection | AuthenticatedConnection
+
+
+def _tag(key: bytes, number: int, data: bytes) -> bytes:
+    return hmac.digest(key, number.to_bytes(8, "big") + data, "sha256")
+
+
+# ── the end that listens ─────────────────────────────────────────────────────────────────────────
 def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     """A socket that listens on the first free port; None if all are taken.
 
@@ -47,36 +120,79 @@ def listen(host: str, ports: Iterable[int]) -> socket.socket | None:
     return None
 
 
-def answer(caller: socket.socket, key: bytes) -> Connection:
+def answer(caller: socket.socket, key: bytes) -> AuthenticatedConnection:
     """The connection to an accepted caller; raises AuthenticationError if the caller does not know the key."""
-    return _proven(caller, key, asked=True)
+    place = _text_of(caller.getsockname())
+    line = _prepared(caller)
+    try:
+        ours = secrets.token_bytes(NONCE_BYTES)
+        line.send_bytes(GREETING + ours)
+        said = line.recv_bytes(NONCE_BYTES + PROOF_BYTES)
+        theirs, proof = said[:NONCE_BYTES], said[NONCE_BYTES:]
+        context = ours + theirs + place
+        _check(proof, key, b"agent", context)
+        line.send_bytes(_proof(key, b"coordinator", context))
+    except (AuthenticationError, EOFError, OSError):
+        line.close()
+        raise AuthenticationError("the other end does not know the key") from None
+    return _proven(line, _proof(key, b"to the agent", context), _proof(key, b"to the coordinator", context))
 
 
-# ── the end that connects ─────────────────────────────────────────────────────────────────────────────────────
-def connect(host: str, port: int, key: bytes, seconds: float) -> Connection:
+# ── the end that connects ────────────────────────────────────────────────────────────────────────
+def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedConnection:
     """Connect within `seconds`. Raises OSError if nobody listens there, AuthenticationError if the keys differ."""
-    return _proven(socket.create_connection((host, port), timeout=seconds), key, asked=False)
+    raw = socket.create_connection((host, port), timeout=seconds)
+    place = _text_of(raw.getpeername())
+    line = _prepared(raw)
+    try:
+        said = line.recv_bytes(len(GREETING) + NONCE_BYTES)
+        if not said.startswith(GREETING):
+            earlier = said.startswith(EARLIER)
+            raise AuthenticationError("an earlier CollBench listens there" if earlier else "something else listens")
+        ours = secrets.token_bytes(NONCE_BYTES)
+        context = said[len(GREETING) :] + ours + place
+        line.send_bytes(ours + _proof(key, b"agent", context))
+        _check(line.recv_bytes(PROOF_BYTES), key, b"coordinator", context)
+    except (EOFError, OSError):
+        line.close()
+        raise AuthenticationError("the other end does not know the key") from None
+    except AuthenticationError:
+        line.close()
+        raise
+    return _proven(line, _proof(key, b"to the coordinator", context), _proof(key, b"to the agent", context))
 
 
-def _proven(raw: socket.socket, key: bytes, asked: bool) -> Connection:
+def _prepared(raw: socket.socket) -> Connection:
     raw.settimeout(None)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line = Connection(raw.detach())
     limit(line, PROOF_S)
     set_keepalive(line, SILENT_S)
-    try:
-        for step in (deliver_challenge, answer_challenge) if asked else (answer_challenge, deliver_challenge):
-            step(line, key)
-    # Python 3.11 raises AssertionError if the other end speaks another protocol.
-    except (AuthenticationError, AssertionError, EOFError, OSError):
-        line.close()
-        raise AuthenticationError("the other end does not know the key") from None
-    limit(line, MESSAGE_S)
     return line
 
 
-def limit(line: Connection, seconds: int) -> None:
+def _proven(line: Connection, send_key: bytes, receive_key: bytes) -> AuthenticatedConnection:
+    limit(line, MESSAGE_S)
+    return AuthenticatedConnection(line, send_key, receive_key)
+
+
+def _proof(key: bytes, role: bytes, context: bytes) -> bytes:
+    return hmac.digest(key, role + b"|" + context, "sha256")
+
+
+def _check(proof: bytes, key: bytes, role: bytes, context: bytes) -> None:
+    if not hmac.compare_digest(proof, _proof(key, role, context)):
+        raise AuthenticationError("the other end does not know the key")
+
+
+def _text_of(address: tuple[object, ...]) -> bytes:
+    """Host and port of a socket's address, the same text on both ends."""
+    host, port = address[:2]
+    return f"{str(host).partition('%')[0]} {port}".encode()
+
+
+def limit(line: Line, seconds: int) -> None:
     """Let every later read or write of this end fail after `seconds`; 0 means never.
 
     The kernel enforces it, because a `Connection` has no time limit; `poll` is not affected.
@@ -87,7 +203,7 @@ def limit(line: Connection, seconds: int) -> None:
         view.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
-def set_keepalive(line: Connection, seconds: int) -> None:
+def set_keepalive(line: Line, seconds: int) -> None:
     """Break the connection if the other host is silent for `seconds` and then answers no keep-alive probe."""
     values = {
         "TCP_KEEPIDLE": seconds,
@@ -101,6 +217,6 @@ def set_keepalive(line: Connection, seconds: int) -> None:
                 view.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _socket_of(line: Connection) -> socket.socket:
+def _socket_of(line: Line) -> socket.socket:
     """The connection as a socket on a duplicate descriptor: closing the socket does not close the connection."""
     return socket.socket(fileno=os.dup(line.fileno()))

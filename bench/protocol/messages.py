@@ -4,6 +4,7 @@ From a rank to its parent:
 
     ready     the rank has joined; facts: about its process; waits_in: source files in which it waits for other ranks
     begin     rank 0: a round begins, or the check of a strategy; index: its number, from 0
+    chosen    rank 0: what NCCL wrote before the first case and during each; texts
     sampled   rank 0: a case has ended; failure: why it has no number, or None; payload: its line for samples.jsonl
     error     an exception ends the rank; text
     done      the rank has done all its work; clocks: how the clocks of the ranks differ (rank 0)
@@ -33,17 +34,17 @@ only `send_bytes` and `recv_bytes` are used.)
 """
 
 import json
-from multiprocessing.connection import Connection
 
+from bench.protocol.channel import Line
 from bench.records import Json
 
 
-def send(line: Connection, message: Json, payload: bytes = b"") -> None:
+def send(line: Line, message: Json, payload: bytes = b"") -> None:
     """Send a message and its payload (a line for samples.jsonl, which can be megabytes). Raises OSError."""
     line.send_bytes(json.dumps(message).encode() + b"\n" + payload)
 
 
-def receive(line: Connection) -> tuple[Json, bytes]:
+def receive(line: Line) -> tuple[Json, bytes]:
     """The next message and its payload. Raises EOFError or OSError when the other end is gone."""
     head, _, payload = line.recv_bytes().partition(b"\n")
     try:

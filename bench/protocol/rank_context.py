@@ -4,13 +4,13 @@ import importlib
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from bench.machine import environment
 from bench.protocol import messages
 from bench.protocol.barrier import SemaphoreBarrier
+from bench.protocol.channel import Line
 from bench.records import Json
 
 
@@ -19,8 +19,9 @@ class RankContext:
     """What the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
 
     barrier: used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
-    progress: shared array with a counter for each rank, and behind them the index of the case that rank 0 measures: the
-        parent reads it when a rank dies; a message would wake the parent while ranks measure.
+    progress: shared array with a counter for each rank, and behind them one more than the index of the case that rank 0
+        measures (0: none yet): the parent reads it when a rank dies; a message would wake the parent while ranks
+        measure.
     rendezvous: "file:PATH" or "tcp:HOST:PORT", through which the process group forms.
     stack_file: where the rank writes its Python stack on SIGUSR1.
     shared_folder: the folder that all launches of the run share on this host. device: number of its GPU, if it needs
@@ -30,7 +31,7 @@ class RankContext:
 
     rank: int
     world_size: int
-    connection: Connection
+    connection: Line
     barrier: SemaphoreBarrier | None
     progress: Any
     rendezvous: str
@@ -47,7 +48,7 @@ class RankContext:
     def enters(self, position: int) -> None:
         """Note that this rank now measures the launch's case number `position`, from 0; only rank 0's note counts."""
         if self.rank == 0:
-            self.progress[self.world_size] = position
+            self.progress[self.world_size] = position + 1
 
     def send(self, message: Json, payload: bytes = b"") -> None:
         """Send a message and its payload to the parent."""

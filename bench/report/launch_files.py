@@ -95,7 +95,8 @@ _TORCHRUN = """\
 #!/bin/sh
 # CollBench on $nodes hosts, $each ranks on each, with torchrun. Start it on every host, in the folder of CollBench:
 #   sh torchrun.sh NODE HEAD     NODE: 0 on the first host, 1 on the next, ...; HEAD: address of the first host
-# The results are in results/ on the first host.
+# The results are in results/ on the first host. If the hosts do not share this folder, they need a common secret, the
+# same on all of them: export COLLBENCH_SECRET=...
 ${note}set -eu
 usage="usage: sh torchrun.sh NODE HEAD"
 exec .venv/bin/torchrun --nnodes=$nodes --node-rank="$${1:?$$usage}" --nproc-per-node=$each \\
@@ -138,6 +139,8 @@ def _slurm(wanted: JobSpec) -> str:
 _KUBERNETES = """\
 # CollBench on $nodes pods, $each ranks in each, on any Kubernetes: kubectl apply -f kubernetes.yaml
 # To be replaced: the image (CollBench in /collbench, with its packages) and the claim that keeps the results.
+# Pods that do not share the claim know each other by a secret; make one, and delete it afterwards:
+#   kubectl create secret generic collbench --from-literal=secret="$$(openssl rand -hex 32)"
 # With Kubeflow Trainer, the command of a TrainJob is the same torchrun, without its options: Trainer sets them.
 ${note}apiVersion: v1
 kind: Service
@@ -172,6 +175,12 @@ spec:
               valueFrom:
                 fieldRef:
                   fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
+            - name: COLLBENCH_SECRET
+              valueFrom:
+                secretKeyRef:
+                  name: collbench
+                  key: secret
+                  optional: true
           command:
             - torchrun
             - --nnodes=$nodes
@@ -207,8 +216,9 @@ _RAY = '''\
 That folder must be at the same place on all hosts; results are in results/ on the host of rank 0.
 """
 
-import os
+import secrets
 import sys
+from os import chdir, environ
 from pathlib import Path
 
 from ray.train import ScalingConfig
@@ -219,7 +229,8 @@ ${note}ARGUMENTS = $arguments
 
 def measure(settings: dict[str, str]) -> None:
     """What each Ray worker does: all of them together are one run."""
-    os.chdir(settings["folder"])
+    chdir(settings["folder"])
+    environ.setdefault("COLLBENCH_SECRET", settings["secret"])
     sys.path.insert(0, settings["folder"])
     import run_bench
 
@@ -230,7 +241,8 @@ def measure(settings: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     scaling = ScalingConfig(num_workers=$ranks, use_gpu=$gpus)
-    TorchTrainer(measure, train_loop_config={"folder": str(Path.cwd())}, scaling_config=scaling).fit()
+    settings = {"folder": str(Path.cwd()), "secret": secrets.token_hex(32)}
+    TorchTrainer(measure, train_loop_config=settings, scaling_config=scaling).fit()
 '''
 
 
@@ -247,7 +259,10 @@ _MPIRUN = """\
 ${note}set -eu
 hosts=$${1:?usage: sh mpirun.sh HOSTFILE}
 head=$$(awk '/^[^#]/ { print $$1; exit }' "$$hosts")
+# Processes on several hosts know each other by a secret.
+export COLLBENCH_SECRET="$${COLLBENCH_SECRET:-$$(head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n')}"
 exec mpirun --hostfile "$$hosts" -n $ranks --map-by ppr:$each:node --bind-to none -x MASTER_ADDR="$$head" \\
+  -x COLLBENCH_SECRET \\
   .venv/bin/python $command
 """
 

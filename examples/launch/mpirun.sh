@@ -6,5 +6,8 @@
 set -eu
 hosts=${1:?usage: sh mpirun.sh HOSTFILE}
 head=$(awk '/^[^#]/ { print $1; exit }' "$hosts")
+# Processes on several hosts know each other by a secret.
+export COLLBENCH_SECRET="${COLLBENCH_SECRET:-$(head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n')}"
 exec mpirun --hostfile "$hosts" -n 16 --map-by ppr:8:node --bind-to none -x MASTER_ADDR="$head" \
+  -x COLLBENCH_SECRET \
   .venv/bin/python run_bench.py run configs/nccl.yaml --set 'world_sizes=[2, 8, 16]'

@@ -3,8 +3,9 @@
 That folder must be at the same place on all hosts; results are in results/ on the host of rank 0.
 """
 
-import os
+import secrets
 import sys
+from os import chdir, environ
 from pathlib import Path
 
 from ray.train import ScalingConfig
@@ -15,7 +16,8 @@ ARGUMENTS = ["run", "configs/nccl.yaml", "--set", "world_sizes=[2, 8, 16]"]
 
 def measure(settings: dict[str, str]) -> None:
     """What each Ray worker does: all of them together are one run."""
-    os.chdir(settings["folder"])
+    chdir(settings["folder"])
+    environ.setdefault("COLLBENCH_SECRET", settings["secret"])
     sys.path.insert(0, settings["folder"])
     import run_bench
 
@@ -26,4 +28,5 @@ def measure(settings: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     scaling = ScalingConfig(num_workers=16, use_gpu=True)
-    TorchTrainer(measure, train_loop_config={"folder": str(Path.cwd())}, scaling_config=scaling).fit()
+    settings = {"folder": str(Path.cwd()), "secret": secrets.token_hex(32)}
+    TorchTrainer(measure, train_loop_config=settings, scaling_config=scaling).fit()

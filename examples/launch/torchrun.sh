@@ -1,7 +1,8 @@
 #!/bin/sh
 # CollBench on 2 hosts, 8 ranks on each, with torchrun. Start it on every host, in the folder of CollBench:
 #   sh torchrun.sh NODE HEAD     NODE: 0 on the first host, 1 on the next, ...; HEAD: address of the first host
-# The results are in results/ on the first host.
+# The results are in results/ on the first host. If the hosts do not share this folder, they need a common secret, the
+# same on all of them: export COLLBENCH_SECRET=...
 set -eu
 usage="usage: sh torchrun.sh NODE HEAD"
 exec .venv/bin/torchrun --nnodes=2 --node-rank="${1:?$usage}" --nproc-per-node=8 \

@@ -1,0 +1,226 @@
+"""What rank 0 and its agents make of strangers, of each other's nonsense, and of orders that must not be obeyed."""
+
+import os
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+from bench import encoding
+from bench.errors import ConfigError
+from bench.launch.agent import _Agent
+from bench.launch.agents import Agents
+from bench.launch.job import JobRank
+from bench.launch.secret import JobSecret
+from bench.protocol import channel, messages
+from bench.records import Case, Job, Launch, Sampling
+from bench.variables import unsettable
+
+KEY = b"k" * 32
+OWN = {"kind": "handshake", "rank": 0, "hostname": "a"}
+FUZZED = 200
+
+
+@pytest.fixture
+def agents():
+    listener = channel.listen("127.0.0.1", [0])
+    with Agents(listener, KEY, 2) as found:
+        found.address = listener.getsockname()
+        yield found
+
+
+def honest(agents, rank=1):
+    """The connection of an agent that says who it is."""
+    line = channel.connect(*agents.address, KEY, 5)
+    messages.send(line, {"kind": "handshake", "rank": rank, "hostname": "b"})
+    return line
+
+
+def until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+# ── strangers and nonsense ───────────────────────────────────────────────────────────────────────
+def test_bytes_of_strangers_do_not_stop_an_honest_agent(agents):
+    dice = random.Random(3)
+    for _ in range(FUZZED):
+        with socket.create_connection(agents.address) as stranger:
+            stranger.sendall(dice.randbytes(dice.randrange(200)))
+    with honest(agents) as line:
+        assert len(agents.gather(OWN, 20)) == 2
+        messages.send(line, {"kind": "interrupted"})
+        assert until(lambda: agents._interrupted)
+
+
+def odd_messages():
+    """Objects that no version of CollBench has ever sent, of those who know the key."""
+    dice = random.Random(4)
+    values = [None, -1, 2**70, "x", [], {}, [[]], {"a": 1}, 1.5, True]
+    kinds = ["handshake", "rank_line", "progress", "inspected", "ended", "failed", "start", None, [], {}, 7]
+    for _ in range(FUZZED):
+        names = dice.sample(["launch", "rank", "hostname", "value", "state", "stack", "code", "log", "text"], 4)
+        yield {"kind": dice.choice(kinds), **{name: dice.choice(values) for name in names}}
+
+
+def test_nonsense_of_those_who_know_the_key_does_not_stop_an_honest_agent(agents):
+    with honest(agents):
+        assert until(lambda: 1 in agents._members)
+        lines = []
+        for message in odd_messages():
+            if message["kind"] == "handshake" and isinstance(message.get("rank"), int | float):
+                continue  # a second process of a rank, or one too many, ends a job for a reason
+            lines.append(channel.connect(*agents.address, KEY, 5))
+            messages.send(lines[-1], message)
+        assert len(agents.gather(OWN, 20)) == 2
+        for line in lines:
+            line.close()
+
+
+def test_an_agent_that_says_nonsense_is_lost_and_the_others_are_heard(agents):
+    agents._world_size = 3
+    with honest(agents, 1) as odd, honest(agents, 2) as right:
+        assert len(agents.gather(OWN, 20)) == 3
+        agents._members[1].current = type("Rank", (), {"launch": 1})()
+        messages.send(odd, {"kind": "progress", "launch": 1})  # without its value
+        assert until(lambda: agents._members[1].lost)
+        assert "speaks another language" in agents._members[1].lost
+        messages.send(right, {"kind": "interrupted"})
+        assert until(lambda: agents._interrupted)
+
+
+def test_an_agent_that_stops_in_the_middle_of_a_message_holds_up_nobody(agents):
+    agents._world_size = 3
+    with honest(agents, 1) as stuck, honest(agents, 2) as right:
+        assert len(agents.gather(OWN, 20)) == 3
+        with socket.socket(fileno=os.dup(stuck.fileno())) as raw:
+            raw.sendall(b"\0\0\1\0half")
+        messages.send(right, {"kind": "interrupted"})
+        assert until(lambda: agents._interrupted, channel.MESSAGE_S / 3)
+
+
+def test_too_many_open_files_do_not_make_accepting_spin(agents, monkeypatch):
+    calls = []
+
+    class Full:
+        def accept(self):
+            calls.append(time.monotonic())
+            raise OSError(24, "Too many open files")
+
+        def close(self): ...
+
+    listener, agents._listener = agents._listener, Full()
+    time.sleep(1.0)
+    agents._listener = listener
+    assert 1 <= len(calls) <= 6
+
+
+# ── orders ───────────────────────────────────────────────────────────────────────────────────────
+def job(settings):
+    case = Case("all_reduce", "gloo", 2, "float32", 4096, settings=settings)
+    return Job(Launch("gloo", 2, 1, (case,)), Sampling(1, 0, 8, 0.05, 1.0, 8), 1, 0, 10.0, (), "log")
+
+
+@pytest.mark.parametrize("settings", ["LD_PRELOAD=x", "NCCL_NET_PLUGIN=x", "NCCL_DEBUG_FILE=x", "GLOO_X=/tmp/x"])
+def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, settings):
+    """Whoever sends the order: the rules are those of YAML."""
+
+    class Launchers:
+        def folder(self):
+            made = tmp_path / "launch"
+            made.mkdir()
+            return made
+
+        def fork(self, *_):
+            raise AssertionError("a rank was started")
+
+    told = []
+    with channel.listen("127.0.0.1", [0]) as listener:
+        answering = threading.Thread(target=lambda: told.append(channel.answer(listener.accept()[0], KEY)))
+        answering.start()
+        line = type("Line", (), {"send_bytes": staticmethod(told.append)})()
+        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"")
+        order = {"launch": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0, "worker": "collectives"}
+        agent._start({"kind": "start", **order, "job": encoding.job_to_json(job(settings))})
+        answering.join()
+    (answer,) = [message for message in told if isinstance(message, bytes)]
+    assert b'"failed"' in answer and b"could not be started" in answer and settings.split("=")[0].encode() in answer
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("NCCL_ALGO", "Ring", True),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker0", True),
+        ("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/24,fe80::/10", True),
+        ("UCX_NET_DEVICES", "mlx5_0:1", True),
+        ("NCCL_TUNER_PLUGIN", "x", False),
+        ("NCCL_PROFILER_PLUGIN", "x", False),
+        ("NCCL_DEBUG_FILE", "x", False),
+        ("NCCL_TOPO_DUMP_FILE", "x", False),
+        ("FI_PROVIDER_PATH", "x", False),
+        ("UCX_MODULE_DIR", "x", False),
+        ("OMPI_MCA_mca_component_path", "x", False),
+        ("OMPI_MCA_plm_rsh_agent", "x", False),
+        ("OMPI_MCA_orte_launch_agent", "x", False),
+        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "x", False),
+        ("NCCL_NET", "../evil", False),
+        ("NCCL_NET", "/tmp/evil.so", False),
+        ("LD_LIBRARY_PATH", "x", False),
+    ],
+)
+def test_which_variables_may_be_set_for_ranks(name, value, allowed):
+    assert (unsettable(name, value) is None) is allowed
+
+
+# ── the secret ───────────────────────────────────────────────────────────────────────────────────
+def place(rank=1, one_host=False):
+    return JobRank("srun", rank, 2, 0, "a", (1,), "77 0", one_host)
+
+
+def test_between_hosts_the_secret_lies_in_the_shared_folder_for_as_long_as_the_job_lasts(tmp_path):
+    coordinator, agent = JobSecret(place(0), "", tmp_path), JobSecret(place(1), "", tmp_path)
+    (tmp_path / coordinator._path.name).write_text("that of a job that was killed")
+    with coordinator.made() as key:
+        (file,) = tmp_path.iterdir()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert next(agent.keys(time.monotonic() + 5)) == key
+        assert next(JobSecret(place(1), "guess", tmp_path).keys(time.monotonic() + 5)) != key
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_shared_folder_the_variable_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"):
+        list(JobSecret(place(), "", tmp_path / "elsewhere").keys(time.monotonic() + 0.5))
+    (tmp_path / "results").write_text("a file where the folder should be")
+    with pytest.raises(ConfigError, match="set COLLBENCH_SECRET"), JobSecret(place(0), "", tmp_path / "results").made():
+        pass
+
+
+@pytest.mark.parametrize(("told", "one_host"), [("s", False), ("", True), ("s", True)])
+def test_what_is_told_and_what_stays_on_one_host_needs_no_file(tmp_path, told, one_host):
+    with JobSecret(place(0, one_host), told, tmp_path).made() as key:
+        assert next(JobSecret(place(1, one_host), told, tmp_path).keys(time.monotonic() + 5)) == key
+        assert not list(tmp_path.iterdir())
+
+
+# ── plans of others ──────────────────────────────────────────────────────────────────────────────
+def test_a_plan_is_not_resumed_that_sets_what_a_configuration_may_not(warm):
+    """A run folder may have come from somebody else."""
+    assert warm("run", warm.config(), "--no-plots").returncode == 0
+    (path,) = warm.runs()
+    plan = path / "plan.json"
+    plan.write_text(plan.read_text().replace('"settings": ""', '"settings": "NCCL_NET_PLUGIN=evil"'))
+    assert "NCCL_NET_PLUGIN=evil" in plan.read_text()
+    done = warm("run", "--resume", str(path), "--no-plots")
+    assert done.returncode == 2 and "NCCL_NET_PLUGIN" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("env", ["{NCCL_NET_PLUGIN: x}", "{NCCL_NET: [/tmp/x.so]}", "{LD_PRELOAD: x}"])
+def test_yaml_is_held_to_the_same_rules(warm, env):
+    done = warm("plan", warm.config(), "--set", f"env={env}")
+    assert done.returncode == 2 and "env" in done.stderr and done.stderr.count("\n") == 1
