@@ -4,9 +4,11 @@ from multiprocessing import Pipe
 
 import pytest
 
-from bench.launch import supervisor
+from bench.launch import supervisor, sweep
 from bench.launch.ranks import Ranks
+from bench.launch.supervisor import LaunchOutcome
 from bench.protocol import messages
+from bench.records import Case, Failure, Launch
 
 
 class Clock:
@@ -30,7 +32,7 @@ class Clock:
 class SilentRank:
     """A rank that has joined and says nothing more, unless a test lets it."""
 
-    rank, exit_code, lost = 0, None, None
+    rank, exit_code, lost, log = 0, None, None, ""
 
     def __init__(self):
         self.connection, self.other = Pipe()
@@ -82,3 +84,35 @@ def test_a_rank_that_is_silent_while_it_is_looked_at_hangs(monkeypatch):
     outcome, clock = watch(monkeypatch, SilentRank(), {3: lambda: 1000.0})
     assert outcome.failure.kind == "hang"
     assert clock.looks == pytest.approx(2.0 / supervisor.LOOK_EVERY_S, abs=3)
+
+
+# ── which case is to blame, and ranks that cannot be ended ───────────────────────────────────────
+CASES = tuple(Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 2**30, 65536))
+
+
+@pytest.mark.parametrize(("position", "size"), [(-1, 2**30), (0, 4096), (2, 65536)])
+def test_before_the_first_case_the_largest_is_taken_out(position, size):
+    """Ranks that end while they take memory for all cases have not entered one yet."""
+    outcome = LaunchOutcome(position=position, ready_s=1.0, failure=Failure("raised", 0, "out of memory"))
+    kept = []
+    rest = sweep._after(Launch("gloo", 2, 1, CASES), outcome, lambda case, line, failure: kept.append(case))
+    assert [case.size_bytes for case in kept] == [size]
+    assert {case.size_bytes for case in rest.cases} == {4096, 2**30, 65536} - {size}
+
+
+class StuckRank(SilentRank):
+    """A rank that waits for a device, and ends by no signal."""
+
+    def kill(self):
+        self.killed = True
+
+    def join(self, seconds): ...
+
+    def state(self):
+        return "disk-sleep"
+
+
+def test_a_rank_that_cannot_be_ended_is_said():
+    rank = StuckRank()
+    said = Ranks([rank], lambda: None).kill()
+    assert rank.killed and "rank 0 (disk-sleep) did not end within" in said

@@ -2,7 +2,8 @@
 
 In: what is known of each rank after a launch has failed (exit status, last error, Python stack, state of the
 process, progress). Out: one `Failure`. When one rank ends, all others soon fail too, with a closed connection:
-they are victims and are not named. If the evidence points to no rank, none is named.
+they are victims and are not named. So is a rank that NCCL's watchdog aborts because it waited too long: the one that
+did not come says nothing of a timeout, or had enqueued less. If the evidence points to no rank, none is named.
 """
 
 import re
@@ -15,9 +16,12 @@ from bench.records import Failure, FailureKind
 # Errors of torch in a rank whose peer is gone or silent; the texts differ between versions and backends.
 _VICTIM = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|timed? ?out"
-    r"|socket closed|remote process|peer has closed|NCCL communicator was aborted",
+    r"|socket closed|remote process|ncclRemoteError|peer has closed|NCCL communicator was aborted|crash on rank \d",
     re.IGNORECASE,
 )
+# Lines of torch's ProcessGroupNCCL in the log, each with the rank that wrote it.
+_WATCHDOG = re.compile(r"Rank (\d+)\] .*?Watchdog caught collective operation timeout")
+_ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued (?:NCCL )?work: (\d+)")
 # A rank whose stack ends inside torch waits for the other ranks.
 _IN_TORCH = re.compile(r"[/\\]torch[/\\]")
 
@@ -29,7 +33,8 @@ class Evidence:
     said: its last error. finished: it reported that it was done. stack: innermost frame of its Python stack, None if
     it wrote none. state: of the process, from the operating system. progress: iterations. lost: why its host no longer
     answers; None while it does. waits_in: source files in which this rank waits for the others, such as that of the
-    barrier: the functions called there leave no Python frame of their own.
+    barrier: the functions called there leave no Python frame of their own. aborted: by NCCL's watchdog, because it
+    waited too long. enqueued: number of its last call that NCCL had been given; None if its log does not tell.
     """
 
     rank: int
@@ -41,6 +46,8 @@ class Evidence:
     progress: int = 0
     lost: str | None = None
     waits_in: tuple[str, ...] = ()
+    aborted: bool = False
+    enqueued: int | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -55,9 +62,14 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     for one in ranks:
         if one.lost is not None:
             return Failure("lost", one.rank, one.lost)
-    for one in ranks:
-        if one.exit_code is not None and one.exit_code < 0:
-            return Failure("killed", one.rank, f"rank {one.rank} was ended by {_signal_name(one.exit_code)}")
+    killed = [(one.rank, one.exit_code) for one in ranks if (one.exit_code or 0) < 0 and not one.aborted]
+    for rank, exit_code in killed:
+        return Failure("killed", rank, f"rank {rank} was ended by {_signal_name(exit_code or 0)}")
+    return _did_not_come(ranks) if any(one.aborted for one in ranks) else _explain_words(ranks)
+
+
+def _explain_words(ranks: Sequence[Evidence]) -> Failure:
+    """The failure where no rank was killed: raised, left early, victims."""
     spoke = [one for one in ranks if one.said is not None]
     for one in spoke:
         if not _VICTIM.search(one.said or ""):
@@ -73,6 +85,27 @@ def explain_exit(ranks: Sequence[Evidence]) -> Failure:
     if spoke:
         return Failure("raised", None, f"every rank lost the others; rank {spoke[0].rank} says {spoke[0].said}")
     return Failure("exited", None, "the ranks ended without a word")
+
+
+def watchdog(log: str) -> dict[int, tuple[bool, int | None]]:
+    """For each rank of which the log tells: whether NCCL's watchdog aborted it, and the number of its last call."""
+    aborted = {int(rank) for rank in _WATCHDOG.findall(log)}
+    enqueued = {int(rank): int(number) for rank, number in _ENQUEUED.findall(log)}
+    return {rank: (rank in aborted, enqueued.get(rank)) for rank in sorted(aborted | set(enqueued))}
+
+
+def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
+    """The failure where NCCL's watchdog ended those that waited: of the one that did not, or had enqueued least."""
+    said = "NCCL's watchdog ended the ranks that waited"
+    came = [one for one in ranks if one.aborted]
+    others = [one for one in ranks if not one.aborted]
+    if len(others) == 1:
+        return Failure("hang", others[0].rank, f"{said}: rank {others[0].rank} did not come to the collective")
+    known = {one.rank: one.enqueued for one in came if one.enqueued is not None}
+    behind = [rank for rank, number in known.items() if number == min(known.values())]
+    if not others and len(known) == len(ranks) and len(behind) < len(ranks):
+        return Failure("hang", behind[0], f"{said}: rank {behind[0]} had enqueued least, {known[behind[0]]} calls")
+    return Failure("hang", None, f"{said}; none of the others stands out")
 
 
 def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:

@@ -5,8 +5,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any, Protocol
+
+from bench.protocol.channel import Line
 
 # Wait after SIGKILL, in seconds: no process can resist it, but the kernel may have gigabytes of buffers to free.
 KILL_WAIT_S = 10.0
@@ -16,14 +17,15 @@ class Rank(Protocol):
     """One rank of one launch. No method blocks except `join`.
 
     connection: for messages in both directions (`protocol.messages`). exit_code: None while it runs, negative for a
-    signal. lost: why nothing more can be known of it, if its host no longer answers; None while it does.
+    signal. lost: why nothing more can be known of it, if its host no longer answers; None while it does. log: what it
+    printed on another host, once it has ended; on this host, ranks print into the run's log.
     """
 
     @property
     def rank(self) -> int: ...
 
     @property
-    def connection(self) -> Connection: ...
+    def connection(self) -> Line: ...
 
     @property
     def exit_code(self) -> int | None: ...
@@ -31,11 +33,14 @@ class Rank(Protocol):
     @property
     def lost(self) -> str | None: ...
 
+    @property
+    def log(self) -> str: ...
+
     def progress(self) -> int:
         """A number that grows with each iteration of the rank."""
 
     def position(self) -> int:
-        """Index of the case that it measures, as rank 0 tells it; 0 for other ranks."""
+        """Index of the case that it measures, as rank 0 tells it; -1 before the first, and for other ranks."""
 
     def state(self) -> str:
         """Its state, from its operating system: running, sleeping, stopped, zombie, gone."""
@@ -71,17 +76,23 @@ class Ranks:
         return tuple(member.progress() for member in self.members)
 
     def position(self) -> int:
-        """Index of the case that rank 0 measures."""
+        """Index of the case that rank 0 measures; -1 before the first."""
         return self.members[0].position()
 
-    def kill(self) -> None:
-        """Kill every rank, wait until it has ended, and clean up."""
+    def kill(self) -> str | None:
+        """Kill every rank, wait until it has ended, and clean up. Returns which rank cannot be ended, in words.
+
+        A process that waits for a device or a file system that hangs reacts to no signal until it has been answered.
+        """
         for member in self.members:
             member.kill()
         for member in self.members:
             member.join(KILL_WAIT_S)
             member.connection.close()
+        stuck = [member for member in self.members if member.exit_code is None and member.lost is None]
+        said = [f"rank {one.rank} ({one.state()})" for one in stuck]
         self.clean()
+        return f"{', '.join(said)} did not end within {KILL_WAIT_S:g} s of SIGKILL" if said else None
 
 
 class Starter(Protocol):

@@ -5,11 +5,14 @@ a `Failure` if the launch did not reach its end. Every wait has a deadline.
 """
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
+from pathlib import Path
 
+from bench.launch import blame
 from bench.launch.blame import Evidence, explain_exit, explain_hang, innermost_frame
 from bench.launch.ranks import Rank, Ranks
 from bench.protocol import messages
@@ -26,25 +29,33 @@ LAST_MESSAGES_S = 1.0
 START_ALLOWANCE_S = 90.0
 # A Python stack is written within milliseconds by a process that can still handle signals.
 STACK_WAIT_S = 0.5
+# Of a long log, the end says why ranks ended.
+LOG_BYTES = 2**20
 
 
 @dataclass(slots=True)
 class LaunchOutcome:
     """The outcome of one launch. measured: number of cases that ended. failure: why the launch ended early.
 
-    position: index of the case that rank 0 was in when the launch ended.
+    position: index of the case that rank 0 was in when the launch ended; -1 before the first.
     facts: what each rank said about its process when it was ready. clocks: bounds of each rank's clock against
     rank 0's, at start and end; None if all ranks read one clock. ready_s: from the request until all ranks had joined;
     None if they never did. remarks: about how the ranks were started (`ranks.Ranks`).
+    chosen: what NCCL wrote of its choices, before the first case and during each, in a launch that only probes.
+    stuck: which rank cannot be ended, so that nothing else should be measured. health: of GPUs and network adapters
+    (`machine.health`).
     """
 
     measured: int = 0
-    position: int = 0
+    position: int = -1
     facts: list[Json] = field(default_factory=list)
     ready_s: float | None = None
     failure: Failure | None = None
     clocks: list[list[list[int]]] | None = None
     remarks: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
+    stuck: str | None = None
+    health: Json = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -63,14 +74,21 @@ Sampled = Callable[[bytes, str | None], None]
 
 
 def watch(
-    ranks: Ranks, requested: float, timeout_s: float, before_go: Callable[[], None], begun: Begun, sampled: Sampled
+    ranks: Ranks,
+    requested: float,
+    timeout_s: float,
+    before_go: Callable[[], None],
+    begun: Begun,
+    sampled: Sampled,
+    log: Path | None = None,
 ) -> LaunchOutcome:
     """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
 
     timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: called when all
     ranks have joined, before they are told to measure. begun: takes the number in each message `begin`. sampled: takes
-    each line for the journal, and why it holds no number, or None.
+    each line for the journal, and why it holds no number, or None. log: the file into which ranks of this host print.
     """
+    printed = _Printed(log)
     listener = _Listener(ranks, LaunchOutcome(), begun, sampled)
     result = listener.result
     silence, last_progress = _Silence(), ranks.progress()
@@ -84,7 +102,7 @@ def watch(
             silence.end()
         if listener.one_ended_early():
             listener.read_last_messages()
-            result.failure = explain_exit(_evidence(ranks, listener.seen))
+            result.failure = explain_exit(_evidence(ranks, listener.seen, printed))
             break
         progress = ranks.progress()
         if progress != last_progress:
@@ -92,7 +110,7 @@ def watch(
             silence.end()
         allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
         if silence.look() > allowed:
-            result.failure = explain_hang(_evidence_of_hang(ranks, listener.seen), allowed)
+            result.failure = explain_hang(_evidence_of_hang(ranks, listener.seen, printed), allowed)
             break
     result.position = ranks.position()
     return result
@@ -143,7 +161,7 @@ class _Listener:
         """Receive what has arrived, waiting at most LOOK_EVERY_S; returns whether there was a message."""
         # `wait` also returns the connection of a killed rank: reading it gives EOFError, and the rank counts as silent.
         listening = {one.connection: one for one in self._members if not self.seen[one.rank].silent}
-        ready = wait(list(listening), LOOK_EVERY_S)
+        ready = wait(list(listening), LOOK_EVERY_S)  # type: ignore[arg-type]
         return sum(self._take_in(member) for connection, member in listening.items() if connection in ready) > 0
 
     def read_last_messages(self) -> None:
@@ -182,6 +200,8 @@ class _Listener:
             case "sampled":
                 self.result.measured += 1
                 self._sampled(line, message["failure"])
+            case "chosen":
+                self.result.chosen = tuple(message["texts"])
             case "error":
                 one.said = message["text"]
             case "done":
@@ -189,7 +209,27 @@ class _Listener:
                 self.result.clocks = message.get("clocks") or self.result.clocks
 
 
-def _evidence(ranks: Ranks, seen: list[_Reported]) -> list[Evidence]:
+class _Printed:
+    """What ranks have printed since this was made."""
+
+    def __init__(self, log: Path | None) -> None:
+        self._log, self._from = log, self._size(log)
+
+    @staticmethod
+    def _size(log: Path | None) -> int:
+        return log.stat().st_size if log is not None and log.exists() else 0
+
+    def text(self) -> str:
+        if self._log is None:
+            return ""
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(self._from, self._size(self._log) - LOG_BYTES))
+            return file.read().decode(errors="replace")
+        return ""
+
+
+def _evidence(ranks: Ranks, seen: list[_Reported], printed: _Printed) -> list[Evidence]:
+    said = blame.watchdog("\n".join([printed.text(), *(member.log for member in ranks.members)]))
     return [
         Evidence(
             rank=member.rank,
@@ -201,15 +241,17 @@ def _evidence(ranks: Ranks, seen: list[_Reported]) -> list[Evidence]:
             progress=member.progress(),
             lost=member.lost,
             waits_in=one.waits_in,
+            aborted=member.exit_code == -signal.SIGABRT and said.get(member.rank, (False, None))[0],
+            enqueued=said.get(member.rank, (False, None))[1],
         )
         for member, one in zip(ranks.members, seen, strict=True)
     ]
 
 
-def _evidence_of_hang(ranks: Ranks, seen: list[_Reported]) -> list[Evidence]:
+def _evidence_of_hang(ranks: Ranks, seen: list[_Reported], printed: _Printed) -> list[Evidence]:
     for member in ranks.members:
         member.ask_stack()
     deadline = time.monotonic() + STACK_WAIT_S
     while time.monotonic() < deadline and not all(member.stack() for member in ranks.members):
         time.sleep(0.02)
-    return _evidence(ranks, seen)
+    return _evidence(ranks, seen, printed)
