@@ -19,7 +19,8 @@ class Backend:
 
     device: "cpu" or "cuda"; one GPU a rank on "cuda". library: "torch" or "mpi4py".
     unsupported_dtypes: dtypes that it cannot even copy. unsupported_reduce_dtypes: dtypes that it copies but cannot
-        reduce. unsupported_dtypes_of: operation → dtypes that only this operation refuses.
+        reduce. unsupported_dtypes_of: operation or reduce op → dtypes that only this one refuses.
+    float8_capability: least compute capability of a GPU that reduces float8, such as 90 for 9.0; None: no condition.
     unsupported_reduce_ops: reduce ops that it has for no dtype.
     peculiar: operation → how this backend carries it out, for the report.
     polls: whether a waiting rank keeps its core busy. most_elements: largest number of elements in a call; None: any.
@@ -38,6 +39,7 @@ class Backend:
     unsupported_dtypes_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     unsupported_reduce_ops: frozenset[str] = frozenset()
     implementation_notes: Mapping[str, str] = field(default_factory=dict)
+    float8_capability: int | None = None
     polls: bool = False
     most_elements: int | None = None
 
@@ -82,7 +84,12 @@ BACKENDS = {
             5e-5,
             10e9,
             unsupported_dtypes=frozenset({"int16"}),
-            unsupported_reduce_dtypes=_FLOAT8,
+            unsupported_dtypes_of={
+                # torch views complex numbers as pairs of real ones, except in these.
+                **dict.fromkeys(("gather", "reduce_scatter", "reduce_scatter_list"), _COMPLEX),
+                "premul_sum": _FLOAT8,
+            },
+            float8_capability=90,
             unsupported_reduce_ops=_BITWISE,
             implementation_notes={
                 "gather": "made of sends and receives",
@@ -121,6 +128,16 @@ def unsupported_operation(op: str, backend: Backend) -> str | None:
     return OPERATIONS[op].torch_only or None if backend.library != "torch" else None
 
 
+def unsupported_by_gpu(case: Case, capability: int | None) -> str | None:
+    """Why GPUs of this compute capability cannot carry it out; None if they can, or if it is not known."""
+    least = BACKENDS[case.backend].float8_capability
+    if capability is None or least is None or capability >= least:
+        return None
+    if case.dtype not in _FLOAT8 or not OPERATIONS[case.op].reduces:
+        return None
+    return f"{case.backend} reduces {case.dtype} from compute capability {least / 10} on; the GPU has {capability / 10}"
+
+
 def unsupported_by_backend(case: Case) -> str | None:
     """Why the case's backend cannot carry it out; None if it can."""
     backend = BACKENDS[case.backend]
@@ -133,6 +150,8 @@ def _by_device(case: Case, backend: Backend) -> str | None:
         return "ctas and registered memory need NCCL on GPUs"
     if metric_of(case).device not in {None, backend.device}:
         return f"metric {case.metric} needs GPUs: {metric_of(case).about}"
+    if metric_of(case).captured and not OPERATIONS[case.op].typed:
+        return f"a CUDA graph cannot hold {case.op}, which waits on the CPU"
     return None
 
 
@@ -151,6 +170,8 @@ def _by_dtype(case: Case, backend: Backend) -> str | None:
         return None
     if case.dtype in backend.unsupported_reduce_dtypes:
         return f"{case.backend} copies {case.dtype} and does not reduce it"
+    if case.dtype in backend.unsupported_dtypes_of.get(case.reduce_op, ()):
+        return f"{case.backend} has no {case.reduce_op} of {case.dtype}"
     return f"{case.backend} has no {case.reduce_op}" if case.reduce_op in backend.unsupported_reduce_ops else None
 
 

@@ -4,24 +4,28 @@ In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as one 
 """
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 from bench import operations, subgroups
-from bench.backends import BACKENDS, unsupported_by_backend
+from bench.backends import BACKENDS, unsupported_by_backend, unsupported_by_gpu
 from bench.config import Config
 from bench.dtypes import dtype_named, unsupported_reduction
-from bench.footprint import buffer_bytes, scratch_bytes
+from bench.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 from bench.metrics import METRICS, ONE_BY_ONE
 from bench.operations import OPERATIONS, ranks_together
-from bench.records import Case, Machine
+from bench.records import Case, Machine, settings_of
 from bench.units import format_rounded_bytes
+from bench.variables import SHARED_GPU
 
 # Memory of a rank besides the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
 # and the backend's own buffers.
 RANK_OVERHEAD_BYTES = 100 * 2**20
 # Share for the ranks; the rest is for the page cache, the parent process and the other processes of the machine.
 USABLE_SHARE_OF_MEMORY = 0.8
+# Memory of a rank on its GPU besides buffers: CUDA's context, NCCL's communicator and channels.
+GPU_OVERHEAD_BYTES = 2**30
 
 
 def combinations(config: Config, machine: Machine) -> Iterable[Case]:
@@ -38,11 +42,12 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
             _settings(config),
             config.ctas,
             config.memory,
+            config.alignments,
         )
     )
     distinct: dict[str, Case] = {}
     for (op, backend, dtype, n, size, reduce_op), chosen in itertools.product(what, how):
-        metric, place, call, groups, settings, ctas, memory = chosen
+        metric, place, call, groups, settings, ctas, memory, alignment = chosen
         if OPERATIONS[op].paired:
             metric = ONE_BY_ONE
         case = Case(
@@ -64,6 +69,7 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
             ctas=ctas,
             memory=memory,
             oversubscribed=config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus,
+            alignment=alignment,
         )
         for root in range(ranks_together(case)) if config.roots == "all" else config.roots:
             found = _whole_pieces(operations.usual(replace(case, root=int(root))))
@@ -78,11 +84,10 @@ def _settings(config: Config) -> list[str]:
 
 
 def _whole_pieces(case: Case) -> Case:
-    """The case with its size rounded down to equal pieces of whole elements, as nccl-tests does."""
-    pieces = OPERATIONS[case.op].pieces(ranks_together(case))
-    if pieces == 1:
+    """The case with its size rounded down to equal pieces, as nccl-tests does."""
+    if OPERATIONS[case.op].pieces(ranks_together(case)) == 1:
         return case
-    unit = pieces * dtype_named(case.dtype).itemsize
+    unit = operations.size_unit(case)
     return replace(case, size_bytes=case.size_bytes // unit * unit or case.size_bytes)
 
 
@@ -92,11 +97,7 @@ def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int)
         _unsupported_by_job(case, machine)
         or _unsupported_by_machine(case, machine)
         or unsupported_anywhere(case)
-        or (
-            _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
-            if BACKENDS[case.backend].device == "cpu"
-            else None
-        )
+        or _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
     )
 
 
@@ -126,6 +127,13 @@ def _unsupported_by_machine(case: Case, machine: Machine) -> str | None:
             f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus} "
             "(oversubscribe_gpu: true only tries that it works)"
         )
+    if case.memory != "plain" and machine.registered_missing is not None:
+        return machine.registered_missing
+    if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:
+        return reason
+    taken = [name for name, _ in settings_of(case) if name in SHARED_GPU] if case.oversubscribed else []
+    if taken:
+        return f"ranks that share a GPU need {taken[0]}={SHARED_GPU[taken[0]]}, so it cannot be varied"
     return None
 
 
@@ -157,6 +165,8 @@ def _unsupported_by_data(case: Case) -> str | None:
 
 
 def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+    if BACKENDS[case.backend].device == "cuda":
+        return _unsupported_by_gpu_memory(case, machine, pool_bytes, flush_bytes)
     a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + RANK_OVERHEAD_BYTES
     usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
     together = min(case.world_size, machine.ranks_a_host or case.world_size)
@@ -165,4 +175,19 @@ def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_
     return (
         f"needs {together} × {format_rounded_bytes(a_rank)} of memory{' on a host' if machine.ranks else ''}; "
         f"{format_rounded_bytes(usable)} may be used ({USABLE_SHARE_OF_MEMORY:.0%} of what is available)"
+    )
+
+
+def _unsupported_by_gpu_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+    if machine.gpu_free_bytes is None:
+        return None
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + temporary_bytes(case)
+    a_rank += GPU_OVERHEAD_BYTES
+    together = math.ceil(case.world_size / max(1, machine.gpus)) if case.oversubscribed else 1
+    usable = USABLE_SHARE_OF_MEMORY * machine.gpu_free_bytes
+    if together * a_rank <= usable:
+        return None
+    return (
+        f"needs {together} × {format_rounded_bytes(a_rank)} of memory on a GPU; {format_rounded_bytes(usable)} may be "
+        f"used ({USABLE_SHARE_OF_MEMORY:.0%} of what is free)"
     )

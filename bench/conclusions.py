@@ -83,6 +83,7 @@ class Summary:
         steady: False if the times changed again late in a launch.
     timer_s: cost of reading the clock. floor_s: time of the same call in a group of one rank.
     asked, reached: relative half-width asked for, and mean of those within the launches.
+    chosen: what NCCL chose for it, in words; empty if it was not asked.
     imported: how the times were obtained, if another tool measured them; a launch is then one number, and every
         field that needs single iterations or ranks is missing.
     """
@@ -118,6 +119,7 @@ class Summary:
     foreign_cpu: float | None = None
     failures: tuple[Failure, ...] = ()
     warnings: tuple[str, ...] = ()
+    chosen: str = ""
     imported: str = ""
 
 
@@ -268,7 +270,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All conclusions from one run. warnings: on the run as a whole, the gravest first."""
+    """All conclusions from one run. warnings: on the run as a whole, the gravest first.
+
+    choices: where NCCL's choice changes with the size, in words.
+    """
 
     summaries: tuple[Summary, ...]
     warnings: tuple[str, ...]
@@ -277,3 +282,4 @@ class Analysis:
     fits: tuple[Fit, ...] = ()
     bounds: tuple[Bound, ...] = ()
     matrices: tuple[Matrix, ...] = ()
+    choices: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from bench import earlier_names, yaml_file
 from bench.config import (
+    Alignment,
     BackendName,
     BufferPolicy,
     Bytes,
@@ -69,6 +70,7 @@ class Expectation(Strict):
     settings: Annotated[str, Field(description="variables of the ranks, as in the keys of cases: NCCL_ALGO=Ring")] = ""
     ctas: Annotated[int, Field(ge=0)] = 0
     memory: Memory = "plain"
+    alignment: Alignment = "aligned"
 
 
 def _once(lines: list[Expectation]) -> list[Expectation]:

@@ -19,19 +19,19 @@ from collections.abc import Sequence
 from bench import operations
 from bench.dtypes import calls_before_refill
 from bench.metrics import metric_of
-from bench.operations import OPERATIONS, cycle, placement, ranks_together
+from bench.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
 from bench.records import Case, Plan
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
 # 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
 MAX_STAMP_PAIRS = 2**18
-# Every pool of buffers begins at a multiple of this.
-ALIGNMENT = 512
 # Most bytes that the buffers of cases measured together may take on one rank; a single case may take more. Buffers are
 # filled only as far as they are used.
 MOST_BATCH_BYTES = 2**30
 # Most cases measured together: if a rank dies before their last round, all of them are measured again.
 MOST_TOGETHER = 16
+# Operations of which ProcessGroupNCCL makes one flat tensor in each call.
+FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
 # With fewer, a median has no interval. Equal to `intervals.FEWEST_FOR_MEDIAN`, which is not imported because it would
 # load scipy for planning.
 FEWEST_ITERATIONS = 6
@@ -46,7 +46,7 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
         return 1
     if metric_of(case).fixed_buffers:
         return case.depth
-    rotating = math.ceil(pool_bytes / case.size_bytes) if case.buffers == "rotate" else 1
+    rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if case.buffers == "rotate" else 1
     return max(1, rotating, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
 
 
@@ -62,7 +62,7 @@ def calls_between_refills(case: Case) -> int | None:
 
 def buffer_bytes(case: Case, pool_bytes: int) -> int:
     """Bytes of buffers that one rank holds for a case, without `scratch_bytes`."""
-    return operations.buffer_bytes(case) * pool_slots(case, pool_bytes)
+    return operations.room_bytes(case) * pool_slots(case, pool_bytes)
 
 
 def aligned(nbytes: int) -> int:
@@ -91,6 +91,11 @@ def batches(cases: Sequence[Case], pool_bytes: int, batch_bytes: int) -> list[tu
 def arena_bytes(cases: Sequence[Case], pool_bytes: int) -> int:
     """Bytes of buffers that one rank holds for cases that are measured together, without `scratch_bytes`."""
     return sum(aligned(buffer_bytes(case, pool_bytes)) for case in cases)
+
+
+def temporary_bytes(case: Case) -> int:
+    """Bytes that torch allocates in each call with NCCL: lists of tensors are flattened, and copied back."""
+    return case.size_bytes if case.op in FLATTENED else 0
 
 
 def scratch_bytes(case: Case, flush_bytes: int) -> int:

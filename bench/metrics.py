@@ -15,7 +15,7 @@ class Metric:
 
     about: what is timed, in words. several: whether an iteration is `Case.depth` calls back to back, else one call.
     device: "cuda" if it needs GPUs; None for any device. fixed_buffers: each call uses the same buffer for the whole
-    launch, so the pool has as many buffers as an iteration has calls.
+    launch, so the pool has as many buffers as an iteration has calls. captured: calls are made once, into a graph.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Metric:
     several: bool = True
     device: str | None = None
     fixed_buffers: bool = False
+    captured: bool = False
 
 
 METRICS = {
@@ -30,7 +31,7 @@ METRICS = {
     for metric in (
         Metric("isolated", "one call between two stamps", several=False),
         Metric("pipelined", "several calls back to back"),
-        Metric("graph", "the same calls captured in a CUDA graph", device="cuda", fixed_buffers=True),
+        Metric("graph", "the same calls captured in a CUDA graph", device="cuda", fixed_buffers=True, captured=True),
     )
 }
 # The only metric of operations whose iterations differ (`Operation.paired`): each call is timed by itself.

@@ -62,7 +62,7 @@ FLAGS = (
     Flag("N", ("run_cycles",), "N", "launches: fresh processes for all of it (1)"),
     Flag("z", ("blocking",), "0|1", "1: call by call (metric isolated)"),
     Flag("G", ("cudagraph",), "N", "a CUDA graph of the calls (metric graph)"),
-    Flag("R", ("local_register",), "0|1|2", "1: registered memory"),
+    Flag("R", ("local_register",), "0|1|2", "1: registered memory, 2: symmetric"),
     Flag("O", ("out_of_place",), "0|1", "0: in place only, 1: out of place only (both)"),
     Flag("T", ("timeout",), "SECONDS", "a silent rank is a hang after so long (60)"),
     Flag("c", ("check",), "N", "", "every result is verified, before the first and after the last timed call"),
@@ -124,9 +124,7 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
         **_metric(flags, remarks),
     }
     if flags.get("R", "0") != "0":
-        settings["memory"] = ["registered"]
-        if _number(flags, "R", 0) > 1:
-            remarks.append("-R 2: registered; torch decides whether the memory is symmetric")
+        settings["memory"] = ["symmetric" if _number(flags, "R", 0) > 1 else "registered"]
     if _number(flags, "T", 0, fewest=0):
         settings["timeout"] = f"{flags['T']}s"
     for flag in FLAGS:

@@ -11,10 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from bench.dtypes import BYTES
+from bench.dtypes import BYTES, dtype_named
 from bench.records import Case
 from bench.subgroups import divide, group_size
 
+# Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
+ALIGNMENT = 512
+# NCCL moves packs of so many bytes, but single elements where a pointer is no multiple of them.
+PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
 COALESCED_PIECES = 8
 
@@ -246,6 +250,7 @@ def usual(case: Case) -> Case:
         changes["placement"] = "usual"
     if not operation.typed:
         changes["dtype"] = BYTES.name
+        changes["alignment"] = "aligned"
     if not operation.sized:
         changes["size_bytes"] = 0
     return replace(case, **changes)  # type: ignore[arg-type]
@@ -260,6 +265,33 @@ def buffer_bytes(case: Case) -> int:
     """Most bytes that the buffers of one call take on a rank: those of the root, which holds more than the others."""
     held = 1 if placement(case) == "in" else OPERATIONS[case.op].buffers(ranks_together(case))
     return math.ceil(case.size_bytes * held)
+
+
+def size_unit(case: Case) -> int:
+    """Bytes that a size is a multiple of: equal pieces of whole elements, and of whole packs where it has them.
+
+    NCCL moves packs of PACK_BYTES only where every share begins at a multiple of them; nccl-tests rounds likewise.
+    """
+    pieces, itemsize = OPERATIONS[case.op].pieces(ranks_together(case)), dtype_named(case.dtype).itemsize
+    packs = pieces > 1 and case.size_bytes >= pieces * PACK_BYTES
+    return pieces * max(itemsize, PACK_BYTES if packs else 0)
+
+
+def behind(case: Case, elements: int) -> int:
+    """The element at which received data begin behind so many that are sent: at a multiple of ALIGNMENT."""
+    unit = ALIGNMENT // dtype_named(case.dtype).itemsize
+    return -(-elements // unit) * unit
+
+
+def room_bytes(case: Case) -> int:
+    """Bytes that one buffer takes, with the gaps that put it and its parts at multiples of ALIGNMENT or beside them."""
+    data = buffer_bytes(case)
+    if not data:
+        return 0
+    whole_parts = case.size_bytes % (ALIGNMENT * ranks_together(case)) == 0
+    gap = 0 if placement(case) == "in" or whole_parts else ALIGNMENT
+    beside = ALIGNMENT if case.alignment == "unaligned" else 0
+    return -(-(data + gap + beside) // ALIGNMENT) * ALIGNMENT
 
 
 def ranks_together(case: Case) -> int:

@@ -10,7 +10,7 @@ from bench.cases import combinations, unsupported
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.machine import host
-from bench.operations import OPERATIONS, buffer_bytes, busbw, cycle, placement, ranks_together
+from bench.operations import ALIGNMENT, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
 from bench.protocol import messages
 from bench.records import Case
 
@@ -147,7 +147,31 @@ def test_no_operation_needs_more_than_its_buffers():
                 if transfer is None:
                     continue
                 spans = [transfer.sends, transfer.receives, *((b.start, b.start + b.length) for b in transfer.arrives)]
-                assert max(end for _, end in spans) <= buffer_bytes(case), (op, place, rank)
+                assert max(end for _, end in spans) <= room_bytes(case), (op, place, rank)
                 received = transfer.receives[1] - transfer.receives[0]
                 assert sum(span.length for span in transfer.arrives) == received
                 assert placement(case) == place
+
+
+def test_what_is_received_begins_at_a_multiple_of_512_bytes_and_shares_are_whole_packs():
+    """1 MB over 8 ranks used to be received at a multiple of 8 bytes, where NCCL moves single elements."""
+    from bench.cases import _whole_pieces
+    from bench.rank.collectives import COLLECTIVES
+    from bench.rank.transfer import Subgroup
+
+    for op, ranks in itertools.product(COLLECTIVES, (2, 3, 8)):
+        case = _whole_pieces(Case(op, "nccl", ranks, "float32", 10**6, placement=OPERATIONS[op].placements[-1]))
+        share = case.size_bytes // OPERATIONS[op].pieces(ranks)
+        assert share % 16 == 0 or OPERATIONS[op].pieces(ranks) == 1, op
+        for rank in range(ranks):
+            transfer = COLLECTIVES[op].transfer(Subgroup(rank, ranks, None), case, case.size_bytes // 4, 0)
+            if transfer is not None and placement(case) == "out":
+                assert transfer.receives[0] * 4 % ALIGNMENT == 0, op
+        assert room_bytes(case) % ALIGNMENT == 0
+
+
+def test_a_size_without_a_pack_for_each_share_is_rounded_to_elements():
+    from bench.cases import _whole_pieces
+
+    assert _whole_pieces(Case("all_gather", "gloo", 8, "float32", 64)).size_bytes == 64
+    assert _whole_pieces(Case("all_gather", "gloo", 3, "float32", 100)).size_bytes == 96

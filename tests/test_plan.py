@@ -50,9 +50,51 @@ def test_what_does_not_fit_into_memory_is_skipped_with_the_numbers():
     assert "6 × 1.03 GiB" in skip.reason and "3.20 GiB may be used" in skip.reason
 
 
+def test_what_does_not_fit_into_a_gpu_is_skipped_with_the_numbers():
+    """Buffers, what torch flattens, and what several ranks on one GPU need together; the host's memory is not asked."""
+    gpus = replace(MACHINE, gpus=2, gpu_free_bytes=10 * 2**30, memory_available_bytes=2**30)
+    sets = ["backends=[nccl]", "world_sizes=[2, 8]", "buffers=hot", "oversubscribe_gpu=true"]
+    plan = expand([*sets, "operations=[all_reduce, all_gather_list]", "sizes=[1MiB, 4GiB]"], gpus)
+    left = {(skip.case.op, skip.case.world_size): skip.reason for skip in plan.skips if skip.case.size_bytes > 2**30}
+    assert set(left) == {("all_gather_list", 2), ("all_reduce", 8), ("all_gather_list", 8)}
+    assert "needs 1 × 11.0 GiB of memory on a GPU" in left["all_gather_list", 2]
+    assert "needs 4 × 5.00 GiB" in left["all_reduce", 8] and "8.00 GiB may be used" in left["all_reduce", 8]
+    assert all(case.size_bytes == 2**20 or case.world_size == 2 for case in plan.cases)
+
+
+SHARED = ["backends=[nccl]", "world_sizes=[4]", "oversubscribe_gpu=true"]
+ONE_GPU = replace(MACHINE, gpus=1)
+
+
 @pytest.mark.parametrize(
     ("sets", "machine", "reason"),
     [
+        ([*SHARED, "env={NCCL_ALGO: [Ring, Tree]}"], ONE_GPU, "ranks that share a GPU need NCCL_ALGO=Ring"),
+        (
+            ["backends=[nccl]", "world_sizes=[1]", "memory=[registered]"],
+            replace(ONE_GPU, registered_missing="registered memory needs multicast"),
+            "needs multicast",
+        ),
+        (
+            ["backends=[nccl]", "world_sizes=[1]", "metrics=[graph]", "operations=[barrier]"],
+            ONE_GPU,
+            "waits on the CPU",
+        ),
+        (
+            ["backends=[nccl]", "world_sizes=[1]", "dtypes=[complex64]", "operations=[reduce_scatter]"],
+            ONE_GPU,
+            "nccl has no reduce_scatter of complex64",
+        ),
+        (
+            ["backends=[nccl]", "world_sizes=[1]", "dtypes=[float8_e4m3fn]"],
+            replace(ONE_GPU, gpu_capability=80),
+            "nccl reduces float8_e4m3fn from compute capability 9.0 on; the GPU has 8.0",
+        ),
+        (
+            ["backends=[nccl]", "world_sizes=[1]", "dtypes=[float8_e5m2]", "reduce_ops=[premul_sum]"],
+            ONE_GPU,
+            "nccl has no premul_sum of float8_e5m2",
+        ),
         (["backends=[nccl]"], replace(MACHINE, backends_missing={"nccl": "no GPU"}), "no GPU"),
         (["backends=[nccl]", "world_sizes=[4]"], replace(MACHINE, gpus=2), "this machine has 2"),
         (["sizes=[4095]"], MACHINE, "whole number of float32"),
@@ -68,6 +110,13 @@ def test_what_cannot_be_measured_is_skipped_with_its_reason(sets, machine, reaso
     assert plan.total == 0
     assert all(reason in skip.reason for skip in plan.skips)
     assert plan.skips
+
+
+@pytest.mark.parametrize("capability", [None, 90, 100])
+def test_float8_is_reduced_from_hopper_on_and_copied_by_every_gpu(capability):
+    sets = ["backends=[nccl]", "world_sizes=[1]", "dtypes=[float8_e4m3fn]", "sizes=[4KiB]"]
+    assert expand(sets, replace(ONE_GPU, gpu_capability=capability)).total
+    assert expand([*sets, "operations=[broadcast]"], replace(ONE_GPU, gpu_capability=80)).total
 
 
 def test_remaining_is_the_plan_minus_what_is_done():
@@ -111,7 +160,7 @@ def test_what_an_operation_does_not_know_makes_no_further_cases():
 
 def test_sizes_of_shares_are_rounded_down_and_too_small_ones_are_skipped():
     plan = expand(["operations=[all_gather]", "world_sizes=[3]", "sizes=[8, 1MiB]"])
-    assert [case.size_bytes for case in plan.cases] == [2**20 // 12 * 12]
+    assert [case.size_bytes for case in plan.cases] == [2**20 // 48 * 48]
     (skip,) = plan.skips
     assert "8 B is not a whole number of 3 pieces of float32" in skip.reason
 

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from bench.footprint import calls_between_refills
+from bench.rank.device import Host
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.transfer import Subgroup
 from bench.records import Case
@@ -17,8 +17,8 @@ def alone(case: Case) -> TensorOperation:
     """An operation of one rank, whose calls do nothing: the sum over one rank is what it has."""
     subgroup = Subgroup(rank=0, size=1, number=0, subgroups=1, handle=None)
     calls = SimpleNamespace(on_buffers={case.op: lambda arguments: lambda: None})
-    group = SimpleNamespace(device=torch.device("cpu"), calls=calls, subgroup=lambda case: subgroup)
-    return TensorOperation(case, group, Arena(SIZE * SLOTS, group.device), SIZE * SLOTS, seed=1)
+    group = SimpleNamespace(device=Host(), calls=calls, subgroup=lambda case: subgroup)
+    return TensorOperation(case, group, Arena(2 * SIZE * SLOTS, group.device.handle), SIZE * SLOTS, seed=1)
 
 
 @pytest.fixture
@@ -58,3 +58,13 @@ def test_as_many_buffers_as_were_used_are_filled_again_when_they_are_spent(fille
         for _ in range(SLOTS):
             operation.prepare()()
     assert filled == [(0, SLOTS), (0, SLOTS)] and operation.verify() is None
+
+
+@pytest.mark.parametrize(("alignment", "beside"), [("aligned", 0), ("unaligned", 4)])
+def test_every_buffer_begins_at_a_multiple_of_512_bytes_or_one_element_further(alignment, beside):
+    operation = alone(Case("all_reduce", "gloo", 1, "float32", 100, placement="usual", alignment=alignment))
+    operation.reserve(3)
+    assert {row.data_ptr() % 512 for row in operation._pool} == {beside}
+    for _ in range(3):
+        operation.prepare()()
+    assert operation.verify() is None

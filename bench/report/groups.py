@@ -9,7 +9,7 @@ from itertools import groupby
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.dtypes import dtype_named
-from bench.operations import OPERATIONS, ranks_together
+from bench.operations import OPERATIONS, ranks_together, size_unit
 from bench.records import Case, Skip
 from bench.report.labels import attributes, size_text
 from bench.units import format_bytes
@@ -58,12 +58,7 @@ def _one_size(cases: Sequence[Case]) -> bool:
     if all(case.size_bytes == largest for case in cases):
         return True
     distinct = len({case.world_size for case in cases}) == len(cases)
-    return distinct and all(largest - case.size_bytes < _unit(case) for case in cases)
-
-
-def _unit(case: Case) -> int:
-    """Bytes that a size must be a multiple of."""
-    return OPERATIONS[case.op].pieces(ranks_together(case)) * dtype_named(case.dtype).itemsize
+    return distinct and all(largest - case.size_bytes < size_unit(case) for case in cases)
 
 
 def notes(cases: Sequence[Case]) -> list[str]:
@@ -90,10 +85,8 @@ def rounding(cases: Sequence[Case]) -> list[str]:
 
 
 def _rounded(case: Case) -> bool:
-    size = case.size_bytes
-    return (
-        _unit(case) > dtype_named(case.dtype).itemsize and size >= SMALLEST_ROUND and bool(size % 1024 and size % 1000)
-    )
+    size, whole = case.size_bytes, dtype_named(case.dtype).itemsize
+    return size_unit(case) > whole and size >= SMALLEST_ROUND and bool(size % 1024 and size % 1000)
 
 
 def by_reason(skips: Sequence[Skip]) -> list[tuple[str, list[Case]]]:

@@ -18,7 +18,7 @@ NO_SIZE = "-"
 MOST_LISTED = 5
 PLACES = {"in": "in place", "out": "out of place"}
 # Attributes that are listed only if they are not at their default: a case without one has another value.
-PARTIAL = {"sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed"}
+PARTIAL = {"sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment"}
 # Attributes that are left out if they are at their default and the same in all cases of an operation.
 UNSAID = ("reduce_op", "placement", "root", "buffers")
 # Field of a case → its value in words.
@@ -35,6 +35,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "ctas": "{} CTAs".format,
     "memory": "{} memory".format,
     "oversubscribed": lambda _: "ranks share a GPU",
+    "alignment": "{} buffers".format,
 }
 
 
@@ -92,7 +93,7 @@ def attributes(case: Case) -> Words:
     found["root"] = WORDS["root"](case.root) if operation.rooted else ""
     found["metric"] = metric_name(case)
     found["buffers"] = WORDS["buffers"](case.buffers) if operation.typed else ""
-    for name in ("sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed"):
+    for name in ("sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment"):
         found[name] = "" if name in usual else WORDS[name](getattr(case, name))
     return {name: words for name, words in found.items() if words}
 

@@ -80,16 +80,17 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
 
 
 def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Machine) -> str | None:
-    """Why the ranks do not fit into this host's memory; None if they do, or if it is not known."""
-    needed = rank_bytes(scenario, strategies)
-    if needed is None or BACKENDS[scenario.backend].device != "cpu":
+    """Why the ranks do not fit into this host's memory, or into a GPU's; None if they do, or if it is not known."""
+    needed, on_gpu = rank_bytes(scenario, strategies), BACKENDS[scenario.backend].device == "cuda"
+    available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
+    if needed is None or available is None:
         return None
-    together = min(scenario.world_size, machine.ranks_a_host or scenario.world_size)
-    if together * needed <= machine.memory_available_bytes:
+    together = 1 if on_gpu else min(scenario.world_size, machine.ranks_a_host or scenario.world_size)
+    if together * needed <= available:
         return None
     return (
-        f"needs {together} × {format_rounded_bytes(needed)} of memory for parameters, gradients, optimizer, buckets; "
-        f"{format_rounded_bytes(machine.memory_available_bytes)} are available"
+        f"needs {together} × {format_rounded_bytes(needed)} of memory{' on a GPU' if on_gpu else ''} for parameters, "
+        f"gradients, optimizer, buckets; {format_rounded_bytes(available)} are available"
     )
 
 
