@@ -23,7 +23,7 @@ def walk(context: RankContext, cases: list[Case]) -> None:
             with contextlib.suppress(OSError):  # without, most of its time is waiting for a turn
                 host.use_realtime()
         with joined(context, cases[0].backend, 60.0) as group:
-            arena = Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device)
+            arena = Arena(max(buffer_bytes(case, POOL_BYTES) for case in cases), group.device.handle)
             context.send({"kind": "walked", "cases": {case.key: _walk(case, group, arena) for case in cases}})
     except BaseException as error:
         traceback.print_exc()

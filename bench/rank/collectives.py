@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from bench.backends import BACKENDS
 from bench.dtypes import PREMULTIPLIER
-from bench.operations import COALESCED_PIECES, partner, placement
+from bench.operations import COALESCED_PIECES, behind, partner, placement
 from bench.rank.transfer import (
     BuildCall,
     BuildObjectCall,
@@ -53,14 +53,14 @@ class ObjectCollective(NamedTuple):
 # ── what is sent and received ────────────────────────────────────────────────────────────────────
 def _all_reduce(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all its data and receives the whole result."""
-    start = length if placement(case) == "out" else 0
+    start = behind(case, length) if placement(case) == "out" else 0
     return Transfer((0, length), (start, start + length), (Span(start, length, None),))
 
 
 def _all_gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes a share and receives all shares, in order of rank."""
     share = length // who.size
-    start = 0 if placement(case) == "in" else share
+    start = 0 if placement(case) == "in" else behind(case, share)
     sends = (who.rank * share, (who.rank + 1) * share) if placement(case) == "in" else (0, share)
     return Transfer(sends, (start, start + length), _shares(start, share, who.size))
 
@@ -72,7 +72,7 @@ def _reduce_scatter(who: Member, case: Case, length: int, turn: int) -> Transfer
     """
     share = length // who.size
     in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else who.rank * share
-    start = in_place if placement(case) == "in" else length
+    start = in_place if placement(case) == "in" else behind(case, length)
     return Transfer((0, length), (start, start + share), (Span(start, share, None, who.rank * share),))
 
 
@@ -94,21 +94,23 @@ def _gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
     share = length // who.size
     if who.rank != case.root:
         return Transfer((0, share), NOTHING, ())
-    return Transfer((0, share), (share, share + length), _shares(share, share, who.size))
+    start = behind(case, share)
+    return Transfer((0, share), (start, start + length), _shares(start, share, who.size))
 
 
 def _scatter(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of the root's data."""
     share = length // who.size
-    sends = (0, length) if who.rank == case.root else NOTHING
-    return Transfer(sends, (length, length + share), (Span(length, share, case.root, who.rank * share),))
+    sends, start = (0, length) if who.rank == case.root else NOTHING, behind(case, length)
+    return Transfer(sends, (start, start + share), (Span(start, share, case.root, who.rank * share),))
 
 
 def _all_to_all(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of every rank's data."""
     share = length // who.size
-    spans = tuple(Span(length + r * share, share, r, who.rank * share) for r in range(who.size))
-    return Transfer((0, length), (length, 2 * length), spans)
+    start = behind(case, length)
+    spans = tuple(Span(start + r * share, share, r, who.rank * share) for r in range(who.size))
+    return Transfer((0, length), (start, start + length), spans)
 
 
 def _all_to_all_uneven(who: Member, case: Case, length: int, turn: int) -> Transfer:
@@ -118,12 +120,13 @@ def _all_to_all_uneven(who: Member, case: Case, length: int, turn: int) -> Trans
     # Beginnings of the parts, laid out twice in a row. `other` sends its parts other … other + rank - 1, which are
     # adjacent there, to the ranks before this one.
     begins = list(accumulate(parts + parts, initial=0))
-    spans, start = [], length
+    spans, first = [], behind(case, length)
+    start = first
     for other in range(who.size):
         before = begins[other + who.rank] - begins[other]
         spans.append(Span(start, sent[other], other, before))
         start += sent[other]
-    return Transfer((0, length), (length, 2 * length), tuple(spans), sent=sent, received=sent)
+    return Transfer((0, length), (first, first + length), tuple(spans), sent=sent, received=sent)
 
 
 def _uneven_parts(length: int, size: int) -> list[int]:
@@ -141,28 +144,30 @@ def _send_recv(who: Member, case: Case, length: int, turn: int) -> Transfer | No
         return None
     if who.rank % 2 == 0:
         return Transfer((0, length), NOTHING, (), to=other)
-    return Transfer(NOTHING, (length, 2 * length), (Span(length, length, other),), source=other)
+    start = behind(case, length)
+    return Transfer(NOTHING, (start, start + length), (Span(start, length, other),), source=other)
 
 
 def _sendrecv_pair(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
     """Neighbours send to each other at the same time; a last rank without a partner rests."""
     other = who.rank ^ 1
-    return _to_and_from(length, other, other) if other < who.size else None
+    return _to_and_from(case, length, other, other) if other < who.size else None
 
 
 def _sendrecv_ring(who: Member, case: Case, length: int, turn: int) -> Transfer:
     """Each rank sends to the next rank and receives from the one before."""
-    return _to_and_from(length, (who.rank + 1) % who.size, (who.rank - 1) % who.size)
+    return _to_and_from(case, length, (who.rank + 1) % who.size, (who.rank - 1) % who.size)
 
 
 def _pairwise(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
     """Each rank exchanges data with another partner in each turn; with an odd number of ranks, one rests."""
     other = partner(who.rank, turn, who.size)
-    return None if other is None else _to_and_from(length, other, other)
+    return None if other is None else _to_and_from(case, length, other, other)
 
 
-def _to_and_from(length: int, to: int, source: int) -> Transfer:
-    return Transfer((0, length), (length, 2 * length), (Span(length, length, source),), to=to, source=source)
+def _to_and_from(case: Case, length: int, to: int, source: int) -> Transfer:
+    start = behind(case, length)
+    return Transfer((0, length), (start, start + length), (Span(start, length, source),), to=to, source=source)
 
 
 def _shares(start: int, share: int, size: int) -> tuple[Span, ...]:
@@ -196,12 +201,11 @@ def _call_all_reduce_coalesced(s: CallArguments) -> Call:
     from torch.distributed.distributed_c10d import _coalescing_manager
 
     pieces, op, group = list(s.incoming.chunk(COALESCED_PIECES)), _reduction(s.case), s.subgroup.handle
-    # With a device, torch starts the calls as one NCCL group; gloo has no such groups.
-    device = s.incoming.device if s.incoming.is_cuda else None
     asynchronous = s.case.call == "async"
 
     def call() -> Any:
-        with _coalescing_manager(group=group, device=device, async_ops=asynchronous) as together:
+        # Without a device: with one, torch's watchdog and flight recorder do not see the calls.
+        with _coalescing_manager(group=group, async_ops=asynchronous) as together:
             for piece in pieces:
                 dist.all_reduce(piece, op=op, group=group)
         return together

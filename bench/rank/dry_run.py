@@ -32,6 +32,7 @@ from bench.footprint import bounded, buffer_bytes
 from bench.operations import OPERATIONS, cycle, ranks_together
 from bench.rank import timing, workload
 from bench.rank.collectives import OBJECT_COLLECTIVES
+from bench.rank.device import Host
 from bench.rank.process_group import Group, make_group
 from bench.rank.tensors import Arena
 from bench.rank.transfer import Subgroup, rest
@@ -114,7 +115,7 @@ def _on_paper(rank: int, world_size: int, device: torch.device) -> Iterator[Grou
         taken.append(PAPER.type)
     dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
     try:
-        yield make_group(rank, world_size, FAKE, device, control=None, barrier=lambda: None)
+        yield make_group(rank, world_size, FAKE, Host(device), control=None, barrier=lambda: None)
     finally:
         dist.destroy_process_group()
 
@@ -137,7 +138,7 @@ def _walk(kind: _Kind, group: Group, seed: int, check: "Check") -> None:
 
 def _built(case: Case, group: Group, seed: int) -> workload.Workload:
     """The workload that a run would build, with one buffer."""
-    arena = Arena(buffer_bytes(case, 0), group.device)
+    arena = Arena(buffer_bytes(case, 0), group.device.handle)
     return workload.build(case, group, arena, 0, 0, seed)
 
 

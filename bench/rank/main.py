@@ -7,19 +7,21 @@ messages:
     begin    rank 0: a round begins
     sampled  rank 0: a case ended, with its line for samples.jsonl
     error    any rank: an exception, which ends it
+    chosen   rank 0, in a launch that only probes: what NCCL wrote of its choices
     done     every rank: all cases measured; rank 0: how the clocks differ
 
 Writes no file but the log, which takes what torch and its libraries print.
 """
 
 import gc
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bench import encoding
 from bench.footprint import arena_bytes, batches
 from bench.machine import environment, host
 from bench.protocol.rank_context import RankContext
-from bench.rank import clocks, nccl
+from bench.rank import clocks, nccl, probe
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
 from bench.rank.process_group import Group
 from bench.rank.rounds import Batch
@@ -41,7 +43,14 @@ def _work(context: RankContext, job: Job) -> Json:
     environment.apply(kind.settings)
     if kind.oversubscribed:
         environment.apply(nccl.shared_gpu(context.rank))
+    log = context.stack_file.with_name(f"nccl-{context.rank}.log")
+    if job.probe:
+        environment.apply(probe.settings(log))
     with joined(context, job.launch.backend, job.timeout_s, kind.sync, kind.ctas) as group:
+        if job.probe:
+            wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
+            probe.choices(context, job, group, log)
+            return {}
         at_start = clocks.bounds(group)
         _serve(context, job, group)
         at_end = clocks.bounds(group)
@@ -52,15 +61,28 @@ def _serve(context: RankContext, job: Job, group: Group) -> None:
     wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
     together = batches(job.launch.cases, job.pool_bytes, job.batch_bytes)
     nbytes = max(arena_bytes(cases, job.pool_bytes) for cases in together)
-    registered = job.launch.cases[0].memory == "registered"
-    with nccl.registered_memory(group.device) if registered else nullcontext():
-        arena = Arena(nbytes, group.device)
-    first = 0
-    for cases in together:
-        gc.collect()
-        gc.disable()
-        for samples in Batch(cases, first, context, job, group, arena).measure():
-            if group.rank == 0:
-                failure = samples.failure.text if samples.failure else None
-                context.send({"kind": "sampled", "failure": failure}, encoding.samples_to_line(samples))
-        first += len(cases)
+    with _arena(job, group, nbytes) as arena:
+        first = 0
+        for cases in together:
+            gc.collect()
+            gc.disable()
+            for samples in Batch(cases, first, context, job, group, arena).measure():
+                if group.rank == 0:
+                    failure = samples.failure.text if samples.failure else None
+                    context.send({"kind": "sampled", "failure": failure}, encoding.samples_to_line(samples))
+            first += len(cases)
+
+
+@contextmanager
+def _arena(job: Job, group: Group, nbytes: int) -> Iterator[Arena]:
+    """The memory of all buffers; registered, if the launch asks for it, with the groups that its cases use."""
+    kind = job.launch.cases[0].memory
+    if kind == "plain":
+        yield Arena(nbytes, group.device.handle)
+        return
+    used = {case.groups: group.subgroup(case).handle for case in job.launch.cases}
+    with nccl.registered_memory(group.device.handle, list(used.values()), kind == "symmetric") as register:
+        arena = Arena(nbytes, group.device.handle)
+        register()
+        yield arena
+        arena.free()

@@ -10,18 +10,18 @@ it initialises MPI.
 """
 
 import functools
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from bench.machine import confine, network
 from bench.protocol.rank_context import RankContext
 from bench.rank import mpi_calls
+from bench.rank.device import Host
 from bench.rank.process_group import Group
-from bench.rank.transfer import Subgroup
+from bench.rank.transfer import Subgroup, rest
 from bench.records import Case
 from bench.subgroups import WORLD, divide
 
@@ -56,8 +56,7 @@ def joined(
 
 def _group(context: RankContext, world: Any, control: Any, barrier: Any) -> Group:
     def gather(value: Any) -> list[Any]:
-        everyone: list[Any] = control.allgather(value)
-        return everyone
+        return [json.loads(one) for one in control.allgather(json.dumps(value).encode())]
 
     def send_number(other: int, number: int) -> None:
         control.send(number, other)
@@ -84,7 +83,8 @@ def _group(context: RankContext, world: Any, control: Any, barrier: Any) -> Grou
     return Group(
         context.rank,
         context.world_size,
-        torch.device("cpu"),
+        Host(),
+        rest,
         barrier,
         gather,
         send_number,

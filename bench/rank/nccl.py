@@ -4,23 +4,19 @@ Written to the documented behaviour of torch's ProcessGroupNCCL; `make test-gpu`
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-# Lets NCCL accept several ranks on one GPU: it compares hosts and bus ids, so each rank claims to be on a host of its
-# own, and can then communicate only through sockets. NCCL_MULTI_RANK_GPU_ENABLE does the same from NCCL 2.30.3 on.
-_SHARED_GPU = (
-    "NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 "
-    "NCCL_MAX_CTAS=2 NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_MULTI_RANK_GPU_ENABLE=1"
-)
+from bench.variables import SHARED_GPU
 
 
 def shared_gpu(rank: int) -> str:
     """Environment settings of a rank that shares its GPU; to be set before its first communicator is made."""
-    return f"{_SHARED_GPU} NCCL_HOSTID=collbench-r{rank}"
+    every = SHARED_GPU | {"NCCL_HOSTID": f"{SHARED_GPU['NCCL_HOSTID']}-r{rank}"}
+    return " ".join(f"{name}={value}" for name, value in every.items())
 
 
 def options(ctas: int) -> Any:
@@ -33,13 +29,32 @@ def options(ctas: int) -> Any:
 
 
 @contextlib.contextmanager
-def registered_memory(device: torch.device) -> Iterator[None]:
-    """Context whose allocations come from NCCL's allocator; at its end the world's communicator registers them."""
-    backend = dist.group.WORLD._get_backend(device)
-    pool = torch.cuda.MemPool(backend.mem_allocator)
-    with torch.cuda.use_mem_pool(pool):
-        yield
-    backend.register_mem_pool(pool)
+def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bool) -> Iterator[Callable[[], None]]:
+    """Context in which allocations come from NCCL's allocator, until `register` is called, which it gives.
+
+    groups: those that will use the memory (None: all of the world), each connected; every rank registers with all of
+    them, in the same order. At its end the memory is given back: whatever was allocated must not be used any more.
+    symmetric: as windows, at the same place on every rank. Raises RuntimeError where NCCL's allocator is refused.
+    """
+    backends = [(group or dist.group.WORLD)._get_backend(device) for group in groups]
+    try:
+        pool = torch.cuda.MemPool(backends[0].mem_allocator)
+    except RuntimeError as error:  # torch says "not supported in this NCCL version", which misleads
+        raise RuntimeError(f"registered memory needs a GPU that can multicast over NVSwitch ({error})") from None
+    registered: list[Any] = []
+
+    def register() -> None:
+        allocating.close()
+        for backend in backends:
+            backend.register_mem_pool(pool, **({"symm": True} if symmetric else {}))
+            registered.append(backend)
+
+    with contextlib.ExitStack() as allocating:
+        allocating.enter_context(torch.cuda.use_mem_pool(pool))
+        yield register
+    # Before the communicators are left, and before the pool, which this function keeps alive, is freed.
+    for backend in reversed(registered):
+        backend.deregister_mem_pool(pool)
 
 
 def version() -> str:

@@ -5,6 +5,7 @@ The control group carries gathered results, so that they share no queue with wha
 """
 
 import functools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from bench.backends import BACKENDS
 from bench.machine import environment, host
 from bench.protocol.rank_context import RankContext
 from bench.rank import collectives, nccl
-from bench.rank.transfer import LibraryCalls, Subgroup
+from bench.rank.device import Device, device_of
+from bench.rank.transfer import LibraryCalls, Subgroup, rest
 from bench.records import Case, Json
 from bench.subgroups import WORLD, divide
 
@@ -31,8 +33,10 @@ GROUP_TIMEOUT_FACTOR = 2
 class Group:
     """A joined process group.
 
-    device: where the buffers of this rank live. barrier: returns on every rank once all have called it.
-    gather: every rank's value, in order of rank, on every rank. send_number(rank, number) and receive_number(rank): a
+    device: where the buffers of this rank live. align: enqueues a call for which the devices of all ranks wait;
+    nothing where calls are done when they return. barrier: returns on every rank once all have called it.
+    gather: every rank's value, in order of rank, on every rank; it travels as JSON, so a tuple arrives as a list.
+    send_number(rank, number) and receive_number(rank): a
     number to a rank, and from one. subgroup: the ranks that call a case together; every rank must ask for the same
     cases in the same order. single_rank_subgroup: this rank alone, on the same backend, made when it is first asked
     for. calls: how the library that communicates calls each operation.
@@ -40,7 +44,8 @@ class Group:
 
     rank: int
     world_size: int
-    device: torch.device
+    device: Device
+    align: Callable[[], object]
     barrier: Callable[[], None]
     gather: Callable[[Any], list[Any]]
     send_number: Callable[[int, int], None]
@@ -51,8 +56,7 @@ class Group:
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.device.synchronize()
 
 
 @contextmanager
@@ -65,7 +69,10 @@ def joined(
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
-        device = torch.device("cuda", context.device % torch.cuda.device_count())
+        seen = torch.cuda.device_count()
+        if not seen:
+            raise RuntimeError("the driver shows GPUs, but CUDA sees none: see CUDA_VISIBLE_DEVICES and nvidia-smi")
+        device = torch.device("cuda", context.device % seen)
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
@@ -81,7 +88,7 @@ def joined(
     if sync == "deadline" and context.barrier is not None:
         context.barrier.calibrate()
         barrier = context.barrier.wait_for_deadline
-    yield make_group(context.rank, context.world_size, backend, device, control, barrier, ctas)
+    yield make_group(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
@@ -108,7 +115,7 @@ def make_group(
     rank: int,
     world_size: int,
     backend: str,
-    device: torch.device,
+    device: Device,
     control: dist.ProcessGroup | None,
     barrier: Callable[[], None],
     ctas: int = 0,
@@ -116,9 +123,10 @@ def make_group(
     """The `Group` of torch's initialised process group. control: the group in which results are gathered."""
 
     def gather(value: Any) -> list[Any]:
+        # Bytes only: torch pickles them, and what the others' bytes say is parsed, not executed.
         everyone: list[Any] = [None] * world_size
-        dist.all_gather_object(everyone, value, group=control)
-        return everyone
+        dist.all_gather_object(everyone, json.dumps(value).encode(), group=control)
+        return [json.loads(one) for one in everyone]
 
     def send_number(other: int, number: int) -> None:
         dist.send(torch.tensor([number]), other, group=control)
@@ -150,6 +158,7 @@ def make_group(
         rank,
         world_size,
         device,
+        _aligning(device) if device.enqueues else rest,
         barrier,
         gather,
         send_number,
@@ -160,14 +169,22 @@ def make_group(
     )
 
 
+def _aligning(device: Device) -> Callable[[], object]:
+    """An all-reduce of one element, which also connects the ranks before anything is timed."""
+    element = torch.zeros(1, device=device.handle)
+    align = functools.partial(dist.all_reduce, element)
+    align()
+    return align
+
+
 def facts(group: Group, backend: str) -> Json:
     """Facts that only the rank itself knows."""
-    cuda = group.device.type == "cuda"
+    handle = group.device.handle
     return {
         "rank": group.rank,
         "hostname": host.hostname(),
-        "device": str(group.device),
-        "device_name": torch.cuda.get_device_name(group.device) if cuda else "CPU",
+        "device": str(handle),
+        "device_name": torch.cuda.get_device_name(handle) if handle.type == "cuda" else "CPU",
         "torch": torch.__version__,
         "nccl": nccl.version() if backend == "nccl" else None,
         "threads": torch.get_num_threads(),

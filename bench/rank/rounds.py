@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,12 +75,14 @@ class Batch:
             self._context.enters(one.position)
             own[one.position] = one.timed_block()
             one.spent = self._meter.spent(one.spent)
-        everyone: list[dict[int, RankTimings]] = self._group.gather(own)
-        for one in going:
-            one.sampler.add(_agreed([rank[one.position] for rank in everyone], one.case.depth))
+        everyone = self._group.gather([astuple(own[one.position]) for one in going])
+        for at, one in enumerate(going):
+            one.sampler.add(_agreed([RankTimings(*rank[at]) for rank in everyone], one.case.depth))
         self._meter.reset()
 
     def _check_after(self) -> list[Samples]:
+        for one in self._all:
+            one.close()
         stamp_ns = timing.stamp_cost_ns()
         own = []
         for one in self._all:
@@ -105,10 +107,10 @@ class _Measured:
         self._group, self._job, self._barrier = group, job, context.barrier
         self._unix_s, self.spent = 0.0, usage.Counters()
         self.failure: Failure | None = None
-        self._misses = 0
-        work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed)
+        self._misses = self._bound = 0
+        work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed, context.tick)
         self.work, barrier = faults.plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
-        self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device)
+        self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device, group.align)
         began = time.perf_counter()
         for _ in range(cycle(case)):
             timing.call_once(self.work, case)
@@ -129,13 +131,20 @@ class _Measured:
         before = self._misses_so_far()
         found = self._timer.measure(self.sampler.block.total)
         self._misses += self._misses_so_far() - before
+        self._bound += found.dispatch_bound or 0
         return found
 
-    def costs(self) -> tuple[float | None, int | None]:
-        """What dispatching a call costs in ns, and how often this rank missed an agreed instant; None: not measured."""
+    def close(self) -> None:
+        """Let go of what only timing needs."""
+        self._timer.close()
+
+    def costs(self) -> tuple[float | None, int | None, int | None]:
+        """What dispatching a call costs in ns, how often this rank missed an agreed instant, and in how many iterations
+        its device ran out of work while calls were enqueued; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
         floor = None if call is None else timing.floor_ns(call, self._group.device)
-        return floor, self._misses if self._barrier and self.case.sync == "deadline" else None
+        misses = self._misses if self._barrier and self.case.sync == "deadline" else None
+        return floor, misses, self._bound if self._group.device.enqueues else None
 
     def samples(self, costs: Usage, failure: Failure | None) -> Samples:
         """The line for samples.jsonl."""

@@ -5,7 +5,7 @@ what must arrive, `patterns` which values these are, and `collectives` or `mpi_c
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from bench import operations
 from bench.dtypes import DTYPES, growth
 from bench.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
-from bench.operations import OPERATIONS
+from bench.operations import ALIGNMENT, OPERATIONS
 from bench.rank import patterns
 from bench.rank.collectives import COLLECTIVES
 from bench.rank.process_group import Group
@@ -33,7 +33,9 @@ class Arena:
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         # Its pages come into being when buffers are filled, which is before the calls on them are timed.
-        self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        room = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8, device=device)
+        start = -room.data_ptr() % ALIGNMENT
+        self._bytes = room[start : start + nbytes]
         self._scratch = self._bytes[:0]
         self._taken = 0
 
@@ -52,6 +54,10 @@ class Arena:
         """Make all memory free to be taken again."""
         self._taken = 0
 
+    def free(self) -> None:
+        """Give the memory back; nothing that was taken of it may be used any more."""
+        self._bytes = self._bytes.new_empty(0)
+
     def scratch(self, nbytes: int) -> torch.Tensor:
         """Zeros at first, beside the arena; all cases share them."""
         if self._scratch.numel() < nbytes:
@@ -62,25 +68,29 @@ class Arena:
 class TensorOperation:
     """An operation on a pool of buffers, each used until its data would no longer be exact, then refilled.
 
-    Every buffer begins at its own position in the sequence of data, and its incoming part is poisoned.
+    Every buffer begins at its own position in the sequence of data, and its incoming part is poisoned. tick: called
+    after each chunk that is filled or checked, for tens of GiB take longer than a rank may be silent.
     """
 
-    def __init__(self, case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int) -> None:
-        self._case, self._group, self._seed = case, group, seed
+    def __init__(
+        self, case: Case, group: Group, arena: Arena, pool_bytes: int, seed: int, tick: Callable[[], None] = rest
+    ) -> None:
+        self._case, self._group, self._seed, self._tick = case, group, seed, tick
         self._subgroup = group.subgroup(case)
         self._turns = turns(case, self._subgroup)
         self._slots = pool_slots(case, pool_bytes)
         pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
-        self._pool = pool.view(self._slots, -1)
+        beside = 1 if case.alignment == "unaligned" else 0
+        self._pool = pool.view(self._slots, -1)[:, beside:]
         self._fresh = calls_between_refills(case) or 2**62
         grows = operations.placement(case) == "in" and OPERATIONS[case.op].reduces
         self._growth = growth(case.dtype, case.reduce_op, self._subgroup.size) if grows else 1
         self._sum = None
         reduce_op = case.reduce_op if OPERATIONS[case.op].reduces else None
-        self._data = patterns.sequence(seed, case.dtype, reduce_op, self._subgroup.size, group.device)
+        self._data = patterns.sequence(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
         self._tolerance = 0.0
         if reduce_op is not None:
-            self._sum = patterns.reduced(seed, case.dtype, reduce_op, self._subgroup.size, group.device)
+            self._sum = patterns.reduced(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
             self._tolerance = patterns.tolerance(case.dtype, reduce_op, self._subgroup.size)
         self._mark = _marked_element(self._turns)
         self._turn = self._calls = 0
@@ -168,8 +178,8 @@ class TensorOperation:
         subgroup = self._group.single_rank_subgroup()
         (transfer,) = turns(case, subgroup)
         assert transfer is not None  # noqa: S101 - nobody rests alone
-        nbytes = operations.buffer_bytes(case)
-        buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._group.device).view(self._pool.dtype)
+        nbytes = operations.room_bytes(case)
+        buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._group.device.handle).view(self._pool.dtype)
         return self._group.calls.on_buffers[case.op](_arguments(subgroup, case, transfer, buffer))
 
     def _call_of(self, slot: int, turn: int) -> Call:
@@ -215,6 +225,7 @@ class TensorOperation:
             for column, last in patterns.chunks(send, end):
                 data = patterns.rows(self._data, begin + column - send, row, last_row - row, last - column)
                 self._pool[row:last_row, column:last].copy_(data)
+                self._tick()
 
     def _runs(self) -> Iterator[tuple[int, int]]:
         """(first, stop) of adjacent buffers that were used equally often, and last in the same turn."""
@@ -237,6 +248,7 @@ class TensorOperation:
                     want = patterns.rows(source, begin + column, row, last_row - row, last - column)
                     got = self._pool[row:last_row, span.start + column : span.start + last]
                     found = patterns.difference(got, want, self._tolerance)
+                    self._tick()
                     if found is not None:
                         at, value, right = found, got[found], want[found]
                         whose = "" if span.rank is None else f" of rank {span.rank}'s data"

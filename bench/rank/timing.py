@@ -1,9 +1,18 @@
-"""Time iterations on this rank: one clock stamp before the calls, one after, everything else outside.
+"""Time iterations on this rank: one stamp before the calls, one after, everything else outside.
 
 In: a workload, then counts. Out: a `RankTimings` with integer nanoseconds of this rank for each block. `sampling`
-decides how many iterations are made, and `main` verifies and sends the results. Order of one iteration:
+decides how many iterations are made, and `main` verifies and sends the results. Order of one iteration on a CPU:
 
-    prepare (buffers, refill) → device idle → barrier → stamp → call, or calls [→ waits] [→ device idle] → stamp
+    prepare (buffers, refill) → barrier → stamp → call, or calls [→ waits] → stamp
+
+On a GPU a call returns before it is done, and two things are measured, one after the other. Host time, for all
+iterations of a block: as above, with the device idle before the barrier and before the last stamp. Device time:
+
+    prepare → device idle → barrier → stamp of the start → occupy the stream → align the ranks on the device → event
+    → call, or calls [→ waits] → event → device idle
+
+Everything from `occupy` on is enqueued while the device is busy, so that the time between the events has neither
+dispatching in it nor waiting for a rank that left the barrier late.
 
 Calls are prepared several at a time, where nothing has to be done between them: Python that runs between two calls
 makes the second one slower, by 1 to 3 % at 4 KiB. Asynchronous calls are all made before the first is waited for.
@@ -14,13 +23,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from bench.rank.device import Device, Event, Graph
 from bench.rank.transfer import Call
 from bench.rank.workload import Workload
 from bench.records import Case
 
 Action = Callable[[], None]
+GRAPH = "graph"
+# The stream is occupied for so long at first, then for SPARE times what enqueueing took, but never longer than this.
+FIRST_BACKLOG_NS, SPARE, MOST_BACKLOG_NS = 200_000, 2, 20_000_000
 # Prepares the next iterations, 1 to so many: what to do in each of them.
 Prepare = Callable[[int], Sequence[Callable[[], object]]]
 
@@ -30,35 +41,63 @@ class RankTimings:
     """What one rank measured in one block of calls; lists of integer nanoseconds.
 
     start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
-    elapsed_ns: of the whole block, with everything around the calls but filling buffers.
+    elapsed_ns: of the whole block, with everything around the calls but filling buffers. dispatch_bound: iterations
+    whose stream was idle before all was enqueued, so that their time has dispatching in it; None without a stream.
     """
 
     start_ns: list[int]
     duration_ns: list[int]
     host_ns: list[int] | None
     elapsed_ns: int
+    dispatch_bound: int | None = None
 
 
 class CaseTimer:
     """Times blocks of iterations of one case, each iteration after a barrier: one call, or `depth` back to back.
 
-    tick: called after each iteration.
+    tick: called after each iteration. align: enqueues a call for which all ranks' devices wait, where they enqueue.
     """
 
-    def __init__(self, workload: Workload, case: Case, barrier: Action, tick: Action, device: torch.device) -> None:
+    def __init__(
+        self, workload: Workload, case: Case, barrier: Action, tick: Action, device: Device, align: Callable[[], object]
+    ) -> None:
         self._workload, self._case, self._barrier, self._tick = workload, case, barrier, tick
-        self._timed = _on_cuda if device.type == "cuda" else _on_cpu
+        self._device, self._stream = device, _Stream(device, align) if device.enqueues else None
         self._prepare: Prepare | None = None
+        self._graph: Graph | None = None
 
     def measure(self, count: int) -> RankTimings:
         """Time `count` iterations."""
         # Before the first call: filling buffers between two calls would let the ranks idle.
         self._workload.reserve(count * self._case.depth)
-        began = time.perf_counter_ns()
+        clock = self._device.clock_ns
+        if self._stream is not None:
+            self._stream.make_events(count)
+        began = clock()
         if self._prepare is None:  # not made before: capturing a graph makes calls
-            self._prepare = PREPARE[self._case.metric](self._workload, self._case)
-        starts, durations, hosts = self._timed(self._prepare, count, self._barrier, self._tick)
-        return RankTimings(starts, durations, hosts, time.perf_counter_ns() - began)
+            self._prepare = self._preparing()
+        if self._stream is None:
+            starts, durations = _on_host(self._prepare, count, self._barrier, self._tick)
+            return RankTimings(starts, durations, None, clock() - began)
+        hosts = self._stream.host_times(self._prepare, count, self._barrier, self._tick)
+        elapsed = clock() - began
+        self._workload.reserve(count * self._case.depth)
+        began = clock()
+        starts, durations, bound = self._stream.timed(self._prepare, count, self._barrier, self._tick)
+        return RankTimings(starts, durations, hosts, elapsed + clock() - began, bound)
+
+    def _preparing(self) -> Prepare:
+        if self._case.metric != GRAPH:
+            return PREPARE[self._case.metric](self._workload, self._case)
+        graph = self._graph = _captured(self._workload, self._case, self._device)
+        return lambda _: _replayed(self._workload, self._case.depth, graph)
+
+    def close(self) -> None:
+        """Let go of what was captured: a process group cannot be left while a graph holds its calls."""
+        if self._graph is not None:
+            self._device.synchronize()
+            self._graph.reset()
+            self._graph = self._prepare = None
 
 
 def call_once(workload: Workload, case: Case) -> None:
@@ -90,27 +129,19 @@ def _several(calls: Sequence[Call], asynchronous: bool) -> Action:
     return all_awaited if asynchronous else all_of_them
 
 
-def _captured(workload: Workload, depth: int) -> Action:
-    """The replay of a CUDA graph of `depth` calls, one on each buffer of the pool; capturing does not execute them."""
-    workload.reserve(depth)
-    calls = [workload.prepare() for _ in range(depth)]
-    for call in calls:  # executed once, because NCCL connects in the first call of a kind
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    replay: Action = graph.replay
-    return replay
+def _captured(workload: Workload, case: Case, device: Device) -> Graph:
+    """`depth` calls as a graph, one on each buffer of the pool; what is waited for is waited for within it."""
+    workload.reserve(case.depth)
+    calls = [workload.prepare() for _ in range(case.depth)]
+    return device.captured(_several(calls, case.call == "async"))
 
 
-def _replayed(workload: Workload, depth: int, replay: Action) -> list[Action]:
+def _replayed(workload: Workload, depth: int, graph: Graph) -> list[Action]:
     """The same replay; its calls are prepared only to count them, and to refill buffers where the data needs it."""
     workload.reserve(depth)
     for _ in range(depth):
         workload.prepare()
-    return [replay]
+    return [graph.replay]
 
 
 def _isolated(workload: Workload, case: Case) -> Prepare:
@@ -130,20 +161,12 @@ def _pipelined(workload: Workload, case: Case) -> Prepare:
     return prepare
 
 
-def _graph(workload: Workload, case: Case) -> Prepare:
-    replay = _captured(workload, case.depth)
-    return lambda _: _replayed(workload, case.depth, replay)
+# Metric → a function that returns the function that prepares iterations; those of graphs need the device.
+PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {"isolated": _isolated, "pipelined": _pipelined}
 
 
-# Metric → a function that returns the function that prepares iterations.
-PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {
-    "isolated": _isolated,
-    "pipelined": _pipelined,
-    "graph": _graph,
-}
-
-
-def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], None]:
+def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int]]:
+    """Starts and durations of calls that are done when they return."""
     clock = time.perf_counter_ns
     starts, stops = [0] * count, [0] * count
     done = 0
@@ -156,41 +179,71 @@ def _on_cpu(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tupl
             starts[i], stops[i] = start, stop
             tick()
         done = i + 1
-    return starts, [stop - start for start, stop in zip(starts, stops, strict=True)], None
+    return starts, [stop - start for start, stop in zip(starts, stops, strict=True)]
 
 
-def _on_cuda(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], list[int]]:
-    """Starts, durations by events on the current stream, which runs the collective or waits for it, and host times."""
-    clock, idle = time.perf_counter_ns, torch.cuda.synchronize
-    starts, hosts = [0] * count, [0] * count
-    before = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
-    after = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
-    for i in range(count):
-        (call,) = prepare(1)
-        # Before the barrier and not after it: whatever a rank does after the barrier makes it late.
-        idle()
-        barrier()
-        start = clock()
-        before[i].record()
-        call()
-        after[i].record()
-        idle()
-        stop = clock()
-        starts[i], hosts[i] = start, stop - start
-        tick()
-    # elapsed_time is in milliseconds with a resolution of about 0.5 µs
-    durations = [round(a.elapsed_time(b) * 1e6) for a, b in zip(before, after, strict=True)]
-    return starts, durations, hosts
+class _Stream:
+    """Times calls by events on the device's current stream, which runs the calls or waits for them."""
+
+    def __init__(self, device: Device, align: Callable[[], object]) -> None:
+        self._device, self._align = device, align
+        self._events: list[tuple[Event, Event]] = []
+        self._backlog_ns = FIRST_BACKLOG_NS
+
+    def make_events(self, count: int) -> None:
+        """Events for so many iterations; making one takes time."""
+        while len(self._events) < count:
+            self._events.append((self._device.event(), self._device.event()))
+
+    def host_times(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> list[int]:
+        """Durations by the host's clock, until the device is idle again."""
+        device, clock = self._device, self._device.clock_ns
+        durations = [0] * count
+        for i in range(count):
+            (call,) = prepare(1)
+            # Before the barrier and not after it: whatever a rank does after the barrier makes it late.
+            device.synchronize()
+            barrier()
+            start = clock()
+            call()
+            device.synchronize()
+            durations[i] = clock() - start
+            tick()
+        return durations
+
+    def timed(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], int]:
+        """Starts by the host's clock, durations by events, and how many iterations were bound by dispatching."""
+        device, clock = self._device, self._device.clock_ns
+        starts, bound = [0] * count, 0
+        for i in range(count):
+            (call,) = prepare(1)
+            before, after = self._events[i]
+            device.synchronize()
+            barrier()
+            start = clock()
+            device.occupy(self._backlog_ns)
+            self._align()
+            before.record()
+            call()
+            after.record()
+            late = before.passed()
+            enqueued_ns = clock() - start
+            device.synchronize()
+            starts[i], bound = start, bound + late
+            # Longer where it was too short; the next iterations have the same calls.
+            self._backlog_ns = min(MOST_BACKLOG_NS, max(self._backlog_ns, SPARE * enqueued_ns))
+            tick()
+        durations = [after.ns_since(before) for before, after in self._events[:count]]
+        return starts, durations, bound
 
 
-def floor_ns(call: Call, device: torch.device, repeats: int = 21) -> float:
+def floor_ns(call: Call, device: Device, repeats: int = 21) -> float:
     """Median host time in ns of a call that needs no other rank: what dispatching it costs."""
-    clock, took = time.perf_counter_ns, []
+    clock, took = device.clock_ns, []
     for _ in range(repeats):
         start = clock()
         call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        device.synchronize()
         took.append(clock() - start)
     return statistics.median(took)
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from bench.machine import host
+from bench.machine import cgroup, host
 from bench.records import Json, Usage
 
 
@@ -30,7 +30,7 @@ class Counters:
         """Now; it takes 0.1 ms."""
         own = resource.getrusage(resource.RUSAGE_SELF)
         busy, steal = host.busy_and_steal_s(except_for=mp.parent_process())
-        throttled = host.throttled_periods()
+        throttled = cgroup.throttled_periods()
         return Counters(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
     def plus(self, after: "Counters", before: "Counters") -> "Counters":
@@ -61,7 +61,7 @@ class Meter:
         return so_far.plus(self._last, before)
 
 
-def of_rank(spent: Counters, floor_ns: float | None, misses: int | None, stamp_ns: float) -> Json:
+def of_rank(spent: Counters, floor_ns: float | None, misses: int | None, bound: int | None, stamp_ns: float) -> Json:
     """What a case cost this rank, to be gathered."""
     return {
         "cpu_s": round(spent.cpu_s, 4),
@@ -74,6 +74,7 @@ def of_rank(spent: Counters, floor_ns: float | None, misses: int | None, stamp_n
         "throttled": spent.throttled,
         "floor": floor_ns,
         "misses": misses,
+        "bound": bound,
     }
 
 
@@ -91,6 +92,7 @@ def of_all(everyone: list[Json], wall_s: float, buffer_bytes: int) -> Usage:
         throttled=None if (periods := _over_hosts(everyone, "throttled")) is None else int(periods),
         floor_ns=_known([one["floor"] for one in everyone]),
         deadline_misses=_known([one["misses"] for one in everyone]),
+        dispatch_bound=_known([one["bound"] for one in everyone]),
     )
 
 

@@ -4,6 +4,7 @@ In: a `Case`, the joined `Group`, the `Arena` of this rank. Out: a `Workload`. `
 `objects` those on Python objects, and the barrier.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -14,7 +15,7 @@ from bench.rank.collectives import COLLECTIVES
 from bench.rank.objects import BarrierOperation, ObjectOperation
 from bench.rank.process_group import Group
 from bench.rank.tensors import Arena, TensorOperation
-from bench.rank.transfer import Call
+from bench.rank.transfer import Call, rest
 from bench.records import Case
 
 
@@ -40,11 +41,19 @@ class Workload(Protocol):
         """The same call in a group of this rank alone: what dispatching costs. None if the call needs more ranks."""
 
 
-def build(case: Case, group: Group, arena: Arena, pool_bytes: int, flush_bytes: int, seed: int) -> Workload:
-    """The workload of a case, ready to be called."""
+def build(
+    case: Case,
+    group: Group,
+    arena: Arena,
+    pool_bytes: int,
+    flush_bytes: int,
+    seed: int,
+    tick: Callable[[], None] = rest,
+) -> Workload:
+    """The workload of a case, ready to be called. tick: called now and then while buffers are filled and checked."""
     workload: Workload
     if case.op in COLLECTIVES:
-        workload = TensorOperation(case, group, arena, pool_bytes, seed)
+        workload = TensorOperation(case, group, arena, pool_bytes, seed, tick)
     elif OPERATIONS[case.op].sized:
         workload = ObjectOperation(case, group, seed)
     else:

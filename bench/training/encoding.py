@@ -47,6 +47,11 @@ def imports_of(job: TrainingJob) -> list[str]:
     return [*of_user, *(one.imported for one in job.launch.strategies if one.imported is not None)]
 
 
+def variables_of(_: TrainingJob | TrainingPlan) -> list[tuple[str, str]]:
+    """Environment variables that ranks set for themselves: none."""
+    return []
+
+
 def fact_to_line(fact: Fact) -> bytes:
     """One line of samples.jsonl, without its newline."""
     data = {"kind": type(fact).__name__, **dataclasses.asdict(fact)}

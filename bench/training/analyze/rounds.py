@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import stdtrit
 
 from bench import intervals
 from bench.analyze.moderation import moderated
@@ -116,14 +115,8 @@ def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
     freedom = np.array([len(values) - 1.0 for values in of_launches.values()])
     variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in of_launches.values()])
     known = zip(*moderated(variances, freedom), strict=True) if of_launches else iter(())
-    over = {name: _over_launches(values, *next(known)) for name, values in of_launches.items()}
+    over = {name: intervals.mean_interval(values, *next(known)) for name, values in of_launches.items()}
     return {name: over[name] if name in over else _over_rounds(series) for name, series in many.items()}
-
-
-def _over_launches(values: Floats, variance: float, freedom: float) -> Interval:
-    centre = float(np.mean(values))
-    half = float(stdtrit(freedom, (1 + intervals.CONFIDENCE) / 2) * np.sqrt(variance / len(values)))
-    return Interval(centre, centre - half, centre + half, "over launches")
 
 
 def _over_rounds(series: Series) -> Interval:

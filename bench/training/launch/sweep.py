@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from bench.errors import RankError
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import LaunchOutcome, watch
@@ -153,11 +154,19 @@ def _launch(
     ranks = launcher.start(job.launch.scenario.world_size, "bench.training.rank.main:main", job)
     try:
         result = watch(
-            ranks, requested, job.plan.timeout_s, before_go=before_go, begun=begun, sampled=lambda line, _: keep(line)
+            ranks,
+            requested,
+            job.plan.timeout_s,
+            before_go=before_go,
+            begun=begun,
+            sampled=lambda line, _: keep(line),
+            log=Path(job.log),
         )
-        return result, seen[-1] if seen else None
     finally:
-        ranks.kill()
+        stuck = ranks.kill()
+    if stuck:
+        raise RankError(f"{stuck}; what was measured is kept, go on once it has ended")
+    return result, seen[-1] if seen else None
 
 
 def _record(launch: TrainingLaunch, result: LaunchOutcome) -> Json:

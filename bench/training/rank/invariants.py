@@ -7,7 +7,8 @@ other preset or shape; I2 in float64 and float32. I8 is checked by the analysis 
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,7 +96,7 @@ def of_calls(bench: CheckContext, runner: Runner) -> tuple[list[InvariantCheck],
     want, sent = sum(bench.sizes), sum(calls)
     checks = [InvariantCheck("I5", sent == want, f"{sent} bytes sent of {want} bytes of gradients")]
     checks.append(_realised(runner, bench, calls))
-    everyone = bench.gather(calls)
+    everyone = [tuple(one) for one in bench.gather(calls)]
     same = len(set(everyone)) == 1
     checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {everyone}"))
     return checks, calls
@@ -145,8 +146,9 @@ def of_training(bench: CheckContext, strategy: Strategy) -> list[InvariantCheck]
     checks = []
     for dtype, allowed in ALLOWED.items():
         pair = _twin(bench.scenario, dtype)
-        trained, losses, sent = _train(bench, strategy, pair)
-        want, fell = _reference(bench, pair, strategy)
+        with _deterministic(bench.place.device):
+            trained, losses, sent = _train(bench, strategy, pair)
+            want, fell = _reference(bench, pair, strategy)
         worst = _apart(bench, trained, want)
         said = f"{dtype}: differs from the ranks' mean by {worst:.1e} of the largest parameter, allowed {allowed:g}"
         alone, other = _against_one_process(bench, pair, want)
@@ -161,6 +163,18 @@ def of_training(bench: CheckContext, strategy: Strategy) -> list[InvariantCheck]
         if dtype == "float32" and not (bench.scenario.clip and entry.shards_gradients):
             bench.finals[label(strategy)] = (sent, digest([trained]))
     return checks
+
+
+@contextmanager
+def _deterministic(device: torch.device) -> Iterator[None]:
+    """Context in which a GPU adds up in one order: bits could not be compared otherwise."""
+    if device.type == "cuda":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            torch.use_deterministic_algorithms(False)
 
 
 def _twin(scenario: Scenario, dtype: str) -> Scenario:

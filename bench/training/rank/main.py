@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from bench.machine import host
+from bench.backends import BACKENDS
+from bench.machine import environment, host
 from bench.protocol.rank_context import RankContext
 from bench.rank.process import facts, joined, one_line, run_rank, wait_to_begin
 from bench.rank.process_group import Group
@@ -49,6 +50,8 @@ REPEATS = 5
 # Modules in which a rank waits for the others: for the link, and for gradients.
 WAITS_IN = (transport, synchronisers, torch_synchronisers)
 BATCHES = 4
+# What cuBLAS needs to add up in one order, where bits are compared; to be set before its first call.
+REPEATABLE = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
 # CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
 UNSEEN_TICKS = 2
 
@@ -61,6 +64,8 @@ def main(context: RankContext, job: TrainingJob) -> None:
 def _work(context: RankContext, job: TrainingJob) -> Json:
     scenario = job.launch.scenario
     torch.set_num_threads(scenario.threads)
+    if BACKENDS[scenario.backend].device == "cuda":
+        environment.apply(REPEATABLE)
     if scenario.link is not None:
         _pin(context.rank, scenario.world_size)
     with joined(context, scenario.backend, job.plan.timeout_s) as group:
@@ -85,7 +90,7 @@ class _Launch:
     def __init__(self, context: RankContext, job: TrainingJob, group: Group) -> None:
         self.context, self.job, self.group = context, job, group
         self.scenario, self.plan, self.launch = job.launch.scenario, job.plan, job.launch.number
-        self.place = RankInfo(group.rank, group.world_size, group.device)
+        self.place = RankInfo(group.rank, group.world_size, group.device.handle)
         self.transport = self._transport()
         self.order = runners.ready_order(
             self.scenario, self.place, ProcessGroupTransport(group.world_size), self.plan.seed
@@ -285,8 +290,7 @@ class _Launch:
             self.launch,
             self.shared,
         )
-        if found is not None:
-            self.emit(found)
+        self.emit(found)
         self.context.tick()
 
     def _call_sizes(self, call_sizes: CallSizeSweep) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from bench.rank.device import device_of
 from bench.training.rank import models, synchronisers, torch_synchronisers
 from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.rank.stopwatch import Stopwatch
@@ -129,7 +130,7 @@ def build(
     other strategies; without, it has its own. Ranks first draw different weights, so that a missing broadcast shows.
     """
     made, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
-    module, watch = made.module, Stopwatch(place.device)
+    module, watch = made.module, Stopwatch(device_of(place.device))
     memory = SharedTensors() if shared is None else shared
     if not entry.shards_gradients:
         memory.adopt(module)

@@ -70,9 +70,13 @@ class Synchroniser(Protocol):
         """Bytes of each all-reduce of the last step; None where a library does not say."""
 
 
-def _packing_after(last: Handle, watch: Stopwatch) -> AbstractContextManager[None]:
-    """Stamp packing only if the last call has completed; until then the step waits anyway."""
-    return watch.packing if last.is_completed() else nullcontext()
+def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> AbstractContextManager[None]:
+    """Stamp packing after call `at` only if the last call has completed; until then the step waits anyway.
+
+    A device that enqueues cannot be asked now: there, that is so after the wait for the last call.
+    """
+    over = handles[-1].is_completed() if watch.on_host else at == len(handles) - 1
+    return watch.packing if over else nullcontext()
 
 
 class Nothing:
@@ -129,9 +133,9 @@ class AfterBackward(Nothing):
 
     def naive_async(self) -> None:
         handles = [self._transport.all_reduce(gradient) for gradient in self._gradients()]
-        for gradient, handle in zip(self._gradients(), handles, strict=True):
-            handle.wait()
-            with _packing_after(handles[-1], self._watch):
+        for at, gradient in enumerate(self._gradients()):
+            handles[at].wait()
+            with _packing_after(handles, at, self._watch):
                 gradient.div_(self._transport.world_size)
 
     def flat(self) -> None:
@@ -222,7 +226,7 @@ class DuringBackward(Nothing):
             handle.wait()
             if self._blank:
                 continue
-            with _packing_after(self._handles[-1], self._watch):
+            with _packing_after(self._handles, at, self._watch):
                 self._tensor(at).div_(self._transport.world_size)
                 for view, number in zip(self._views[at], self._buckets[at], strict=False):
                     self._parameters[number].grad.copy_(view.view_as(self._parameters[number]))

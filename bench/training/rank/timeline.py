@@ -6,9 +6,12 @@ stamp for each gradient takes time.
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from bench.machine import host
 from bench.rank.process_group import Group
+from bench.records import Json
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import Batch, RankInfo, Runner
 from bench.training.rank.shared_tensors import SharedTensors
@@ -31,21 +34,21 @@ def timeline(
     group: Group,
     launch: int,
     shared: SharedTensors,
-) -> Timeline | None:
-    """The same on every rank; None on GPUs, whose streams are not recorded here."""
-    if place.device.type != "cpu":
-        return None
+) -> Timeline:
+    """The same on every rank."""
     runner = runners.build(strategy, scenario, place, transport, order, seed, traced=True, shared=shared)
-    began = 0
+    host_clock, began = transport.mark, 0
+    transport.mark = runner.watch.mark
     for number in range(STEPS):
         transport.sent.clear()
         transport.stamped = number == STEPS - 1
         group.barrier()
         began = time.perf_counter_ns()
         runner.step(batches[number % len(batches)])
-    transport.stamped = False
+    transport.stamped, transport.mark = False, host_clock
+    group.synchronize()
     group.barrier()
-    ranks: list[RankTimeline] = group.gather(_line(runner, place.rank, began))
+    ranks = [_line_of(data) for data in group.gather(asdict(_line(runner, place.rank, began)))]
     gradients = scenario.shape.gradients if scenario.shape is not None else _gradients(runner)
     # Clocks of different hosts cannot be compared; the ranks have left one barrier.
     one_host = len(set(group.gather(host.hostname()))) == 1
@@ -65,11 +68,17 @@ def _gradients(runner: Runner) -> tuple[Gradient, ...]:
     return tuple(Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in named)
 
 
+def _line_of(data: Json) -> RankTimeline:
+    """The inverse of `asdict`, after a way as JSON."""
+    calls = tuple(CallRecord(**call | {"parameters": tuple(call["parameters"])}) for call in data["calls"])
+    return RankTimeline(**data | {"calls": calls, "ready_s": tuple(data["ready_s"])})
+
+
 def _line(runner: Runner, rank: int, began: int) -> RankTimeline:
     begin, forward, backward, usable, *_, end = runner.marks
 
-    def since(instant: int) -> float:
-        return float(instant - begin) / 1e9
+    def since(instant: Any) -> float:
+        return runner.watch.between(begin, instant) / 1e9
 
     ready = tuple(since(runner.ready.get(number, backward)) for number in range(len(runner.parameters)))
     calls = []
@@ -79,5 +88,5 @@ def _line(runner: Runner, rank: int, began: int) -> RankTimeline:
         complete = max((ready[number] for number in numbers), default=launched)
         calls.append(CallRecord(sent.nbytes, complete, launched, since(sent.done_ns or usable), numbers))
     return RankTimeline(
-        rank, begin / 1e9, since(forward), since(backward), since(usable), since(end), ready, tuple(calls)
+        rank, began / 1e9, since(forward), since(backward), since(usable), since(end), ready, tuple(calls)
     )

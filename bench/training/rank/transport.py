@@ -37,19 +37,23 @@ class Handle(Protocol):
 
 @dataclass(slots=True)
 class SentCall:
-    """One call, as it was recorded. Times by `perf_counter_ns`; done_ns is 0 where it is not known."""
+    """One call, as it was recorded. Times by the transport's `mark`; done_ns is 0 where it is not known."""
 
     nbytes: int
-    launched_ns: int
-    done_ns: int = 0
+    launched_ns: Any
+    done_ns: Any = 0
 
 
 class Transport(Protocol):
-    """Carries all-reduces. sent: the calls since it was last cleared. stamped: record also when each was done."""
+    """Carries all-reduces. sent: the calls since it was last cleared. stamped: record also when each was done.
+
+    mark: marks an instant; the host's clock in ns, unless a stopwatch of the device is used.
+    """
 
     world_size: int
     stamped: bool
     sent: list[SentCall]
+    mark: Any
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         """Begin to sum over ranks, in place."""
@@ -66,11 +70,12 @@ class ProcessGroupTransport:
     stamped: bool = False
     sent: list[SentCall] = field(default_factory=list)
     blank: torch.Tensor | None = None
+    mark: Any = time.perf_counter_ns
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         sent = self._note(tensor)
         work = dist.all_reduce(self._carried(tensor) if tensor.is_meta else tensor, async_op=True)
-        return _Stamped(work, sent) if self.stamped else work
+        return _Stamped(work, sent, self.mark) if self.stamped else work
 
     def _carried(self, tensor: torch.Tensor) -> torch.Tensor:
         """As many zeros as a tensor without memory has elements; all calls in flight share them."""
@@ -82,14 +87,14 @@ class ProcessGroupTransport:
         sent = self._note(tensor)
 
         def mean(done: Any) -> torch.Tensor:
-            sent.done_ns = time.perf_counter_ns()
+            sent.done_ns = self.mark()
             out: torch.Tensor = done.value()[0].div_(self.world_size)
             return out
 
         return dist.all_reduce(tensor, async_op=True).get_future().then(mean)
 
     def _note(self, tensor: torch.Tensor) -> SentCall:
-        sent = SentCall(tensor.numel() * tensor.element_size(), time.perf_counter_ns())
+        sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
         self.sent.append(sent)
         return sent
 
@@ -97,9 +102,9 @@ class ProcessGroupTransport:
 class _Stamped:
     """A call whose completion is noted when it happens, not when somebody waits for it."""
 
-    def __init__(self, work: Any, sent: SentCall) -> None:
-        def note(_: Any) -> None:
-            sent.done_ns = time.perf_counter_ns()
+    def __init__(self, work: Any, sent: SentCall, mark: Callable[[], Any]) -> None:
+        def note(_: Any) -> None:  # on a GPU it runs at once, on a stream that waits for the call
+            sent.done_ns = mark()
 
         self._future = work.get_future().then(note)
         self._work = work
@@ -123,6 +128,7 @@ class EmulatedLink:
     def __init__(self, link: Link, rank: int, world_size: int, file: Path) -> None:
         self.world_size, self.stamped = world_size, False
         self.sent: list[SentCall] = []
+        self.mark: Any = time.perf_counter_ns
         self._cost, self._rank = AllReduceCost.emulated(link), rank
         mode: Any = "r+" if file.exists() else "w+"
         self._launched = np.memmap(file, np.int64, mode, shape=(world_size, SLOTS, 2))

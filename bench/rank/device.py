@@ -1,0 +1,153 @@
+"""Where calls run: the host's clock, and of a GPU its stream, events, graphs and memory.
+
+In: a torch device. Out: a `Device`. Timing asks nobody else about a GPU, so that a test can put a simulated device in
+its place, whose time advances by rule (`tests/simulated_device.py`).
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+Action = Callable[[], None]
+# Cycles of the first wait, by which a GPU's cycles are converted to time: about half a millisecond.
+CALIBRATION_CYCLES = 10**6
+
+
+class Event(Protocol):
+    """An instant on the device's current stream."""
+
+    def record(self) -> None:
+        """Mark the instant at which all that was enqueued until now is done."""
+
+    def passed(self) -> bool:
+        """Whether that instant has come; does not wait for it."""
+
+    def ns_since(self, earlier: Any) -> int:
+        """Nanoseconds since an earlier event; both must have passed."""
+
+
+class Graph(Protocol):
+    """Captured calls."""
+
+    def replay(self) -> None:
+        """Enqueue them again, in one go."""
+
+    def reset(self) -> None:
+        """Let go of them; a communicator cannot be destroyed while a graph holds its calls."""
+
+
+class Device(Protocol):
+    """Where the buffers of a rank live and its calls run.
+
+    handle: torch's name for it. enqueues: whether a call returns before it is done, so that only events can time it.
+    """
+
+    handle: torch.device
+    enqueues: bool
+
+    def clock_ns(self) -> int:
+        """The host's monotonic clock."""
+
+    def synchronize(self) -> None:
+        """Wait until all that was enqueued is done."""
+
+    def event(self) -> Event:
+        """A new event, recorded once: the device makes it only then, which takes time."""
+
+    def occupy(self, nanoseconds: int) -> None:
+        """Keep the stream busy for about so long, so that calls can be enqueued behind it."""
+
+    def captured(self, calls: Action) -> Graph:
+        """The calls as a graph. They are executed once beforehand; capturing does not execute them."""
+
+    def free_bytes(self) -> int | None:
+        """Memory that is free on the device; None where that is the host's."""
+
+
+class Host:
+    """A CPU: a call is done when it returns."""
+
+    enqueues = False
+
+    def __init__(self, handle: torch.device | None = None) -> None:
+        self.handle = torch.device("cpu") if handle is None else handle
+        self.clock_ns = time.perf_counter_ns
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def event(self) -> Event:
+        raise NotImplementedError("a CPU has no stream")
+
+    def occupy(self, nanoseconds: int) -> None:
+        raise NotImplementedError("a CPU has no stream")
+
+    def captured(self, calls: Action) -> Graph:
+        raise NotImplementedError("a CPU has no graphs")
+
+    def free_bytes(self) -> None:
+        return None
+
+
+class Gpu:
+    """A CUDA device, by its current stream."""
+
+    enqueues = True
+
+    def __init__(self, handle: torch.device) -> None:
+        self.handle = handle
+        self.clock_ns = time.perf_counter_ns
+        self._cycles_a_ns = 0.0
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.handle)
+
+    def event(self) -> Event:
+        made = _GpuEvent()
+        made.record()
+        return made
+
+    def occupy(self, nanoseconds: int) -> None:
+        if not self._cycles_a_ns:
+            self._cycles_a_ns = self._calibrated()
+        torch.cuda._sleep(int(nanoseconds * self._cycles_a_ns))
+
+    def _calibrated(self) -> float:
+        before, after = self.event(), self.event()
+        for _ in range(2):  # the first wait loads the kernel
+            before.record()
+            torch.cuda._sleep(CALIBRATION_CYCLES)
+            after.record()
+            self.synchronize()
+        return CALIBRATION_CYCLES / max(1, after.ns_since(before))
+
+    def captured(self, calls: Action) -> Graph:
+        calls()  # NCCL connects in the first call of a kind, which cannot be captured
+        self.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # Another thread, such as NCCL's proxy, may allocate meanwhile; only this thread's calls are captured.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            calls()
+        return graph  # type: ignore[no-any-return]
+
+    def free_bytes(self) -> int:
+        return int(torch.cuda.mem_get_info(self.handle)[0])
+
+
+class _GpuEvent:
+    def __init__(self) -> None:
+        self._event: Any = torch.cuda.Event(enable_timing=True)
+        self.record = self._event.record
+        self.passed = self._event.query
+
+    def ns_since(self, earlier: "_GpuEvent") -> int:
+        # elapsed_time is in milliseconds, with a resolution of about 0.5 µs
+        milliseconds: float = earlier._event.elapsed_time(self._event)
+        return round(milliseconds * 1e6)
+
+
+def device_of(handle: torch.device) -> Device:
+    """The device behind torch's name for it."""
+    return Gpu(handle) if handle.type == "cuda" else Host(handle)

@@ -1,0 +1,124 @@
+"""A GPU that does not exist: a host whose clock advances by rule, and a stream that runs behind it.
+
+Every action costs the host its time and, where it enqueues, the stream its own: work begins when it is enqueued and the
+stream is free. An event is made by its first record, which takes long, as on CUDA. While calls are captured, whatever
+would wait for the device, or ask whether it is done, raises, as on CUDA. `log` has all actions, in order.
+"""
+
+import torch
+
+US = 1_000
+ENQUEUE_NS, MAKE_EVENT_NS, CLOCK_NS = 5 * US, 30 * US, 20
+
+
+class SimulatedDevice:
+    """handle: where tensors really are."""
+
+    enqueues = True
+
+    def __init__(self):
+        self.handle = torch.device("cpu")
+        self.host_ns = 1_000_000
+        self.free_at_ns = 0
+        self.log = []
+        self.capturing = None
+
+    # ── what `bench.rank.device.Device` has ──────────────────────────────────────────────────────
+    def clock_ns(self):
+        self.host_ns += CLOCK_NS
+        return self.host_ns
+
+    def synchronize(self):
+        self._not_captured("synchronize")
+        self.log.append("synchronize")
+        self.host_ns = max(self.host_ns, self.free_at_ns)
+
+    def event(self):
+        made = _Event(self)
+        made.record()
+        return made
+
+    def occupy(self, nanoseconds):
+        self.log.append("occupy")
+        self.enqueue(nanoseconds)
+
+    def captured(self, calls):
+        calls()
+        self.synchronize()
+        self.capturing = []
+        calls()
+        graph = _Graph(self, self.capturing)
+        self.capturing = None
+        return graph
+
+    def free_bytes(self):
+        return 2**34
+
+    # ── what happens on it ───────────────────────────────────────────────────────────────────────
+    def enqueue(self, runs_ns, dispatch_ns=ENQUEUE_NS, not_before_ns=0):
+        """Work of so many ns, which the host needs `dispatch_ns` to enqueue. not_before_ns: when others are there."""
+        if self.capturing is not None:
+            self.capturing.append(runs_ns)
+            return
+        self.host_ns += dispatch_ns
+        self.free_at_ns = max(self.free_at_ns, self.host_ns, not_before_ns) + runs_ns
+
+    def call(self, runs_ns, dispatch_ns=ENQUEUE_NS, name="call"):
+        """A collective: a function that enqueues it."""
+
+        def enqueue():
+            self.log.append(name)
+            self.enqueue(runs_ns, dispatch_ns)
+
+        return enqueue
+
+    def aligned_at(self, skew_ns):
+        """A call for which all ranks wait; the last of them enqueues it so much later than this one."""
+
+        def align():
+            self.log.append("align")
+            self.enqueue(3 * US, not_before_ns=self.host_ns + skew_ns)
+
+        return align
+
+    def waits(self, nanoseconds):
+        """The host does something else."""
+        self.host_ns += nanoseconds
+
+    def _not_captured(self, what):
+        if self.capturing is not None:
+            raise RuntimeError(f"{what} while calls are captured")
+
+
+class _Event:
+    def __init__(self, device):
+        self._device, self._at_ns = device, None
+
+    def record(self):
+        device = self._device
+        device._not_captured("a timing event")
+        device.log.append("make event" if self._at_ns is None else "record")
+        device.host_ns += MAKE_EVENT_NS if self._at_ns is None else US
+        device.free_at_ns = self._at_ns = max(device.free_at_ns, device.host_ns)
+
+    def passed(self):
+        self._device._not_captured("asking an event")
+        return self._at_ns <= self._device.host_ns
+
+    def ns_since(self, earlier):
+        assert max(self._at_ns, earlier._at_ns) <= self._device.host_ns, "the stream has not passed it yet"
+        return self._at_ns - earlier._at_ns
+
+
+class _Graph:
+    def __init__(self, device, works):
+        self._device, self._works = device, works
+
+    def replay(self):
+        assert self._works is not None, "it was reset"
+        self._device.log.append("replay")
+        self._device.enqueue(sum(self._works))
+
+    def reset(self):
+        self._device.log.append("reset")
+        self._works = None
