@@ -4,6 +4,7 @@ In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that 
 not be told and why. If nothing is found, it says that too: silence must not be mistaken for health.
 """
 
+from bench.analyze.chosen import changes, with_choices
 from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits
@@ -18,7 +19,7 @@ from bench.records import Run
 
 def analyze(run: Run) -> Analysis:
     """Everything that follows from one run: summaries, warnings, diagnosis, inconsistencies, models and bounds."""
-    summaries = summarize(run)
+    summaries = with_choices(run, summarize(run))
     diagnosis = diagnose(run)
     return Analysis(
         summaries=tuple(summaries),
@@ -28,6 +29,7 @@ def analyze(run: Run) -> Analysis:
         fits=tuple(fits(summaries)),
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
+        choices=tuple(changes(summaries)),
     )
 
 

@@ -196,6 +196,9 @@ def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
     misses = sum(sum(one.samples.usage.deadline_misses or []) for one in good if one.samples.usage)
     if misses:
         found.append(f"{misses} starts came after the agreed instant: fewer ranks than cores are needed for it")
+    bound = sum(sum(one.samples.usage.dispatch_bound or []) for one in good if one.samples.usage)
+    if bound:
+        found.append(f"{bound} device times have dispatching in them: the GPU ran out of work before all was enqueued")
     if summary.failures:
         found.append(f"{len(summary.failures)} of {len(summary.failures) + summary.launches} launches failed")
     return found

@@ -7,17 +7,21 @@ every case is measured, later ones that would begin after its end are left out, 
 further launches (`budget`).
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from bench import encoding
-from bench.errors import LostRankError, MpirunError
+from bench import encoding, nccl_log, operations
+from bench.backends import BACKENDS
+from bench.errors import LostRankError, MpirunError, RankError
 from bench.launch.budget import Spent, next_launch
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import LaunchOutcome, watch
+from bench.machine import health, host
+from bench.operations import OPERATIONS
 from bench.plan import remaining
 from bench.records import Case, Failure, Job, Json, Launch, Plan, Samples
 
@@ -69,12 +73,40 @@ def sweep(
             spent.add(encoding.samples_from_line(line))
         observer.ended(case, failure)
 
+    measured: list[Launch] = []
     for launch in _order(plan, {(s.case.key, s.launch) for s in done}, spent, observer):
+        measured.append(launch)
         rest = launch
         while rest.cases:
             outcome = _launch(plan, rest, launcher, log, observer, before_go, keep)
             launched(_record(rest, outcome))
             rest = _after(rest, outcome, keep)
+            if outcome.stuck:
+                raise RankError(f"{outcome.stuck}; what was measured is kept, go on once it has ended")
+    for launch in _to_probe(measured):
+        outcome = _launch(plan, launch, launcher, log, observer, before_go, keep, probe=True)
+        launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
+
+
+def _to_probe(measured: Sequence[Launch]) -> list[Launch]:
+    """A launch of each kind whose backend tells what it chooses."""
+    kinds: dict[tuple[object, ...], Launch] = {}
+    for launch in measured:
+        if launch.backend == "nccl":
+            cases = tuple(case for case in launch.cases if OPERATIONS[case.op].typed)
+            kinds.setdefault((launch.world_size, cases), replace(launch, number=0, cases=cases))
+    return [launch for launch in kinds.values() if launch.cases]
+
+
+def _chosen(launch: Launch, outcome: LaunchOutcome) -> Json:
+    """By case: what NCCL chose for its last call, and how ranks reach each other."""
+    ways = nccl_log.transports(outcome.chosen[0]) if outcome.chosen else []
+    found: Json = {}
+    for case, text in zip(launch.cases, outcome.chosen[1:], strict=False):
+        calls = list(nccl_log.choices(text))
+        if calls:
+            found[case.key] = {**dataclasses.asdict(calls[-1]), "transports": ways}
+    return found
 
 
 def _order(plan: Plan, done: set[tuple[str, int]], spent: Spent, observer: Observer) -> Iterator[Launch]:
@@ -102,6 +134,7 @@ def _launch(
     observer: Observer,
     before_go: Callable[[], None],
     keep: Keep,
+    probe: bool = False,
 ) -> LaunchOutcome:
     observer.launching(launch)
     job = Job(
@@ -114,6 +147,7 @@ def _launch(
         str(log.resolve()),
         plan.flush_bytes,
         plan.batch_bytes,
+        probe=probe,
     )
     requested, in_order = time.monotonic(), iter(launch.cases)
     try:
@@ -122,30 +156,36 @@ def _launch(
         return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
     except MpirunError as error:  # only launches that need mpirun fail
         return LaunchOutcome(failure=Failure("start", None, str(error)))
+    meter = health.HealthMeter(host.visible_gpus() if BACKENDS[launch.backend].device == "cuda" else [])
     try:
-        outcome = watch(
-            ranks,
-            requested,
-            plan.timeout_s,
-            before_go=before_go,
-            begun=lambda number: observer.round_begins(launch, number),
-            sampled=lambda line, failure: keep(next(in_order), line, failure),
-        )
-        return replace(outcome, remarks=ranks.remarks)
+        with meter:
+            outcome = watch(
+                ranks,
+                requested,
+                plan.timeout_s,
+                before_go=before_go,
+                begun=lambda number: observer.round_begins(launch, number),
+                sampled=lambda line, failure: keep(next(in_order), line, failure),
+                log=log,
+            )
     finally:
-        ranks.kill()
+        stuck = ranks.kill()
+    return replace(outcome, remarks=ranks.remarks, stuck=stuck, health=meter.record)
 
 
 def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     """Record the failure of a launch, if there was one; returns the launch with the cases that are left.
 
     The case that rank 0 was in failed. Those that were measured in the same rounds are left: their times are lost.
+    Before the first case, ranks only take the memory for all of them: the largest is taken out.
     """
     rest = launch.cases[outcome.measured :]
     if outcome.failure is None or not rest:
         return replace(launch, cases=())
     hopeless = outcome.ready_s is None
-    failed = rest if hopeless else (launch.cases[max(outcome.position, outcome.measured)],)
+    at = outcome.position
+    guilty = max(rest, key=operations.buffer_bytes) if at < 0 else launch.cases[max(at, outcome.measured)]
+    failed = rest if hopeless else (guilty,)
     for case in failed:
         failure = replace(outcome.failure, kind="start") if hopeless else outcome.failure
         samples = Samples(case, launch.number, time.time(), failure=failure)
@@ -161,5 +201,6 @@ def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
         "ready_s": None if outcome.ready_s is None else round(outcome.ready_s, 4),
         "clocks": outcome.clocks,
         "remarks": list(outcome.remarks),
+        "health": outcome.health,
         "ranks": sorted(outcome.facts, key=lambda facts: int(facts["rank"])),
     }

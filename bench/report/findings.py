@@ -19,11 +19,19 @@ def sections(analysis: Analysis) -> list[str]:
     noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
     if noticed:
         parts += ["## Outliers", OUTLIERS_EXPLAINED, outliers(noticed)]
+    if analysis.choices:
+        parts += ["## What NCCL chose", CHOICES_EXPLAINED, lines(analysis.choices)]
     if analysis.fits:
         parts += ["## How time depends on size", MODEL_EXPLAINED, models(analysis.fits)]
     if analysis.bounds:
         parts += ["No case can exceed these bus bandwidths:", bounds(analysis.bounds)]
     return parts
+
+
+CHOICES_EXPLAINED = (
+    "Algorithm, protocol and channels, as NCCL wrote them in a launch of its own that was not timed. A step in the "
+    "times is often a change of these."
+)
 
 
 MODEL_EXPLAINED = (

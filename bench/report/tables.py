@@ -42,7 +42,7 @@ def _row(summary: Summary) -> Json:
     numbers = (
         "algbw", "busbw", "mean_s", "p90_s", "p95_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
         "scatter", "outliers", "far_outliers", "steady", "timer_s", "floor_s", "asked", "reached",
-        "foreign_cpu", "launches", "iterations", "stopped_by", "imported",
+        "foreign_cpu", "launches", "iterations", "stopped_by", "chosen", "imported",
     )  # fmt: skip
     return {
         "key": summary.case.key,
@@ -144,6 +144,8 @@ def details(members: Sequence[Summary]) -> str:
     host = any(s.host_time_s is not None for s in members)
     if host:
         headers.insert(5, "host time")
+    chosen = any(s.chosen for s in members)
+    headers += ["NCCL chose"] if chosen else []
     rows = []
     for s in members:
         name = [str(s.case.world_size), size_text(s.case.size_bytes)]
@@ -167,7 +169,7 @@ def details(members: Sequence[Summary]) -> str:
         ]
         if host:
             row.insert(5, format_seconds(s.host_time_s) if s.host_time_s else NOTHING)
-        rows.append(row)
+        rows.append([*row, s.chosen or NOTHING] if chosen else row)
     return markdown(rows, headers)
 
 

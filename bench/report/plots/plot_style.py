@@ -72,7 +72,7 @@ def size_axis(axes: Axes, sizes: Sequence[int], most: int) -> None:
     """Message sizes along x, in powers of two. most: largest number of labels."""
     # Labels of sizes that were rounded down from one size would overlap.
     apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > 1.2 * size]
-    shown = spread(apart, most)
+    shown = apart[:: math.ceil(len(apart) / most)]
     axes.set_xscale("log", base=2)
     axes.set_xticks(shown, [format_bytes(size) for size in shown])
     axes.xaxis.set_minor_formatter(NullFormatter())

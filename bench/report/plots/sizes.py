@@ -49,6 +49,7 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
                 with_intervals(axes, _sizes(line), [t.value for t in times], interval, style, line.name)
                 _draw_modes(axes, line, style)
                 _draw_models(axes, analysis.fits, line, style)
+                draw_choices(axes, line, [t.value for t in times], style)
         log_time_axis(page.places[0][0])
         _finish(page, time_label(run))
     return [page.figure for page in made]
@@ -152,6 +153,22 @@ def _draw_rates(axes: Axes, line: Line, style: int) -> None:
     low = [b * t.value / t.high for b, t in zip(busbw, times, strict=True)]
     high = [b * t.value / t.low for b, t in zip(busbw, times, strict=True)]
     with_intervals(axes, _sizes(line), busbw.tolist(), (low, high), style, line.name)
+    draw_choices(axes, line, busbw.tolist(), style)
+
+
+def draw_choices(axes: Axes, line: Line, values: Sequence[float], style: int) -> None:
+    """Write what NCCL chose at the smallest size, and at each size from which on it chooses otherwise."""
+    told = [(s.case.size_bytes, value, s.chosen) for s, value in zip(line.members, values, strict=True) if s.chosen]
+    begins = [one for place, one in enumerate(told) if not place or one[2] != told[place - 1][2]]
+    if len(begins) < 2:
+        return
+    colour = COLOURS[style % len(COLOURS)]
+    for size, value, choice in begins:
+        axes.plot([size], [value], "o", markersize=9, markerfacecolor="none", markeredgecolor=colour, zorder=4)
+        # Below and to the right of a curve that rises there is room.
+        look: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
+        axes.annotate(choice.split(",")[0], (size, value), fontsize=7, color=colour, **look)
+    axes.plot([], [], "o", markersize=9, markerfacecolor="none", markeredgecolor="#888888", label="NCCL chooses anew")
 
 
 def _draw_modes(axes: Axes, line: Line, style: int) -> None:

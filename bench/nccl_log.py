@@ -1,0 +1,77 @@
+"""Read from NCCL's debug output what it chose: algorithm, protocol, channels, transports.
+
+In: text of NCCL_DEBUG=INFO with the subsystems INIT and TUNING. Out: a `Choice` for each call that rank 0 of a
+communicator made, and the transports between its ranks. NCCL writes another line in each generation:
+
+    2.20 – 2.22   NCCL INFO 262144 Bytes -> Algo 0 proto 1 time 54.707825
+    2.23          NCCL INFO AllReduce: 262144 Bytes -> Algo 0 proto 1 time 54.707825
+    2.24 – 2.30   NCCL INFO AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+    symmetric     NCCL INFO AllReduce [Symmetric]: 2097152 Bytes -> Kernel AllReduce_RSxLDMC_AGxSTMC nchannels 16 …
+
+Bytes are NCCL's count: one rank's share in all-gather and reduce-scatter. Sends and receives have no such line.
+Source: NCCL's enqueue.cc and init.cc, tags v2.20.3 to v2.30.7.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# By number, until NCCL 2.23.
+ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+PROTOCOLS = ("LL", "LL128", "SIMPLE")
+SYMMETRIC = "SYMMETRIC"
+
+_CALL = re.compile(
+    r"NCCL INFO (?:(?P<operation>\w+)(?P<symmetric> \[Symmetric\])?: )?(?P<nbytes>\d+) Bytes -> (?P<what>.+)$",
+    re.MULTILINE,
+)
+_CHOSEN = re.compile(
+    r"Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)(?:.*channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?"
+)
+_KERNEL = re.compile(r"Kernel (?P<kernel>\S+)(?: nchannels (?P<channels>\d+))?")
+_VIA = re.compile(r"NCCL INFO Channel \S+ : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via (?P<transport>\S+)")
+_CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels,(?:.*?(\d+) nvls channels)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What NCCL chose for one call. operation: NCCL's name; empty in old logs. channels: None where it is not told.
+
+    nbytes: NCCL's count. kernel: of the symmetric ones, its name; else empty.
+    """
+
+    operation: str
+    nbytes: int
+    algorithm: str
+    protocol: str
+    channels: int | None
+    kernel: str = ""
+
+
+def choices(text: str) -> Iterator[Choice]:
+    """Of each call, in order."""
+    for call in _CALL.finditer(text):
+        operation, nbytes, what = call["operation"] or "", int(call["nbytes"]), call["what"]
+        if call["symmetric"]:
+            if kernel := _KERNEL.match(what):
+                channels = int(kernel["channels"]) if kernel["channels"] else None
+                yield Choice(operation, nbytes, SYMMETRIC, "", channels, kernel["kernel"])
+        elif chosen := _CHOSEN.match(what):
+            span = int(chosen["high"]) - int(chosen["low"]) + 1 if chosen["low"] is not None else None
+            algorithm, protocol = _named(chosen["algorithm"], ALGORITHMS), _named(chosen["protocol"], PROTOCOLS)
+            yield Choice(operation, nbytes, algorithm, protocol, span)
+
+
+def transports(text: str) -> list[str]:
+    """How ranks reach each other, each way once, such as `P2P/CUMEM`, `SHM/direct`, `NET/IB/0/GDRDMA`."""
+    return sorted({found["transport"] for found in _VIA.finditer(text)})
+
+
+def channels(text: str) -> tuple[int, int | None] | None:
+    """Channels of collectives, and of those by NVLS, that the last communicator has; None where it does not tell."""
+    found = _CHANNELS.findall(text)
+    return (int(found[-1][0]), int(found[-1][1]) if found[-1][1] else None) if found else None
+
+
+def _named(word: str, names: tuple[str, ...]) -> str:
+    return names[int(word)] if word.isdigit() and int(word) < len(names) else word

@@ -1,0 +1,53 @@
+"""What NCCL chose is read from the lines of every generation that torch's wheels have brought."""
+
+import pytest
+
+from bench.nccl_log import Choice, channels, choices, transports
+
+HEAD = "node-1:2041:2113 [0] NCCL INFO "
+RECENT = "AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
+SYMMETRIC = "AllReduce [Symmetric]: 2097152 Bytes -> Kernel AllReduce_RSxLDMC_AGxSTMC nchannels 16 nthreads 512"
+GATHER = "AllGather: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}"
+OLD = "AllReduce: 262144 Bytes -> Algo 1 proto 2 time 54.707825"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("262144 Bytes -> Algo 0 proto 1 time 54.707825", Choice("", 262144, "TREE", "LL128", None)),
+        (OLD, Choice("AllReduce", 262144, "RING", "SIMPLE", None)),
+        (RECENT, Choice("AllReduce", 2097152, "NVLS", "SIMPLE", 16)),
+        (GATHER, Choice("AllGather", 64, "RING", "LL", 1)),
+        (SYMMETRIC, Choice("AllReduce", 2097152, "SYMMETRIC", "", 16, "AllReduce_RSxLDMC_AGxSTMC")),
+    ],
+)  # fmt: skip
+def test_each_generation_of_lines(line, wanted):
+    assert list(choices(f"{HEAD}{line}\n")) == [wanted]
+
+
+def test_calls_are_read_in_order_and_other_lines_are_not_calls():
+    text = (
+        f"{HEAD}NCCL version 2.27.3+cuda12.9\n{HEAD}Bootstrap: Using eth0:10.0.0.1<0>\n{HEAD}{RECENT}\n\n"
+        "[2026-11-22 10:00:00] node-1:2041:2113 [0] enqueue.cc:100 NCCL WARN something\n"
+        f"{HEAD}AllReduce: 64 Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..0}}\n"
+    )
+    assert [(one.nbytes, one.algorithm) for one in choices(text)] == [(2097152, "NVLS"), (64, "RING")]
+
+
+def test_a_number_that_no_generation_had_stays_a_number():
+    (found,) = choices(f"{HEAD}4 Bytes -> Algo 9 proto 7 time 1.0\n")
+    assert (found.algorithm, found.protocol) == ("9", "7")
+
+
+INIT = f"""{HEAD}Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM
+{HEAD}Channel 01/24 : 0[0] -> 1[1] via P2P/CUMEM
+{HEAD}Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA
+{HEAD}Channel 02/0 : 3[3] -> 2[2] via SHM/direct/direct
+{HEAD}24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
+"""
+
+
+def test_how_ranks_reach_each_other():
+    assert transports(INIT) == ["NET/IB/0/GDRDMA", "P2P/CUMEM", "SHM/direct/direct"]
+    assert channels(INIT) == (24, 16)
+    assert transports("") == [] and channels("") is None
