@@ -131,9 +131,12 @@ def launch_interval(medians: Floats) -> Interval:
     return _from_logs(center, half, half, "over launches")
 
 
-def mean_interval(values: Floats) -> Interval:
-    """Mean of one value a launch with Student's t (two or more); values may be negative, as differences are."""
-    half, center = _t_half_width(float(np.var(values, ddof=1)) / len(values), len(values) - 1), float(np.mean(values))
+def mean_interval(values: Floats, variance: float, freedom: float) -> Interval:
+    """Mean of one value a launch with Student's t; values may be negative, as differences are.
+
+    variance, freedom: of one value, with its degrees of freedom, as `bench.analyze.moderation` gives them.
+    """
+    half, center = _t_half_width(variance / len(values), freedom), float(np.mean(values))
     return Interval(center, center - half, center + half, "over launches")
 
 

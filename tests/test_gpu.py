@@ -1,11 +1,16 @@
 """What only a GPU can show. World 1: dispatch, events, graphs. Several ranks on one GPU: every operation is right,
 hangs and kills end. One rank a GPU where there are more: real exchanges."""
 
+import subprocess
+import sys
+
 import pytest
 
 from bench.dtypes import DTYPES
+from bench.launch import launcher
 from bench.machine import host
 from bench.operations import OPERATIONS
+from bench.training.launch import sweep as training_sweep
 
 MACHINE = host.machine()
 REASON = MACHINE.backends_missing.get("nccl", "")
@@ -101,6 +106,19 @@ def test_registered_buffers_are_right(cli):
     arguments = [part for text in sets for part in ("--set", text)]
     assert cli("run", cli.config(NCCL), "--no-plots", *arguments, timeout=300).returncode == 0
     assert {s.case.memory for s in good(cli.only_run()).samples} == {"plain", "registered"}
+
+
+def test_what_the_fork_server_loads_leaves_cuda_alone():
+    """Ranks are forked from it, and CUDA does not survive a fork; 3 is CUDA_ERROR_NOT_INITIALIZED."""
+    program = f"""
+import ctypes
+from bench.machine import environment
+environment.prepare_process()
+import {", ".join([*launcher.PRELOAD, *training_sweep.PRELOAD])}
+print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "3", done.stderr
 
 
 def test_a_hang_on_a_gpu_ends_at_its_deadline(cli):

@@ -113,12 +113,12 @@ def main(context: RankContext, task: tuple[str, list[tuple[int, int, int, int]]]
         for size, depth, pairs, length in job:
             metric = "isolated" if depth == 1 else "pipelined"
             case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
-            arena = Arena(buffer_bytes(case, 0), group.device)
+            arena = Arena(buffer_bytes(case, 0), group.device.handle)
             work = workload.build(case, group, arena, 0, 0, 1)
             arena.clear()
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
             call = BARE[backend](tensor)
-            timer = timing.CaseTimer(work, case, group.barrier, _nothing, group.device)
+            timer = timing.CaseTimer(work, case, group.barrier, _nothing, group.device, group.align)
             blocks = {
                 "reported": lambda t=timer, k=length: t.measure(k).duration_ns,
                 "bare": lambda c=call, d=depth, k=length: bare_loop(c, k, d, group.barrier),
