@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import rc_context
+from rich.console import Console
 
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
@@ -25,6 +26,7 @@ from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
 from bench.report.plots import plot_style
+from bench.report.progress import CaseProgress
 from conftest import TINY, invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
@@ -40,6 +42,14 @@ def run_of(cases=CASES, launches=2, factor=1.0, **more):
         for case in cases
     ]
     return invented_run(measured + list(more.pop("also", [])), launches=launches, **more)
+
+
+def test_a_failure_with_brackets_is_printed_as_it_is():
+    """gloo's messages have them: `[/pytorch/third_party/gloo/pair.cc:553] Connection closed`."""
+    said = io.StringIO()
+    with CaseProgress(Console(file=said, width=200), 2, 0) as progress:
+        progress.ended(CASES[0], "RuntimeError: [/a/gloo/pair.cc:553] closed [red]")
+    assert "[/a/gloo/pair.cc:553] closed [red]" in said.getvalue()
 
 
 @pytest.fixture

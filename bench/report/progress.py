@@ -31,7 +31,7 @@ class ProgressBar:
     def __init__(self, console: Console, text: str, total: float, done: float, *columns: ProgressColumn) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             *columns,
             console=console,
@@ -50,8 +50,8 @@ class ProgressBar:
         self._progress.stop()
 
     def print_failure(self, text: str) -> None:
-        """Print a red line that stays."""
-        self._console.print(text, style="red", highlight=False)
+        """Print a red line that stays. It is no markup: gloo's messages have brackets."""
+        self._console.print(text, style="red", highlight=False, markup=False)
 
 
 class StepProgress(ProgressBar):
@@ -67,7 +67,7 @@ class StepProgress(ProgressBar):
         if self._console.is_terminal:
             self.show(text)
         else:
-            self._console.print(f"{text}: {detail}", highlight=False)
+            self._console.print(f"{text}: {detail}", highlight=False, markup=False)
 
     def advance(self) -> None:
         """Count one step as done."""
