@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from bench import splits
 from bench.dtypes import BYTES, dtype_named
 from bench.records import Case
 from bench.subgroups import divide, group_size
@@ -39,6 +40,8 @@ class Operation:
     paired: ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so such
         an operation has no pipelined metric.
     torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi_calls.py`).
+    splits: whether what a rank sends can be divided unevenly. recorded: whether it makes the calls of a recorded job.
+    startup: whether it is what a job does before its first call; once: whether a launch does it only once.
     """
 
     name: str
@@ -55,6 +58,10 @@ class Operation:
     fewest_ranks: int = 1
     paired: bool = False
     torch_only: str = ""
+    splits: bool = False
+    recorded: bool = False
+    startup: bool = False
+    once: bool = False
 
 
 def _whole(n: int) -> float:
@@ -94,6 +101,7 @@ def _ranks(n: int) -> int:
 ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
 A_RANKS = "bytes that each rank contributes and receives"
 BOTH = ("out", "in")
+REPLAY = "replay"
 
 OPERATIONS = {
     operation.name: operation
@@ -149,7 +157,14 @@ OPERATIONS = {
             _ranks,
             rooted=True,
         ),
-        Operation("all_to_all", "bytes that each rank sends, 1/n of it to each rank", _others, _twice, _ranks),
+        Operation(
+            "all_to_all",
+            "bytes that each rank sends, 1/n of it to each rank unless `splits` says otherwise",
+            _others,
+            _twice,
+            _ranks,
+            splits=True,
+        ),
         Operation(
             "all_to_all_list",
             "bytes that each rank sends, 1/n of it to each rank, from a list of tensors",
@@ -195,6 +210,40 @@ OPERATIONS = {
             paired=True,
         ),
         Operation("barrier", "nothing: no data is moved", None, _nothing, typed=False, sized=False),
+        Operation(
+            "init_process_group",
+            "nothing: ranks join, once a launch",
+            None,
+            _nothing,
+            calls=("sync",),
+            typed=False,
+            sized=False,
+            torch_only="MPI joins its ranks before the program begins",
+            startup=True,
+            once=True,
+        ),
+        Operation(
+            "new_group",
+            "nothing: a further process group is made",
+            None,
+            _nothing,
+            calls=("sync",),
+            typed=False,
+            sized=False,
+            torch_only="it is torch's",
+            startup=True,
+        ),
+        Operation(
+            REPLAY,
+            "bytes of the buffers that the calls of a recorded job use on a rank",
+            None,
+            _once,
+            calls=("sync",),
+            placements=("in",),
+            typed=False,
+            torch_only="it makes the calls of torch.distributed",
+            recorded=True,
+        ),
         # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(
             "all_gather_object",
@@ -238,6 +287,10 @@ OPERATIONS = {
 }
 
 
+# Those that are one call of a library: neither replays of many, nor what a job does before its first call.
+CALLS = tuple(name for name, one in OPERATIONS.items() if not (one.recorded or one.startup))
+
+
 def usual(case: Case) -> Case:
     """The case with options that its operation does not have at their defaults, so that equal cases have equal keys."""
     operation = OPERATIONS[case.op]
@@ -253,6 +306,12 @@ def usual(case: Case) -> Case:
         changes["alignment"] = "aligned"
     if not operation.sized:
         changes["size_bytes"] = 0
+    if not operation.splits:
+        changes["splits"] = ""
+    if not operation.splits or not case.splits:
+        changes["counts"] = "known"
+    if operation.recorded:
+        changes["groups"] = "world"  # its calls have groups of their own
     return replace(case, **changes)  # type: ignore[arg-type]
 
 
@@ -263,6 +322,11 @@ def placement(case: Case) -> str:
 
 def buffer_bytes(case: Case) -> int:
     """Most bytes that the buffers of one call take on a rank: those of the root, which holds more than the others."""
+    if case.splits:
+        itemsize = dtype_named(case.dtype).itemsize
+        return case.size_bytes + itemsize * splits.most_received(
+            case.splits, ranks_together(case), case.size_bytes // itemsize
+        )
     held = 1 if placement(case) == "in" else OPERATIONS[case.op].buffers(ranks_together(case))
     return math.ceil(case.size_bytes * held)
 
@@ -288,7 +352,7 @@ def room_bytes(case: Case) -> int:
     data = buffer_bytes(case)
     if not data:
         return 0
-    whole_parts = case.size_bytes % (ALIGNMENT * ranks_together(case)) == 0
+    whole_parts = case.size_bytes % (ALIGNMENT * ranks_together(case)) == 0 and not case.splits
     gap = 0 if placement(case) == "in" or whole_parts else ALIGNMENT
     beside = ALIGNMENT if case.alignment == "unaligned" else 0
     return -(-(data + gap + beside) // ALIGNMENT) * ALIGNMENT
@@ -312,33 +376,17 @@ def busbw(case: Case, time_s: float) -> float | None:
     factor, n = OPERATIONS[case.op].bus_factor, ranks_together(case)
     if n == 1 or factor is None or case.oversubscribed:
         return None
+    if case.splits:
+        return heaviest_bytes(case) / time_s
     return algbw(case.size_bytes, time_s) * factor(n)
 
 
-def rounds(world_size: int) -> list[list[tuple[int, int]]]:
-    """Pairs of ranks, round by round, such that each pair occurs once (the circle method).
-
-    n - 1 rounds of n/2 pairs; with an odd number of ranks n rounds, in each of which one rank rests.
-    """
-    ranks = [*range(world_size), *([-1] if world_size % 2 else [])]
-    half = len(ranks) // 2
-    schedule = []
-    for _ in range(len(ranks) - 1):
-        pairs = zip(ranks[:half], reversed(ranks[half:]), strict=True)
-        schedule.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
-        ranks = [ranks[0], ranks[-1], *ranks[1:-1]]
-    return schedule
-
-
-def partner(rank: int, turn: int, world_size: int) -> int | None:
-    """Partner of a rank in round `turn` of `rounds`; None if the rank rests. Does not make the whole schedule, which
-    has half a million pairs at 1024 ranks."""
-    places = world_size + world_size % 2
-    moving = places - 1  # rank 0 keeps its place, the others rotate
-    place = (rank - 1 + turn) % moving + 1 if rank else 0
-    opposite = places - 1 - place
-    other = (opposite - 1 - turn) % moving + 1 if opposite else 0
-    return other if other < world_size else None
+def heaviest_bytes(case: Case) -> float:
+    """Bytes that the busiest rank of an uneven all-to-all sends to others, or receives, in the mean of its calls."""
+    itemsize, n = dtype_named(case.dtype).itemsize, ranks_together(case)
+    turns = range(splits.calls(case.splits))
+    elements = case.size_bytes // itemsize
+    return itemsize * sum(splits.heaviest(splits.matrix(case.splits, n, elements, t)) for t in turns) / len(turns)
 
 
 def cycle(case: Case) -> int:
@@ -346,5 +394,7 @@ def cycle(case: Case) -> int:
     if OPERATIONS[case.op].paired:
         together = ranks_together(case)
         return together - 1 + together % 2
+    if case.splits:
+        return splits.calls(case.splits)
     division = divide(case.groups, case.world_size)
     return len(division.groups) if division.serial else 1

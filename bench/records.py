@@ -9,7 +9,7 @@ or nanoseconds; a plain number has `_bytes`, `_s` or `_ns` in its name. Nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
@@ -29,53 +29,11 @@ MOST_RANKS = 65536
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
-# ── the machine ──────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What planning needs to know of this host, or of a job's hosts.
-
-    `machine/host.py` reads it, and `launch/compatibility.py` merges those of a job; `plan` reads nothing.
-
-    backends_missing: backend → why it cannot be used here; every other backend can be used.
-    gpus: number of CUDA devices that this process may use; in a job, of ranks that have one of their own.
-    realtime_missing: why real-time scheduling cannot be used here; None if it can.
-    ranks, ranks_a_host: number of ranks of the job, in all and at most on one host; memory_available_bytes is then
-        that of the host with least. None if there is no job: then as many ranks as wanted are started on this host.
-    gpu_free_bytes: memory that is free on the GPU with least; None without GPUs, or if NVML does not tell.
-    gpu_capability: compute capability of the least GPU, such as 90 for 9.0; None without GPUs, or if it is not told.
-    registered_missing: why buffers cannot be registered with NCCL here; None if they can, or without GPUs.
-    """
-
-    hostname: str
-    cores: int
-    memory_available_bytes: int
-    last_level_cache_bytes: int
-    gpus: int
-    backends_missing: dict[str, str]
-    realtime_missing: str | None = None
-    ranks: int | None = None
-    ranks_a_host: int | None = None
-    gpu_free_bytes: int | None = None
-    gpu_capability: int | None = None
-    registered_missing: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """What a configuration or a plan requires of a job.
-
-    gpus: whether each rank needs a GPU of its own, or with shared_gpus any GPU. ranks: the largest world size.
-    """
-
-    gpus: bool
-    shared_gpus: bool
-    ranks: int
-
-
 # Fields of a case that are in its key only if they differ from the default.
 CASE_EXTRAS = (
     "reduce_op", "buffers", "metric", "sync", "scheduling", "depth",
     "placement", "call", "root", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
+    "splits", "counts", "recording",
 )  # fmt: skip
 
 
@@ -96,6 +54,9 @@ class Case:
     the same place on all ranks. oversubscribed: ranks share a GPU.
     alignment: "aligned": buffers, and what is received behind what is sent, begin at multiples of 512 bytes; or
         "unaligned": one element further.
+    splits: how unevenly an all-to-all divides what a rank sends (`splits`), such as "zipf:1.2"; empty: evenly.
+    counts: "known" to the ranks, or "exchanged": sent in a call of their own before the data.
+    recording: of a replay, the hash of its calls and their number, such as "5f0c2a91d3be:52" (`Plan.replays`).
     """
 
     op: str
@@ -118,6 +79,9 @@ class Case:
     memory: str = "plain"
     oversubscribed: bool = False
     alignment: str = "aligned"
+    splits: str = ""
+    counts: str = "known"
+    recording: str = ""
 
     @property
     def key(self) -> str:
@@ -190,6 +154,42 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayedCall:
+    """One call of a recorded job as it is made again.
+
+    case: its position in `Replay.cases`. after: earlier asynchronous calls, by position, that are waited for before it.
+    pause_s: how long the rank does something else then.
+    start_s, recorded_s: when it began to run in the recording, since the first call, and how long it ran; None if that
+    was not told. stream: on which it ran.
+    """
+
+    case: int
+    after: tuple[int, ...] = ()
+    pause_s: float = 0.0
+    start_s: float | None = None
+    recorded_s: float | None = None
+    stream: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The calls of a recorded job that a case makes, as `replays` made them from the recording.
+
+    cases: the distinct calls. source: the recording, in words. recorded_world: ranks that it is of; None if that was
+    not told. rank: whose calls they are. gaps: whether pauses are as recorded. changes: sentences on what is not as
+    recorded.
+    """
+
+    source: str
+    cases: tuple[Case, ...]
+    calls: tuple[ReplayedCall, ...]
+    recorded_world: int | None = None
+    rank: int | None = None
+    gaps: bool = False
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that a run will do, fixed and written to its folder before anything starts.
 
@@ -197,7 +197,7 @@ class Plan:
         with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
     pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
         overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
-        on all ranks of a host together.
+        on all ranks of a host together. replays: `Case.recording` → the calls of a replay.
     """
 
     name: str
@@ -213,6 +213,7 @@ class Plan:
     link_bytes_per_s: float | None = None
     flush_bytes: int = 0
     batch_bytes: int = 2**32
+    replays: dict[str, Replay] = field(default_factory=dict)
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -245,6 +246,7 @@ class Job:
     batch_bytes: int = 2**32
     side: str = ""
     probe: bool = False
+    replays: dict[str, Replay] = field(default_factory=dict)
 
 
 def case_order(case: Case) -> tuple[object, ...]:
@@ -279,6 +281,8 @@ class Timings:
     host_ns: on GPUs only: host time of as many other iterations, from an idle device until it is idle again.
     blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
         known, as in runs of earlier versions.
+    inner_start_ns, inner_duration_ns: of a replay, of each of its calls: arrays of shape (iterations, ranks, calls);
+        starts are relative to that of the iteration on the same rank.
     """
 
     start_ns: Integers
@@ -286,6 +290,8 @@ class Timings:
     host_ns: Integers | None = None
     calls: int = 1
     blocks: tuple[int, ...] = ()
+    inner_start_ns: Integers | None = None
+    inner_duration_ns: Integers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,12 +325,14 @@ class Aggregate:
     """What another tool reports of a case in one launch: one time, and how it was obtained.
 
     time_s: for one call. statistic: such as "mean of 20 calls back to back, averaged over ranks".
-    iterations: number of calls that the time is from; None if the tool does not report it.
+    iterations: number of calls that the time is from; None if the tool does not report it. each_s: the time of each
+        call, of the slowest process; empty if the tool does not report them.
     """
 
     time_s: float
     statistic: str
     iterations: int | None = None
+    each_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
