@@ -1,7 +1,7 @@
 """Define every backend: its device, what it does not support, and rates to estimate the time of a run.
 
 Does not import torch and does not look at the machine: `bench/machine/host.py` finds out which backends can be used
-here (`records.Machine`), and `cases.unsupported` compares that with what a case needs.
+here (`capabilities.Machine`), and `cases.unsupported` compares that with what a case needs.
 """
 
 from collections.abc import Mapping
@@ -156,6 +156,8 @@ def _by_device(case: Case, backend: Backend) -> str | None:
 
 
 def _by_operation(case: Case, backend: Backend) -> str | None:
+    if case.metric == "first" and (not OPERATIONS[case.op].typed or backend.library != "torch"):
+        return "metric first is for torch's operations on buffers"
     if case.call not in OPERATIONS[case.op].calls:
         return f"{case.op} has no asynchronous call"
     return unsupported_operation(case.op, backend)
@@ -189,6 +191,10 @@ def _by_placement(case: Case, backend: Backend) -> str | None:
 
 
 def _by_library(case: Case, backend: Backend) -> str | None:
+    if case.splits and backend.library != "torch":
+        return f"{case.backend} divides an all-to-all by all_to_all_uneven only"
+    if case.counts == "exchanged" and metric_of(case).captured:
+        return "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them"
     if backend.polls and case.scheduling == "rr":
         return f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores"
     elements = case.size_bytes // dtype_named(case.dtype).itemsize

@@ -5,17 +5,19 @@ In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as one 
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from bench import operations, subgroups
+from bench import operations, replays, splits, subgroups
 from bench.backends import BACKENDS, unsupported_by_backend, unsupported_by_gpu
+from bench.capabilities import Machine
 from bench.config import Config
 from bench.dtypes import dtype_named, unsupported_reduction
 from bench.footprint import buffer_bytes, scratch_bytes, temporary_bytes
 from bench.metrics import METRICS, ONE_BY_ONE
 from bench.operations import OPERATIONS, ranks_together
-from bench.records import Case, Machine, settings_of
+from bench.records import Case, Replay, settings_of
 from bench.units import format_rounded_bytes
 from bench.variables import SHARED_GPU
 
@@ -28,10 +30,16 @@ USABLE_SHARE_OF_MEMORY = 0.8
 GPU_OVERHEAD_BYTES = 2**30
 
 
-def combinations(config: Config, machine: Machine) -> Iterable[Case]:
-    """Every case that is asked for, once: values of options that an operation does not have make no further cases."""
+def combinations(
+    config: Config, machine: Machine, made: Mapping[tuple[str, int], Replay] = MappingProxyType({})
+) -> Iterable[Case]:
+    """Every case that is asked for, once: values of options that an operation does not have make no further cases.
+
+    made: the replay of each backend and world size.
+    """
+    sizes = config.size_list or [0]
     what = itertools.product(
-        config.operations, config.backends, config.dtypes, config.world_sizes, config.size_list, config.reduce_ops
+        config.operations, config.backends, config.dtypes, config.world_sizes, sizes, config.reduce_ops
     )
     how = list(
         itertools.product(
@@ -43,12 +51,14 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
             config.ctas,
             config.memory,
             config.alignments,
+            config.split_texts,
+            config.counts,
         )
     )
     distinct: dict[str, Case] = {}
     for (op, backend, dtype, n, size, reduce_op), chosen in itertools.product(what, how):
-        metric, place, call, groups, settings, ctas, memory, alignment = chosen
-        if OPERATIONS[op].paired:
+        metric, place, call, groups, settings, ctas, memory, alignment, split, counts = chosen
+        if OPERATIONS[op].paired or OPERATIONS[op].recorded or OPERATIONS[op].startup:
             metric = ONE_BY_ONE
         case = Case(
             op,
@@ -70,7 +80,11 @@ def combinations(config: Config, machine: Machine) -> Iterable[Case]:
             memory=memory,
             oversubscribed=config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus,
             alignment=alignment,
+            splits=split,
+            counts=counts,
         )
+        if OPERATIONS[op].recorded and (backend, n) in made:
+            case = replays.case_of(made[backend, n], case)
         for root in range(ranks_together(case)) if config.roots == "all" else config.roots:
             found = _whole_pieces(operations.usual(replace(case, root=int(root))))
             distinct.setdefault(found.key, found)
@@ -157,6 +171,8 @@ def _unsupported_by_ranks(case: Case) -> str | None:
 
 def _unsupported_by_data(case: Case) -> str | None:
     operation, dtype, together = OPERATIONS[case.op], dtype_named(case.dtype), ranks_together(case)
+    if case.splits and (reason := splits.unsupported(case.splits, together)) is not None:
+        return reason
     if case.size_bytes % (operation.pieces(together) * dtype.itemsize):
         pieces = operation.pieces(together)
         of = f"{pieces} pieces of {case.dtype}" if pieces > 1 else f"{case.dtype} elements"

@@ -5,13 +5,14 @@ what was written plus defaults. Does not look at the machine and does not expand
 `yaml_file` reads YAML safely and turns a mistake into one line.
 """
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from bench import earlier_names, subgroups, yaml_file
+from bench import earlier_names, splits, subgroups, yaml_file
 from bench.backends import BACKENDS
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.metrics import METRICS
@@ -28,6 +29,7 @@ BUFFER_POLICIES = ("rotate", "hot", "flush")
 PLACEMENTS = ("usual", "in", "out")
 CALLS = ("sync", "async")
 ALIGNMENTS = ("aligned", "unaligned")
+COUNTS = ("known", "exchanged")
 MEMORIES = ("plain", "registered", "symmetric")
 SYNCS = ("barrier", "deadline")
 SCHEDULINGS = ("normal", "rr")
@@ -60,6 +62,7 @@ MetricName = Annotated[str, OneOf(tuple(METRICS), "metric")]
 Placement = Annotated[str, OneOf(PLACEMENTS, "placement")]
 CallKind = Annotated[str, OneOf(CALLS, "call")]
 Alignment = Annotated[str, OneOf(ALIGNMENTS, "alignment")]
+Counts = Annotated[str, OneOf(COUNTS, "counts")]
 Memory = Annotated[str, OneOf(MEMORIES, "memory")]
 Division = Annotated[str, AfterValidator(subgroups.check)]
 Root = Annotated[int, Field(ge=0)]
@@ -142,6 +145,56 @@ class SamplingConfig(Strict):
         return self
 
 
+class SplitsConfig(Strict):
+    """How unevenly an all-to-all divides what each rank sends: exactly one distribution."""
+
+    zipf: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        default=None, description="popularity of the k-th most popular rank is 1 / k to this power"
+    )
+    lognormal: Annotated[float, Field(gt=0, le=5)] | None = Field(
+        default=None, description="popularity is log-normal, with this standard deviation of its logarithm"
+    )
+    hot: Annotated[float, Field(gt=1)] | None = Field(
+        default=None, description="one rank receives so many times as much as the mean"
+    )
+    matrix: list[list[Annotated[int, Field(ge=0)]]] | str | None = Field(
+        default=None, description="parts from each rank (row) to each rank; or a CSV file that has them"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(default=0, description="which ranks are popular")
+    drift: bool = Field(default=False, description="whether other ranks are popular in each call")
+
+    @model_validator(mode="after")
+    def _check(self) -> "SplitsConfig":
+        chosen = self.model_fields_set - {"seed", "drift"}
+        if len(chosen) != 1:
+            raise ValueError("name exactly one of zipf, lognormal, hot, matrix")
+        if "matrix" in chosen and self.model_fields_set != {"matrix"}:
+            raise ValueError("a matrix has no seed and no drift")
+        splits.parse(self.text)
+        return self
+
+    @property
+    def text(self) -> str:
+        """As `splits` reads it."""
+        if self.matrix is not None:
+            rows = _matrix_of(self.matrix) if isinstance(self.matrix, str) else self.matrix
+            return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
+        kind = next(name for name in ("zipf", "lognormal", "hot") if getattr(self, name) is not None)
+        seed, drift = f":seed={self.seed}" if self.seed else "", ":drift" if self.drift else ""
+        return f"{kind}:{getattr(self, kind):g}{seed}{drift}"
+
+
+def _matrix_of(path: str) -> list[list[int]]:
+    """The whole numbers of a CSV file; raises ValueError."""
+    try:
+        with Path(path).open(newline="") as file:
+            return [[int(cell) for cell in row] for row in csv.reader(file) if row]
+    except OSError as error:
+        raise ValueError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError:
+        raise ValueError(f"{path}: a matrix of whole numbers is expected, a row a line, with commas") from None
+
+
 class FaultConfig(Strict):
     """A fault planted on purpose, to see it noticed. The report says that it was planted."""
 
@@ -173,7 +226,14 @@ class Config(Strict):
     sizes: Annotated[
         Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
-    ] = Field(description="message sizes: a list, or {from, to, factor}, or {from, to, step}")
+    ] = Field(default=[], description="message sizes: a list, or {from, to, factor}, or {from, to, step}")
+    recording: Several[str] = Field(
+        default=[],
+        description="of the operation replay: a job's trace, one file a rank if there are several, or its calls",
+    )
+    gaps: Literal["none", "recorded"] = Field(
+        default="none", description="of replay: whether ranks pause between calls as the recorded job did"
+    )
     placements: Several[Placement] = Field(
         default=["usual"], description="in or out of place, if the operation has both"
     )
@@ -231,6 +291,21 @@ class Config(Strict):
     alignments: Several[Alignment] = Field(
         default=["aligned"], description="unaligned: buffers begin one element behind a multiple of 512 bytes"
     )
+    splits: Annotated[
+        list[
+            Annotated[
+                Annotated[Literal["even"], Tag("even")] | Annotated[SplitsConfig, Tag("uneven")],
+                Discriminator(lambda value: "even" if isinstance(value, str) else "uneven"),
+            ]
+        ],
+        Field(min_length=1),
+    ] = Field(
+        default=["even"], description="of all_to_all: even, or {zipf: 1.2}, {lognormal: 1}, {hot: 4}, {matrix: …}"
+    )
+    counts: Several[Counts] = Field(
+        default=["known"],
+        description="exchanged: ranks send each other the uneven parts' sizes first, as in MoE layers",
+    )
     oversubscribe_gpu: bool = Field(
         default=False, description="several ranks on one GPU, to try that it works; no bandwidth is published"
     )
@@ -239,10 +314,20 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> "Config":
+        replayed = [name for name in self.operations if OPERATIONS[name].recorded]
+        if bool(replayed) != bool(self.recording):
+            raise ValueError("the operation 'replay' needs a 'recording', and nothing else uses one")
+        if not self.size_list and len(replayed) < len(self.operations):
+            raise ValueError("'sizes' is missing: message sizes, such as {from: 4KiB, to: 64MiB}")
         for index, fault in enumerate(self.faults):
             if fault.rank >= max(self.world_sizes):
                 raise ValueError(f"faults[{index}].rank: no world size has a rank {fault.rank}")
         return self
+
+    @property
+    def split_texts(self) -> list[str]:
+        """Each distribution as `splits` reads it; empty: even."""
+        return ["" if isinstance(one, str) else one.text for one in self.splits]
 
     @property
     def size_list(self) -> list[int]:

@@ -42,12 +42,14 @@ def pool_slots(case: Case, pool_bytes: int) -> int:
 
     Always enough for `depth` calls back to back without a refill between them.
     """
-    if case.size_bytes == 0:
+    if case.size_bytes == 0 or OPERATIONS[case.op].recorded:
         return 1
     if metric_of(case).fixed_buffers:
         return case.depth
     rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if case.buffers == "rotate" else 1
-    return max(1, rotating, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
+    # Asynchronous calls are under way at the same time: two of them must not work on one buffer.
+    in_flight = case.depth if case.call == "async" else 1
+    return max(1, rotating, in_flight, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
 
 
 def calls_between_refills(case: Case) -> int | None:
@@ -103,9 +105,15 @@ def scratch_bytes(case: Case, flush_bytes: int) -> int:
     return flush_bytes if case.buffers == "flush" else 0
 
 
+def _replayed_calls(case: Case) -> int:
+    """Number of calls that one iteration makes: 1, but of a replay that of its recording."""
+    return int(case.recording.partition(":")[2] or 1)
+
+
 def most_iterations(case: Case) -> int:
     """Most iterations of a case in one launch; never fewer than an interval needs in each round or group."""
-    return max(FEWEST_ITERATIONS * cycle(case), MAX_STAMP_PAIRS // case.world_size)
+    calls = _replayed_calls(case)
+    return max(FEWEST_ITERATIONS * cycle(case), MAX_STAMP_PAIRS // (case.world_size * (calls + (calls > 1))))
 
 
 def bounded(plan: Plan) -> dict[int, int]:

@@ -1,15 +1,21 @@
 """Divide the ranks of a world into groups, as tensor- and data-parallel training does.
 
 contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with the suffix :serial, one group calls after the other
+strided:2@2, of 8 ranks: 0 2 | 1 3 | 4 6 | 5 7: groups of 2 ranks that are 2 apart, within each 4 ranks
+sets:0,3|1,2   these very groups, of equal size; ranks in none of them rest
 
 In: a division as text, and the world size. Out: the global ranks of each group. Does not import torch.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 WORLD = "world"
-_PATTERN = re.compile(r"(contiguous|strided):([1-9]\d*)(:serial)?")
+_PATTERN = re.compile(
+    r"(?P<kind>contiguous|strided):(?P<size>[1-9]\d*)(?:(?<=\d)@(?P<stride>[1-9]\d*))?(?P<serial>:serial)?"
+)
+_SETS = re.compile(r"sets:\d+(?:,\d+)*(?:\|\d+(?:,\d+)*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,44 +25,79 @@ class Subgroups:
     groups: tuple[tuple[int, ...], ...]
     serial: bool = False
 
-    def of(self, rank: int) -> int:
-        """Number of the group that a rank is in."""
-        return next(number for number, members in enumerate(self.groups) if rank in members)
+    def of(self, rank: int) -> int | None:
+        """Number of the group that a rank is in; None if it is in none."""
+        return next((number for number, members in enumerate(self.groups) if rank in members), None)
 
 
 def check(text: str) -> str:
     """The text itself if it is a division into groups; raises ValueError with what is allowed."""
-    if text != WORLD and not _PATTERN.fullmatch(text):
+    if _SETS.fullmatch(text):
+        return text
+    match = _PATTERN.fullmatch(text)
+    if text != WORLD and (match is None or (match["kind"] == "contiguous" and match["stride"])):
         raise ValueError(
-            f"{text!r} is no division into groups: write world, contiguous:K or strided:K with K ranks a group "
-            "(behind it :serial, for one group after the other)"
+            f"{text!r} is no division into groups: write world, contiguous:K or strided:K with K ranks a group, or "
+            "strided:K@S with K ranks that are S apart (behind it :serial, for one group after the other)"
         )
     return text
 
 
 def group_size(text: str, world_size: int) -> int:
     """Ranks in each group."""
+    if _SETS.fullmatch(text):
+        return len(_sets(text)[0])
     match = _PATTERN.fullmatch(text)
-    return int(match[2]) if match else world_size
+    return int(match["size"]) if match else world_size
+
+
+def _sets(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, part.split(","))) for part in text.removeprefix("sets:").split("|"))
+
+
+def in_text(groups: Sequence[Sequence[int]]) -> str:
+    """These very groups, as a division."""
+    return "sets:" + "|".join(",".join(map(str, members)) for members in groups)
+
+
+def _stride(text: str, world_size: int) -> int:
+    """Distance between neighbours in a group."""
+    match = _PATTERN.fullmatch(text)
+    if match is None or match["kind"] == "contiguous":
+        return 1
+    return int(match["stride"]) if match["stride"] else world_size // int(match["size"])
 
 
 def unsupported(text: str, world_size: int) -> str | None:
     """Why so many ranks cannot be divided in this way; None if they can."""
+    if _SETS.fullmatch(text):
+        ranks = [rank for members in _sets(text) for rank in members]
+        if len({len(members) for members in _sets(text)}) > 1:
+            return "groups that are listed must be of equal size"
+        if len(set(ranks)) < len(ranks) or max(ranks) >= world_size:
+            return f"groups that are listed must have each of {world_size} ranks once at most"
+        return None
     size = group_size(text, world_size)
-    if world_size % size:
-        return f"{world_size} ranks cannot be divided into groups of {size}"
+    stride = _stride(text, world_size)
+    if world_size % size or world_size % (size * stride):
+        return f"{world_size} ranks cannot be divided into groups of {size}" + (
+            f", {stride} apart" if stride > 1 else ""
+        )
     return None
 
 
 def divide(text: str, world_size: int) -> Subgroups:
     """The groups of a division that `unsupported` allows."""
+    if _SETS.fullmatch(text):
+        return Subgroups(_sets(text))
     match = _PATTERN.fullmatch(text)
     if not match:
         return Subgroups((tuple(range(world_size)),))
-    size = int(match[2])
-    count = world_size // size
-    if match[1] == "contiguous":
-        groups = tuple(tuple(range(start, start + size)) for start in range(0, world_size, size))
-    else:
-        groups = tuple(tuple(range(start, world_size, count)) for start in range(count))
-    return Subgroups(groups, serial=match[3] is not None)
+    size, stride = int(match["size"]), _stride(text, world_size)
+    block = size * stride
+    groups = tuple(
+        tuple(range(first, start + block, stride))
+        for start in range(0, world_size, block)
+        for first in range(start, start + stride)
+    )
+    return Subgroups(groups, serial=match["serial"] is not None)

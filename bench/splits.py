@@ -1,0 +1,113 @@
+"""Divide unevenly what ranks send to each other in an all-to-all, as routing tokens to experts does.
+
+In: a distribution as text, the number of ranks, the elements that a rank sends, and the number of the call. Out: a
+matrix whose row a has the elements that rank a sends to each rank. Does not import torch.
+
+    zipf:1.2        popularity of the k-th most popular rank is 1 / k^1.2       lognormal:1    exp(N(0, 1²))
+    hot:4           one rank receives 4 times as much as the mean               rows:0,3;1,2   as written
+
+Behind it `:seed=3` (which ranks are popular), and `:drift`: in each of DRIFT calls other ranks are. Rows that are
+written are scaled so that the largest sum is what a rank sends; with the sum itself they are exact.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EVEN = "even"
+# Calls until drifting popularity begins again.
+DRIFT = 8
+_NUMBER = r"\d+(?:\.\d+)?"
+_PATTERN = re.compile(
+    rf"(?:(?P<kind>zipf|lognormal|hot):(?P<value>{_NUMBER})|rows:(?P<rows>[\d,;]+))"
+    r"(?::seed=(?P<seed>\d+))?(?P<drift>:drift)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """A distribution. kind: zipf, lognormal, hot or rows; value: its parameter, 0 of rows."""
+
+    kind: str
+    value: float
+    rows: tuple[tuple[int, ...], ...] = ()
+    seed: int = 0
+    drift: bool = False
+
+
+def parse(text: str) -> Splits:
+    """The distribution; raises ValueError with what is allowed."""
+    found = _PATTERN.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is no distribution: write zipf:1.2, lognormal:1, hot:4 or rows:0,3;1,2")
+    rows = tuple(tuple(map(int, row.split(","))) for row in found["rows"].split(";")) if found["rows"] else ()
+    if any(len(row) != len(rows) for row in rows):
+        raise ValueError(f"rows: a matrix of {len(rows)} rows needs {len(rows)} numbers in each")
+    return Splits(
+        found["kind"] or "rows", float(found["value"] or 0), rows, int(found["seed"] or 0), bool(found["drift"])
+    )
+
+
+def unsupported(text: str, ranks: int) -> str | None:
+    """Why so many ranks cannot be divided in this way; None if they can."""
+    splits = parse(text)
+    if splits.rows and len(splits.rows) != ranks:
+        return f"a matrix of {len(splits.rows)} rows is for {len(splits.rows)} ranks, not for {ranks}"
+    if splits.kind == "hot" and splits.value > ranks:
+        return f"of {ranks} ranks none can receive {splits.value:g} times the mean"
+    return None
+
+
+def calls(text: str) -> int:
+    """Number of calls until the matrices begin again."""
+    return DRIFT if text and parse(text).drift else 1
+
+
+def matrix(text: str, ranks: int, elements: int, turn: int = 0) -> list[list[int]]:
+    """Elements from each rank (row) to each rank (column)."""
+    splits = parse(text)
+    if splits.rows:
+        largest = max(map(sum, splits.rows)) or 1
+        return [[part * elements // largest for part in row] for row in splits.rows]
+    row = _apportioned(_popularity(splits, ranks, turn % calls(text)), elements)
+    return [row] * ranks
+
+
+def heaviest(rows: Sequence[Sequence[int]]) -> int:
+    """The most that one rank sends to others, or receives from them: no exchange can end before that is through."""
+    ranks = range(len(rows))
+    sent = max(sum(rows[a]) - rows[a][a] for a in ranks)
+    received = max(sum(rows[a][b] for a in ranks) - rows[b][b] for b in ranks)
+    return max(sent, received)
+
+
+def most_received(text: str, ranks: int, elements: int) -> int:
+    """The most elements that one rank receives in a call, its own included."""
+    every = (matrix(text, ranks, elements, turn) for turn in range(calls(text)))
+    return max(sum(row[b] for row in rows) for rows in every for b in range(ranks))
+
+
+def _popularity(splits: Splits, ranks: int, turn: int) -> list[float]:
+    """The share of each rank, in an order that the seed and the turn choose."""
+    dice = random.Random(f"{splits.seed}/{turn}")
+    if splits.kind == "zipf":
+        weights = [1 / (k + 1) ** splits.value for k in range(ranks)]
+    elif splits.kind == "lognormal":
+        weights = [dice.lognormvariate(0, splits.value) for _ in range(ranks)]
+    else:
+        share = splits.value / ranks
+        weights = [share, *[(1 - share) / (ranks - 1)] * (ranks - 1)] if ranks > 1 else [1.0]
+    dice.shuffle(weights)
+    whole = sum(weights)
+    return [weight / whole for weight in weights]
+
+
+def _apportioned(shares: Sequence[float], elements: int) -> list[int]:
+    """Whole numbers in these shares that add up to `elements`: the largest remainders are rounded up."""
+    exact = [share * elements for share in shares]
+    parts = [int(one) for one in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda k: parts[k] - exact[k])
+    for k in by_remainder[: elements - sum(parts)]:
+        parts[k] += 1
+    return parts

@@ -1,0 +1,137 @@
+"""Uneven all-to-all: what is divided adds up, is the same for all ranks, bounds the time, and is verified."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import operations, splits
+from bench.analyze.analysis import analyze
+from bench.capabilities import Machine
+from bench.config import parse
+from bench.errors import ConfigError
+from bench.plan import expand
+from bench.records import Case
+from bench.report.plots import splits as pictures
+
+MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
+SKEWED = """
+backends: [gloo]
+world_sizes: [3]
+launches: 1
+operations: [all_to_all]
+sizes: [1KiB, 60KiB]
+splits:
+- even
+- {zipf: 1.2}
+- {lognormal: 1, drift: true}
+- {hot: 2.5, seed: 3}
+- {matrix: [[0, 5, 1], [2, 0, 0], [0, 0, 0]]}
+counts: [known, exchanged]
+sampling: {warmup: 1, warmup_seconds: 0, iterations: 8}
+seed: 1
+"""
+DISTRIBUTIONS = st.sampled_from(["zipf:1.2", "zipf:0.5:seed=4", "lognormal:1", "lognormal:2:drift", "hot:1.5"])
+
+
+@given(DISTRIBUTIONS, st.integers(2, 40), st.integers(0, 10_000), st.integers(0, 20))
+def test_every_rank_sends_all_it_has(text, ranks, elements, turn):
+    rows = splits.matrix(text, ranks, elements, turn)
+    assert len(rows) == ranks and all(len(row) == ranks and sum(row) == elements and min(row) >= 0 for row in rows)
+    assert splits.most_received(text, ranks, elements) >= max(sum(row[b] for row in rows) for b in range(ranks))
+
+
+def test_the_popular_rank_receives_what_the_law_says():
+    hot = splits.matrix("hot:4", 8, 8_000)
+    assert sorted(hot[0])[-1] == 4_000 and sum(sorted(hot[0])[:-1]) == 4_000
+    zipf = sorted(splits.matrix("zipf:1", 4, 2_500)[0], reverse=True)
+    assert zipf == [1200, 600, 400, 300]
+
+
+def test_seeds_choose_other_ranks_and_drift_others_in_each_call():
+    assert splits.matrix("hot:4", 16, 1000) == splits.matrix("hot:4", 16, 1000)
+    assert len({tuple(splits.matrix(f"hot:4:seed={seed}", 16, 1000)[0]) for seed in range(20)}) > 4
+    drifting = [tuple(splits.matrix("hot:4:drift", 16, 1000, turn)[0]) for turn in range(2 * splits.DRIFT)]
+    assert drifting[: splits.DRIFT] == drifting[splits.DRIFT :] and len(set(drifting)) > 2
+    assert splits.calls("hot:4:drift") == splits.DRIFT and splits.calls("hot:4") == splits.calls("") == 1
+
+
+def test_the_busiest_rank_bounds_the_rate():
+    rows = [[1, 8, 0], [0, 2, 0], [3, 4, 0]]
+    assert splits.heaviest(rows) == 12  # what rank 1 receives of others
+    assert splits.heaviest([[0, 5, 5], [0, 0, 0], [0, 0, 0]]) == 10  # what rank 0 sends
+    case = Case("all_to_all", "gloo", 4, "float32", 4000, splits="hot:4")
+    assert operations.heaviest_bytes(case) == 3 * 4000
+    assert operations.busbw(case, 2.0) == 6000
+    assert operations.busbw(replace(case, splits=""), 2.0) == 1500
+
+
+@pytest.mark.parametrize("wrong", ["zipf", "zipf:x", "rows:1,2;3", "hot:4:seed", "rows:"])
+def test_what_is_no_distribution_is_refused(wrong):
+    with pytest.raises(ValueError):
+        splits.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ("{zipf: 1, hot: 2}", "exactly one of"),
+        ("{seed: 3}", "exactly one of"),
+        ("{matrix: [[1, 2], [3]]}", "needs 2 numbers"),
+        ("{matrix: none.csv}", "no such file"),
+        ("{matrix: [[1]], drift: true}", "no seed and no drift"),
+        ("{hot: 0.5}", "greater than 1"),
+    ],
+)
+def test_mistakes_in_yaml_are_one_line(given_, said):
+    with pytest.raises(ConfigError) as caught:
+        parse(SKEWED.encode(), "x.yaml", [f"splits=[{given_}]"])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_a_world_cannot_divide_is_skipped_with_the_reason():
+    plan = expand(parse(SKEWED.encode(), "x.yaml", ["world_sizes=[2]"]), MACHINE, 1)
+    reasons = {skip.case.splits.partition(":")[0]: skip.reason for skip in plan.skips}
+    assert reasons["rows"] == "a matrix of 3 rows is for 3 ranks, not for 2"
+    assert "none can receive 2.5 times" in reasons["hot"]
+    assert {case.splits for case in plan.cases} >= {"", "zipf:1.2"}
+    assert {case.counts for case in plan.cases if not case.splits} == {"known"}
+
+
+def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.csv").write_text("0,5,1\n2,0,0\n0,0,0\n")
+    (text,) = parse(SKEWED.encode(), "x.yaml", ["splits=[{matrix: m.csv}]"]).split_texts
+    assert text == "rows:0,5,1;2,0,0;0,0,0"
+
+
+def test_they_are_measured_and_verified(warm):
+    done = warm("run", warm.config(SKEWED))
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = warm.only_run()
+    assert {samples.case.splits.partition(":")[0] for samples in run.samples} == {
+        "",
+        "zipf",
+        "lognormal",
+        "hot",
+        "rows",
+    }
+    assert (warm.folder / "plots" / run.path.name / "splits.png").is_file()
+
+
+def test_a_wrong_element_is_noticed(warm):
+    fault = "faults=[{do: corrupt, rank: 1, iteration: 4, size: 60KiB}]"
+    done = warm("run", warm.config(SKEWED), "--no-plots", "--set", fault)
+    assert done.returncode == 1
+    failed = {samples.case.splits for samples in warm.only_run().samples if samples.failure}
+    assert {"", "zipf:1.2", "lognormal:1:drift"} <= failed
+
+
+def test_the_picture_has_a_panel_a_distribution(warm):
+    assert warm("run", warm.config(SKEWED), "--no-plots").returncode == 0
+
+    run = warm.only_run()
+    (figure,) = pictures.matrices(run, analyze(run))
+    titles = [axes.get_title().replace("\n", " ") for axes in figure.axes if axes.get_title()]
+    assert len(titles) == 4 and all("the busiest" in title for title in titles)
