@@ -30,6 +30,7 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("isolated", "one call between two stamps", several=False),
+        Metric("first", "the first call in a process group that was just made", several=False),
         Metric("pipelined", "several calls back to back"),
         Metric("graph", "the same calls captured in a CUDA graph", device="cuda", fixed_buffers=True, captured=True),
     )

@@ -5,15 +5,20 @@ The seed, which the plan records, shuffles the order anew for each launch, so th
 affect the same sizes each time (docs/method.md).
 """
 
+import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from bench import replays
 from bench.backends import BACKENDS
+from bench.capabilities import Demands, Machine
 from bench.cases import combinations, unsupported, unsupported_anywhere
 from bench.config import Config
 from bench.footprint import buffer_bytes, most_iterations
-from bench.records import Case, Demands, Fault, Launch, Machine, Plan, Samples, Sampling, Skip
+from bench.operations import OPERATIONS
+from bench.recorded_calls import CallList
+from bench.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Skip
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
@@ -31,10 +36,22 @@ FIRST_LAUNCHES_SHARE = 0.3
 FEWEST_S = 0.01
 
 
-def expand(config: Config, machine: Machine, seed: int) -> Plan:
-    """The plan of all cases that the configuration asks for, without those that this machine cannot measure."""
+def expand(config: Config, machine: Machine, seed: int, recorded: CallList | None = None) -> Plan:
+    """The plan of all cases that the configuration asks for, without those that this machine cannot measure.
+
+    recorded: the job whose calls the operation `replay` makes again.
+    """
     flush_bytes = _flush_bytes(config, machine)
-    return _planned(config, machine, seed, lambda case: unsupported(case, machine, config.buffer_pool, flush_bytes))
+    made = _replays(config, recorded) if recorded is not None else {}
+    return _planned(
+        config, machine, seed, lambda case: unsupported(case, machine, config.buffer_pool, flush_bytes), made
+    )
+
+
+def _replays(config: Config, recorded: CallList) -> dict[tuple[str, int], Replay]:
+    """The replay of each backend and world size."""
+    each = itertools.product(config.backends, config.world_sizes)
+    return {(backend, n): replays.replay(recorded, backend, n, config.gaps == "recorded") for backend, n in each}
 
 
 def dry_run_plan(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
@@ -43,10 +60,16 @@ def dry_run_plan(config: Config, machine: Machine, world_size: int, seed: int) -
     return _planned(other, machine, seed, unsupported_anywhere)
 
 
-def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Case], str | None]) -> Plan:
+def _planned(
+    config: Config,
+    machine: Machine,
+    seed: int,
+    why_not: Callable[[Case], str | None],
+    made: Mapping[tuple[str, int], Replay] | None = None,
+) -> Plan:
     cases: list[Case] = []
     skips: list[Skip] = []
-    for case in combinations(config, machine):
+    for case in combinations(config, machine, made or {}):
         reason = why_not(case)
         if reason is None:
             cases.append(case)
@@ -69,7 +92,15 @@ def _planned(config: Config, machine: Machine, seed: int, why_not: Callable[[Cas
         budget_s=config.budget,
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
         link_bytes_per_s=config.link,
+        replays={case.recording: (made or {})[case.backend, case.world_size] for case in cases if case.recording},
     )
+
+
+def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
+    """The plan of one launch of these cases, in this order, sampled as the configuration says."""
+    launch = Launch(cases[0].backend, cases[0].world_size, 1, tuple(cases))
+    planned = _planned(config.model_copy(update={"budget": None}), machine, seed, lambda _: "not asked for")
+    return replace(planned, name=name, order=(launch,), skips=(), launches=1)
 
 
 def _flush_bytes(config: Config, machine: Machine) -> int:
@@ -159,8 +190,12 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
 
 
 def process_kind(case: Case) -> tuple[object, ...]:
-    """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process."""
-    return (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
+    """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
+
+    Groups that are made and left go on in threads for a while, which would make other cases slower.
+    """
+    makes_groups = OPERATIONS[case.op].startup or case.metric == "first"
+    return (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed, makes_groups)
 
 
 def _sampling(config: Config) -> Sampling:

@@ -7,15 +7,18 @@ its call in `mpi_calls`.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
+from bench import splits
 from bench.backends import BACKENDS
 from bench.dtypes import PREMULTIPLIER
-from bench.operations import COALESCED_PIECES, behind, partner, placement
+from bench.operations import COALESCED_PIECES, behind, placement
+from bench.pairing import partner
 from bench.rank.transfer import (
     BuildCall,
     BuildObjectCall,
@@ -106,7 +109,9 @@ def _scatter(who: Member, case: Case, length: int, turn: int) -> Transfer:
 
 
 def _all_to_all(who: Member, case: Case, length: int, turn: int) -> Transfer:
-    """Each rank receives its share of every rank's data."""
+    """Each rank receives its share of every rank's data: an equal one, or as `splits` divides them."""
+    if case.splits:
+        return _divided(who, case, splits.matrix(case.splits, who.size, length, turn))
     share = length // who.size
     start = behind(case, length)
     spans = tuple(Span(start + r * share, share, r, who.rank * share) for r in range(who.size))
@@ -127,6 +132,17 @@ def _all_to_all_uneven(who: Member, case: Case, length: int, turn: int) -> Trans
         spans.append(Span(start, sent[other], other, before))
         start += sent[other]
     return Transfer((0, length), (first, first + length), tuple(spans), sent=sent, received=sent)
+
+
+def _divided(who: Member, case: Case, rows: Sequence[Sequence[int]]) -> Transfer:
+    """Elements from each rank (row) to each rank (column), what is received in order of rank."""
+    sent, received = tuple(rows[who.rank]), tuple(row[who.rank] for row in rows)
+    first = behind(case, max(map(sum, rows)))
+    spans, start = [], first
+    for other, count in enumerate(received):
+        spans.append(Span(start, count, other, sum(rows[other][: who.rank])))
+        start += count
+    return Transfer((0, sum(sent)), (first, start), tuple(spans), sent=sent, received=received)
 
 
 def _uneven_parts(length: int, size: int) -> list[int]:
@@ -249,7 +265,20 @@ def _call_scatter(s: CallArguments) -> Call:
 
 
 def _call_all_to_all(s: CallArguments) -> Call:
-    return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, **_how(s))
+    if not s.case.splits:
+        return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, **_how(s))
+    data = _call_all_to_all_uneven(s)
+    if s.case.counts == "known":
+        return data
+    sent = torch.tensor(s.transfer.sent, device=s.outgoing.device)
+    received = torch.empty_like(sent)
+
+    def counts_first() -> Any:
+        dist.all_to_all_single(received, sent, group=s.subgroup.handle)
+        received.tolist()  # the host must know them before it can make room for the data
+        return data()
+
+    return counts_first
 
 
 def _call_all_to_all_list(s: CallArguments) -> Call:

@@ -97,6 +97,8 @@ def _unsupported(case: Case) -> str | None:
     """Why a case that could be measured cannot be dry-run here; None if it can."""
     if BACKENDS[case.backend].library != "torch":
         return f"{BACKENDS[case.backend].library} has no fake process group"
+    if OPERATIONS[case.op].recorded or OPERATIONS[case.op].startup or case.metric == "first":
+        return "it makes groups or several calls, which cannot be checked on paper"
     if case.reduce_op == "premul_sum" and not hasattr(dist, "_make_nccl_premul_sum"):
         return "premul_sum needs a torch that was built with NCCL"
     return None
@@ -193,7 +195,7 @@ def _cases_of_kind(kind: _Kind, pool_bytes: int) -> DryRunCases:
 
 # ── recording ────────────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
-class RecordedCall:
+class PaperCall:
     """One call of torch's operators, or of torch's function for Python objects.
 
     ranks: number of ranks in the group that is called. sent, received: (start, stop) in bytes of the buffer, one for
@@ -217,7 +219,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[RecordedCall] = []
+        self.calls: list[PaperCall] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -231,7 +233,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return (args[0], work) if len(func._schema.returns) > 1 else work
 
 
-def _recorded(name: str, given: Mapping[str, Any]) -> RecordedCall:
+def _recorded(name: str, given: Mapping[str, Any]) -> PaperCall:
     """A record of an operator's call, from its arguments by name: the names are the same in all versions of torch."""
     outputs = [value for key, value in given.items() if key.startswith("output") and "split" not in key]
     inputs = [value for key, value in given.items() if key.startswith("input") and "split" not in key]
@@ -239,7 +241,7 @@ def _recorded(name: str, given: Mapping[str, Any]) -> RecordedCall:
     if both is not None:
         inputs = [] if name.startswith("recv") else [both]
         outputs = [] if name == "send" else [both]
-    return RecordedCall(
+    return PaperCall(
         name=name,
         ranks=dist.ProcessGroup.unbox(given["process_group"]).size(),
         sent=_spans(inputs),
@@ -258,19 +260,19 @@ def _spans(values: Any) -> tuple[tuple[int, int], ...]:
     return tuple(span for value in values for span in _spans(value))
 
 
-def _of_objects(call: Any) -> RecordedCall:
+def _of_objects(call: Any) -> PaperCall:
     """A record of a call on Python objects, which was built but is not made."""
     named = call.keywords
     peer = next((named[key] for key in ("group_src", "group_dst") if key in named), None)
-    return RecordedCall(call.func.__name__, dist.get_world_size(named["group"]), (), (), peer, (), (), call.args)
+    return PaperCall(call.func.__name__, dist.get_world_size(named["group"]), (), (), peer, (), (), call.args)
 
 
 # ── checking ─────────────────────────────────────────────────────────────────────────────────────
 # (case, subgroup, turn, its calls) → what is wrong, or None.
-Check = Callable[[Case, Subgroup, int, Sequence[RecordedCall]], str | None]
+Check = Callable[[Case, Subgroup, int, Sequence[PaperCall]], str | None]
 
 
-def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[RecordedCall]) -> str | None:
+def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[PaperCall]) -> str | None:
     """What contradicts the table of operations in a turn's calls: group, root or buffers. None if nothing does."""
     operation, ranks = OPERATIONS[case.op], ranks_together(case)
     if subgroup.subgroups > 1 and turn != subgroup.number:

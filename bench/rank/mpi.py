@@ -68,6 +68,9 @@ def _group(context: RankContext, world: Any, control: Any, barrier: Any) -> Grou
     def divided(groups: str) -> Subgroup:
         division = divide(groups, context.world_size)
         number = division.of(context.rank)
+        if number is None:
+            world.Split(len(division.groups), context.rank)
+            return Subgroup(0, len(division.groups[0]), None, idle=True)
         members = division.groups[number]
         turn = (number, len(division.groups)) if division.serial else (0, 1)
         return Subgroup(members.index(context.rank), len(members), world.Split(number, context.rank), *turn)

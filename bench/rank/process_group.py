@@ -6,9 +6,10 @@ The control group carries gathered results, so that they share no queue with wha
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +30,10 @@ from bench.subgroups import WORLD, divide
 GROUP_TIMEOUT_FACTOR = 2
 
 
+def _lacking(_: Any) -> Any:
+    raise NotImplementedError("this library makes no further groups here")
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A joined process group.
@@ -39,7 +44,8 @@ class Group:
     send_number(rank, number) and receive_number(rank): a
     number to a rank, and from one. subgroup: the ranks that call a case together; every rank must ask for the same
     cases in the same order. single_rank_subgroup: this rank alone, on the same backend, made when it is first asked
-    for. calls: how the library that communicates calls each operation.
+    for. calls: how the library that communicates calls each operation. new_subgroup: as `subgroup`, in groups that are
+    made by this call; leave: ends such a group. joined_ns: start, on the host's clock, and duration of joining.
     """
 
     rank: int
@@ -53,6 +59,9 @@ class Group:
     subgroup: Callable[[Case], Subgroup]
     single_rank_subgroup: Callable[[], Subgroup]
     calls: LibraryCalls
+    new_subgroup: Callable[[Case], Subgroup] = _lacking
+    leave: Callable[[Subgroup], None] = _lacking
+    joined_ns: tuple[int, int] = (0, 0)
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -74,6 +83,7 @@ def joined(
             raise RuntimeError("the driver shows GPUs, but CUDA sees none: see CUDA_VISIBLE_DEVICES and nvidia-smi")
         device = torch.device("cuda", context.device % seen)
         torch.cuda.set_device(device)
+    began = time.perf_counter_ns()
     dist.init_process_group(
         backend,
         store=_store(context, timeout_s),
@@ -83,12 +93,14 @@ def joined(
         device_id=device if device.type == "cuda" else None,
         pg_options=nccl.options(ctas),
     )
+    joined_ns = (began, time.perf_counter_ns() - began)
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
     barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
     if sync == "deadline" and context.barrier is not None:
         context.barrier.calibrate()
         barrier = context.barrier.wait_for_deadline
-    yield make_group(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas)
+    group = make_group(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas)
+    yield replace(group, joined_ns=joined_ns)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
@@ -136,18 +148,19 @@ def make_group(
         dist.recv(number, other, group=control)
         return int(number)
 
-    @functools.cache
-    def divided(groups: str) -> Subgroup:
-        division = divide(groups, world_size)
-        # torch requires that every rank makes every group, in the same order.
-        handles = [dist.new_group(list(g), backend=backend, pg_options=nccl.options(ctas)) for g in division.groups]
-        number = division.of(rank)
-        members = division.groups[number]
-        turn = (number, len(handles)) if division.serial else (0, 1)
-        return Subgroup(members.index(rank), len(members), handles[number], *turn)
+    def made(groups: str) -> Subgroup:
+        return _in_new_group(groups, rank, world_size, lambda members: _new_group(members, backend, ctas))
+
+    divided = functools.cache(made)
 
     def subgroup(case: Case) -> Subgroup:
         return Subgroup(rank, world_size, None) if case.groups == WORLD else divided(case.groups)
+
+    def leave(subgroup: Subgroup) -> None:
+        # new_group returns on a rank once it is connected; closing its connections would fail ranks that still connect.
+        barrier()
+        if not subgroup.idle:
+            dist.destroy_process_group(subgroup.handle)
 
     @functools.cache
     def single_rank_subgroup() -> Subgroup:
@@ -166,7 +179,26 @@ def make_group(
         subgroup,
         single_rank_subgroup,
         collectives.torch_calls(),
+        lambda case: made(case.groups),
+        leave,
     )
+
+
+def _new_group(members: Sequence[int], backend: str, ctas: int) -> Any:
+    return dist.new_group(list(members), backend=backend, pg_options=nccl.options(ctas))
+
+
+def _in_new_group(groups: str, rank: int, world_size: int, make: Callable[[Sequence[int]], Any]) -> Subgroup:
+    """This rank in its group of a division, all of whose groups are made."""
+    division = divide(groups, world_size)
+    # torch requires that every rank makes every group, in the same order.
+    handles = [make(members) for members in division.groups]
+    number = division.of(rank)
+    if number is None:
+        return Subgroup(0, len(division.groups[0]), None, idle=True)
+    members = division.groups[number]
+    turn = (number, len(handles)) if division.serial else (0, 1)
+    return Subgroup(members.index(rank), len(members), handles[number], *turn)
 
 
 def _aligning(device: Device) -> Callable[[], object]:

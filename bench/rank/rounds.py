@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.footprint import most_iterations
-from bench.operations import cycle
+from bench.operations import OPERATIONS, cycle
 from bench.protocol.rank_context import RankContext
 from bench.rank import faults, timing, usage, workload
 from bench.rank.process_group import Group
+from bench.rank.replay import ReplayOperation
 from bench.rank.sampling import AgreedTimings, Sampler
 from bench.rank.tensors import Arena
 from bench.rank.timing import RankTimings
@@ -108,7 +109,8 @@ class _Measured:
         self._unix_s, self.spent = 0.0, usage.Counters()
         self.failure: Failure | None = None
         self._misses = self._bound = 0
-        work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed, context.tick)
+        work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed, context.tick, job.replays)
+        self._replay = work if isinstance(work, ReplayOperation) else None
         self.work, barrier = faults.plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
         self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device, group.align)
         began = time.perf_counter()
@@ -116,10 +118,15 @@ class _Measured:
             timing.call_once(self.work, case)
         group.synchronize()
         self.first_s = (time.perf_counter() - began) / cycle(case)
+        if self._replay is not None:
+            self._replay.stamps()
 
     def start(self, first_s: float) -> None:
         """Set the first block. first_s: how long one call took on the slowest rank."""
-        self.sampler = Sampler(self._job.sampling, cycle(self.case), most_iterations(self.case), first_s)
+        sampling = self._job.sampling
+        if OPERATIONS[self.case.op].once:
+            sampling = replace(sampling, iterations=1, warmup=0)
+        self.sampler = Sampler(sampling, cycle(self.case), most_iterations(self.case), first_s)
 
     @property
     def goes_on(self) -> bool:
@@ -128,8 +135,14 @@ class _Measured:
     def timed_block(self) -> RankTimings:
         """Time the block that the sampler asks for."""
         self._unix_s = self._unix_s or time.time()
+        if OPERATIONS[self.case.op].once:
+            start_ns, duration_ns = self._group.joined_ns
+            return RankTimings([start_ns], [duration_ns], None, duration_ns)
         before = self._misses_so_far()
         found = self._timer.measure(self.sampler.block.total)
+        if self._replay is not None:
+            # On a GPU host times were measured first, in as many further iterations.
+            found.inner = self._replay.stamps()[-self.sampler.block.total :]
         self._misses += self._misses_so_far() - before
         self._bound += found.dispatch_bound or 0
         return found
@@ -177,8 +190,17 @@ def _agreed(everyone: list[RankTimings], depth: int) -> AgreedTimings:
         duration_ns=_columns([one.duration_ns for one in everyone]),
         host_ns=_columns(hosts) if hosts else None,
         calls=depth,
+        inner_start_ns=_of_calls(everyone, 0),
+        inner_duration_ns=_of_calls(everyone, 1),
     )
     return AgreedTimings(timings, max(one.elapsed_ns for one in everyone) * NS)
+
+
+def _of_calls(everyone: list[RankTimings], which: int) -> Integers | None:
+    """Starts (0) or durations (1) of the calls of a replay: iterations, ranks, calls; None of other cases."""
+    if any(one.inner is None for one in everyone):
+        return None
+    return np.array([[step[which] for step in one.inner or ()] for one in everyone], dtype=np.int64).swapaxes(0, 1)
 
 
 def _columns(ranks: list[list[int]]) -> Integers:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.intervals import FEWEST_BLOCKS, FEWEST_FOR_MEDIAN, within_launch
 from bench.records import Sampling, Timings
@@ -27,6 +28,7 @@ LOOKS = 2
 # A fixed count is divided into FEWEST_BLOCKS blocks if each then has as many iterations as an interval needs.
 FEWEST_TO_DIVIDE = FEWEST_BLOCKS * FEWEST_FOR_MEDIAN
 UNBOUNDED = 2**62
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +129,28 @@ class Sampler:
 
 def joined(blocks: Sequence[Timings]) -> Timings:
     """Blocks of one case, one after the other."""
-    hosts = [block.host_ns for block in blocks if block.host_ns is not None]
     return Timings(
         np.concatenate([block.start_ns for block in blocks]),
         np.concatenate([block.duration_ns for block in blocks]),
-        np.concatenate(hosts) if hosts else None,
+        _all_of([block.host_ns for block in blocks]),
         blocks[0].calls,
         tuple(len(block.duration_ns) for block in blocks),
+        _all_of([block.inner_start_ns for block in blocks]),
+        _all_of([block.inner_duration_ns for block in blocks]),
     )
 
 
+def _all_of(arrays: Sequence[Integers | None]) -> Integers | None:
+    known = [array for array in arrays if array is not None]
+    return np.concatenate(known) if known else None
+
+
 def _part(timings: Timings, rows: slice) -> Timings:
-    host = None if timings.host_ns is None else timings.host_ns[rows]
-    return Timings(timings.start_ns[rows], timings.duration_ns[rows], host, timings.calls)
+    host, starts, durations = (
+        None if array is None else array[rows]
+        for array in (timings.host_ns, timings.inner_start_ns, timings.inner_duration_ns)
+    )
+    return Timings(timings.start_ns[rows], timings.duration_ns[rows], host, timings.calls, (), starts, durations)
 
 
 def _divided(iterations: int) -> list[int]:

@@ -147,6 +147,11 @@ class TensorOperation:
             self._start_anew()
         self._fill_up_to(min(self._slots, self._calls + calls))
 
+    def move_to(self, subgroup: Subgroup) -> None:
+        """Make further calls in another group of the same ranks."""
+        self._subgroup = subgroup
+        self._ready.clear()
+
     def verify(self) -> str | None:
         for first, stop in self._runs():
             if self._last[first] < 0:
@@ -174,7 +179,9 @@ class TensorOperation:
         pieces = OPERATIONS[self._case.op].pieces(1)
         unit = pieces * DTYPES[self._case.dtype].itemsize
         size = max(unit, min(self._case.size_bytes, SINGLE_RANK_BYTES) // unit * unit)
-        case = dataclasses.replace(self._case, size_bytes=size, world_size=1, groups="world", root=0, call="sync")
+        case = dataclasses.replace(
+            self._case, size_bytes=size, world_size=1, groups="world", root=0, call="sync", splits="", counts="known"
+        )
         subgroup = self._group.single_rank_subgroup()
         (transfer,) = turns(case, subgroup)
         assert transfer is not None  # noqa: S101 - nobody rests alone
@@ -214,10 +221,11 @@ class TensorOperation:
 
     def _fill(self, first: int, stop: int) -> None:
         """Poison what is received, then write what is sent."""
-        transfer = next((turn for turn in self._turns if turn is not None), None)
-        if transfer is None:
+        transfers = [turn for turn in self._turns if turn is not None]
+        if not transfers:
             return
-        (send, end), (start, until) = transfer.sends, transfer.receives
+        (send, end), start = transfers[0].sends, transfers[0].receives[0]
+        until = max(transfer.receives[1] for transfer in transfers)
         if (send, end) != (start, until):
             self._pool[first:stop, start:until].fill_(patterns.POISON)
         begin = patterns.begin_of(self._subgroup.rank)
@@ -263,6 +271,8 @@ def turns(case: Case, subgroup: Subgroup) -> list[Transfer | None]:
     """The transfer of this rank in each iteration of a cycle; None where it rests."""
     length = case.size_bytes // DTYPES[case.dtype].itemsize
     transfer_of = COLLECTIVES[case.op].transfer
+    if subgroup.idle:
+        return [None] * operations.cycle(case)
     if subgroup.subgroups > 1:  # one after the other
         return [
             transfer_of(subgroup, case, length, 0) if turn == subgroup.number else None

@@ -43,6 +43,7 @@ class RankTimings:
     start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
     elapsed_ns: of the whole block, with everything around the calls but filling buffers. dispatch_bound: iterations
     whose stream was idle before all was enqueued, so that their time has dispatching in it; None without a stream.
+    inner: of a replay, starts and durations of the calls of each iteration; else None.
     """
 
     start_ns: list[int]
@@ -50,6 +51,7 @@ class RankTimings:
     host_ns: list[int] | None
     elapsed_ns: int
     dispatch_bound: int | None = None
+    inner: list[tuple[list[int], list[int]]] | None = None
 
 
 class CaseTimer:
@@ -162,7 +164,11 @@ def _pipelined(workload: Workload, case: Case) -> Prepare:
 
 
 # Metric → a function that returns the function that prepares iterations; those of graphs need the device.
-PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {"isolated": _isolated, "pipelined": _pipelined}
+PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {
+    "isolated": _isolated,
+    "first": _isolated,
+    "pipelined": _pipelined,
+}
 
 
 def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int]]:

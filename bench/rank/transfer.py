@@ -34,6 +34,7 @@ class Subgroup:
 
     rank, size: within the subgroup. handle: the library's object for it (None: torch's whole world).
     number, subgroups: this one's number and how many there are, if they call one after the other; else 0 and 1.
+    idle: whether this rank is in none of the groups, so that it rests.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class Subgroup:
     handle: Any
     number: int = 0
     subgroups: int = 1
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Build the workload of a case: its buffers, calls and data, to be called repeatedly and checked.
 
 In: a `Case`, the joined `Group`, the `Arena` of this rank. Out: a `Workload`. `tensors` has the operations on buffers,
-`objects` those on Python objects, and the barrier.
+`objects` those on Python objects, and the barrier, `replay` the calls of a recorded job.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
@@ -14,9 +14,14 @@ from bench.operations import OPERATIONS
 from bench.rank.collectives import COLLECTIVES
 from bench.rank.objects import BarrierOperation, ObjectOperation
 from bench.rank.process_group import Group
+from bench.rank.replay import ReplayOperation
+from bench.rank.startup import FirstCall, Joining, NewGroup
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.transfer import Call, rest
-from bench.records import Case
+from bench.records import Case, Replay
+
+FIRST = "first"
+STARTUP: dict[str, Callable[[Case, Group], "Workload"]] = {"init_process_group": Joining, "new_group": NewGroup}
 
 
 class Workload(Protocol):
@@ -49,11 +54,21 @@ def build(
     flush_bytes: int,
     seed: int,
     tick: Callable[[], None] = rest,
+    replays: Mapping[str, Replay] | None = None,
 ) -> Workload:
-    """The workload of a case, ready to be called. tick: called now and then while buffers are filled and checked."""
+    """The workload of a case, ready to be called.
+
+    tick: called now and then while buffers are filled and checked. replays: the calls of cases that are replays.
+    """
     workload: Workload
-    if case.op in COLLECTIVES:
+    if case.recording:
+        workload = ReplayOperation((replays or {})[case.recording], group, arena, seed, tick)
+    elif case.op in COLLECTIVES:
         workload = TensorOperation(case, group, arena, pool_bytes, seed, tick)
+        if case.metric == FIRST:
+            workload = FirstCall(case, group, workload)
+    elif case.op in STARTUP:
+        workload = STARTUP[case.op](case, group)
     elif OPERATIONS[case.op].sized:
         workload = ObjectOperation(case, group, seed)
     else:

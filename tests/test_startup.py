@@ -1,0 +1,63 @@
+"""What a job does once is measured like the rest: joining, further groups, the first call in a new group."""
+
+import pytest
+
+from bench.analyze.stats import summarize
+from bench.capabilities import Machine
+from bench.config import parse
+from bench.plan import expand
+
+MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
+STARTUP = """
+backends: [gloo]
+world_sizes: [2]
+launches: 2
+operations: [init_process_group, new_group, all_reduce]
+metrics: [isolated, first]
+sizes: [4KiB]
+sampling: {warmup: 1, warmup_seconds: 0, iterations: 8}
+seed: 1
+"""
+
+
+def test_joining_new_groups_and_first_calls_have_times_with_intervals(warm):
+    done = warm("run", warm.config(STARTUP), "--no-plots")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = warm.only_run()
+    found = {(one.case.op, one.case.metric): one for one in summarize(run)}
+    assert set(found) == {
+        ("init_process_group", "isolated"), ("new_group", "isolated"),
+        ("all_reduce", "isolated"), ("all_reduce", "first"),
+    }  # fmt: skip
+    assert all(one.time_s.kind == "over launches" and one.launches == 2 for one in found.values())
+    joining = [samples for samples in run.samples if samples.case.op == "init_process_group"]
+    assert all(samples.timed.duration_ns.shape == (1, 2) for samples in joining)
+    # A first call connects the ranks, or takes up what another group has not used yet: it is never the cheaper one.
+    first, later = found["all_reduce", "first"].time_s, found["all_reduce", "isolated"].time_s
+    assert first.value > 0.5 * later.value
+    assert found["new_group", "isolated"].time_s.value > 0
+
+
+def test_a_wrong_first_call_is_noticed(warm):
+    fault = "faults=[{do: corrupt, rank: 0, iteration: 4}]"
+    sets = ["--set", "operations=[all_reduce]", "--set", "metrics=[first]", "--set", fault]
+    assert warm("run", warm.config(STARTUP), "--no-plots", *sets).returncode == 1
+    assert all(samples.failure.kind == "wrong" for samples in warm.only_run().samples)
+
+
+def test_groups_within_the_world_are_made_anew_too(warm):
+    sets = ["--set", "world_sizes=[4]", "--set", "groups=[contiguous:2, strided:2]"]
+    assert warm("run", warm.config(STARTUP), "--no-plots", *sets).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["operations=[barrier]", "metrics=[first]"], "metric first is for torch's operations on buffers"),
+        (["operations=[new_group]", "backends=[mpi]"], "it is torch's"),
+        (["operations=[init_process_group]", "backends=[mpi]"], "MPI joins its ranks before"),
+    ],
+)
+def test_what_has_no_start_up_is_skipped_with_the_reason(sets, said):
+    plan = expand(parse(STARTUP.encode(), "x.yaml", sets), MACHINE, 1)
+    assert plan.skips and all(said in skip.reason for skip in plan.skips)
