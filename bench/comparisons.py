@@ -168,6 +168,40 @@ class CheckedTable:
     index: Interval | None = None
 
 
+# ── the nodes of a fleet ─────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """A node that was measured in pairs with others. score: logarithm of its time over the usual one.
+
+    rate: its rate as a share of the usual one, where it was retested or held against a table. verdict: PASS, FAIL or
+    INCONCLUSIVE.
+    """
+
+    node: int
+    score: float
+    rate: float | None
+    verdict: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCheck:
+    """A group of nodes that is slow together. rate: as a share of that of other groups of its size."""
+
+    nodes: tuple[int, ...]
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """Whether a fleet is good enough. broken: sentences on what failed while it was measured."""
+
+    verdict: str
+    nodes: tuple[NodeCheck, ...]
+    groups: tuple[GroupCheck, ...]
+    broken: tuple[str, ...]
+
+
 # ── two sides, in pairs of launches ──────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class PairedChange(WithJudgement):

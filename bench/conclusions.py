@@ -269,10 +269,56 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
+class StepBar:
+    """One call in the timeline of a step. kind: a case that stands for all calls like it. start_s: since the first."""
+
+    kind: Case
+    start_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedKind:
+    """Calls of one kind in a step of a recorded job. case: stands for all of them. ranks: of a group.
+
+    recorded_s, time: of all of them in a step; recorded_s is None unless the duration of each was recorded.
+    """
+
+    case: Case
+    calls: int
+    ranks: int
+    recorded_s: float | None
+    time: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedStep:
+    """The communication of one step of a recorded job, recorded and made again.
+
+    time, recorded_s: in which at least one call was under way; made again on the rank where that is longest, recorded
+    on recorded_rank. without_time: calls whose duration was not recorded. bars: of the median step; recorded_bars: of
+    the recording.
+    """
+
+    case: Case
+    source: str
+    recorded_rank: int | None
+    recorded_world: int | None
+    gaps: bool
+    time: Interval
+    recorded_s: float | None
+    without_time: int
+    kinds: tuple[ReplayedKind, ...]
+    changes: tuple[str, ...]
+    recorded_bars: tuple[StepBar, ...]
+    bars: tuple[StepBar, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """All conclusions from one run. warnings: on the run as a whole, the gravest first.
 
-    choices: where NCCL's choice changes with the size, in words.
+    choices: where NCCL's choice changes with the size, in words. replayed: steps of recorded jobs, made again.
     """
 
     summaries: tuple[Summary, ...]
@@ -283,3 +329,4 @@ class Analysis:
     bounds: tuple[Bound, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     choices: tuple[str, ...] = ()
+    replayed: tuple[ReplayedStep, ...] = ()

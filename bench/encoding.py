@@ -144,7 +144,14 @@ def _timings_to_json(timings: Timings | None) -> Json | None:
     arrays = {"start_ns": timings.start_ns, "duration_ns": timings.duration_ns, "host_ns": timings.host_ns}
     calls = {} if timings.calls == 1 else {"calls": timings.calls}
     blocks = {"blocks": timings.blocks} if timings.blocks else {}
-    return {**{name: array.T.tolist() for name, array in arrays.items() if array is not None}, **calls, **blocks}
+    inner = {"inner_start_ns": timings.inner_start_ns, "inner_duration_ns": timings.inner_duration_ns}
+    return {
+        **{name: array.T.tolist() for name, array in arrays.items() if array is not None},
+        **calls,
+        **blocks,
+        # One list a rank, in it one an iteration.
+        **{name: array.swapaxes(0, 1).tolist() for name, array in inner.items() if array is not None},
+    }
 
 
 def _timings_from_json(data: Json | None) -> Timings | None:
@@ -157,7 +164,20 @@ def _timings_from_json(data: Json | None) -> Timings | None:
     blocks = tuple(_adapter(list[int]).validate_python(data.get("blocks", [])))
     if blocks and (min(blocks) < 1 or sum(blocks) != len(start)):
         raise ValueError(f"blocks of {sum(blocks)} iterations in all, but {len(start)} iterations")
-    return Timings(start, duration, host, data.get("calls", 1), blocks)
+    starts, durations = (_inner(data.get(name), start.shape) for name in ("inner_start_ns", "inner_duration_ns"))
+    return Timings(start, duration, host, data.get("calls", 1), blocks, starts, durations)
+
+
+def _inner(ranks: list[list[list[int]]] | None, shape: tuple[int, ...]) -> Integers | None:
+    """Times of the calls of a replay, of so many iterations and ranks."""
+    import numpy as np  # as below
+
+    if ranks is None:
+        return None
+    array = np.array(ranks, dtype=np.int64)
+    if array.ndim != 3 or array.shape[:2] != (shape[1], shape[0]):
+        raise ValueError("expected one list of times a call, in one an iteration, in one a rank")
+    return array.swapaxes(0, 1)
 
 
 def _array(ranks: list[list[int]]) -> Integers:

@@ -7,12 +7,16 @@ In: a YAML file such as
       - {operation: all_reduce, backend: nccl, world_size: 8, dtype: float32, size: 1GiB, busbw: 430 GB/s}
 
 Out: `Expectations`, with rates in bytes per second. Does not look at any run: `analyze.expect` compares the two.
+Published tables (`configs/expected/`) name the hardware that they are of, and apply to nothing else:
+
+      - {operation: all_reduce, backend: nccl, gpu: H100, nodes: 1, ranks_per_node: 8, metric: pipelined,
+         busbw: 460 GB/s, kind: threshold, source: …}
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from bench import earlier_names, yaml_file
 from bench.config import (
@@ -49,13 +53,24 @@ Share = Annotated[
 
 class Expectation(Strict):
     """One line of the table. Where it names no reduce op, buffers or synchronisation, a case with any of them fits.
-    All other fields that it leaves out have their defaults."""
+    All other fields that it leaves out have their defaults.
+
+    gpu: a word in the name of the run's GPUs. A line without size is for the largest size that was measured. kind: what
+    somebody measured, or a threshold that somebody sets, which is no measurement. fabric, source: for people.
+    """
 
     operation: OperationName
     backend: BackendName
-    world_size: Annotated[int, Field(ge=2, le=MOST_RANKS)]  # one rank has no bus
+    # One rank has no bus.
+    world_size: Annotated[int, Field(ge=2, le=MOST_RANKS)] | None = None
+    gpu: Annotated[str, Field(min_length=2)] | None = None
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    ranks_per_node: Annotated[int, Field(ge=1)] | None = None
+    fabric: str | None = None
+    kind: Literal["measured", "threshold"] | None = None
+    source: str | None = None
     dtype: DtypeName = "float32"
-    size: Bytes
+    size: Bytes | None = None
     busbw: Rate
     tolerance: Share | None = None
     metric: MetricName = "isolated"
@@ -72,11 +87,17 @@ class Expectation(Strict):
     memory: Memory = "plain"
     alignment: Alignment = "aligned"
 
+    @model_validator(mode="after")
+    def _check(self) -> "Expectation":
+        if self.world_size is None and self.gpu is None and self.ranks_per_node is None:
+            raise ValueError("'world_size' is missing; or name the hardware: gpu, nodes, ranks_per_node")
+        return self
+
 
 def _once(lines: list[Expectation]) -> list[Expectation]:
     seen: list[dict[str, object]] = []
     for number, line in enumerate(lines, start=1):
-        what = line.model_dump(exclude={"busbw", "tolerance"})
+        what = line.model_dump(exclude={"busbw", "tolerance", "kind", "source"})
         if what in seen:
             raise ValueError(f"line {number} of 'expect' repeats line {seen.index(what) + 1}: keep one of them")
         seen.append(what)

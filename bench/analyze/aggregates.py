@@ -1,7 +1,8 @@
-"""Summarise one case that another tool measured: one number per launch, without iterations or ranks.
+"""Summarise one case that another tool measured: one number per launch, and the time of each call where it tells.
 
 In: samples with an `aggregate`. Out: a `Summary`: the geometric mean over launches with Student's t on the logarithms,
-as for measured cases. One launch has no interval, because the scatter of its number is unknown.
+as for measured cases. One number has no interval, because what it scatters by is unknown; of times of single calls the
+median counts, with its interval, outliers and modes.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench import intervals, operations
+from bench.analyze import series
 from bench.conclusions import Summary
 from bench.records import Case, Samples
 
@@ -17,8 +19,14 @@ def of_aggregates(case: Case, launches: Sequence[Samples]) -> Summary:
     """The summary of launches of which at least one has a number."""
     good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
     failures = tuple(s.failure for s in launches if s.failure is not None)
-    times = np.array([one.time_s for one in good])
-    time_s = intervals.without_interval(float(times[0])) if len(good) == 1 else intervals.launch_interval(times)
+    each = [np.array(one.each_s) for one in good if len(one.each_s) >= intervals.FEWEST_FOR_MEDIAN]
+    known = each if len(each) == len(good) else []
+    times = np.array([np.median(calls) for calls in known] or [one.time_s for one in good])
+    if len(good) > 1:
+        time_s = intervals.launch_interval(times)
+    else:
+        time_s = intervals.median_interval(known[0]) if known else intervals.without_interval(float(times[0]))
+    near, far = series.outliers(known)
     failed = f"{len(failures)} of {len(launches)} launches failed"
     return Summary(
         case=case,
@@ -29,6 +37,9 @@ def of_aggregates(case: Case, launches: Sequence[Samples]) -> Summary:
         scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
         algbw=operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
+        outliers=near,
+        far_outliers=far,
+        stall=series.common_mode(known),
         stopped_by="imported",
         failures=failures,
         warnings=(failed,) if failures else (),

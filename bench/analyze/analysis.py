@@ -9,6 +9,7 @@ from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits
 from bench.analyze.ranks import late_ranks
+from bench.analyze.replay import replayed_steps
 from bench.analyze.stats import summarize
 from bench.analyze.topology import hardware_bounds
 from bench.analyze.warnings import warnings_of
@@ -30,6 +31,7 @@ def analyze(run: Run) -> Analysis:
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
         choices=tuple(changes(summaries)),
+        replayed=tuple(replayed_steps(run)),
     )
 
 

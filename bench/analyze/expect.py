@@ -5,17 +5,21 @@ as fast as expected would otherwise fail to pass a table of many lines, by the n
 nothing is dropped silently: a line that was not measured is MISSING.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from bench.analyze import verdicts
 from bench.comparisons import Check, CheckedTable
 from bench.conclusions import Interval, Summary
+from bench.errors import UnmeasurableError
 from bench.expected import Expectation, Expectations
 from bench.intervals import Floats
 from bench.operations import busbw
-from bench.records import CASE_EXTRAS, Case
+from bench.records import CASE_EXTRAS, Case, Run
 
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
 # Fields of a case that may have any value, unless the line names one.
@@ -24,8 +28,33 @@ OPEN = ("reduce_op", "buffers", "sync")
 FREE = ("depth", "oversubscribed")
 
 
-def check(expected: Expectations, summaries: Sequence[Summary]) -> CheckedTable:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the ranks of a backend and world size ran on. gpus: their names. hosts: their number."""
+
+    gpus: frozenset[str]
+    hosts: int
+
+
+def places_of(run: Run) -> dict[tuple[str, int], Place]:
+    """Backend and world size → where its ranks ran."""
+    found: dict[tuple[str, int], Place] = {}
+    for session in run.environment:
+        for launch in session.get("launches", []):
+            ranks = [rank for rank in launch.get("ranks", []) if isinstance(rank, dict)]
+            gpus = frozenset(str(rank.get("device_name")) for rank in ranks)
+            hosts = len({rank.get("hostname") for rank in ranks}) or 1
+            if "backend" in launch and "world_size" in launch:
+                found[launch["backend"], launch["world_size"]] = Place(gpus, hosts)
+    return found
+
+
+def check(
+    expected: Expectations, summaries: Sequence[Summary], places: Mapping[tuple[str, int], Place] = MappingProxyType({})
+) -> CheckedTable:
     """One `Check` for each line and each case that it fits; a MISSING one for a line that fits no case.
+
+    places: where the ranks ran; lines that name hardware fit no case without it.
 
     The table passes if its index, the weighted geometric mean of measured / expected less its tolerance, is surely 1 or
     more, no line fails, and no line is below its limit in its mean. A line fails if its interval, corrected for the
@@ -33,9 +62,13 @@ def check(expected: Expectations, summaries: Sequence[Summary]) -> CheckedTable:
     """
     checks: list[Check] = []
     tested: list[tuple[int, Floats]] = []
+    elsewhere = 0
     for line in expected.expect:
-        tolerance = expected.tolerance if line.tolerance is None else line.tolerance
-        fitting = [summary for summary in summaries if _fits(line, summary.case)]
+        if _names_hardware(line) and not any(_placed(line, one.case, _place(one, places)) for one in summaries):
+            elsewhere += 1
+            continue
+        tolerance = _tolerance(line, expected)
+        fitting = _fitting(line, summaries, places)
         for summary in fitting:
             one = _checked(line, tolerance, summary)
             if one.verdict == PASS:  # until it is tested
@@ -44,7 +77,35 @@ def check(expected: Expectations, summaries: Sequence[Summary]) -> CheckedTable:
         if not fitting:
             checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run"))
     index = _tested(checks, tested)
-    return CheckedTable(tuple(checks), *_of_table(checks, index), index)
+    verdict, reason = _of_table(checks, index)
+    if elsewhere:
+        reason += f"; {elsewhere} line{'s are' if elsewhere > 1 else ' is'} for other hardware"
+    return CheckedTable(tuple(checks), verdict, reason, index)
+
+
+def _tolerance(line: Expectation, expected: Expectations) -> float:
+    """The share by which a line may be missed: its own, or the table's; a threshold may not be missed."""
+    usual = 0.0 if line.kind == "threshold" else expected.tolerance
+    return usual if line.tolerance is None else line.tolerance
+
+
+def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
+    """The bus bandwidth that a table demands of two nodes. pair: what is measured of them. Raises UnmeasurableError.
+
+    Lines are compared by operation, backend, GPU and ranks a node; sizes and metrics are not.
+    """
+    place = Place(gpus, 2)
+    fitting = [
+        line
+        for line in expected.expect
+        if (line.operation, line.backend, line.nodes) == (pair.op, pair.backend, 2) and _placed(line, pair, place)
+    ]
+    if not fitting:
+        raise UnmeasurableError(f"no line of the table is for {pair.op} on {pair.backend} between two nodes like these")
+    if len({line.busbw for line in fitting}) > 1:
+        fabrics = " and ".join(str(line.fabric) for line in fitting)
+        raise UnmeasurableError(f"the table has lines for {fabrics}, which nobody can tell apart here: use --least")
+    return fitting[0].busbw * (1 - _tolerance(fitting[0], expected))
 
 
 def _tested(checks: list[Check], tested: Sequence[tuple[int, Floats]]) -> Interval | None:
@@ -84,11 +145,43 @@ def _of_table(checks: Sequence[Check], index: Interval | None) -> tuple[str, str
     return INCONCLUSIVE, "a line is below its limit in its mean" if index.low >= 1 else "the whole is not sure"
 
 
+def _fitting(line: Expectation, summaries: Sequence[Summary], places: Mapping[tuple[str, int], Place]) -> list[Summary]:
+    """The cases that a line is for; without a size, those of the largest size, at each world size."""
+    found = [one for one in summaries if _fits(line, one.case) and _placed(line, one.case, _place(one, places))]
+    if line.size is not None:
+        return found
+    largest: dict[int, int] = {}
+    for one in found:
+        largest[one.case.world_size] = max(one.case.size_bytes, largest.get(one.case.world_size, 0))
+    return [one for one in found if one.case.size_bytes == largest[one.case.world_size]]
+
+
+def _names_hardware(line: Expectation) -> bool:
+    return not (line.gpu is None and line.nodes is None and line.ranks_per_node is None)
+
+
+def _place(summary: Summary, places: Mapping[tuple[str, int], Place]) -> Place | None:
+    return places.get((summary.case.backend, summary.case.world_size))
+
+
+def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
+    """Whether the ranks ran on the hardware that the line names."""
+    if not _names_hardware(line):
+        return True
+    if place is None:
+        return False
+    return (
+        (line.gpu is None or all(re.search(rf"\b{re.escape(line.gpu)}", name, re.IGNORECASE) for name in place.gpus))
+        and line.nodes in {None, place.hosts}
+        and line.ranks_per_node in {None, case.world_size / place.hosts}
+    )
+
+
 def _fits(line: Expectation, case: Case) -> bool:
     wanted = _case(line)
-    if (case.op, case.backend, case.world_size, case.dtype, case.size_bytes) != (
-        wanted.op, wanted.backend, wanted.world_size, wanted.dtype, wanted.size_bytes,
-    ):  # fmt: skip
+    if (case.op, case.backend, case.dtype) != (wanted.op, wanted.backend, wanted.dtype):
+        return False
+    if line.world_size not in {None, case.world_size} or line.size not in {None, case.size_bytes}:
         return False
     free = {*FREE, *(name for name in OPEN if getattr(line, name) is None)}
     return all(getattr(case, name) == getattr(wanted, name) for name in CASE_EXTRAS if name not in free)
@@ -97,7 +190,8 @@ def _fits(line: Expectation, case: Case) -> bool:
 def _case(line: Expectation) -> Case:
     """The case that a line describes; fields that it leaves out are at their defaults."""
     said = {name: getattr(line, name) for name in CASE_EXTRAS if getattr(line, name, None) is not None}
-    return Case(line.operation, line.backend, line.world_size, line.dtype, line.size, **said)
+    ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
+    return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **said)
 
 
 def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:

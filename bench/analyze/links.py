@@ -25,7 +25,8 @@ import numpy as np
 from bench.analyze.hosts import Hosts, hosts, in_words
 from bench.conclusions import Finding, Matrix
 from bench.intervals import Floats
-from bench.operations import OPERATIONS, cycle, rounds
+from bench.operations import OPERATIONS, cycle
+from bench.pairing import rounds
 from bench.records import Case, Run, Samples
 from bench.units import format_bytes
 

@@ -1,16 +1,19 @@
-"""Find a change of level, and a second mode, in the times of one launch.
+"""Find a change of level, a second mode and outliers in the times of launches.
 
-In: times of one case. Out: whether they were steady, and a `Stall`. Nothing is left out because of either.
+In: times of one case. Out: whether they were steady, a `Stall`, numbers of outliers. Nothing is left out because of
+them.
 
 A second mode is a second peak of the density of the logarithms (Gaussian kernel) that is slower by half or more and
 holds enough of the times to matter, with a valley between the two.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import ndtri
 
+from bench import intervals
 from bench.conclusions import Stall
 from bench.intervals import Floats, average_ranks
 
@@ -111,3 +114,32 @@ def _density(values: Floats, grid: Floats) -> Floats:
     """Density of the values on a grid, up to a factor: `scipy.stats.gaussian_kde`, whose import takes too long."""
     width = BANDWIDTH * float(np.std(values, ddof=1))
     return np.asarray(np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2).sum(axis=1))
+
+
+def common_mode(launches: Sequence[Floats]) -> Stall | None:
+    """The second mode that at least half of the launches have; launches are never pooled: a slow one is no mode.
+
+    share: mean over all launches. fast_s, extra_s: geometric means over those that have the mode.
+    """
+    modes = [mode for times in launches if (mode := second_mode(times)) is not None]
+    if 2 * len(modes) < len(launches) or not modes:
+        return None
+    share = sum(mode.share for mode in modes) / len(launches)
+    levels = [mode.fast_s for mode in modes]
+    fast = intervals.launch_interval(np.array(levels)) if len(levels) > 1 else None
+    return Stall(share, over_launches(levels), over_launches([mode.extra_s for mode in modes]), fast)
+
+
+def outliers(launches: Sequence[Floats]) -> tuple[int, int]:
+    """Iterations beyond Tukey's upper fences, 1.5 and 3 interquartile ranges above the upper quartile of a launch."""
+    near = far = 0
+    for times_s in launches:
+        low, high = intervals.quantiles(np.sort(times_s), [0.25, 0.75])
+        near += int(np.count_nonzero(times_s > high + 1.5 * (high - low)))
+        far += int(np.count_nonzero(times_s > high + 3 * (high - low)))
+    return near, far
+
+
+def over_launches(values: Sequence[float] | Floats) -> float:
+    """Geometric mean: launches differ by factors, and its reciprocal is the geometric mean of the rates."""
+    return float(np.exp(np.mean(np.log(np.maximum(values, 1e-12)))))

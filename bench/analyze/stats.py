@@ -7,7 +7,7 @@ per launch the median over iterations, over launches the geometric mean with Stu
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ from bench import intervals, operations
 from bench.analyze.aggregates import of_aggregates
 from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
-from bench.analyze.series import second_mode, steady
-from bench.conclusions import Interval, Stall, Summary
+from bench.analyze.series import common_mode, outliers, over_launches, steady
+from bench.conclusions import Interval, Summary
 from bench.intervals import Floats
 from bench.records import Case, Run, Samples, Sampling, Timings, case_order
 from bench.units import format_seconds
@@ -44,7 +44,6 @@ class _Series:
     slowest_s: Floats
     steady: bool
     interval: Interval
-    quartiles_s: tuple[float, float]
     percentiles_s: dict[int, float]
 
 
@@ -92,11 +91,11 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
         iterations=sum(len(timed.duration_ns) for timed in good),
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
-        means_s=tuple(_over_launches(times) for times in series),
-        quantiles_s=tuple(map(_over_launches, np.transpose(quantiles))),
+        means_s=tuple(over_launches(times) for times in series),
+        quantiles_s=tuple(map(over_launches, np.transpose(quantiles))),
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
-        stall=None if operations.cycle(case) > 1 else _stall(series),
+        stall=None if operations.cycle(case) > 1 else common_mode(series),
         failures=failures,
     )
 
@@ -110,7 +109,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         return Summary(case, 0, 0, None, failures=failures)
     medians = np.array([one.interval.value for one in good])
     time_s = good[0].interval if len(good) == 1 else intervals.launch_interval(medians)
-    near, far = _outliers(good)
+    near, far = outliers([one.slowest_s for one in good])
     fastest, skew, pure = _of_ranks(good, clocks)
     summary = Summary(
         case=case,
@@ -118,11 +117,11 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         iterations=sum(len(one.slowest_s) for one in good),
         time_s=time_s,
         medians_s=tuple(medians.tolist()),
-        means_s=tuple(_over_launches(one.slowest_s) for one in good),
+        means_s=tuple(over_launches(one.slowest_s) for one in good),
         scatter=float(np.std(np.log(medians), ddof=1)) if len(good) > 1 else None,
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
-        mean_s=_over_launches([float(one.slowest_s.mean()) for one in good]),
+        mean_s=over_launches([float(one.slowest_s.mean()) for one in good]),
         p90_s=_percentile(good, 90),
         p95_s=_percentile(good, 95),
         p99_s=_percentile(good, 99),
@@ -133,7 +132,7 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
         outliers=near,
         far_outliers=far,
         outlier_causes=causes([one.samples for one in good]) if near else (),
-        stall=None if operations.cycle(case) > 1 else _stall([one.slowest_s for one in good]),
+        stall=None if operations.cycle(case) > 1 else common_mode([one.slowest_s for one in good]),
         steady=all(one.steady for one in good),
         timer_s=_largest(good, lambda s: s.usage.timer_cost_ns if s.usage else None),
         floor_s=_largest(good, lambda s: s.usage.floor_ns if s.usage else None),
@@ -146,31 +145,16 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, good)))
 
 
-def _stall(launches: Sequence[Floats]) -> Stall | None:
-    """The second mode that at least half of the launches have; launches are never pooled: a slow one is no mode.
-
-    share: mean over all launches. fast_s, extra_s: geometric means over those that have the mode.
-    """
-    modes = [mode for times in launches if (mode := second_mode(times)) is not None]
-    if 2 * len(modes) < len(launches) or not modes:
-        return None
-    share = sum(mode.share for mode in modes) / len(launches)
-    levels = [mode.fast_s for mode in modes]
-    fast = intervals.launch_interval(np.array(levels)) if len(levels) > 1 else None
-    return Stall(share, _over_launches(levels), _over_launches([mode.extra_s for mode in modes]), fast)
-
-
 def _series(samples: Samples) -> _Series:
     assert samples.timed is not None  # noqa: S101 - the caller selects such
     slowest = intervals.slowest_rank_s(samples.timed)
     # Iterations of different rounds or groups are different operations, not one series in time.
     level = operations.cycle(samples.case) > 1 or steady(slowest)
     supported = [percent for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items() if len(slowest) >= fewest]
-    shares = [0.25, 0.75, *(percent / 100 for percent in supported)]
-    low, high, *others = intervals.quantiles(np.sort(slowest), shares)
-    percentiles = dict(zip(supported, others, strict=True))
+    shares = [percent / 100 for percent in supported]
+    percentiles = dict(zip(supported, intervals.quantiles(np.sort(slowest), shares), strict=True))
     interval = intervals.within_launch(samples.timed)
-    return _Series(samples, samples.timed, slowest, level, interval, (low, high), percentiles)
+    return _Series(samples, samples.timed, slowest, level, interval, percentiles)
 
 
 def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
@@ -204,11 +188,6 @@ def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
     return found
 
 
-def _over_launches(values: Sequence[float] | Floats) -> float:
-    """Geometric mean: launches differ by factors, and its reciprocal is the geometric mean of the rates."""
-    return float(np.exp(np.mean(np.log(np.maximum(values, 1e-12)))))
-
-
 def _of_ranks(good: list[_Series], clocks: Clocks) -> tuple[float, float | None, float | None]:
     """Seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
 
@@ -223,7 +202,7 @@ def _of_ranks(good: list[_Series], clocks: Clocks) -> tuple[float, float | None,
         pure = (start + duration).max(axis=1) - last
         quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
         rows.append(np.median(quantities, axis=1) / 1e9)
-    fastest, *of_arrivals = (_over_launches(list(column)) for column in np.transpose(rows))
+    fastest, *of_arrivals = (over_launches(list(column)) for column in np.transpose(rows))
     if None in aligned:
         return fastest, None, None
     unsure = max(one.uncertainty_s for one in aligned if one is not None)
@@ -234,23 +213,13 @@ def _of_ranks(good: list[_Series], clocks: Clocks) -> tuple[float, float | None,
 def _host_time(good: list[_Series]) -> float | None:
     hosts = [(one.timings.host_ns, one) for one in good]
     known = [host.max(axis=1) / one.timings.calls for host, one in hosts if host is not None]
-    return _over_launches([float(np.median(times)) / 1e9 for times in known]) if known else None
+    return over_launches([float(np.median(times)) / 1e9 for times in known]) if known else None
 
 
 def _percentile(good: list[_Series], percent: int) -> float | None:
     """The percentile of each launch, then their mean: iterations of different launches are never pooled."""
     known = [one.percentiles_s[percent] for one in good if percent in one.percentiles_s]
-    return _over_launches(known) if len(known) == len(good) else None
-
-
-def _outliers(good: list[_Series]) -> tuple[int, int]:
-    """Iterations beyond Tukey's upper fences, 1.5 and 3 interquartile ranges above the upper quartile."""
-    near = far = 0
-    for one in good:
-        low, high = one.quartiles_s
-        near += int(np.count_nonzero(one.slowest_s > high + 1.5 * (high - low)))
-        far += int(np.count_nonzero(one.slowest_s > high + 3 * (high - low)))
-    return near, far
+    return over_launches(known) if len(known) == len(good) else None
 
 
 def _largest(good: list[_Series], values_ns: Callable[[Samples], list[float] | None]) -> float | None:

@@ -100,6 +100,10 @@ def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float) -> Es
     return Estimates(means[-1] - (means[0] if len(sides) == 2 else 0), parts)
 
 
+# Two launches that differ much leave an interval that no number can hold; beyond this factor (10²¹) all are alike.
+WIDEST_LOG = 50.0
+
+
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
 def judge(estimates: Estimates, smallest: float, error_rate: float = ERROR_RATE) -> list[Judgement]:
     """The judgement of each case; smallest: the relative change that matters, such as 0.05."""
@@ -110,7 +114,8 @@ def judge(estimates: Estimates, smallest: float, error_rate: float = ERROR_RATE)
     half = half_width(estimates, error_rate)
     found = _verdicts(estimates.difference, half, smallest)
     further = _further(estimates, smallest, error_rate)
-    low, middle, high = (np.exp(estimates.difference + shift).tolist() for shift in (-half, 0, half))
+    ends = (np.clip(estimates.difference + shift, -WIDEST_LOG, WIDEST_LOG) for shift in (-half, 0, half))
+    low, middle, high = (np.exp(end).tolist() for end in ends)
     return [
         Judgement(Interval(m, a, b, "over launches"), verdict, reason_of(verdict, smallest), q, more)
         for m, a, b, verdict, q, more in zip(

@@ -53,6 +53,8 @@ class Verb:
 VERBS = {
     "run": Verb("run:run", "Measure", "Measure a configuration; ends with a table, a report and plots."),
     "ab": Verb("ab:ab", "Measure", "Is B slower than A? Two configurations, environments or Pythons, in turn."),
+    "replay": Verb("replay:replay", "Measure", "What does a recorded job's communication cost here?"),
+    "gate": Verb("gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds."),
     "report": Verb("report:report", "Look", "Rebuild a run's report from its samples, and print its tables."),
     "plots": Verb("plots:plots", "Look", "Draw a run's plots; with several runs, compare each with the first."),
     "compare": Verb("compare:compare", "Look", "Did it change? Two runs, several runs, or one against a table."),

@@ -26,7 +26,7 @@ class Benchmark:
 
     Configure. model: the pydantic model of the configuration. parse(raw, source, sets, default_name) → config.
     expand(config, machine, seed) → plan. unmeasurable_reason(plan) → why no case of it can be measured here, else None.
-    demands(config or plan) → `records.Demands`. describe(plan, machine) → what `plan` prints.
+    demands(config or plan) → `capabilities.Demands`. describe(plan, machine) → what `plan` prints.
 
     Measure. codec: for the store. launcher() → context that starts ranks. sweep(plan, facts, launcher, append, log,
     launched, observer, before_go): measures what is missing. observer(console, total, done) → context that shows
@@ -83,7 +83,7 @@ COLLECTIVES = Benchmark(
     name="collectives",
     model=Deferred("config:Config"),
     parse=Deferred("config:parse"),
-    expand=Deferred("plan:expand"),
+    expand=Deferred("cli.launches:expand_collectives"),
     unmeasurable_reason=Deferred("plan:unmeasurable_reason"),
     demands=Deferred("plan:demands"),
     describe=Deferred("report.listings:plan"),

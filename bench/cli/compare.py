@@ -147,9 +147,9 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
     run = _read(name, "--against")
     expectations = expected.load(table)
     summaries = stats.headlines(run)
-    result = expect.check(expectations, summaries)
+    result = expect.check(expectations, summaries, expect.places_of(run))
     if all(check.measured is None for check in result.checks):
-        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects")
+        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects ({result.reason})")
     # A line that was not measured is a failure in any case.
     failing = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {

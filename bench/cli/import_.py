@@ -13,6 +13,7 @@ from bench.analyze.analysis import analyze
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.run_files import write_report
+from bench.cli.traces import import_trace
 from bench.errors import ConfigError, StoreError
 from bench.importers import assembly, sources
 from bench.importers.assembly import Imported
@@ -28,8 +29,13 @@ from bench.report import imported as imports
 LINES_AT_ONCE = 1000
 
 
-ImportFormat = StrEnum("ImportFormat", {name.upper().replace("-", "_"): name for name in FORMATS})  # type: ignore[misc]
-TOOLS = "; ".join(f"{name} ({one.about})" for name, one in FORMATS.items())
+TRACE = "trace"
+ImportFormat = StrEnum(  # type: ignore[misc]
+    "ImportFormat", {name.upper().replace("-", "_"): name for name in (*FORMATS, TRACE)}
+)
+TOOLS = "; ".join(
+    [*(f"{name} ({one.about})" for name, one in FORMATS.items()), f"{TRACE} (what a job recorded: docs/replay.md)"]
+)
 
 
 def import_(
@@ -46,11 +52,22 @@ def import_(
     operation: Annotated[
         str | None, typer.Option(help="The collective, for files that do not say it.", metavar="NAME")
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Of a trace: write its calls to this new file (.calls.jsonl), which replay reads."),
+    ] = None,
+    as_config: Annotated[
+        bool, typer.Option("--as-config", help="Of a trace: print a sweep with the job's operations and sizes.")
+    ] = False,
 ) -> int:
     """Nothing is written unless all files could be read.
 
     Exit code 1 if the tool found results to be wrong.
     """
+    if format.value == TRACE:
+        return import_trace(files, save, as_config)
+    if save is not None or as_config:
+        raise ConfigError("--save and --as-config are for traces: import trace FILE")
     options = Options(world_size, _known(operation))
     title = _name(name, files[0])
     readings = []

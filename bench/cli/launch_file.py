@@ -6,9 +6,9 @@ from pathlib import Path
 from bench import config as configuration
 from bench import plan as planning
 from bench.backends import BACKENDS
+from bench.capabilities import Machine
 from bench.config import Config
 from bench.errors import BenchError
-from bench.records import Machine
 from bench.report.launch_files import JobSpec, LauncherName, launch_file
 
 # The hosts are unknown: assume memory for everything, and the last-level cache of a usual server.

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.machine import host
+from bench.plan import expand
 from bench.records import Plan, Samples
 
 if TYPE_CHECKING:
     from bench.analyze.pairs import TimedCase
+    from bench.capabilities import Machine
+    from bench.config import Config
     from bench.training.records import Fact, Scenario, TrainingPlan
 
 # The first torch whose DistributedDataParallel takes the size of each bucket.
@@ -34,6 +37,16 @@ def of_collectives(facts: Sequence[Samples], plan: Plan) -> "list[TimedCase]":
     from bench.report.labels import label
 
     return pairs.of_collectives(facts, plan.cases, label)
+
+
+def expand_collectives(config: "Config", machine: "Machine", seed: int) -> Plan:
+    """`plan.expand`, with the calls of the job that the configuration replays."""
+    recorded = None
+    if config.recording:
+        from bench.importers.traces import reading
+
+        recorded = reading.read([Path(name) for name in config.recording])
+    return expand(config, machine, seed, recorded)
 
 
 def sweep_training(*arguments: Any) -> None:

@@ -1,23 +1,18 @@
 """The verb `run`: measure a configuration, or what is missing in a run, and write the report."""
 
-import secrets
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import __version__, ledger, store
+from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
-from bench.cli.benchmarks import Benchmark
 from bench.cli.job import run_task
-from bench.cli.measuring import measure
-from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
-from bench.cli.run_files import write_report
+from bench.cli.nccl_tests_options import NO_FLAGS, Given, fingerprint, source, with_flags
 from bench.cli.sides import conclude_sides, measure_sides
-from bench.errors import BenchError, StoreError, UnmeasurableError
-from bench.machine import host
+from bench.cli.start import measured, start
+from bench.errors import BenchError, StoreError
 from bench.variables import unsettable
 
 if TYPE_CHECKING:
@@ -47,29 +42,9 @@ def run(
         name = resume
         return run_task(lambda coordinator: _resume(name, plots, coordinator), lambda: f"resume {name}".encode())
     return run_task(
-        lambda coordinator: _start(source("run", config, given, coordinator), sets, plots, coordinator, context.obj),
+        lambda coordinator: start(source("run", config, given, coordinator), sets, plots, coordinator, context.obj),
         lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]),
     )
-
-
-def _start(
-    asked: ConfigSource, sets: list[str], plots: bool, coordinator: "Coordinator | None", argv: Sequence[str]
-) -> int:
-    """Plan a new run and measure it."""
-    typer.echo(asked.shown, nl=bool(asked.shown))
-    benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
-    unsupported = host.unsupported_platform()
-    if unsupported:
-        raise UnmeasurableError(unsupported)
-    seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
-    plan = benchmark.expand(settings, machine, seed)
-    reason = benchmark.unmeasurable_reason(plan)
-    if reason is not None:
-        raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
-    facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = store.create(RESULTS, benchmark.codec.value, plan, asked.raw, facts)
-    return _measure(benchmark, path, plots, coordinator)
 
 
 def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
@@ -90,26 +65,4 @@ def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
             raise BenchError(
                 f"{path}: has world sizes up to {demands.ranks}, and this job has {machine.ranks} ranks only"
             )
-    return _measure(benchmark, path, plots, coordinator)
-
-
-def _measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
-    """Measure what the run's plan contains and its folder does not; then print and write the report."""
-    measure(benchmark, path, plots, coordinator)
-    return conclude(benchmark, path, plots)
-
-
-def conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:
-    """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
-    run: Any = benchmark.read(path)
-    analysis = benchmark.analyze(run)
-    typer.echo(benchmark.terminal(run, analysis))
-    typer.echo("\n" + "\n".join(map(str, write_report(benchmark, run, analysis, plots))))
-    if benchmark.ledger_entry is not None:
-        entry = benchmark.ledger_entry(run, analysis)
-        if entry is not None:
-            ledger.append(RESULTS, entry)
-    problems = benchmark.problems(run, analysis)
-    for problem in problems:
-        typer.echo(problem, err=True)
-    return 1 if problems else 0
+    return measured(benchmark, path, plots, coordinator)

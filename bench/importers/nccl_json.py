@@ -7,6 +7,7 @@ command line names the collective. Everything else in the document is ignored.
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from bench.errors import ForeignError
@@ -101,16 +102,34 @@ def _row(result: Json) -> Row | None:
     size, count = _whole(result.get("size")), _whole(result.get("count"))
     if size is None:
         return None
-    halves = ((place, _object(result.get(key))) for place, key in (("out", "out_of_place"), ("in", "in_place")))
+    halves = (
+        (place, _object(result.get(key)), _object(result.get(f"{key}_per_iter")))
+        for place, key in (("out", "out_of_place"), ("in", "in_place"))
+    )
     return Row(
         size=size,
         count=count or 0,
         dtype=str(result.get("type", "")),
         redop=str(result.get("redop", NO_REDUCE_OP)),
         root=_whole(result.get("root")),
-        blocks=tuple(_block(place, half) for place, half in halves if half),
+        blocks=tuple(replace(_block(place, half), each_us=_each_us(times)) for place, half, times in halves if half),
         iterations=_whole(result.get("actual_iterations")),
     )
+
+
+def _each_us(times: Json) -> tuple[float, ...]:
+    """The time of each call: of the slowest process, where several are told apart."""
+    processes = [_positive(one) for one in _list(times.get("per_process_max_times_us"))]
+    if processes and all(processes) and len(set(map(len, processes))) == 1:
+        return tuple(map(max, zip(*processes, strict=True)))
+    return _positive(times.get("times_us"))
+
+
+def _positive(values: Any) -> tuple[float, ...]:
+    """Times, if all of them are; else none of them."""
+    found = [_number(value) for value in _list(values)]
+    kept = tuple(one.value for one in found if one is not None and one.value > 0)
+    return kept if len(kept) == len(found) else ()
 
 
 def _block(place: str, half: Json) -> Half:

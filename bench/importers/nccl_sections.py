@@ -25,6 +25,7 @@ class Half:
     """One of the two halves of a row. place: "out" or "in". time: in the unit of its section.
 
     error: text of the column #wrong (a count, N/A), or of error or res (the largest deviation, perhaps with a star).
+    each_us: of each call, of the slowest process; empty if the file does not have them.
     """
 
     place: str
@@ -32,6 +33,7 @@ class Half:
     algbw: Printed | None
     busbw: Printed | None
     error: str
+    each_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

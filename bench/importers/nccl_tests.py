@@ -160,7 +160,9 @@ def _remarks(section: Section, reading: Reading) -> None:
         reading.note("parallel init: one thread for each GPU of a process")
     for error in section.errors:
         reading.note(f"the file records an error: {error}")
-    if section.timed_each:
+    if any(block.each_us for row in section.rows for block in row.blocks):
+        reading.note("times of single calls, by events between them: their median is given, not the tool's mean")
+    elif section.timed_each:
         reading.note(
             "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
             "every version prints"
@@ -224,9 +226,11 @@ def _numbers(row: Row, section: Section, case: Case, unit: float, reading: Readi
         else:
             iterations = 1 if section.single else section.iterations or row.iterations
             calls = iterations * section.aggregated if iterations else None
-            yield Number(
-                placed, Aggregate(block.time.value * unit, _statistic(section, iterations), calls), None, verified
-            )
+            each = tuple(time * 1e-6 for time in block.each_us)
+            statistic = _statistic(section, iterations)
+            if each:
+                statistic = statistic.replace("mean of", "median of", 1)
+            yield Number(placed, Aggregate(block.time.value * unit, statistic, calls, each), None, verified)
 
 
 def _statistic(section: Section, iterations: int | None) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.capabilities import Demands, Machine
 from bench.errors import INTERRUPTED, BenchError, JobError
 from bench.launch import compatibility, workers
 from bench.launch.agents import Agents, RemoteRank
@@ -28,7 +29,7 @@ from bench.launch.ranks import Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
 from bench.protocol import channel
-from bench.records import Demands, Json, Machine
+from bench.records import Json
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0

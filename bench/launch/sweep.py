@@ -148,6 +148,7 @@ def _launch(
         plan.flush_bytes,
         plan.batch_bytes,
         probe=probe,
+        replays={case.recording: plan.replays[case.recording] for case in launch.cases if case.recording},
     )
     requested, in_order = time.monotonic(), iter(launch.cases)
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.conclusions import Analysis, Summary
 from bench.records import Case, Failure, Json, Run
-from bench.report import findings, groups, imported, tables
+from bench.report import findings, groups, imported, replay, tables
 from bench.report.labels import dtype_words, label, metric_name, span
 from bench.report.pictures import Picture
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
@@ -97,7 +97,8 @@ def terminal(run: Run, analysis: Analysis) -> str:
     """What `run` prints at its end: the tables, how they were measured, warnings and findings."""
     findings_of = (*analysis.diagnosis.findings, *analysis.inconsistencies)
     notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in findings_of))]
-    return "\n".join([summary_tables(analysis.summaries), "", method_line(run, analysis.summaries), *notes])
+    steps = [text for step in analysis.replayed for text in (replay.table(step), "", replay.sentence(step), "")]
+    return "\n".join([*steps, summary_tables(analysis.summaries), "", method_line(run, analysis.summaries), *notes])
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:

@@ -6,6 +6,7 @@ In: conclusions. Out: Markdown. Computes only layout.
 from collections.abc import Callable, Sequence
 
 from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, NeedsInAll, Summary
+from bench.report import replay
 from bench.report.labels import family, label
 from bench.report.tables import NOTHING, interval_text, lines, markdown
 from bench.units import format_rate, format_rounded_bytes, format_seconds
@@ -19,6 +20,8 @@ def sections(analysis: Analysis) -> list[str]:
     noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
     if noticed:
         parts += ["## Outliers", OUTLIERS_EXPLAINED, outliers(noticed)]
+    for step in analysis.replayed:
+        parts += replay.section(step)
     if analysis.choices:
         parts += ["## What NCCL chose", CHOICES_EXPLAINED, lines(analysis.choices)]
     if analysis.fits:

@@ -9,7 +9,7 @@ from itertools import groupby
 from bench.backends import BACKENDS
 from bench.conclusions import Summary
 from bench.dtypes import dtype_named
-from bench.operations import OPERATIONS, ranks_together, size_unit
+from bench.operations import OPERATIONS, heaviest_bytes, ranks_together, size_unit
 from bench.records import Case, Skip
 from bench.report.labels import attributes, size_text
 from bench.units import format_bytes
@@ -70,7 +70,21 @@ def notes(cases: Sequence[Case]) -> list[str]:
         found.append(f"{backend.name} here: {backend.implementation_notes[first.op]}")
     if first.oversubscribed:
         found.append("no bandwidth: several ranks share a GPU, and the number would be mistaken for the GPU's")
-    return [*found, *rounding(cases)]
+    return [*found, *_imbalance(cases), *rounding(cases)]
+
+
+def _imbalance(cases: Sequence[Case]) -> list[str]:
+    """What an uneven division costs at best: no call ends before its busiest rank has sent and received all."""
+    uneven = [case for case in cases if case.splits]
+    if not uneven:
+        return []
+    case = max(uneven, key=lambda one: (one.world_size, one.size_bytes))
+    even = case.size_bytes * (ranks_together(case) - 1) / ranks_together(case)
+    times = heaviest_bytes(case) / even if even else 1.0
+    return [
+        f"{case.splits}: the busiest of {ranks_together(case)} ranks moves {times:.2f} times what it would if parts "
+        "were equal; bus bandwidth is that of the busiest rank, which the link bounds"
+    ]
 
 
 def rounding(cases: Sequence[Case]) -> list[str]:

@@ -30,13 +30,28 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "placement": lambda place: PLACES.get(place, place),
     "call": str,
     "root": "root {}".format,
-    "groups": "groups {}".format,
+    "groups": lambda groups: f"groups {_short(groups)}",
     "settings": str,
     "ctas": "{} CTAs".format,
     "memory": "{} memory".format,
     "oversubscribed": lambda _: "ranks share a GPU",
     "alignment": "{} buffers".format,
+    "splits": lambda splits: f"parts {_short(splits)}",
+    "counts": "counts {}".format,
+    "recording": lambda recording: "{} calls ({})".format(*reversed(recording.split(":"))),
 }
+# Attributes that are said only where they are not at their default.
+RARE = (
+    "sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
+    "splits", "counts", "recording",
+)  # fmt: skip
+# Longer lists of groups or parts are cut.
+LONGEST = 24
+
+
+def _short(text: str) -> str:
+    """A division or a distribution; of a list of groups or parts, its beginning."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def label(case: Case) -> str:
@@ -93,7 +108,7 @@ def attributes(case: Case) -> Words:
     found["root"] = WORDS["root"](case.root) if operation.rooted else ""
     found["metric"] = metric_name(case)
     found["buffers"] = WORDS["buffers"](case.buffers) if operation.typed else ""
-    for name in ("sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment"):
+    for name in RARE:
         found[name] = "" if name in usual else WORDS[name](getattr(case, name))
     return {name: words for name, words in found.items() if words}
 

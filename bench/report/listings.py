@@ -11,11 +11,12 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.backends import BACKENDS, unsupported_by_backend, unsupported_operation
+from bench.capabilities import Machine
 from bench.conclusions import DryRunResult
 from bench.footprint import bounded, buffer_bytes
 from bench.operations import OPERATIONS, Operation
 from bench.plan import estimate_s
-from bench.records import Case, Json, Machine, Plan
+from bench.records import Case, Json, Plan
 from bench.report import groups
 from bench.report.labels import PLACES, dtype_words, extras, span, variety
 from bench.units import format_bytes, format_rate, format_rounded_bytes, format_seconds

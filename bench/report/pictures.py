@@ -65,6 +65,8 @@ def _kind(name: str, title: str, drawn_by: str) -> PictureKind:
 
 CATALOGUE = Catalogue(
     (
+        _kind("replay", "The calls of a recorded step, recorded and made again", "replay:timelines"),
+        _kind("splits", "What each rank sends to each", "splits:matrices"),
         _kind("operations", "Time of each operation", "operations:operations"),
         _kind("time", "Time against size", "sizes:time_against_size"),
         _kind("bandwidth", "Bus bandwidth against size", "sizes:bandwidth_against_size"),

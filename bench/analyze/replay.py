@@ -1,0 +1,168 @@
+"""Compare the communication of a recorded job with the same calls made here.
+
+In: a `Run` that has replays. Out: a `ReplayedStep` for each. The communication of a step is the time in which at least
+one call of a rank is under way, on the rank where it is longest; of the recording, on the recorded rank. While several
+calls are under way, the time is counted for the one that ends first: a call that was made early and waits for others is
+not charged with their time, and the kinds add up to the whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import intervals
+from bench.conclusions import Interval, ReplayedKind, ReplayedStep, StepBar
+from bench.intervals import Floats
+from bench.operations import ranks_together
+from bench.records import Case, Replay, Run, Samples, Timings
+
+NS = 1e-9
+Integers = NDArray[np.int64]
+
+
+def replayed_steps(run: Run) -> list[ReplayedStep]:
+    """One for each case that is a replay and was measured."""
+    found: dict[str, list[Samples]] = {}
+    for samples in run.samples:
+        if samples.case.recording and samples.failure is None and samples.timed is not None:
+            found.setdefault(samples.case.key, []).append(samples)
+    return [_step(launches, run.plan.replays[launches[0].case.recording]) for launches in found.values()]
+
+
+def _step(launches: Sequence[Samples], replay: Replay) -> ReplayedStep:
+    timed = [one.timed for one in launches if one.timed is not None and one.timed.inner_duration_ns is not None]
+    kind_of = _kinds(replay)
+    names = list(dict.fromkeys(kind_of))
+    numbers = np.array([names.index(kind) for kind in kind_of])
+    under_way = [_under_way_s(one) for one in timed]
+    slowest = [times.argmax(axis=1) for times in under_way]
+    of_slowest = [_of_rank(*pair) for pair in zip(timed, slowest, strict=True)]
+    recorded = _recorded(replay)
+    kinds = [_kind(replay, numbers == number, of_slowest, recorded) for number in range(len(names))]
+    known = [call for call in replay.calls if call.recorded_s is not None]
+    return ReplayedStep(
+        case=launches[0].case,
+        source=replay.source,
+        recorded_rank=replay.rank,
+        recorded_world=replay.recorded_world,
+        gaps=replay.gaps,
+        time=_interval([times.max(axis=1) for times in under_way]),
+        recorded_s=float(np.nansum(recorded)) if known else None,
+        without_time=len(replay.calls) - len(known),
+        kinds=tuple(sorted(kinds, key=lambda one: -one.time.value)),
+        changes=replay.changes,
+        recorded_bars=_recorded_bars(replay, kind_of),
+        bars=_middle_bars(timed, under_way, kind_of),
+    )
+
+
+def _kinds(replay: Replay) -> list[Case]:
+    """The case that stands for the kind of each call: calls that differ in being waited for are of one kind."""
+    return [_kind_case(replay.cases[call.case]) for call in replay.calls]
+
+
+def _kind_case(case: Case) -> Case:
+    return replace(case, call="sync", depth=1, splits="", reduce_op="sum")
+
+
+def _kind(replay: Replay, mine: NDArray[np.bool_], of_slowest: Sequence[Floats], recorded: Floats) -> ReplayedKind:
+    calls = [call for call, is_mine in zip(replay.calls, mine, strict=True) if is_mine]
+    case = _kind_case(replay.cases[calls[0].case])
+    recorded_s = float(recorded[mine].sum())
+    return ReplayedKind(
+        case=case,
+        calls=len(calls),
+        ranks=ranks_together(case),
+        recorded_s=None if np.isnan(recorded_s) else recorded_s,
+        time=_interval([times[:, mine].sum(axis=1) for times in of_slowest]),
+    )
+
+
+def _under_way_s(timed: Timings) -> Floats:
+    """Seconds in which a call of the rank is under way: shape (iterations, ranks)."""
+    assert timed.inner_start_ns is not None  # noqa: S101 - the caller selects such
+    assert timed.inner_duration_ns is not None  # noqa: S101
+    return covered(timed.inner_start_ns, timed.inner_start_ns + timed.inner_duration_ns) * NS
+
+
+def covered(starts: NDArray[Any], stops: NDArray[Any]) -> Floats:
+    """Length of the union of intervals along the last axis."""
+    order = np.argsort(starts, axis=-1)
+    begin, end = np.take_along_axis(starts, order, -1), np.take_along_axis(stops, order, -1)
+    latest = np.maximum.accumulate(end, axis=-1)
+    before = np.concatenate([begin[..., :1], latest[..., :-1]], axis=-1)
+    return np.asarray(np.clip(end - np.maximum(begin, before), 0, None).sum(axis=-1), dtype=float)
+
+
+def attributed(starts: Sequence[float], stops: Sequence[float]) -> Floats:
+    """The time in which each call is the one under way that ends first; together the length of `covered`."""
+    found = np.zeros(len(starts))
+    taken: list[list[float]] = []  # what calls that end earlier have taken, as disjoint spans
+    for place in np.argsort(stops, kind="stable").tolist():
+        start, stop = starts[place], stops[place]
+        own = stop - start
+        while taken and taken[-1][1] > start:
+            begin, end = taken.pop()
+            own -= end - max(start, begin)
+            start = min(start, begin)
+        taken.append([start, stop])
+        found[place] = own
+    return found
+
+
+def _of_rank(timed: Timings, ranks: Integers) -> Floats:
+    """Seconds that each call takes on one rank of each iteration, as `attributed`: shape (iterations, calls)."""
+    assert timed.inner_start_ns is not None  # noqa: S101 - the caller selects such
+    assert timed.inner_duration_ns is not None  # noqa: S101
+    rows = np.arange(len(ranks))
+    starts, durations = timed.inner_start_ns[rows, ranks], timed.inner_duration_ns[rows, ranks]
+    return (
+        np.array([attributed(*pair) for pair in zip(starts.tolist(), (starts + durations).tolist(), strict=True)]) * NS
+    )
+
+
+def _interval(launches: Sequence[Floats]) -> Interval:
+    """Over launches if there are several, else within the one."""
+    if len(launches) == 1:
+        return intervals.median_interval(launches[0])
+    return intervals.launch_interval(np.array([np.median(times) for times in launches]))
+
+
+def _recorded(replay: Replay) -> Floats:
+    """Seconds that each call took in the recording, as `attributed` where starts are known; NaN without a duration."""
+    durations = np.array([np.nan if call.recorded_s is None else call.recorded_s for call in replay.calls])
+    starts = np.array([np.nan if call.start_s is None else call.start_s for call in replay.calls])
+    known = ~np.isnan(durations)
+    if np.isnan(starts[known]).any():
+        return durations
+    found = durations.copy()
+    found[known] = attributed(starts[known].tolist(), (starts + durations)[known].tolist())
+    return found
+
+
+def _recorded_bars(replay: Replay, kind_of: Sequence[Case]) -> tuple[StepBar, ...]:
+    return tuple(
+        StepBar(kind, call.start_s, call.recorded_s)
+        for call, kind in zip(replay.calls, kind_of, strict=True)
+        if call.start_s is not None and call.recorded_s is not None
+    )
+
+
+def _middle_bars(timed: Sequence[Timings], under_way: Sequence[Floats], kind_of: Sequence[Case]) -> tuple[StepBar, ...]:
+    """The calls of the step whose communication takes as long as that of the median step, on its slowest rank."""
+    totals = np.concatenate([times.max(axis=1) for times in under_way])
+    place = int(np.argsort(totals)[len(totals) // 2])
+    for one, times in zip(timed, under_way, strict=True):
+        if place < len(times):
+            rank = int(times[place].argmax())
+            assert one.inner_start_ns is not None  # noqa: S101 - the caller selects such
+            assert one.inner_duration_ns is not None  # noqa: S101
+            starts = one.inner_start_ns[place, rank] * NS
+            durations = one.inner_duration_ns[place, rank] * NS
+            pairs = zip(kind_of, starts.tolist(), durations.tolist(), strict=True)
+            return tuple(StepBar(kind, start - float(starts[0]), duration) for kind, start, duration in pairs)
+        place -= len(times)
+    return ()

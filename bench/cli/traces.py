@@ -1,0 +1,30 @@
+"""Read what a job recorded, show it, and write it as a list of calls or as a sweep; for `import trace`."""
+
+from pathlib import Path
+
+import typer
+
+from bench import call_file, store
+from bench.errors import ConfigError
+from bench.importers.traces import reading
+from bench.recorded_calls import CallList
+from bench.report import recordings
+
+
+def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
+    """Print what was recorded, or a sweep of it; write the calls to `save`."""
+    if save is not None and not call_file.is_one(save):
+        raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
+    found = reading.read(files)
+    if save is not None:
+        _write(save, found)
+    typer.echo(recordings.as_config(found, files[0].name) if as_config else recordings.overview(found))
+    if save is not None:
+        typer.echo(f"\n{save}", err=as_config)
+    return 0
+
+
+def _write(path: Path, found: CallList) -> None:
+    if path.exists():
+        raise ConfigError(f"--save {path}: it exists already")
+    store.write(path, call_file.to_text(found))

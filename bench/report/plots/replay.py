@@ -1,0 +1,64 @@
+"""Draw the calls of a step of a recorded job along time: as recorded, and as made again.
+
+In: a run and its analysis. Out: a figure for each replay; none without one.
+"""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from bench.conclusions import Analysis, ReplayedStep, StepBar
+from bench.records import Case, Run
+from bench.report import replay
+from bench.report.plots.panels import wrapped
+from bench.report.plots.plot_style import COLOURS, time_axis
+from bench.units import format_seconds
+
+# Kinds that have a colour of their own; the rest are grey.
+OTHERS = "#BBBBBB"
+WIDE = 115
+
+
+def timelines(run: Run, analysis: Analysis) -> list[Figure]:
+    """A page for each replay, the recording above and the median step below."""
+    return [_page(step) for step in analysis.replayed if step.bars]
+
+
+def _page(step: ReplayedStep) -> Figure:
+    kinds = [kind.case for kind in step.kinds]
+    shown = [("recorded", step.recorded_bars)] if step.recorded_bars else []
+    shown.append(("here", step.bars))
+    rows = min(len(kinds), len(COLOURS)) + (len(kinds) > len(COLOURS))
+    figure = Figure(figsize=(9, 1.5 + len(shown) * (0.5 + 0.28 * rows)), layout="constrained")
+    every = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (title, bars) in zip(every, shown, strict=True):
+        _draw(axes, bars, kinds)
+        axes.set_title(title, fontsize=9.5)
+    every[-1].set_xlabel("time since the first call of the step")
+    time_axis(every[-1].xaxis)
+    recorded = f"{format_seconds(step.recorded_s)} recorded, " if step.recorded_s is not None else ""
+    text = f"What does the job's communication cost here?  {recorded}{format_seconds(step.time.value)} here, a step"
+    figure.suptitle(wrapped(text, WIDE), x=0.01, ha="left", fontsize=10.5)
+    handles = [Patch(color=_colour(place), label=replay.name(kind)) for place, kind in enumerate(step.kinds[:7])]
+    if len(kinds) > len(COLOURS):
+        handles.append(Patch(color=OTHERS, label=f"{len(kinds) - len(COLOURS)} further kinds"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def _draw(axes: Axes, bars: Sequence[StepBar], kinds: Sequence[Case]) -> None:
+    """A row for each kind, so that calls that overlap are seen."""
+    rows = min(len(kinds), len(COLOURS)) + (len(kinds) > len(COLOURS))
+    for bar in bars:
+        place = min(kinds.index(bar.kind), len(COLOURS))
+        span = [(bar.start_s, bar.duration_s)]
+        axes.broken_barh(span, (rows - place - 0.9, 0.8), facecolor=_colour(place), edgecolor="white", linewidth=0.3)
+    axes.set_ylim(0, rows)
+    axes.set_yticks([])
+    axes.grid(True, axis="x")
+
+
+def _colour(place: int) -> str:
+    return COLOURS[place] if place < len(COLOURS) else OTHERS

@@ -1,0 +1,163 @@
+"""A recorded job is made again: measured, verified, reported, resumed and compared like any other case."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import call_file
+from bench.analyze.replay import attributed, covered
+from bench.recorded_calls import CallList, RankRecording, RecordedCall
+from conftest import ROOT
+
+ASYNC = {"duration_s": 0.002, "asynchronous": True}
+STEP = [
+    RecordedCall("broadcast", "int64", 50, 50, group=(0, 1), group_size=2, start_s=0.0, duration_s=0.0004),
+    RecordedCall("all_reduce", "float32", 40_000, 40_000, group_size=2, start_s=0.001, **ASYNC),
+    RecordedCall("all_reduce", "float32", 40_000, 40_000, group_size=2, start_s=0.002, **ASYNC),
+    RecordedCall(
+        "all_to_all_uneven", "bfloat16", 900, 900, splits_in=(200, 700), group_size=2, start_s=0.006, duration_s=0.001
+    ),
+    RecordedCall("barrier", None, None, None, group_size=2, start_s=0.008, duration_s=0.0001),
+]  # fmt: skip
+QUICK = ["--set", "launches=2", "--set", "sampling={warmup: 1, warmup_seconds: 0, iterations: 8}"]
+
+
+def saved(folder, *calls):
+    recorded = CallList("Kineto", "nccl", 2, (RankRecording("job.json", 0, calls or tuple(STEP)),))
+    path = folder / "job.calls.jsonl"
+    path.write_text(call_file.to_text(recorded))
+    return path.name
+
+
+def test_a_step_is_made_again_and_compared_with_the_recording(warm):
+    done = warm("replay", saved(warm.folder), "--world-size", "2", *QUICK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = warm.only_run()
+    (case,) = run.plan.cases
+    timed = run.samples[0].timed
+    assert timed.inner_duration_ns.shape == (8, 2, 5) and (timed.inner_duration_ns > 0).all()
+    assert (timed.inner_start_ns + timed.inner_duration_ns <= timed.duration_ns[:, :, None]).all()
+    sentence = re.search(r"communication of one step: recorded (\S+ \S+), here .* is 2 × all_reduce", done.stdout)
+    # 0.4 ms, 1 to 4 ms (two that overlap), 1 ms, 0.1 ms
+    assert sentence and sentence[1] == "4.50 ms"
+    report = (run.path / "report.md").read_text()
+    assert "## The recorded job, made again on 2 ranks" in report and "every rank sends the parts" in report
+    assert (warm.folder / "plots" / run.path.name / "replay.png").is_file()
+    assert case.recording in run.plan.replays
+
+
+def test_pauses_are_made_where_they_are_asked_for(warm):
+    assert warm("replay", saved(warm.folder), "--world-size", "2", "--gaps", "--no-plots", *QUICK).returncode == 0
+    timed = warm.only_run().samples[0].timed
+    # 0.6 + 1 + 2.8 + 1 ms, whatever the calls take
+    assert np.min(timed.duration_ns) > 5_000_000
+
+
+def test_a_wrong_element_in_any_call_is_noticed(warm):
+    fault = ["--set", "faults=[{do: corrupt, rank: 1, iteration: 5}]"]
+    done = warm("replay", saved(warm.folder), "--world-size", "2", "--no-plots", *QUICK, *fault)
+    assert done.returncode == 1
+    (failure, *_) = [samples.failure for samples in warm.only_run().samples if samples.failure]
+    assert failure.kind == "wrong" and "all_reduce of 160000 B" in failure.text
+
+
+def test_an_interrupted_replay_is_resumed_without_the_recording(warm):
+    name = saved(warm.folder)
+    assert warm("replay", name, "--world-size", "2", "--no-plots", *QUICK).returncode == 0
+    (path,) = warm.runs()
+    (warm.folder / name).unlink()
+    lines = (path / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "samples.jsonl").write_bytes(lines[0])
+    assert warm("run", "--resume", path.name, "--no-plots").returncode == 0
+    assert len(warm.only_run().samples) == 2
+
+
+def test_two_replays_are_compared_like_any_runs(warm):
+    name = saved(warm.folder)
+    for _ in range(2):
+        assert warm("replay", name, "--world-size", "2", "--no-plots", *QUICK).returncode == 0
+    before, after = warm.runs()
+    done = warm("compare", before.name, after.name)
+    assert done.returncode in {0, 1} and "replay" in done.stdout
+
+
+def test_a_configuration_can_replay_beside_other_operations(warm):
+    text = "backends: [gloo]\nworld_sizes: [2]\nlaunches: 1\noperations: [replay, all_reduce]\nsizes: [4KiB]\n"
+    text += f"recording: [{saved(warm.folder)}]\nsampling: {{warmup: 1, warmup_seconds: 0, iterations: 8}}\n"
+    assert warm("run", warm.config(text), "--no-plots").returncode == 0
+    assert {samples.case.op for samples in warm.only_run().samples} == {"replay", "all_reduce"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["replay", "none.json"], "no such file"),
+        (["run", "x.yaml"], "needs a 'recording'"),
+        (["import", "trace", "job.calls.jsonl", "--save", "x.txt"], "ends in .calls.jsonl"),
+        (["import", "osu", "job.calls.jsonl", "--as-config"], "are for traces"),
+    ],
+)
+def test_mistakes_are_one_line(warm, arguments, said):
+    saved(warm.folder)
+    warm.config("backends: [gloo]\nworld_sizes: [2]\noperations: [replay]\n", "x.yaml")
+    done = warm(*arguments)
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_trace_is_shown_saved_and_made_a_sweep(warm):
+    name = saved(warm.folder)
+    shown = warm("import", "trace", name, "--save", "copy.calls.jsonl")
+    assert shown.returncode == 0 and "5 calls of 1 rank" in shown.stdout
+    assert call_file.read(warm.folder / "copy.calls.jsonl") == call_file.read(warm.folder / name)
+    again = warm("import", "trace", name, "--save", "copy.calls.jsonl")
+    assert again.returncode == 2 and "exists already" in again.stderr
+    sweep = warm("import", "trace", name, "--as-config")
+    warm.config(sweep.stdout, "sweep.yaml")
+    planned = warm("plan", "sweep.yaml", "--set", "backends=[gloo]")
+    assert planned.returncode == 0 and "all_reduce" in planned.stdout and "2 × all_reduce float32" in sweep.stdout
+
+
+def test_time_under_way_is_the_union_of_calls():
+    starts, stops = np.array([[0, 5, 6, 20]]), np.array([[10, 7, 12, 21]])
+    assert covered(starts, stops).tolist() == [13]
+    assert covered(np.array([3, 1]), np.array([4, 2])) == 2
+
+
+def test_time_of_calls_that_overlap_is_counted_once():
+    starts, stops = [0, 2, 5, 30], [10, 3, 20, 31]
+    assert attributed(starts, stops).tolist() == [9, 1, 10, 1]
+    assert sum(attributed(starts, stops)) == covered(np.array(starts), np.array(stops))
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))
+def test_the_parts_of_calls_add_up_to_the_time_under_way(spans):
+    starts, stops = [start for start, _ in spans], [start + took for start, took in spans]
+    parts = attributed(starts, stops)
+    assert (parts >= 0).all() and parts.sum() == covered(np.array(starts), np.array(stops))
+
+
+# ── our own training, recorded by torch ──────────────────────────────────────────────────────────
+@pytest.mark.usefixtures("warm")
+def test_our_own_gloo_training_recorded_in_three_formats(cli):
+    """The same step, recorded by the profiler, as an execution trace and by the flight recorder."""
+    command = [sys.executable, str(ROOT / "tests" / "recorded_job.py")]
+    done = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {}
+    for kind in ("kineto", "et", "fr"):
+        files = [f"{kind}_rank{rank}.json" for rank in (0, 1)]
+        saved_as = f"{kind}.calls.jsonl"
+        shown = cli("import", "trace", *files, "--save", saved_as)
+        assert shown.returncode == 0, shown.stderr
+        found[kind] = call_file.read(cli.folder / saved_as)
+    told = {
+        kind: [(call.operation, call.elements_in) for call in recorded.ranks[0].calls]
+        for kind, recorded in found.items()
+    }
+    assert told["kineto"] and all(json.dumps(one) == json.dumps(told["kineto"]) for one in told.values()), told

@@ -1,0 +1,329 @@
+"""Recordings of jobs, in each format, become the same list of calls; what is not told is counted, never invented."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import tarfile
+
+import pytest
+
+from bench import call_file
+from bench.errors import ForeignError
+from bench.importers.traces import reading
+
+
+def kineto(events, **device):
+    told = {"backend": "nccl", "rank": 1, "world_size": 4, **device}
+    return {"distributedInfo": told, "baseTimeNanoseconds": 5, "traceEvents": events}
+
+
+def param_event(ts, name, **args):
+    usual = {
+        "Collective name": name,
+        "dtype": "Float",
+        "In msg nelems": 100,
+        "Out msg nelems": 100,
+        "Group size": 2,
+        "Process Group Name": "7",
+        "Process Group Ranks": "[1, 3]",
+        "In split size": "[]",
+        "Out split size": "[]",
+        "External id": ts,
+    }
+    return {"name": "record_param_comms", "cat": "cpu_op", "ts": ts, "dur": 5, "tid": 1, "args": usual | args}
+
+
+def kernel(ts, duration, external, stream=40, **more):
+    args = {"External id": external, "stream": stream, **more}
+    return {"name": "ncclDevKernel_AllReduce", "cat": "kernel", "ts": ts, "dur": duration, "tid": 40, "args": args}
+
+
+def written(folder, name, content):
+    path = folder / name
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+# ── Kineto ───────────────────────────────────────────────────────────────────────────────────────
+def test_kineto_with_metadata(tmp_path):
+    events = [
+        param_event(100, "allreduce"),
+        kernel(150, 40, 100),
+        {"name": "nccl:all_reduce", "cat": "gpu_user_annotation", "ts": 150, "dur": 40, "args": {}},
+        param_event(110, "wait"),
+        param_event(
+            300,
+            "_allgather_base",
+            **{"Out msg nelems": 200, "Seq": 7, "Is asynchronized op": True, "dtype": "BFloat16"},
+        ),
+        param_event(
+            400, "all_to_allv", **{"In split size": "[60, 40]", "Out split size": "[10, ..., 5]", "Group size": 2}
+        ),
+        param_event(
+            500, "broadcast", **{"Process Group Ranks": "[0, 2, ...]", "Global rank start": 1, "Global rank stride": 2}
+        ),
+        {"name": "ProfilerStep#4", "cat": "user_annotation", "ts": 90, "dur": 600},
+        {"name": "something else", "ts": 1},
+        {"ph": "M", "name": 5},
+    ]
+    found = reading.read([written(tmp_path, "a.json.gz", kineto(events))])
+    (rank,) = found.ranks
+    assert (found.kind, found.backend, found.world_size, rank.rank, found.steps) == ("Kineto", "nccl", 4, 1, 1)
+    reduce, gather, exchange, broadcast = rank.calls
+    assert (reduce.operation, reduce.dtype, reduce.elements_in, reduce.group) == ("all_reduce", "float32", 100, (1, 3))
+    assert reduce.start_s == 0 and reduce.ran_s == pytest.approx(50e-6) and reduce.duration_s == pytest.approx(40e-6)
+    assert reduce.stream == "40"
+    assert (gather.elements_out, gather.sequence, gather.asynchronous) == (200, 7, True)
+    assert (exchange.operation, exchange.splits_in, exchange.splits_out) == ("all_to_all_uneven", (60, 40), None)
+    assert broadcast.group == (1, 3) and broadcast.start_s == pytest.approx(400e-6)
+    assert found.left_out == {"wait": 1} and found.unknown == {"duration": 3}
+
+
+def test_kineto_without_metadata(tmp_path):
+    def cpu(name, ts, duration, **args):
+        return {"name": name, "cat": "cpu_op", "ts": ts, "dur": duration, "tid": 9, "args": args}
+
+    events = [
+        cpu("c10d::_allgather_base_", 100, 50, **{"Input Dims": [[800], [100], []]}),
+        cpu("nccl:_all_gather_base", 110, 30, **{"Input Dims": [[100]], "Input type": ["c10::BFloat16"]}),
+        {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 120, "tid": 9, "args": {"correlation": 3}},
+        {
+            "name": "ncclKernel_AllGather",
+            "cat": "kernel",
+            "ts": 200,
+            "dur": 70,
+            "args": {"correlation": 3, "stream": 7},
+        },
+        cpu("nccl:all_reduce", 400, 10, **{"Input Dims": [[5, 4]], "Input type": ["float"]}),
+        cpu("nccl:all_to_all", 500, 10),
+    ]
+    (rank,) = reading.read([written(tmp_path, "a.json", {"traceEvents": events})]).ranks
+    gather, reduce, exchange = rank.calls
+    assert (gather.operation, gather.elements_in, gather.elements_out, gather.group_size) == ("all_gather", 100, 800, 8)
+    assert gather.dtype == "bfloat16" and gather.duration_s == pytest.approx(70e-6) and gather.stream == "7"
+    assert (reduce.elements_in, reduce.dtype, reduce.group, reduce.duration_s) == (20, "float32", None, None)
+    assert exchange.elements_in is None and exchange.splits_in is None
+
+
+# ── execution traces ─────────────────────────────────────────────────────────────────────────────
+def tensor(number, elements):
+    return [number, number, 0, elements, 4, "cuda:1"]
+
+
+def test_execution_trace_with_attributes_and_groups(tmp_path):
+    groups = [{"pg_name": "0", "ranks": [], "group_size": 4}, {"pg_name": "3", "ranks": [1, 3], "group_size": 2}]
+    attributes = [
+        {"name": "collective_name", "value": "reduce_scatter"},
+        {"name": "dtype", "value": "Float"},
+        {"name": "pg_name", "value": "3"},
+        {"name": "pg_size", "value": 2},
+    ]
+    nodes = [
+        {"id": 1, "name": "## process_group:init ##", "inputs": {"values": [json.dumps(groups)]}},
+        {
+            "id": 9,
+            "name": "record_param_comms",
+            "attrs": attributes,
+            "inputs": {
+                "values": [[tensor(4, 80)], 12, ["3", "group"], 0, "reduce_scatter", [], [], 1, 2, 2],
+                "types": ["GenericList[Tensor(float)]"],
+            },
+            "outputs": {"values": [[tensor(5, 40)]], "types": []},
+        },
+        {"id": 5, "name": "record_param_comms", "inputs": {"values": [11, ["0", "x"], 1, "wait", [], []]}},
+    ]
+    found = reading.read([written(tmp_path, "et_rank3.json", {"schema": "1.1.0", "nodes": nodes})])
+    (rank,) = found.ranks
+    (call,) = rank.calls
+    assert (rank.rank, call.operation, call.dtype, call.group, call.sequence) == (
+        3, "reduce_scatter_list", "float32", (1, 3), 12,
+    )  # fmt: skip
+    assert (call.elements_in, call.elements_out, call.start_s) == (80, 40, None)
+    assert found.left_out == {"wait": 1} and found.unknown == {"start": 1, "duration": 1}
+
+
+def test_execution_trace_1_0_has_splits_and_the_pointer_of_its_group(tmp_path):
+    node = {
+        "id": 2,
+        "name": "record_param_comms",
+        "inputs": [[tensor(1, 3392)], 149, 94594108284448, 0, "all_to_allv", [96, 3296], [32, 736]],
+        "input_types": [
+            "GenericList[Tensor(int)]",
+            "Int",
+            "Int",
+            "Int",
+            "String",
+            "GenericList[Int]",
+            "GenericList[Int]",
+        ],
+        "outputs": [[tensor(2, 768)]],
+    }
+    (rank,) = reading.read([written(tmp_path, "0.json", {"schema": "1.0.1", "nodes": [node]})]).ranks
+    (call,) = rank.calls
+    assert (call.operation, call.dtype, call.splits_in, call.splits_out) == (
+        "all_to_all_uneven", "int32", (96, 3296), (32, 736),
+    )  # fmt: skip
+    assert (call.elements_in, call.elements_out, call.group, call.group_size) == (3392, 768, None, 2)
+
+
+# ── flight recorder ──────────────────────────────────────────────────────────────────────────────
+def recorder(**entry):
+    usual = {
+        "record_id": 1,
+        "process_group": ["7", "tp"],
+        "collective_seq_id": 3,
+        "p2p_seq_id": 0,
+        "profiling_name": "nccl:all_reduce",
+        "input_sizes": [[4, 5], [2]],
+        "input_dtypes": ["Float", "Float"],
+        "output_sizes": [[4, 5], [2]],
+        "output_dtypes": ["Float", "Float"],
+        "state": "completed",
+        "time_created_ns": 1_000_000_000,
+        "is_p2p": False,
+    }
+    return {"version": "2.10", "pg_config": {"7": {"name": "7", "ranks": "[2, 5]"}}, "entries": [usual | entry]}
+
+
+def test_flight_recorder(tmp_path):
+    found = reading.read([written(tmp_path, "fr_rank5.json", recorder(duration_ms=1.5))])
+    (call,) = found.ranks[0].calls
+    assert (found.ranks[0].rank, call.elements_in, call.group, call.sequence) == (5, 22, (2, 5), 3)
+    assert (call.start_s, call.duration_s) == (0.0, 0.0015)
+    sent = recorder(profiling_name="nccl:send 1->0", is_p2p=True, state="started")
+    found = reading.read([written(tmp_path, "fr_rank2.json", sent)])
+    (call,) = found.ranks[0].calls
+    assert (call.operation, call.peer) == ("send", 2) and found.left_out == {"calls that were not complete": 1}
+
+
+def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
+    """torch writes pickles when a job hangs."""
+    path = written(tmp_path, "dump_5", pickle.dumps(recorder(), protocol=2))
+    (call,) = reading.read([path]).ranks[0].calls
+    assert call.operation == "all_reduce"
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    with pytest.raises(ForeignError, match="needs no class"):
+        reading.read([written(tmp_path, "dump_6", pickle.dumps({"entries": Evil()}))])
+    assert not (tmp_path / "ran").exists()
+
+
+# ── the others ───────────────────────────────────────────────────────────────────────────────────
+def test_inspector_counts_bytes_of_one_rank(tmp_path):
+    line = {
+        "header": {"id": "0xe6", "rank": 4, "n_ranks": 8},
+        "coll_perf": {"coll": "ReduceScatter", "coll_sn": 9, "coll_msg_size_bytes": 1000, "coll_exec_time_us": 41},
+    }
+    found = reading.read([written(tmp_path, "i.json", "\n".join([json.dumps(line)] * 2).encode())])
+    assert len(found.ranks[0].calls) == 2
+    call = found.ranks[0].calls[0]
+    assert (call.operation, call.dtype, call.elements_in, call.elements_out) == ("reduce_scatter", None, 8000, 1000)
+    assert call.duration_s == pytest.approx(41e-6) and found.unknown["dtype"] == 2
+
+
+def test_param_lists(tmp_path):
+    entries = [
+        {"comms": "init", "pg_id": 1, "global_ranks": [0, 2]},
+        {"comms": "all_reduce", "req": 4, "pg_id": 1, "in_msg_size": 64, "out_msg_size": 64, "dtype": "bfloat16"},
+        {"compute": "gemm"},
+        {"comms": "wait", "req": 4},
+    ]
+    found = reading.read([written(tmp_path, "p.json", entries)])
+    (call,) = found.ranks[0].calls
+    assert (call.operation, call.elements_in, call.group, call.asynchronous) == ("all_reduce", 64, (0, 2), True)
+    assert found.left_out == {"compute": 1, "wait": 1}
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+def tar_of(folder, members):
+    path = folder / "all.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            data = json.dumps(content).encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_all_ranks_in_a_tar(tmp_path):
+    members = {f"rank-{rank}.json": recorder() for rank in (3, 1)}
+    found = reading.read([tar_of(tmp_path, members)])
+    assert [one.rank for one in found.ranks] == [1, 3]
+
+
+def test_ranks_that_recorded_other_calls_are_named(tmp_path):
+    paths = [
+        written(tmp_path, "fr_0.json", recorder()),
+        written(tmp_path, "fr_1.json", recorder(profiling_name="nccl:broadcast")),
+    ]
+    (note,) = reading.read(paths).notes
+    assert note.startswith("rank 0 and 1 did not record the same calls")
+
+
+def test_a_rank_that_is_there_twice_is_refused(tmp_path):
+    paths = [written(tmp_path, f"{name}_1.json", recorder()) for name in ("a", "b")]
+    with pytest.raises(ForeignError, match="rank 1 is there twice"):
+        reading.read(paths)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "neither Kineto"),
+        (b"\xff\xfe", "neither a text file"),
+        (b"\x80\x04broken", "a pickle that cannot be read"),
+        (b'{"traceEvents": [{"name": "x", "ts": 1}, {"na', "JSON"),
+        (b'{"traceEvents": []}', "no call of a collective"),
+        (b'{"nodes": [' + b"[" * 100_000, "JSON"),
+        (b'{"entries": 5, "pg_config": {}}', ""),
+        (json.dumps(recorder(input_sizes="x", process_group=None)).encode()[:-1], "JSON"),
+    ],
+)
+def test_torn_and_hostile_files_are_one_line(tmp_path, content, said):
+    with pytest.raises(ForeignError) as caught:
+        reading.read([written(tmp_path, "t.json", content)])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading.files, "MOST_BYTES", 10_000)
+    with pytest.raises(ForeignError, match="more than"):
+        reading.read([written(tmp_path, "b.json.gz", b" " * 100_000)])
+
+
+# ── lists of calls ───────────────────────────────────────────────────────────────────────────────
+def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
+    recorded = reading.read([tar_of(tmp_path, {f"rank-{rank}.json": recorder(duration_ms=2) for rank in (0, 1)})])
+    path = tmp_path / "x.calls.jsonl"
+    path.write_text(call_file.to_text(recorded))
+    assert reading.read([path]) == recorded
+    assert len(path.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda lines: lines[1:], "no list of calls"),
+        (lambda lines: [lines[0], "{"], ":2: no JSON"),
+        (lambda lines: [lines[0], "[]"], ":2: a line must be an object"),
+        (lambda lines: [lines[0], lines[1].replace('"elements_in"', '"elements"')], ":2: elements_in is missing"),
+        (lambda lines: [lines[0], lines[1].replace("{", '{"colour":1,', 1)], "unknown field 'colour'"),
+        (lambda lines: [lines[0], lines[1].replace("22", '"many"', 1)], ":2: elements_in: "),
+        (lambda lines: [*lines, lines[1]], "counts 1 calls, and 2 follow"),
+        (lambda lines: [lines[0].replace('"version":1', '"version":9')], "version 9; this CollBench reads 1"),
+    ],
+)
+def test_mistakes_in_a_list_of_calls_are_named_with_their_line(tmp_path, edit, said):
+    recorded = reading.read([written(tmp_path, "fr_0.json", recorder())])
+    path = tmp_path / "x.calls.jsonl"
+    path.write_text("\n".join(edit(call_file.to_text(recorded).splitlines())) + "\n")
+    with pytest.raises(ForeignError) as caught:
+        reading.read([path])
+    assert said in str(caught.value) and "\n" not in str(caught.value)
