@@ -21,7 +21,7 @@ from bench.analyze.stats import headlines
 from bench.encoding import CODEC
 from bench.intervals import slowest_rank_s
 from bench.journal import Journal
-from bench.operations import OPERATIONS
+from bench.operations import CALLS
 from bench.records import Case, Launch, Plan, Samples
 from conftest import ROOT, SAMPLING, samples
 
@@ -215,7 +215,7 @@ def many_ranks(folder: Path) -> list[Row]:
 def dry_run_plan(folder: Path) -> list[Row]:
     """Every call of a configuration in a world of 1024 ranks, as three of them."""
     sizes = "sizes: {from: 4KiB, to: 1GiB, factor: 4}"
-    everything = f"backends: [gloo]\nworld_sizes: [2]\noperations: [{', '.join(OPERATIONS)}]\n{sizes}\n"
+    everything = f"backends: [gloo]\nworld_sizes: [2]\noperations: [{', '.join(CALLS)}]\n{sizes}\n"
     (folder / "everything.yaml").write_text(everything)
     rows = []
     for config, limit in ((str(ROOT / "configs/gloo.yaml"), 10.0), ("everything.yaml", 60.0)):

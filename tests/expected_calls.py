@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from bench import operations
 from bench.dtypes import DTYPES
-from bench.operations import COALESCED_PIECES, OPERATIONS, partner
+from bench.operations import COALESCED_PIECES, OPERATIONS
+from bench.pairing import partner
 from bench.rank import dry_run
-from bench.rank.dry_run import RecordedCall
+from bench.rank.dry_run import PaperCall
 from bench.rank.transfer import Subgroup
 from bench.records import Case
 from bench.units import format_bytes
@@ -96,7 +97,7 @@ EXPECTED_CALLS: dict[str, Callable[[Member, int], list[ExpectedCall]]] = {
 }
 
 
-def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[RecordedCall]) -> str | None:
+def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[PaperCall]) -> str | None:
     """What is not as it must be in the calls of one turn."""
     m = _member(case, subgroup)
     resting = subgroup.subgroups > 1 and turn != subgroup.number
@@ -118,7 +119,7 @@ def _member(case: Case, subgroup: Subgroup) -> Member:
     )
 
 
-def _mismatch_of_a_call(want: ExpectedCall, got: RecordedCall, m: Member) -> str | None:
+def _mismatch_of_a_call(want: ExpectedCall, got: PaperCall, m: Member) -> str | None:
     if got.ranks != m.n:
         return f"goes to a group of {got.ranks} ranks, not of {m.n}"
     if got.peer != want.peer:
@@ -130,7 +131,7 @@ def _mismatch_of_a_call(want: ExpectedCall, got: RecordedCall, m: Member) -> str
     return None
 
 
-def _mismatch_of_parts(case: Case, got: RecordedCall, m: Member) -> str | None:
+def _mismatch_of_parts(case: Case, got: PaperCall, m: Member) -> str | None:
     """Uneven parts: one a rank, an empty one among them, as much to a rank as from it, all of the buffer."""
     if case.op != "all_to_all_uneven":
         return "parts of different sizes where all are alike" if got.sent_parts or got.received_parts else None
@@ -153,7 +154,7 @@ _OBJECTS: dict[str, Callable[[Member, Sequence[Any]], _Arguments]] = {
 }
 
 
-def _mismatch_of_objects(case: Case, m: Member, resting: bool, calls: Sequence[RecordedCall]) -> str | None:
+def _mismatch_of_objects(case: Case, m: Member, resting: bool, calls: Sequence[PaperCall]) -> str | None:
     """The same of a call on Python objects, from its arguments: nothing of it reaches torch's operators whole."""
     if resting or len(calls) != 1:
         return None if resting and not calls else f"{len(calls)} calls"
@@ -172,7 +173,7 @@ def _mismatch_of_objects(case: Case, m: Member, resting: bool, calls: Sequence[R
     return None if call.peer == wanted else f"names rank {call.peer}, not {wanted}"
 
 
-def _names(calls: Sequence[RecordedCall] | Sequence[ExpectedCall]) -> str:
+def _names(calls: Sequence[PaperCall] | Sequence[ExpectedCall]) -> str:
     return ", ".join(one.name for one in calls) or "nothing"
 
 

@@ -14,7 +14,7 @@ from bench import store
 from bench.encoding import CODEC
 from bench.journal import Journal
 from bench.machine import host
-from bench.operations import rounds
+from bench.pairing import rounds
 from bench.records import Case, Json, Launch, Plan
 from conftest import SAMPLING
 

@@ -361,3 +361,9 @@ def test_another_cpu_is_named_in_the_first_line():
     assert comparison.headline(other).endswith("; another CPU: EPYC → Xeon")
     unknown = dataclasses.replace(same, differences=(("cpu.model", "-", "Xeon"), ("gpus", "none", "none")))
     assert "CPU" not in comparison.headline(unknown)
+
+
+def test_two_launches_that_differ_beyond_measure_leave_an_interval_without_a_warning():
+    """An exponent of a thousand is no number; the verdict is that nothing is known."""
+    (found,) = verdicts.judge(verdicts.paired([np.array([0.0, 300.0])]), 0.05)
+    assert found.verdict == INCONCLUSIVE and 0 < found.ratio.low < 1e-20 and 1e20 < found.ratio.high < float("inf")

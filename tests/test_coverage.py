@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.config import load
 from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.operations import OPERATIONS
+from bench.operations import CALLS
 from bench.records import Case, Failure, Samples, Skip
 from bench.report import coverage
 from conftest import ROOT, invented_run, samples
@@ -87,5 +87,5 @@ def test_names_within_words_are_left_alone():
 
 def test_the_configuration_asks_for_everything():
     config, _ = load(ROOT / "configs/everything.yaml")
-    assert set(config.operations) == set(OPERATIONS)
+    assert set(config.operations) == set(CALLS)
     assert set(config.dtypes) == set(DTYPES) and set(config.reduce_ops) == set(REDUCE_OPS)

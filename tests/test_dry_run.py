@@ -8,7 +8,8 @@ from bench import plan as planning
 from bench.cli import call
 from bench.config import parse
 from bench.machine import host
-from bench.operations import OPERATIONS, partner, rounds
+from bench.operations import CALLS, OPERATIONS
+from bench.pairing import partner, rounds
 from bench.rank import dry_run, objects
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from conftest import ROOT
@@ -17,7 +18,7 @@ from expected_calls import mismatch
 EVERYTHING = f"""
 backends: [gloo]
 world_sizes: [2]
-operations: [{", ".join(OPERATIONS)}]
+operations: [{", ".join(CALLS)}]
 sizes: [4KiB, 1GiB]
 launches: 1
 """.encode()
@@ -37,9 +38,9 @@ def mismatches(found) -> list[str]:
 def test_every_operation_fits_the_table(world_size):
     found = dry_run_of(world_size)
     assert not mismatches(found)
-    fewest = {name for name, operation in OPERATIONS.items() if operation.fewest_ranks <= world_size}
+    fewest = {name for name in CALLS if OPERATIONS[name].fewest_ranks <= world_size}
     assert {one.case.op for one in found.kinds} == fewest
-    assert {skip.case.op for skip in found.skips} >= set(OPERATIONS) - fewest
+    assert {skip.case.op for skip in found.skips} >= set(CALLS) - fewest
 
 
 def test_no_memory_is_taken_for_what_a_rank_would_hold():

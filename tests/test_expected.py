@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from bench.analyze.expect import check
+from bench.analyze.expect import Place, check, least_of_two_nodes
 from bench.conclusions import Interval, Summary
-from bench.errors import ConfigError
+from bench.errors import ConfigError, UnmeasurableError
 from bench.expected import load, parse
 from bench.records import Case, Failure
+from conftest import ROOT
 
 LINE = "operation: all_reduce, backend: gloo, world_size: 2, size: 1GB, busbw: 10 GB/s"
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**9)  # at two ranks the bus factor is 1
@@ -135,7 +136,7 @@ def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
             ["expect[0].buswb: unknown key", "did you mean 'busbw'", "allowed: operation"],
         ),
         (LINE.replace("gloo", "glo"), ["expect[0].backend: glo", "did you mean 'gloo'"]),
-        (LINE.replace("world_size: 2, ", ""), ["expect[0].world_size: missing"]),
+        (LINE.replace("world_size: 2, ", ""), ["'world_size' is missing"]),
         (LINE.replace("world_size: 2", "world_size: 1"), ["expect[0].world_size: 1", "greater than or equal to 2"]),
         (f"{LINE}, tolerance: 120%", ["expect[0].tolerance", "less than 100%"]),
         (f"{LINE}, tolerance: lots", ["expect[0].tolerance", "not a share"]),
@@ -159,3 +160,59 @@ def test_a_table_must_say_something_once(tmp_path):
             parse(raw, "e.yaml")
     with pytest.raises(ConfigError, match=r"no\.yaml"):
         load(tmp_path / "no.yaml")
+
+
+# ── published tables ─────────────────────────────────────────────────────────────────────────────
+PUBLISHED = "operation: all_reduce, backend: nccl, gpu: H100, nodes: 1, ranks_per_node: 8, metric: pipelined"
+H100 = {("nccl", 8): Place(frozenset({"NVIDIA H100 80GB HBM3"}), 1), ("nccl", 16): Place(frozenset({"NVIDIA H100"}), 2)}
+GPU_CASE = Case("all_reduce", "nccl", 8, "float32", 2**30, metric="pipelined", depth=20)
+
+
+def on_gpus(expected, *cases, places=None):
+    measured = [summary(450, 455, case) for case in cases]
+    return check(expected, measured, H100 if places is None else places)
+
+
+def test_a_line_for_hardware_is_applied_to_that_hardware_only():
+    expected = table(f"{PUBLISHED}, busbw: 100 GB/s", f"{PUBLISHED.replace('H100', 'A100')}, busbw: 9000 GB/s")
+    two_nodes = replace(GPU_CASE, world_size=16)
+    found = on_gpus(expected, GPU_CASE, two_nodes)
+    assert [(one.case.world_size, one.verdict) for one in found.checks] == [(8, "PASS")]
+    assert found.verdict == "PASS" and found.reason.endswith("; 1 line is for other hardware")
+    assert not on_gpus(expected, GPU_CASE, places={}).checks
+
+
+def test_a_line_without_a_size_means_the_largest_that_was_measured():
+    small, large = replace(GPU_CASE, size_bytes=2**20), replace(GPU_CASE, size_bytes=2**33)
+    (found,) = on_gpus(table(f"{PUBLISHED}, busbw: 100 GB/s"), small, large, GPU_CASE).checks
+    assert found.case == large
+
+
+def test_a_threshold_is_missed_by_any_amount():
+    """The invented bandwidth, 450 GB/s at two ranks, is 1.9 times as much at eight."""
+    (measured,) = on_gpus(table(f"{PUBLISHED}, busbw: 900 GB/s, kind: measured"), GPU_CASE).checks
+    (demanded,) = on_gpus(table(f"{PUBLISHED}, busbw: 900 GB/s, kind: threshold"), GPU_CASE).checks
+    assert (measured.verdict, demanded.verdict) == ("PASS", "FAIL")
+
+
+def test_what_two_nodes_must_reach_is_found_by_their_hardware():
+    expected = load(ROOT / "configs" / "expected" / "google-cloud.yaml")
+    pair = replace(GPU_CASE, world_size=16)
+    assert least_of_two_nodes(expected, pair, frozenset({"NVIDIA B200"})) == 250e9
+    assert least_of_two_nodes(expected, replace(pair, world_size=8), frozenset({"NVIDIA GB200"})) == 160e9
+    with pytest.raises(UnmeasurableError, match="use --least"):
+        least_of_two_nodes(expected, pair, frozenset({"NVIDIA H100 80GB HBM3"}))
+    with pytest.raises(UnmeasurableError, match="no line of the table"):
+        least_of_two_nodes(expected, pair, frozenset({"NVIDIA L4"}))
+
+
+def test_a_line_names_a_world_size_or_hardware():
+    with pytest.raises(ConfigError, match="'world_size' is missing; or name the hardware"):
+        table("operation: all_reduce, backend: nccl, size: 1GB, busbw: 10 GB/s")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "expected").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_table_that_comes_with_the_suite_is_read_and_names_its_source(path):
+    for line in load(path).expect:
+        assert line.source and line.kind in {"measured", "threshold"} and line.metric == "pipelined"
+        assert line.gpu or line.ranks_per_node

@@ -6,8 +6,9 @@ import pytest
 
 from bench import footprint, intervals
 from bench import plan as planning
+from bench.capabilities import Machine
 from bench.config import parse
-from bench.records import Case, Machine
+from bench.records import Case
 from bench.report import listings
 from test_sampling import FakeRanks, noisy, sample, settings
 

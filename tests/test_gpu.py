@@ -9,7 +9,7 @@ import pytest
 from bench.dtypes import DTYPES
 from bench.launch import launcher
 from bench.machine import host
-from bench.operations import OPERATIONS
+from bench.operations import CALLS
 from bench.training.launch import sweep as training_sweep
 
 MACHINE = host.machine()
@@ -30,7 +30,7 @@ SHARED = f"""
 backends: [nccl]
 world_sizes: [2, 4]
 launches: 1
-operations: [{", ".join(OPERATIONS)}]
+operations: [{", ".join(CALLS)}]
 sizes: [96KiB]
 buffers: hot
 oversubscribe_gpu: true
@@ -62,7 +62,7 @@ def test_every_operation_is_right_with_several_ranks_on_one_gpu(cli):
     done = cli("run", cli.config(SHARED), "--no-plots", timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     run = good(cli.only_run())
-    assert {case.op for case in run.plan.cases} == set(OPERATIONS)
+    assert {case.op for case in run.plan.cases} == set(CALLS)
     if MACHINE.gpus == 1:
         assert all(case.oversubscribed for case in run.plan.cases)
         assert "shared a GPU" in done.stdout

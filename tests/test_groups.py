@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.conclusions import Summary
-from bench.operations import OPERATIONS, usual
+from bench.operations import CALLS, OPERATIONS, usual
 from bench.records import CASE_EXTRAS, Case
 from bench.report import groups, labels
 
@@ -13,7 +13,8 @@ CASE = Case("reduce", "nccl", 4, "float32", 2**20)
 OTHER = {
     "reduce_op": "max", "buffers": "hot", "metric": "pipelined", "sync": "deadline", "scheduling": "rr", "depth": 8,
     "placement": "out", "call": "async", "root": 3, "groups": "strided:2", "settings": "NCCL_ALGO=Ring", "ctas": 4,
-    "memory": "registered", "oversubscribed": True, "alignment": "unaligned",
+    "memory": "registered", "oversubscribed": True, "alignment": "unaligned", "splits": "hot:2", "counts": "exchanged",
+    "recording": "ab12:3",
 }  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def test_a_span_names_everything_that_occurs():
     ]
     assert labels.span(cases) == "reduce · nccl · float32, int8 · sum, max · 2, 4 ranks · 1 MiB"
     assert labels.span(cases[:1]) == labels.label(cases[0])
-    many = [replace(CASE, op=op) for op in OPERATIONS]
+    many = [replace(CASE, op=op) for op in CALLS]
     assert labels.span(many).startswith(
         "all_reduce, all_reduce_coalesced, all_gather, all_gather_list, reduce_scatter and 17 more · nccl"
     )

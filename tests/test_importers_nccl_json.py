@@ -1,10 +1,13 @@
 """JSON of nccl-tests gives what its text gives, and nothing of the environment that it dumps gets anywhere."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import foreign
+from bench.analyze.aggregates import of_aggregates
 from bench.errors import ForeignError
 from bench.importers import assembly, nccl_tests, sources
 from bench.importers.found import Options
@@ -139,3 +142,42 @@ def test_damage_is_one_sentence(read, text):
         source, reading = read(text)
         assembly.assemble("nccl-tests", "x", [(source, reading)])
     assert "\n" not in str(caught.value)
+
+
+# ── times of single calls (-I 1) ─────────────────────────────────────────────────────────────────
+def timed_each(each: dict) -> str:
+    document = json.loads(foreign.nccl_json())
+    for result in document["results"]:
+        result["out_of_place_per_iter"] = each
+    document["config"]["per_iter_timing"] = "true"
+    return json.dumps(document)
+
+
+def test_times_of_single_calls_give_an_interval_outliers_and_modes(read):
+    dice = np.random.default_rng(1)
+    slow = [*(10 * np.exp(dice.normal(0, 0.05, 90))), *(40 * np.exp(dice.normal(0, 0.05, 30)))]
+    source, reading = read(timed_each({"times_us": slow}))
+    imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
+    (samples, *_) = [one for one in imported.samples if one.case.placement == "out"]
+    assert samples.aggregate.each_s == pytest.approx([us * 1e-6 for us in slow])
+    assert samples.aggregate.statistic.startswith("median of 20 calls")
+    found = of_aggregates(samples.case, [samples])
+    assert found.time_s.known and found.time_s.value == pytest.approx(10e-6, rel=0.1)
+    assert found.stall.fast_s < 12e-6 and found.stall.extra_s > 15e-6
+    outlying = replace(samples, aggregate=replace(samples.aggregate, each_s=(*([1e-5, 1.1e-5] * 20), 1.0)))
+    assert of_aggregates(samples.case, [outlying]).far_outliers == 1
+    in_place = next(one for one in imported.samples if one.case.placement == "usual")
+    assert in_place.aggregate.each_s == () and not of_aggregates(in_place.case, [in_place]).time_s.known
+
+
+def test_of_several_processes_the_slowest_of_each_call_counts(read):
+    each = {"times_us": [1.0, 1.0], "per_process_max_times_us": [[1.0, 5.0], [2.0, 4.0]]}
+    _, reading = read(timed_each(each))
+    (number, *_) = [one for one in reading.numbers if one.case.placement == "out"]
+    assert number.aggregate.each_s == pytest.approx((2e-6, 5e-6))
+
+
+@pytest.mark.parametrize("odd", [{}, {"times_us": "x"}, {"times_us": [1.0, None]}, {"times_us": [1.0, -1.0]}, []])
+def test_odd_times_of_single_calls_are_left_to_the_mean(read, odd):
+    _, reading = read(timed_each(odd))
+    assert all(one.aggregate.each_s == () for one in reading.numbers)

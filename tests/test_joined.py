@@ -4,6 +4,7 @@ Real launchers where they are installed; Slurm is played by its variables, two h
 """
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -232,6 +233,43 @@ def test_two_hosts_with_a_cable_between_them(cli):
     assert_nothing_left(cli)
 
 
+@needs_links
+@pytest.mark.parametrize("slow", [None, 2])
+def test_the_gate_names_the_node_whose_link_is_slow(cli, slow):
+    """Six namespaces on one switch, each with a host name of its own; one link carries a fifth of the others' rate."""
+    text = TINY.replace("[4KiB, 64KiB]", "[256KiB]").replace("iterations: 8", "iterations: 12")
+    config = cli.config(text.replace("timeout: 10s", "timeout: 60s"))
+    with links.bridged(6, "200mbit", slow, "40mbit") as network:
+        started = [
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c",
+                 f'hostname node{rank} && exec "$0" "$@"', sys.executable, str(ROOT / "run_bench.py"), "gate", config],
+                cwd=cli.folder,
+                env=cli.environment
+                | {"RANK": str(rank), "WORLD_SIZE": "6", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+                | {"MASTER_ADDR": network.addresses[0], "MASTER_PORT": "29500"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, name in enumerate(network.namespaces)
+        ]  # fmt: skip
+        done = [finished(process) for process in started]
+    said = done[0].stdout + done[0].stderr
+    (verdict_file,) = cli.folder.glob("results/*/gate.json")
+    verdict = json.loads(verdict_file.read_bytes())
+    failed = [one["host"] for one in verdict["nodes"] if one["verdict"] == "FAIL"]
+    assert failed == ([] if slow is None else ["node2"]), said
+    assert verdict_file.with_name("taint.txt").read_text().split() == failed
+    if slow is not None:
+        assert [one.returncode for one in done] == [1] * 6 and "FAIL: 1 of 6 nodes" in said, said
+
+
+def test_the_gate_needs_several_hosts(cli):
+    done = cli("gate", cli.config())
+    assert done.returncode == 3 and "there is one" in done.stderr
+
+
 def addresses_listened_on(namespace: str) -> set[str]:
     listed = subprocess.run(
         ["ip", "netns", "exec", namespace, "ss", "-Hltn"], capture_output=True, text=True, check=True
@@ -374,8 +412,8 @@ def test_processes_that_only_start_ranks_load_no_torch():
 
 def test_deadlines_are_not_for_ranks_that_share_no_memory():
     from bench import plan
+    from bench.capabilities import Machine
     from bench.config import parse
-    from bench.records import Machine
 
     machine = Machine("h", 2, 2**34, 2**25, 0, {}, ranks=2, ranks_a_host=1)
     planned = plan.expand(parse(TINY.encode(), "c", ["sync=deadline"]), machine, 1)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bench.analyze import links
-from bench.operations import cycle, rounds
+from bench.operations import cycle
+from bench.pairing import rounds
 from bench.records import Case, Timings
 from conftest import invented_run, samples
 

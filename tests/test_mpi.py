@@ -23,7 +23,7 @@ from bench.launch.mpirun import MEMORY, MpiLauncher
 from bench.launch.rendezvous import LOCK, PREFIX
 from bench.launch.sweep import sweep
 from bench.machine import confine, libraries, network
-from bench.operations import OPERATIONS
+from bench.operations import CALLS
 from bench.rank import mpi_calls
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from bench.records import Case
@@ -66,7 +66,7 @@ def _held(lock: Path) -> bool:
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
-    lacking = {op for op in OPERATIONS if unsupported_operation(op, BACKENDS["mpi"]) is not None}
+    lacking = {op for op in CALLS if unsupported_operation(op, BACKENDS["mpi"]) is not None}
     assert set(mpi_calls.CALLS) == set(COLLECTIVES) - lacking
     assert set(mpi_calls.OBJECT_CALLS) == set(OBJECT_COLLECTIVES) - lacking
 

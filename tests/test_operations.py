@@ -10,14 +10,14 @@ from bench.cases import combinations, unsupported
 from bench.config import parse
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.machine import host
-from bench.operations import ALIGNMENT, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
+from bench.operations import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
 from bench.protocol import messages
 from bench.records import Case
 
 EVERYTHING = f"""
 backends: [gloo]
 world_sizes: [2]
-operations: [{", ".join(OPERATIONS)}]
+operations: [{", ".join(CALLS)}]
 dtypes: [{", ".join(DTYPES)}]
 reduce_ops: [{", ".join(REDUCE_OPS)}]
 sizes: [1920]
@@ -67,11 +67,11 @@ def assert_right(launcher, cases: list[Case]) -> None:
 def test_the_table_has_an_entry_for_each_operation():
     from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 
-    moved = {name for name, operation in OPERATIONS.items() if operation.typed}
-    objects = {name for name, operation in OPERATIONS.items() if not operation.typed and operation.sized}
+    moved = {name for name in CALLS if OPERATIONS[name].typed}
+    objects = {name for name in CALLS if not OPERATIONS[name].typed and OPERATIONS[name].sized}
     assert set(COLLECTIVES) == moved
     assert set(OBJECT_COLLECTIVES) == objects
-    assert set(OPERATIONS) == moved | objects | {"barrier"}
+    assert set(CALLS) == moved | objects | {"barrier"}
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -79,7 +79,7 @@ def test_every_operation_in_every_dtype_and_reduce_op(launcher, world_size):
     # At 2 ranks all reduce ops; at more, those that depend on how many ranks there are.
     few = [] if world_size == 2 else ["reduce_ops=[sum, product]"]
     cases, skipped = selected(f"world_sizes=[{world_size}]", *few)
-    assert {case.op for case in cases} == set(OPERATIONS)
+    assert {case.op for case in cases} == set(CALLS)
     assert_right(launcher, cases)
     taken = {case.dtype for case in cases} | {key.split("/")[3] for key in skipped}
     assert taken == {*DTYPES, "bytes"}

@@ -6,8 +6,9 @@ import pytest
 
 from bench import footprint
 from bench import plan as planning
+from bench.capabilities import Machine
 from bench.config import parse
-from bench.records import Case, Machine
+from bench.records import Case
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 BASE = b"backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [4KiB, 1MiB]\nlaunches: 3\n"

@@ -15,12 +15,14 @@ from rich.console import Console
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
+from bench.capabilities import Machine
 from bench.comparisons import Check, CheckedTable, Level, Trend
 from bench.conclusions import Interval
 from bench.config import parse
-from bench.operations import OPERATIONS, rounds, usual
+from bench.operations import CALLS, OPERATIONS, usual
+from bench.pairing import rounds
 from bench.plan import expand
-from bench.records import Case, Failure, Machine, Samples, Skip
+from bench.records import Case, Failure, Samples, Skip
 from bench.report import comparison, document, junit, listings, tables
 from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
@@ -125,7 +127,9 @@ def test_the_csv_is_typed(run):
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
     drawn = CATALOGUE.draw(run, analyze(run), tmp_path)
     names = [kind.name for kind in CATALOGUE.kinds]
-    assert [name for _, name in drawn] == [name for name in names if name not in {"matrix", "operations"}]
+    assert [name for _, name in drawn] == [
+        name for name in names if name not in {"matrix", "operations", "replay", "splits"}
+    ]
     words = {
         "time": ["message size", "4 KiB", "time of one operation", "2 ranks", "µs"],
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
@@ -307,14 +311,14 @@ def test_reasons_stand_once_with_what_they_skip():
 
 
 def test_many_tables_become_one():
-    cases = [Case(op, "gloo", 2, "float32", size) for op in OPERATIONS for size in (4096, 2**20)]
+    cases = [Case(op, "gloo", 2, "float32", size) for op in CALLS for size in (4096, 2**20)]
     run = run_of([usual(case) for case in cases if OPERATIONS[case.op].sized or case.size_bytes == 4096])
     shown = document.summary_tables(summarize(run))
     assert shown.count("\n|:--") == 1 and "| barrier " in shown and "All: gloo, float32, " in shown
     assert "**reduce_scatter on gloo**: size: bytes that each rank contributes; each keeps 1/n of the result; " in shown
     assert "gloo here: gloo has no reduce-scatter of its own" in shown
     full = written(run)
-    assert full.count("\n## ") > len(OPERATIONS) and full.startswith("# invented: 22 operations")
+    assert full.count("\n## ") > len(CALLS) and full.startswith("# invented: 22 operations")
 
 
 def test_each_table_says_what_its_size_is_and_what_is_peculiar():

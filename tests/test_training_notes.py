@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.records import Machine
+from bench.capabilities import Machine
 from bench.training.config import parse
 from bench.training.notes import notes
 from bench.training.plan import expand

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench import store
-from bench.records import Machine
+from bench.capabilities import Machine
 from bench.training import advisor, planner, verification
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.analysis import analyze

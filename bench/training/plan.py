@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import product
 
 from bench.backends import BACKENDS
+from bench.capabilities import Demands, Machine
 from bench.dtypes import DTYPES
-from bench.records import Demands, Machine
 from bench.training.config import StrategyConfig, TrainingConfig, link_of
 from bench.training.footprint import rank_bytes
 from bench.training.presets import find

@@ -7,7 +7,7 @@ for what torch provides, `training/rank/torch_synchronisers.py`); a test checks 
 
 from dataclasses import dataclass, replace
 
-from bench.records import Machine
+from bench.capabilities import Machine
 from bench.training.records import REFERENCE, Advised, Scenario, Strategy
 from bench.units import format_bytes
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tabulate import tabulate
 
-from bench.records import Machine
+from bench.capabilities import Machine
 from bench.training.footprint import rank_bytes
 from bench.training.notes import notes
 from bench.training.plan import estimate_s
