@@ -20,9 +20,15 @@ INTERRUPTED = 130
 
 
 class BenchError(Exception):
-    """An error whose message is one line and tells the user what to change."""
+    """An error whose message is one line and tells the user what to change.
+
+    What it quotes of a file may hold anything: a character that cannot be printed becomes a blank.
+    """
 
     exit_code = 2
+
+    def __init__(self, text: str) -> None:
+        super().__init__("".join(character if character.isprintable() else " " for character in text))
 
 
 class ConfigError(BenchError):

@@ -5,7 +5,7 @@ import pytest
 import foreign
 from bench import operations
 from bench.errors import ForeignError
-from bench.importers import osu, sources
+from bench.importers import assembly, osu, sources
 from bench.importers.found import Options
 from bench.records import Case
 
@@ -144,3 +144,12 @@ def test_what_has_no_counterpart_is_left_out(read):
 def test_other_output_is_refused(read):
     with pytest.raises(ForeignError, match="no table of results of the OSU"):
         read(foreign.nccl())
+
+
+def test_a_title_with_a_tab_is_quoted_in_one_line(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text(foreign.osu().replace("MPI Allreduce", "MPI a\tAllreduce"))
+    source = sources.read(path)
+    with pytest.raises(ForeignError) as caught:
+        assembly.assemble("osu", "x", [(source, osu.read(source, Options()))])
+    assert str(caught.value).isprintable()
