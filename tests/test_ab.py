@@ -231,6 +231,6 @@ def test_training_has_sides_too(warm):
     text = "\n".join(
         ["benchmark: training", "models: [nano]", "world_sizes: [2]", "strategies: [flat]", "rounds: 3", "steps: 2"]
     )
-    done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "20s", "--no-plots", timeout=200)
+    done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "40s", "--no-plots", timeout=300)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     assert "flat · nano" in done.stdout and "b4 → b2" in done.stdout

@@ -113,7 +113,10 @@ def test_where_most_were_disturbed_all_are_kept_and_that_is_said():
     run = run_of({"flat": 0.005}, foreign=lambda number: 0.5)
     comparison, _ = results(run)
     assert comparison.dropped == 0
-    assert any("most of all strategies disturbed, so all of those kept" in text for text in analyze(run).warnings)
+    assert any(
+        "too much of all strategies disturbed to leave it out, so all of those kept" in text
+        for text in analyze(run).warnings
+    )
 
 
 def test_two_launches_claim_nothing_of_how_launches_differ():
@@ -200,3 +203,21 @@ def test_a_check_that_fails_in_one_launch_is_not_hidden_by_the_others_that_pass(
         run.facts.append(StrategyChecks(SCENARIO.key, launch, "flat", (InvariantCheck("I4", ok, "calls"),)))
     _, found = results(run)
     assert [check.ok for check in found["flat"].checks] == [False] and found["flat"].refused == "I4: calls"
+
+
+def test_a_strategy_that_shares_no_calm_round_with_the_reference_is_kept():
+    """Of two rounds the reference was disturbed in one and flat in the other: without them there is no difference."""
+    run = run_of({"flat": 0.005}, launches=3, rounds=2)
+    run.facts[:] = [
+        replace(
+            one,
+            blocks=tuple(
+                replace(block, foreign_cpu=0.5) if (block.strategy, one.round) in {("none", 1), ("flat", 2)} else block
+                for block in one.blocks
+            ),
+        )
+        for one in run.facts
+    ]
+    comparison, found = results(run)
+    assert found["flat"].exposed is not None and comparison.dropped == 0
+    assert any("too much of all strategies" in text for text in analyze(run).warnings)

@@ -80,7 +80,7 @@ def _disturbance(run: TrainingRun, one: ScenarioAnalysis) -> str | None:
         said.append(f"{one.dropped} of {one.blocks} timed blocks left out")
     if most := disturbed(run, one.scenario):
         whose = "all strategies" if len(most) == len(one.results) else ", ".join(most)
-        said.append(f"most of {whose} disturbed, so all of those kept")
+        said.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
     return f"{one.scenario.key}: {'; '.join(said)}: other processes used the CPU" if said else None
 
 

@@ -15,7 +15,7 @@ from bench import intervals
 from bench.analyze.moderation import moderated
 from bench.conclusions import Interval
 from bench.intervals import Floats
-from bench.training.records import Round, Scenario, TimedBlock, TrainingRun
+from bench.training.records import REFERENCE, Round, Scenario, TimedBlock, TrainingRun
 
 # Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
 LAUNCHES_FOR_INTERVAL = 3
@@ -37,21 +37,34 @@ def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:
     """The rounds without the timed blocks in which others used more than `max_foreign_cpu` of the machine.
 
     Only these blocks are left out: with 17 strategies, hardly half of all rounds are free of any. A strategy keeps all
-    of its blocks if more than half of them would go (`disturbed`).
+    of its blocks if more than half of them would go, and all strategies do if one would share no round with the
+    reference (`disturbed`).
     """
-    allowed, most = run.plan.max_foreign_cpu, set(disturbed(run, scenario))
+    return _without_loud(run, scenario, set(disturbed(run, scenario)))
+
+
+def disturbed(run: TrainingRun, scenario: Scenario) -> list[str]:
+    """Labels of the strategies whose timed blocks others disturbed so often that they are kept nonetheless."""
+    blocks = [block for one in facts_of(run, Round, scenario) for block in one.blocks]
+    every = Counter(block.strategy for block in blocks)
+    loud = Counter(block.strategy for block in blocks if _loud(block, run.plan.max_foreign_cpu))
+    most = [name for name, number in every.items() if 2 * loud[name] > number]
+    beside = {
+        block.strategy
+        for one in _without_loud(run, scenario, set(most))
+        if any(block.strategy == REFERENCE for block in one.blocks)
+        for block in one.blocks
+    }
+    return most if beside == set(every) or REFERENCE not in every else list(every)
+
+
+def _without_loud(run: TrainingRun, scenario: Scenario, most: set[str]) -> list[Round]:
+    """The rounds without disturbed blocks, but for those of the strategies in `most`."""
+    allowed = run.plan.max_foreign_cpu
     return [
         replace(one, blocks=tuple(b for b in one.blocks if b.strategy in most or not _loud(b, allowed)))
         for one in facts_of(run, Round, scenario)
     ]
-
-
-def disturbed(run: TrainingRun, scenario: Scenario) -> list[str]:
-    """Labels of the strategies of which more than half of the timed blocks were disturbed by others."""
-    blocks = [block for one in facts_of(run, Round, scenario) for block in one.blocks]
-    every = Counter(block.strategy for block in blocks)
-    loud = Counter(block.strategy for block in blocks if _loud(block, run.plan.max_foreign_cpu))
-    return [name for name, number in every.items() if 2 * loud[name] > number]
 
 
 def _loud(block: TimedBlock, allowed: float) -> bool:
