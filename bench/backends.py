@@ -156,8 +156,8 @@ def _by_device(case: Case, backend: Backend) -> str | None:
 
 
 def _by_operation(case: Case, backend: Backend) -> str | None:
-    if case.metric == "first" and (not OPERATIONS[case.op].typed or backend.library != "torch"):
-        return "metric first is for torch's operations on buffers"
+    if metric_of(case).makes_group and (not OPERATIONS[case.op].typed or backend.library != "torch"):
+        return f"metric {case.metric} is for torch's operations on buffers"
     if case.call not in OPERATIONS[case.op].calls:
         return f"{case.op} has no asynchronous call"
     return unsupported_operation(case.op, backend)

@@ -6,6 +6,7 @@ requires both.
 
 from dataclasses import dataclass
 
+from bench.operations import OPERATIONS
 from bench.records import Case
 
 
@@ -16,6 +17,7 @@ class Metric:
     about: what is timed, in words. several: whether an iteration is `Case.depth` calls back to back, else one call.
     device: "cuda" if it needs GPUs; None for any device. fixed_buffers: each call uses the same buffer for the whole
     launch, so the pool has as many buffers as an iteration has calls. captured: calls are made once, into a graph.
+    makes_group: whether each iteration makes a process group of its own.
     """
 
     name: str
@@ -24,13 +26,14 @@ class Metric:
     device: str | None = None
     fixed_buffers: bool = False
     captured: bool = False
+    makes_group: bool = False
 
 
 METRICS = {
     metric.name: metric
     for metric in (
         Metric("isolated", "one call between two stamps", several=False),
-        Metric("first", "the first call in a process group that was just made", several=False),
+        Metric("first", "the first call in a process group that was just made", several=False, makes_group=True),
         Metric("pipelined", "several calls back to back"),
         Metric("graph", "the same calls captured in a CUDA graph", device="cuda", fixed_buffers=True, captured=True),
     )
@@ -42,6 +45,11 @@ ONE_BY_ONE = "isolated"
 def metric_of(case: Case) -> Metric:
     """The entry of a case's metric."""
     return METRICS[case.metric]
+
+
+def makes_groups(case: Case) -> bool:
+    """Whether its iterations make process groups: that is done by the host, and goes on in threads for a while."""
+    return metric_of(case).makes_group or OPERATIONS[case.op].startup
 
 
 def order(name: str) -> int:

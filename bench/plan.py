@@ -16,7 +16,7 @@ from bench.capabilities import Demands, Machine
 from bench.cases import combinations, unsupported, unsupported_anywhere
 from bench.config import Config
 from bench.footprint import buffer_bytes, most_iterations
-from bench.operations import OPERATIONS
+from bench.metrics import makes_groups
 from bench.recorded_calls import CallList
 from bench.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Skip
 
@@ -194,8 +194,8 @@ def process_kind(case: Case) -> tuple[object, ...]:
 
     Groups that are made and left go on in threads for a while, which would make other cases slower.
     """
-    makes_groups = OPERATIONS[case.op].startup or case.metric == "first"
-    return (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed, makes_groups)
+    processes = (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
+    return (*processes, makes_groups(case))
 
 
 def _sampling(config: Config) -> Sampling:

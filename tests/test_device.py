@@ -6,8 +6,9 @@ The device is simulated, so that each of these can be said to the nanosecond; te
 import pytest
 
 from bench.rank.device import Host
+from bench.rank.replay import make_step, marks_on
 from bench.rank.timing import CaseTimer, floor_ns
-from bench.records import Case
+from bench.records import Case, ReplayedCall
 from bench.training.rank.stopwatch import Stopwatch
 from simulated_device import US, SimulatedDevice
 
@@ -146,3 +147,45 @@ def test_a_stopwatch_marks_the_stream_and_makes_events_while_warming_up_only():
         assert abs(watch.between(first, last) - 50 * US) <= 10 * US
         assert ("make event" in device.log) is (step == 0)
     assert not watch.on_host and Stopwatch(Host()).on_host
+
+
+# ── replays ──────────────────────────────────────────────────────────────────────────────────────
+class Waited:
+    """What an asynchronous call returns."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def wait(self):
+        self.device.log.append("wait")
+
+
+def test_a_replayed_step_makes_nothing_while_it_runs_and_waits_where_the_recording_did():
+    device = SimulatedDevice()
+
+    def enqueue():
+        device.call(RUNS_NS)()
+        return Waited(device)
+
+    planned = [ReplayedCall(0), ReplayedCall(0, after=(0,)), ReplayedCall(0)]
+    marks = marks_on(device, 3)
+    device.log.clear()
+    make_step(planned, [enqueue] * 3, [True, False, True], marks)
+    assert device.log == [
+        "record",
+        *("record", "call"),
+        *("wait", "record"),
+        *("record", "call", "record"),
+        *("record", "call"),
+        *("wait", "record"),
+    ]
+    device.synchronize()
+    starts, durations = marks.stamps()
+    assert starts == sorted(starts) and all(abs(ns - RUNS_NS) <= 10 * US for ns in durations)
+
+
+def test_what_makes_groups_has_the_host_s_time():
+    """Connecting takes the host 3 ms; the device does hardly anything."""
+    device = SimulatedDevice()
+    _, found = measured(device, device.call(2 * US, 3_000 * US), case("first"))
+    assert found.host_ns is None and all(abs(ns - 3_000 * US) < 10 * US for ns in found.duration_ns)

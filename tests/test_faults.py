@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.rank import faults
+from bench.rank import device, faults
 from bench.records import Case, Fault
 from conftest import TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
@@ -197,12 +197,12 @@ def test_a_disk_that_fills_while_measuring(small_disk, launcher):
 
 def test_a_short_slowness_takes_its_time_without_giving_the_core_away(monkeypatch):
     slept = []
-    monkeypatch.setattr(faults.time, "sleep", slept.append)
+    monkeypatch.setattr(device.time, "sleep", slept.append)
     began = time.perf_counter()
-    faults.idle(2e-5)
+    device.idle(2e-5)
     assert not slept and time.perf_counter() - began >= 2e-5
-    faults.idle(0.01)
-    assert slept == [pytest.approx(0.01 - faults.OVERSLEEP_S)]
+    device.idle(0.01)
+    assert slept == [pytest.approx(0.01 - device.OVERSLEEP_S)]
 
 
 def test_slow_calls_are_prepared_several_at_a_time_like_others():

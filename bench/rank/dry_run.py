@@ -29,6 +29,7 @@ from bench.backends import BACKENDS
 from bench.conclusions import DryRunCases, DryRunResult
 from bench.dtypes import dtype_named
 from bench.footprint import bounded, buffer_bytes
+from bench.metrics import makes_groups
 from bench.operations import OPERATIONS, cycle, ranks_together
 from bench.rank import timing, workload
 from bench.rank.collectives import OBJECT_COLLECTIVES
@@ -97,7 +98,7 @@ def _unsupported(case: Case) -> str | None:
     """Why a case that could be measured cannot be dry-run here; None if it can."""
     if BACKENDS[case.backend].library != "torch":
         return f"{BACKENDS[case.backend].library} has no fake process group"
-    if OPERATIONS[case.op].recorded or OPERATIONS[case.op].startup or case.metric == "first":
+    if OPERATIONS[case.op].recorded or makes_groups(case):
         return "it makes groups or several calls, which cannot be checked on paper"
     if case.reduce_op == "premul_sum" and not hasattr(dist, "_make_nccl_premul_sum"):
         return "premul_sum needs a torch that was built with NCCL"

@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench.rank.device import idle
 from bench.rank.workload import Workload
 from bench.records import Case, Fault
 
 Action = Callable[[], None]
-# The kernel wakes a sleeping process at most this much too late (60 to 250 µs were seen).
-OVERSLEEP_S = 3e-4
 
 
 def plant(
@@ -100,18 +99,6 @@ class _Faulty:
 
     def corrupt(self) -> bool:
         return self._inner.corrupt()
-
-
-def idle(seconds: float) -> None:
-    """Wait for so many seconds: sleep for most of them, then poll the clock to end on time.
-
-    A short wait only polls: a sleep of nothing gives the core away, and a call of 0.5 ms then took 1.3 times as long.
-    """
-    ends = time.perf_counter() + seconds
-    if seconds > OVERSLEEP_S:
-        time.sleep(seconds - OVERSLEEP_S)
-    while time.perf_counter() < ends:
-        pass
 
 
 def _raise() -> None:

@@ -8,18 +8,16 @@ the end of the step.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from bench.rank.collectives import COLLECTIVES
-from bench.rank.device import Device, Event
+from bench.rank.device import Device, Event, idle
 from bench.rank.objects import BarrierOperation
 from bench.rank.process_group import Group
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.transfer import Call, rest
-from bench.records import Replay
+from bench.records import Replay, ReplayedCall
 
-# A rank sleeps through a pause but for the last part of it: the kernel wakes it up to so much too late.
-OVERSLEEP_S = 3e-4
 # Starts and durations of the calls of one step, in ns; starts since the step began.
 Stamps = tuple[list[int], list[int]]
 
@@ -28,7 +26,7 @@ class ReplayOperation:
     """The calls of a step, in their order."""
 
     def __init__(self, replay: Replay, group: Group, arena: Arena, seed: int, tick: Callable[[], None] = rest) -> None:
-        self._cases, self._calls = replay.cases, replay.calls
+        self._cases, self._calls, self._device = replay.cases, replay.calls, group.device
         self._inner: list[TensorOperation | BarrierOperation] = [
             TensorOperation(case, group, arena, 0, seed, tick)
             if case.op in COLLECTIVES
@@ -36,16 +34,16 @@ class ReplayOperation:
             for case in replay.cases
         ]
         self._asynchronous = [replay.cases[call.case].call == "async" for call in replay.calls]
-        self._pauses_s = [call.pause_s for call in replay.calls]
-        self._after = [call.after for call in replay.calls]
-        self._stamps: list[Stamps] = []
-        self._make = _EnqueuedStep(group.device) if group.device.enqueues else _HostStep()
+        self._steps: list[Marks] = []
+        self._free: list[Marks] = []  # of steps whose stamps have been read: events take time to make
 
     def prepare(self) -> Call:
-        """All calls of the next step: buffers are refilled now, not between them."""
+        """All calls of the next step: buffers are refilled now, not between them, and events are made now."""
         self.reserve(1)
         calls = [self._inner[call.case].prepare() for call in self._calls]
-        return lambda: self._stamps.append(self._make(calls, self._asynchronous, self._after, self._pauses_s))
+        marks = self._free.pop() if self._free else marks_on(self._device, len(calls))
+        self._steps.append(marks)
+        return lambda: make_step(self._calls, calls, self._asynchronous, marks)
 
     def ready(self, most: int) -> list[Call]:
         return [self.prepare()]
@@ -70,104 +68,111 @@ class ReplayOperation:
 
     def stamps(self) -> list[Stamps]:
         """Those of all steps since they were asked for last."""
-        found, self._stamps = self._stamps, []
-        return self._make.resolved(found)
-
-
-class _HostStep:
-    """Stamps by the host's clock; an asynchronous call is over when the thread that runs it says so."""
-
-    def __call__(
-        self,
-        calls: Sequence[Call],
-        asynchronous: Sequence[bool],
-        after: Sequence[Sequence[int]],
-        pauses_s: Sequence[float],
-    ) -> Stamps:
-        clock = time.perf_counter_ns
-        starts, stops = [0] * len(calls), [0] * len(calls)
-        pending: dict[int, Any] = {}
-        began = clock()
-        for number, call in enumerate(calls):
-            for earlier in after[number]:
-                if earlier in pending:
-                    pending.pop(earlier).wait()
-            if pauses_s[number]:
-                _pause(pauses_s[number])
-            starts[number] = clock()
-            work = call()
-            if asynchronous[number] and work is not None:
-                pending[number] = work.get_future().then(_stopping(stops, number))
-            else:
-                stops[number] = clock()
-        for future in pending.values():
-            future.wait()
-        durations = [stop - start for start, stop in zip(starts, stops, strict=True)]
-        return [start - began for start in starts], durations
-
-    def resolved(self, found: list[Stamps]) -> list[Stamps]:
+        self._device.synchronize()
+        found = [marks.stamps() for marks in self._steps]
+        self._free, self._steps = [*self._free, *self._steps], []
         return found
 
 
-def _stopping(stops: list[int], number: int) -> Callable[[Any], None]:
-    def note(_: Any) -> None:
-        stops[number] = time.perf_counter_ns()
+class Marks(Protocol):
+    """Where the instants of one step are kept, call by call."""
 
-    return note
+    def begin(self) -> None:
+        """The step begins."""
+
+    def start(self, number: int) -> None:
+        """A call is about to be made."""
+
+    def stop(self, number: int) -> None:
+        """It is over."""
+
+    def launched(self, number: int, work: Any) -> Any:
+        """An asynchronous call was made; returns what `over` takes."""
+
+    def over(self, number: int, launched: Any) -> None:
+        """Wait until it is over."""
+
+    def stamps(self) -> Stamps:
+        """Once the device is idle."""
 
 
-def _pause(seconds: float) -> None:
-    ends = time.perf_counter() + seconds
-    if seconds > 2 * OVERSLEEP_S:
-        time.sleep(seconds - OVERSLEEP_S)
-    while time.perf_counter() < ends:
-        pass
+def make_step(
+    planned: Sequence[ReplayedCall], calls: Sequence[Call], asynchronous: Sequence[bool], marks: Marks
+) -> None:
+    """Make the calls, with their pauses; wait for asynchronous ones where the recording had them behind it."""
+    pending: dict[int, Any] = {}
+    marks.begin()
+    for number, (plan, call) in enumerate(zip(planned, calls, strict=True)):
+        for earlier in plan.after:
+            if earlier in pending:
+                marks.over(earlier, pending.pop(earlier))
+        if plan.pause_s:
+            idle(plan.pause_s)
+        marks.start(number)
+        work = call()
+        if asynchronous[number] and work is not None:
+            pending[number] = marks.launched(number, work)
+        else:
+            marks.stop(number)
+    for number, launched in pending.items():
+        marks.over(number, launched)
 
 
-class _EnqueuedStep:
-    """Stamps by events on the device's current stream, which waits for asynchronous calls where the host does."""
+def marks_on(device: Device, calls: int) -> Marks:
+    """For so many calls on a device."""
+    return _EventMarks(device, calls) if device.enqueues else _HostMarks(calls)
 
-    def __init__(self, device: Device) -> None:
-        self._device, self._free = device, list[Event]()
 
-    def __call__(
-        self,
-        calls: Sequence[Call],
-        asynchronous: Sequence[bool],
-        after: Sequence[Sequence[int]],
-        pauses_s: Sequence[float],
-    ) -> Any:
-        events = [self._event() for _ in range(2 * len(calls) + 1)]
-        began, pending = events[-1], dict[int, Any]()
-        began.record()
-        for number, call in enumerate(calls):
-            for earlier in after[number]:
-                if earlier in pending:
-                    pending.pop(earlier).wait()
-                    events[2 * earlier + 1].record()
-            if pauses_s[number]:
-                _pause(pauses_s[number])
-            events[2 * number].record()
-            work = call()
-            if asynchronous[number] and work is not None:
-                pending[number] = work
-            else:
-                events[2 * number + 1].record()
-        for number, work in pending.items():
-            work.wait()
-            events[2 * number + 1].record()
-        return events
+class _HostMarks:
+    """Stamps by the host's clock; an asynchronous call is over when the thread that runs it says so."""
 
-    def resolved(self, found: list[Any]) -> list[Stamps]:
-        self._device.synchronize()
-        stamps = []
-        for events in found:
-            *pairs, began = events
-            before, behind = pairs[::2], pairs[1::2]
-            starts = [one.ns_since(began) for one in before]
-            stamps.append((starts, [b.ns_since(a) for a, b in zip(before, behind, strict=True)]))
-            self._free += events
-        return stamps
+    def __init__(self, calls: int) -> None:
+        self._began, self._starts, self._stops = 0, [0] * calls, [0] * calls
 
-    def _event(self) -> Event:
-        return self._free.pop() if self._free else self._device.event()
+    def begin(self) -> None:
+        self._began = time.perf_counter_ns()
+
+    def start(self, number: int) -> None:
+        self._starts[number] = time.perf_counter_ns()
+
+    def stop(self, number: int) -> None:
+        self._stops[number] = time.perf_counter_ns()
+
+    def launched(self, number: int, work: Any) -> Any:
+        return work.get_future().then(lambda _: self.stop(number))
+
+    def over(self, number: int, launched: Any) -> None:
+        launched.wait()
+
+    def stamps(self) -> Stamps:
+        pairs = zip(self._starts, self._stops, strict=True)
+        return [start - self._began for start in self._starts], [stop - start for start, stop in pairs]
+
+
+class _EventMarks:
+    """Events on the device's current stream, which waits for asynchronous calls where the host does."""
+
+    def __init__(self, device: Device, calls: int) -> None:
+        self._began = device.event()
+        self._starts: list[Event] = [device.event() for _ in range(calls)]
+        self._stops: list[Event] = [device.event() for _ in range(calls)]
+
+    def begin(self) -> None:
+        self._began.record()
+
+    def start(self, number: int) -> None:
+        self._starts[number].record()
+
+    def stop(self, number: int) -> None:
+        self._stops[number].record()
+
+    def launched(self, number: int, work: Any) -> Any:
+        return work
+
+    def over(self, number: int, launched: Any) -> None:
+        launched.wait()
+        self.stop(number)
+
+    def stamps(self) -> Stamps:
+        pairs = zip(self._starts, self._stops, strict=True)
+        return [start.ns_since(self._began) for start in self._starts], [b.ns_since(a) for a, b in pairs]

@@ -11,6 +11,8 @@ iterations of a block: as above, with the device idle before the barrier and bef
     prepare → device idle → barrier → stamp of the start → occupy the stream → align the ranks on the device → event
     → call, or calls [→ waits] → event → device idle
 
+What makes process groups is done by the host, and has host time only.
+
 Everything from `occupy` on is enqueued while the device is busy, so that the time between the events has neither
 dispatching in it nor waiting for a rank that left the barrier late.
 
@@ -23,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench.metrics import makes_groups
 from bench.rank.device import Device, Event, Graph
 from bench.rank.transfer import Call
 from bench.rank.workload import Workload
@@ -81,8 +84,10 @@ class CaseTimer:
         if self._stream is None:
             starts, durations = _on_host(self._prepare, count, self._barrier, self._tick)
             return RankTimings(starts, durations, None, clock() - began)
-        hosts = self._stream.host_times(self._prepare, count, self._barrier, self._tick)
+        starts, hosts = self._stream.host_times(self._prepare, count, self._barrier, self._tick)
         elapsed = clock() - began
+        if makes_groups(self._case):
+            return RankTimings(starts, hosts, None, elapsed)
         self._workload.reserve(count * self._case.depth)
         began = clock()
         starts, durations, bound = self._stream.timed(self._prepare, count, self._barrier, self._tick)
@@ -201,10 +206,10 @@ class _Stream:
         while len(self._events) < count:
             self._events.append((self._device.event(), self._device.event()))
 
-    def host_times(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> list[int]:
-        """Durations by the host's clock, until the device is idle again."""
+    def host_times(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int]]:
+        """Starts and durations by the host's clock, until the device is idle again."""
         device, clock = self._device, self._device.clock_ns
-        durations = [0] * count
+        starts, durations = [0] * count, [0] * count
         for i in range(count):
             (call,) = prepare(1)
             # Before the barrier and not after it: whatever a rank does after the barrier makes it late.
@@ -213,9 +218,9 @@ class _Stream:
             start = clock()
             call()
             device.synchronize()
-            durations[i] = clock() - start
+            starts[i], durations[i] = start, clock() - start
             tick()
-        return durations
+        return starts, durations
 
     def timed(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], int]:
         """Starts by the host's clock, durations by events, and how many iterations were bound by dispatching."""

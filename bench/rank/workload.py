@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from bench.footprint import scratch_bytes
+from bench.metrics import makes_groups
 from bench.operations import OPERATIONS
 from bench.rank.collectives import COLLECTIVES
 from bench.rank.objects import BarrierOperation, ObjectOperation
@@ -20,7 +21,6 @@ from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.transfer import Call, rest
 from bench.records import Case, Replay
 
-FIRST = "first"
 STARTUP: dict[str, Callable[[Case, Group], "Workload"]] = {"init_process_group": Joining, "new_group": NewGroup}
 
 
@@ -65,7 +65,7 @@ def build(
         workload = ReplayOperation((replays or {})[case.recording], group, arena, seed, tick)
     elif case.op in COLLECTIVES:
         workload = TensorOperation(case, group, arena, pool_bytes, seed, tick)
-        if case.metric == FIRST:
+        if makes_groups(case):
             workload = FirstCall(case, group, workload)
     elif case.op in STARTUP:
         workload = STARTUP[case.op](case, group)
