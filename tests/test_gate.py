@@ -104,6 +104,14 @@ def test_a_table_is_held_against_the_best_pair_of_each_node():
     assert Fleet(16).judged(usual_s=3.0).verdict != gate.FAIL
 
 
+def test_a_retest_that_failed_says_nothing_and_breaks_nothing():
+    taken = [{(0, 1): 1.0, (2, 3): 2.0, (4, 5): 1.0}]
+    (found,) = (one for one in gate.judge(taken, [{}], [2], 6, ALLOWED) if one.node == 2)
+    assert found.verdict == gate.INCONCLUSIVE and "nobody to retest it with" in found.note
+    again = [{}, {(0, 2): 2.0, (1, 4): 1.0}, {(1, 2): 2.0, (0, 5): 1.0}]
+    assert gate.judge(taken, again, [2], 6, ALLOWED)[2].verdict == gate.FAIL
+
+
 def test_what_broke_fails_the_gate():
     verdict = gate.conclude(gate.judge([], [], [], 2, ALLOWED), [], ["rank 3 was killed"])
     assert verdict.verdict == gate.FAIL

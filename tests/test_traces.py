@@ -1,5 +1,6 @@
 """Recordings of jobs, in each format, become the same list of calls; what is not told is counted, never invented."""
 
+import copy
 import gzip
 import io
 import json
@@ -8,6 +9,8 @@ import pickle
 import tarfile
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench import call_file
 from bench.errors import ForeignError
@@ -284,6 +287,7 @@ def test_a_rank_that_is_there_twice_is_refused(tmp_path):
         (b'{"nodes": [' + b"[" * 100_000, "JSON"),
         (b'{"entries": 5, "pg_config": {}}', ""),
         (json.dumps(recorder(input_sizes="x", process_group=None)).encode()[:-1], "JSON"),
+        (json.dumps(recorder(input_sizes=[[None]])).encode(), "not as flight recorder writes it"),
     ],
 )
 def test_torn_and_hostile_files_are_one_line(tmp_path, content, said):
@@ -296,6 +300,58 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(reading.files, "MOST_BYTES", 10_000)
     with pytest.raises(ForeignError, match="more than"):
         reading.read([written(tmp_path, "b.json.gz", b" " * 100_000)])
+
+
+def test_a_pickle_that_refers_to_itself_again_and_again_is_not_unfolded(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading.files, "MOST_BYTES", 100_000)
+    folded = ["x"]
+    for _ in range(30):
+        folded = [folded, folded]
+    with pytest.raises(ForeignError, match="more than"):
+        reading.read([written(tmp_path, "bomb", pickle.dumps({"entries": folded}, protocol=2))])
+
+
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.just([]), st.just({})
+)
+SAMPLES = [
+    kineto([param_event(100, "allreduce"), kernel(150, 40, 100)], pg_config=[{"pg_name": "7", "ranks": [1, 3]}]),
+    kineto([kernel(150, 40, None)]),
+    recorder(),
+    [{"comms": "all_reduce", "req": 4, "pg_id": 1, "in_msg_size": 64, "out_msg_size": 64, "dtype": "bfloat16"}],
+    {
+        "schema": "1.1.1-chakra.0.0.4",
+        "nodes": [{"id": 1, "name": "c10d::allreduce_", "inputs": {"values": [[[[1, 2, 0, 9, 4, "cpu"]]]]}}],
+    },
+]
+
+
+def places(value, path=()):
+    """The path of everything in a tree of lists and dictionaries."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places(one, (*path, key))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_values_of_other_types_are_one_line_or_calls(tmp_path_factory, data):
+    """A recording whose values were replaced at random is read, or refused in one sentence; never a traceback."""
+    content = copy.deepcopy(data.draw(st.sampled_from(SAMPLES)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        *way, last = data.draw(st.sampled_from([one for one in places(content) if one]))
+        inner = content
+        for key in way:
+            inner = inner[key]
+        inner[last] = data.draw(ODD)
+    path = written(tmp_path_factory.getbasetemp(), "odd_1.json", content)
+    try:
+        found = reading.read([path])
+    except ForeignError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        assert all(isinstance(call.operation, str) for one in found.ranks for call in one.calls)
 
 
 # ── lists of calls ───────────────────────────────────────────────────────────────────────────────

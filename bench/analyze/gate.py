@@ -34,8 +34,8 @@ ERROR_RATE = 0.02
 MAD_TO_SD, SD_OF_MEDIAN = 1.4826, 0.5455
 # A smaller scatter than clocks and counters have would make chance significant.
 LEAST_SD = 0.01
-# Fewer pairs a round say too little about what is usual.
-FEWEST_NODES = 3
+# Fewer groups of a level say too little about what is usual.
+FEWEST_GROUPS = 3
 
 Pair = tuple[int, int]
 Times = Mapping[Pair, float]
@@ -106,13 +106,13 @@ def judge(
 def judge_groups(
     taken: Sequence[Mapping[tuple[int, ...], float]], looked: Sequence[Times], nodes: int, allowed: float
 ) -> list[GroupCheck]:
-    """Groups of one level that are slower than the others of it; of fewer than FEWEST_NODES groups none can be.
+    """Groups of one level that are slower than the others of it; of fewer than FEWEST_GROUPS groups none can be.
 
     Few groups say little about what they scatter by: at least what the pairs of the first looks do.
     """
     found = []
     _, of_pairs = _scores(looked, nodes)
-    tested = [level for level in taken if len(level) >= FEWEST_NODES]
+    tested = [level for level in taken if len(level) >= FEWEST_GROUPS]
     total = sum(map(len, tested))
     for level in tested:
         logs = np.log(np.array(list(level.values())))
@@ -161,7 +161,7 @@ def _of_suspects(again: Sequence[Times], suspected: Sequence[int]) -> list[tuple
     named = set(suspected)
     values: dict[int, list[float]] = {node: [] for node in suspected}
     usual = []
-    for times in again:
+    for times in filter(None, again):
         logs = {pair: math.log(seconds) for pair, seconds in times.items()}
         controls = [value for pair, value in logs.items() if not named & set(pair)] or list(logs.values())
         middle = float(np.median(controls))

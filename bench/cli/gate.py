@@ -20,6 +20,7 @@ from bench.cli.measuring import measure
 from bench.comparisons import GateVerdict, NodeCheck
 from bench.config import Config
 from bench.errors import ConfigError, UnmeasurableError
+from bench.operations import OPERATIONS
 from bench.records import Case, Json, Samples
 from bench.report import gate as text
 from bench.units import parse_rate, parse_share
@@ -71,6 +72,8 @@ def _gate(
     argv: Sequence[str],
 ) -> int:
     asked, raw = config.load(file, sets)
+    if not OPERATIONS[asked.operations[0]].typed:
+        raise ConfigError(f"{file}: operations: gate needs a collective on buffers first, not {asked.operations[0]}")
     allowed, least_rate = _share(allow), _rate(wanted[0])
     hosts = _hosts(coordinator)
     if coordinator is None or len(hosts) < 2:

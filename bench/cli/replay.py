@@ -43,7 +43,8 @@ def replay(
         asked = _configuration(traces, backend, world_size, gaps, coordinator)
         return start(asked, sets, plots, coordinator, context.obj)
 
-    return run_task(task, lambda: b"\0".join([*(str(path).encode() for path in traces), *map(str.encode, sets)]))
+    given = [*map(str, traces), *sets, f"{backend} {world_size} {gaps}"]
+    return run_task(task, lambda: b"\0".join(map(str.encode, given)))
 
 
 def _configuration(

@@ -8,7 +8,7 @@ import gzip
 import json
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def _text(name: str, file: Any) -> str:
     if len(data) > MOST_BYTES:
         raise ForeignError(f"{name}: more than {MOST_BYTES // 2**30} GiB; cut it to a few steps")
     if data[:1] == plain_pickle.BEGINS:
-        return plain_pickle.as_json(name, data)
+        return plain_pickle.as_json(name, data, MOST_BYTES)
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError:
@@ -74,21 +74,12 @@ class LongObject:
 
     def entries(self) -> Iterator[Json]:
         """The entries that are objects. Raises ForeignError where the text is no complete JSON object."""
-        name, text, position = self._name, self._text, self._at + 1
-        while position:
-            while position < len(text) and text[position] in _SPACE:
-                position += 1
-            if position >= len(text):
+        name, text, end = self._name, self._text, 0
+        if self._at >= 0:
+            end = yield from _decoded(name, text, self._at + 1)
+            if end >= len(text):
                 raise ForeignError(f"{name}: the file ends in the middle: it was cut off")
-            if text[position] == "]":
-                break
-            try:
-                entry, position = _DECODER.raw_decode(text, position)
-            except (ValueError, RecursionError) as error:
-                raise ForeignError(f"{name}: no complete JSON: {_short(error)}") from None
-            if isinstance(entry, dict):
-                yield entry
-        self.rest = _object(name, text[: self._at] + "[" + text[position:] if position else text)
+        self.rest = _object(name, text[: self._at] + "[" + text[end:] if end else text)
 
 
 def entries_of(name: str, text: str) -> Iterator[Json]:
@@ -96,12 +87,18 @@ def entries_of(name: str, text: str) -> Iterator[Json]:
     if text.lstrip()[:1] == "[":
         yield from LongObject(name, f'{{"list": {text}}}', "list").entries()
         return
-    position = 0
+    end = yield from _decoded(name, text, 0)
+    if end < len(text):
+        raise ForeignError(f"{name}: no complete JSON: a list ends that did not begin")
+
+
+def _decoded(name: str, text: str, position: int) -> Generator[Json, None, int]:
+    """The objects from a position on; returns the position of the bracket, or the end of the text, behind them."""
     while True:
         while position < len(text) and text[position] in _SPACE:
             position += 1
-        if position >= len(text):
-            return
+        if position >= len(text) or text[position] == "]":
+            return position
         try:
             entry, position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError) as error:

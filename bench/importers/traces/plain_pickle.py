@@ -22,10 +22,19 @@ class PlainData(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, and a recording needs no class")
 
 
-def as_json(name: str, data: bytes) -> str:
-    """The data as JSON. name: of the file, for messages. Raises ForeignError."""
+def as_json(name: str, data: bytes, most: int) -> str:
+    """The data as JSON. name: of the file, for messages. most: characters. Raises ForeignError.
+
+    A pickle of a few hundred bytes can refer to its own lists so often that its JSON fills any memory.
+    """
     try:
-        return json.dumps(PlainData(io.BytesIO(data)).load())
+        parts, length = [], 0
+        for part in json.JSONEncoder().iterencode(PlainData(io.BytesIO(data)).load()):
+            length += len(part)
+            if length > most:
+                raise ValueError(f"it holds more than {most} characters")
+            parts.append(part)
+        return "".join(parts)
     except Exception as error:  # a damaged pickle can raise anything
         text = (str(error).splitlines() or [type(error).__name__])[0]
         raise ForeignError(f"{name}: a pickle that cannot be read: {text[:120]}") from None

@@ -6,7 +6,7 @@ In: paths. Out: a `CallList`. The format is told by the content. A saved list of
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import call_file
@@ -47,11 +47,20 @@ def read(paths: Sequence[Path]) -> CallList:
     found = _Found()
     for path in paths:
         for name, text in files.texts(path):
-            _read_one(name, text, found)
+            _read_one_guarded(name, text, found)
     if not any(one.calls for one in found.ranks):
         names = ", ".join(path.name for path in paths)
         raise ForeignError(f"{names}: no call of a collective is recorded")
     return _assembled(found)
+
+
+def _read_one_guarded(name: str, text: str, found: _Found) -> None:
+    """As `_read_one`; a value of another type than the format's is ForeignError, too."""
+    try:
+        _read_one(name, text, found)
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        said = (str(error).splitlines() or [""])[0][:120]
+        raise ForeignError(f"{name}: not as {found.kind or 'any format'} writes it: {said}") from None
 
 
 def _read_one(name: str, text: str, found: _Found) -> None:
@@ -115,7 +124,7 @@ def _assembled(found: _Found) -> CallList:
         kind=found.kind,
         backend=_backend(found),
         world_size=world,
-        ranks=tuple(replace(one, calls=tuple(one.calls)) for one in ranks),
+        ranks=tuple(ranks),
         steps=found.told.get("steps", 1),
         unknown=unknown,
         left_out=dict(found.left_out),
