@@ -36,6 +36,8 @@ from bench.training.launch.sweep import PRELOAD
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)
+# A wide terminal: sentences that tests look for stand in one line. test_screen.py has the narrow ones.
+WIDE = "1000"
 TINY = """
 backends: [gloo]
 world_sizes: [2]
@@ -53,7 +55,7 @@ class CommandLine:
 
     def __init__(self, folder: Path, launcher: Launcher | None = None) -> None:
         self.folder, self.launcher = folder, launcher
-        self.environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "COLUMNS"}}
+        self.environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"COLUMNS": WIDE}
 
     def config(self, text: str = TINY, name: str = "tiny.yaml") -> str:
         (self.folder / name).write_text(text)
@@ -67,7 +69,7 @@ class CommandLine:
     def __call__(self, *arguments: str, timeout: float = 120, **options) -> subprocess.CompletedProcess:
         if self.launcher is not None:
             assert not options, "this process has these already"
-            return called_here(self.folder, self.launcher, arguments, timeout)
+            return called_here(self.folder, self.launcher, arguments, timeout, self.environment["COLUMNS"])
         process = self.start(*arguments, **options)
         out, err = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -92,11 +94,12 @@ class CommandLine:
 
 
 def called_here(
-    folder: Path, launcher: Launcher, arguments: tuple[str, ...], timeout: float = 120
+    folder: Path, launcher: Launcher, arguments: tuple[str, ...], timeout: float = 120, columns: str = WIDE
 ) -> subprocess.CompletedProcess:
     """Call the entry point in this process, with ranks from a launcher that has been entered already."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), signals_kept(), ended_after(timeout):
+        patch.setenv("COLUMNS", columns)
         patch.setattr(sys, "argv", ["run_bench.py", *arguments])
         patch.setattr(Launcher, "__enter__", lambda _: launcher)
         patch.setattr(Launcher, "__exit__", lambda *_: None)

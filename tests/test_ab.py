@@ -233,4 +233,4 @@ def test_training_has_sides_too(warm):
     )
     done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "40s", "--no-plots", timeout=300)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
-    assert "flat · nano" in done.stdout and "b4 → b2" in done.stdout
+    assert "\nflat  " in done.stdout and "nano" in done.stdout and "b4 → b2" in done.stdout

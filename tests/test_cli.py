@@ -66,7 +66,7 @@ def test_a_run_ends_with_table_report_and_plots(warm):
     done = warm("run", warm.config())
     assert done.returncode == 0, done.stderr
     run = warm.only_run()
-    assert "|" in done.stdout and "How measured: isolated" in done.stdout
+    assert "───" in done.stdout and "How measured: isolated" in done.stdout
     for name in ("report.md", "report.html", "summary.csv"):
         assert str((run.path / name).relative_to(warm.folder)) in done.stdout
     pictures = sorted(path.name for path in (warm.folder / "plots" / run.name).iterdir())

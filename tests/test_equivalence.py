@@ -94,7 +94,7 @@ def test_a_broken_equivalence_ends_with_1(warm, monkeypatch, mistake):
     done = warm("equivalence")
     assert done.returncode == 1
     assert "BROKEN (2 ranks, 24 steps): 1 of 5 that must hold do not" in done.stdout
-    assert f"| {mistake}, float64 " in done.stdout
+    assert f"\n{mistake}, float64  " in done.stdout
 
 
 def test_a_wrong_sampler_ends_with_1(warm, monkeypatch):

@@ -24,6 +24,7 @@ from bench.pairing import rounds
 from bench.plan import expand
 from bench.records import Case, Failure, Samples, Skip
 from bench.report import comparison, document, junit, listings, tables
+from bench.report import trend as trend_text
 from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
@@ -252,10 +253,10 @@ def test_a_trend_is_drawn_and_tabled(tmp_path):
     svg = (tmp_path / "trend.svg").read_text()
     for word in ("+50 %", "1 of 15 cases changed level", "and 3 more cases: see the table", "time of one operation"):
         assert word in svg, word
-    document = comparison.trend_document(trends, names)
+    document = trend_text.document(trends, names)
     assert "+50 % from run 5 on" in document and document.count("steady") == 14
-    assert json.loads(comparison.trend_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
-    assert len(pd.read_csv(io.StringIO(comparison.trend_csv(trends)))) == 15 * 7
+    assert json.loads(trend_text.to_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
+    assert len(pd.read_csv(io.StringIO(trend_text.to_csv(trends)))) == 15 * 7
 
 
 def test_checks_are_tabled():
@@ -275,12 +276,17 @@ def test_checks_are_tabled():
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
 
 
+def plain(table):
+    """A table without bars and padding."""
+    return re.sub(" +", " ", table.replace("\n| ", "\n").removeprefix("| ").replace("|", " "))
+
+
 def test_listings_name_what_exists(run):
-    text = re.sub(" +", " ", listings.operations())
+    text = plain(listings.operations())
     assert "all_reduce bytes that each rank contributes and receives 2(n-1)/n in, out reduce op, async" in text
     assert "\nbarrier - - - async" in text
     assert "\nreduce not out of place not out of place" in text and "no complex128, complex64" in text
-    text = re.sub(" +", " ", listings.backends({"nccl": "no GPU here"}))
+    text = plain(listings.backends({"nccl": "no GPU here"}))
     assert "no GPU here" in text
     assert "\nnccl int16 - band, bor, bxor -" in text
     text = listings.plan(run.plan, None)
@@ -292,7 +298,7 @@ def test_a_plan_of_many_variants_has_a_row_an_operation():
     ops = "operations=[all_reduce, all_gather, barrier, broadcast_object]"
     text = b"backends: [gloo]\nworld_sizes: [2]\noperations: [barrier]\nsizes: [4KiB, 1MiB]\n"
     plan = expand(parse(text, "c", [*sets, ops]), Machine("h", 2, 2**34, 2**25, 0, {}), 1)
-    lines = [re.sub(" +", " ", line).strip() for line in listings.plan(plan, None).splitlines()]
+    lines = [plain(line).strip() for line in listings.plan(plan, None).splitlines()]
     both = "isolated, pipelined (20 back to back)"
     assert lines[2].startswith(f"all_gather gloo float32, int8 · {both} 2, 3 2 ≤ 4 KiB – ≤ 1 MiB 16 ")
     assert lines[3].startswith(f"all_reduce gloo float32, int8 · max, sum · {both} 2, 3 2 4 KiB – 1 MiB 32 ")

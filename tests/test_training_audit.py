@@ -8,7 +8,7 @@ from bench.errors import ForeignError
 from bench.training import customary_tables, published
 from bench.training.analyze.audit import audit
 from bench.training.report import tables
-from conftest import ROOT
+from conftest import ROOT, WIDE
 
 HEADER = (
     "table,source,verified,hardware,backend,world_size,model,seq_len,global_batch,strategy,bucket_mb,size_mb,"
@@ -158,7 +158,9 @@ def test_a_missing_column_is_named():
 
 # ── the verb ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
-def audited(tmp_path, capsys):
+def audited(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", WIDE)
+
     def run(content, *options):
         file = tmp_path / "t.csv"
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -175,7 +177,7 @@ def table(rows):
 def test_verb_names_the_factors_and_exits_with_1(audited):
     code, out, _ = audited(table(lines(XL)))
     assert code == 1 and "naive 326.3 ms, flat 326.6 ms" in out and "18 to 47 times" in out
-    assert "| strategy" in out
+    assert "\nstrategy  " in out
 
 
 def test_verb_exit_codes_without_a_fault(audited):
@@ -231,21 +233,21 @@ bucketed\t357.4\t1.75\t1 GB\t4
 def test_a_markdown_table_is_read(audited):
     code, out, _ = audited(MARKDOWN)
     assert code == 1 and "## xl, 2 GPUs" in out and "naive 326.3 ms, flat 326.6 ms" in out
-    assert "| overlap_param " in out and "| overlap_bucket 10 MB " in out and "18 to 25 times" in out
+    assert "overlap_param  " in out and "overlap_bucket 10 MB  " in out and "18 to 25 times" in out
 
 
 def test_the_customary_columns_are_read_once_a_unit_is_known(audited):
     code, out, _ = audited(CUSTOMARY)
     assert code == 3 and "step_time has no unit" in out
     code, out, _ = audited(CUSTOMARY, "--unit", "ms")
-    assert code == 1 and "xl, 2 ranks, nccl, batch 4" in out and "| overlap_bucket 1 MB " in out
+    assert code == 1 and "xl, 2 ranks, nccl, batch 4" in out and "overlap_bucket 1 MB  " in out
     code, _, err = audited(CUSTOMARY, "--unit", "min")
     assert code == 2 and err.count("\n") == 1
 
 
 def test_what_is_not_understood_is_named(audited):
     code, out, _ = audited(OTHER_WORDS)
-    assert code == 1 and "Columns not understood: GPU hours." in out and "| overlap_bucket 1000 MB " in out
+    assert code == 1 and "Columns not understood: GPU hours." in out and "overlap_bucket 1000 MB  " in out
 
 
 def test_own_summary_is_read(audited, tmp_path):

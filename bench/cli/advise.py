@@ -21,6 +21,7 @@ from bench.cli.app import RESULTS
 from bench.cli.benchmarks import TRAINING
 from bench.cli.measuring import measure
 from bench.cli.run_files import write_report
+from bench.cli.screen import show
 from bench.dtypes import DTYPES
 from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
@@ -138,9 +139,9 @@ def _answer(
     ranks = world_size or model_of_link.ranks or chosen.scenario.world_size
     itemsize = DTYPES[chosen.scenario.dtype].itemsize
     explained = advisor.explain(ready_times, model_of_link.cost, best, ranks, itemsize, chosen.late_s)
-    typer.echo(advice.document(explained, model_of_link, name, names))
+    show(advice.document(explained, model_of_link, name, names))
     if verify:
-        typer.echo("\n" + _verified(chosen.scenario, ready_times, model_of_link.cost, best, argv))
+        show("\n" + _verified(chosen.scenario, ready_times, model_of_link.cost, best, argv))
 
 
 def _box(uncertainty: str) -> Box:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bench.cli.screen import show
 from bench.errors import ConfigError, UnmeasurableError
 from bench.importers import sources
 from bench.training import published
@@ -31,7 +32,7 @@ def audit(
     if unit and unit not in published.SECONDS:
         raise ConfigError(f"--unit {unit}: allowed are {', '.join(published.SECONDS)}")
     result = examination.audit(published.read(sources.read(file).text, str(file), unit), allowed)
-    typer.echo(words.text(result))
+    show(words.text(result))
     if result.wrong:
         return 1
     return 0 if result.conclusive else UnmeasurableError.exit_code

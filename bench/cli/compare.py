@@ -115,7 +115,7 @@ def _within(
 
 def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
     from bench.analyze import trend
-    from bench.report import comparison
+    from bench.report import trend as document
 
     if format is ComparisonFormat.JUNIT:
         raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
@@ -127,9 +127,9 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
     if not trends:
         raise UnmeasurableError(f"no case was measured in {trend.FEWEST_RUNS} of these {len(runs)} runs")
     writers = {
-        benchmarks.MARKDOWN: lambda: comparison.trend_document(trends, names),
-        benchmarks.CSV: lambda: comparison.trend_csv(trends),
-        benchmarks.JSON: lambda: comparison.trend_json(trends, names),
+        benchmarks.MARKDOWN: lambda: document.document(trends, names),
+        benchmarks.CSV: lambda: document.to_csv(trends),
+        benchmarks.JSON: lambda: document.to_json(trends, names),
     }
     print_as(format, writers)
     if format is None:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from bench import ledger, store, units
-from bench.cli import benchmarks
+from bench.cli import benchmarks, screen
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
 from bench.errors import ConfigError
@@ -77,5 +77,9 @@ def show(benchmark: Benchmark, result: Any, folder: Path, format: ComparisonForm
 
 
 def print_as(format: ComparisonFormat | None, writers: Mapping[str, Callable[[], str]]) -> None:  # noqa: A002
-    """Print a comparison in this format; None is Markdown. writers: format → function that returns the text."""
-    typer.echo(writers[(format or ComparisonFormat.MARKDOWN).value]().rstrip("\n"))
+    """Print a comparison in this format; None is Markdown, fitted to the terminal. writers: format → its text."""
+    text = writers[(format or ComparisonFormat.MARKDOWN).value]().rstrip("\n")
+    if format is None:
+        screen.show(text)
+    else:
+        typer.echo(text)

@@ -11,6 +11,7 @@ from bench import store
 from bench.analyze.analysis import diagnose as examine
 from bench.cli.app import RESULTS, RunName
 from bench.cli.benchmarks import collectives_only
+from bench.cli.screen import show
 from bench.encoding import CODEC
 from bench.report import findings
 
@@ -36,4 +37,4 @@ def diagnose(
     if format is DiagnosisFormat.JSON:
         typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
     else:
-        typer.echo(f"{result.name}\n\n{findings.diagnosis(diagnosis)}")
+        show(f"{result.name}\n\n{findings.diagnosis(diagnosis)}")

@@ -1,7 +1,6 @@
 """The verb `doctor`: print what this machine can measure."""
 
-import typer
-
+from bench.cli.screen import show_hanging
 from bench.errors import UnmeasurableError
 from bench.launch import doctor as examination
 from bench.launch.doctor import DoctorFinding
@@ -23,5 +22,5 @@ def doctor() -> int:
 
 
 def _print(finding: DoctorFinding) -> None:
-    remedy = f"  → {finding.remedy}" if finding.remedy else ""
-    typer.echo(f"{SIGNS[finding.level]}  {finding.subject:<14} {finding.text}{remedy}")
+    remedy = f" → {finding.remedy}" if finding.remedy else ""
+    show_hanging(f"{SIGNS[finding.level]}  {finding.subject:<14} ", f"{finding.text}{remedy}")

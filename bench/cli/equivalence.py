@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from bench.cli.app import PLOTS
+from bench.cli.screen import show
 from bench.errors import StoreError, UnmeasurableError
 from bench.machine import host
 from bench.training import equivalence as trials
@@ -38,7 +39,7 @@ def _prove(world_size: int, steps: int) -> EquivalenceResult:
 
 def _keep(proof: EquivalenceResult) -> None:
     """Print the table, and write the document and its picture."""
-    typer.echo(f"{shown.table(proof)}\n\n{shown.readings(proof)}\n\n{shown.headline(proof)}")
+    show(f"{shown.table(proof)}\n\n{shown.readings(proof)}\n\n{shown.headline(proof)}")
     try:
         picture = shown.draw(proof, FOLDER)
         (FOLDER / shown.DOCUMENT).write_text(shown.document(proof), encoding="utf-8")

@@ -17,6 +17,7 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
+from bench.cli.screen import show
 from bench.comparisons import GateVerdict, NodeCheck
 from bench.config import Config
 from bench.errors import ConfigError, UnmeasurableError
@@ -85,7 +86,7 @@ def _gate(
         least_rate = expect.least_of_two_nodes(expected.load(wanted[1]), fleet.pair, _gpus(coordinator))
     verdict = fleet.judged(allowed, least_rate)
     names = list(hosts)
-    typer.echo(text.document(verdict, names))
+    show(text.document(verdict, names))
     typer.echo("\n" + "\n".join(map(str, _written(fleet.folder, verdict, names))))
     return 0 if verdict.verdict == analysis.PASS else 1
 

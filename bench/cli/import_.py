@@ -13,6 +13,7 @@ from bench.analyze.analysis import analyze
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.run_files import write_report
+from bench.cli.screen import show
 from bench.cli.traces import import_trace
 from bench.errors import ConfigError, StoreError
 from bench.importers import assembly, sources
@@ -118,11 +119,11 @@ def _shown(path: Path, imported: Imported) -> int:
     result = store.read(path, encoding.CODEC)
     analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})
-    typer.echo(imports.in_short(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
+    show(imports.in_short(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
     for note in analysis.warnings:
-        typer.echo(f"note: {note}")
+        show(f"note: {note}")
     written = write_report(COLLECTIVES, result, analysis, plots=False)
-    typer.echo(f"\n{document.summary_tables(analysis.summaries)}\n")
+    show(f"\n{document.summary_tables(analysis.summaries)}\n")
     typer.echo("\n".join([str(path), *map(str, written)]))
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:

@@ -8,6 +8,7 @@ import typer
 from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import CONFIGS, RESULTS
+from bench.cli.screen import show
 from bench.report import listings
 
 
@@ -25,19 +26,19 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
     """Models are those of the training benchmark."""
     match what:
         case Listing.RUNS:
-            typer.echo(_runs())
+            show(_runs())
         case Listing.OPERATIONS:
-            typer.echo(listings.operations())
+            show(listings.operations())
         case Listing.BACKENDS:
             from bench.machine import host
 
-            typer.echo(listings.backends(host.machine().backends_missing))
+            show(listings.backends(host.machine().backends_missing))
         case Listing.MODELS:
             from bench.training.report import listing
 
-            typer.echo(listing.models())
+            show(listing.models())
         case Listing.CONFIGS:
-            typer.echo(listings.configs(sorted(CONFIGS.glob("*.yaml"))))
+            show(listings.configs(sorted(CONFIGS.glob("*.yaml"))))
 
 
 def _runs() -> str:

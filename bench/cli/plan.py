@@ -15,6 +15,7 @@ from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.launch_file import launch_file_for
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, source, with_flags
+from bench.cli.screen import show
 from bench.errors import BenchError, ConfigError, UnmeasurableError
 from bench.ledger import LedgerEntry
 from bench.machine import host
@@ -78,9 +79,9 @@ def _describe(asked: ConfigSource, sets: list[str]) -> int:
         raise UnmeasurableError(unsupported)
     machine = host.machine()
     planned = benchmark.expand(settings, machine, _seed(settings.seed))
-    typer.echo(benchmark.describe(planned, machine))
+    show(benchmark.describe(planned, machine))
     if benchmark is benchmarks.COLLECTIVES and (entries := ledger.read(RESULTS)):
-        typer.echo(_smallest_change(planned, entries), nl=False)
+        show(_smallest_change(planned, entries).rstrip("\n"))
     reason = benchmark.unmeasurable_reason(planned)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
@@ -118,7 +119,7 @@ def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int |
     planned = planning.dry_run_plan(settings, host.machine(), world_size, settings.seed or 0)
     ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
     result = dry_run.dry_run(planned, world_size, ranks)
-    typer.echo(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
+    show(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
     if not result.kinds:
         reason = planning.unmeasurable_reason(planned)
         raise UnmeasurableError(f"{asked.name}: nothing can be measured at {world_size} ranks: {reason}")
@@ -141,5 +142,5 @@ def _needs(name: str, precision: str) -> int:
     benchmarks.collectives_only([path], "plan --from")
     run = store.read(path, CODEC)
     needs = pilot.needs(run, summarize(run), wanted)
-    typer.echo(findings.needs(needs, pilot.in_all(needs), wanted))
+    show(findings.needs(needs, pilot.in_all(needs), wanted))
     return 0

@@ -9,6 +9,7 @@ from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, RunName
 from bench.cli.run_files import write_report
+from bench.cli.screen import show
 from bench.cli.sides import conclude_sides
 from bench.errors import BenchError
 
@@ -42,7 +43,7 @@ def report(
     result = benchmark.read(path)
     analysis = benchmark.analyze(result)
     if format is None:
-        typer.echo(benchmark.tables(result, analysis))
+        show(benchmark.tables(result, analysis))
         typer.echo("\n" + "\n".join(map(str, write_report(benchmark, result, analysis, plots=False))))
     else:
         typer.echo(benchmark.formats[format.value](result, analysis).rstrip("\n"))

@@ -17,6 +17,7 @@ from bench.cli.benchmarks import Benchmark
 from bench.cli.measuring import measure
 from bench.cli.nccl_tests_options import ConfigSource
 from bench.cli.run_files import write_report
+from bench.cli.screen import show
 from bench.errors import UnmeasurableError
 from bench.machine import host
 
@@ -54,7 +55,7 @@ def _conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:
     """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
     run: Any = benchmark.read(path)
     analysis = benchmark.analyze(run)
-    typer.echo(benchmark.terminal(run, analysis))
+    show(benchmark.terminal(run, analysis))
     typer.echo("\n" + "\n".join(map(str, write_report(benchmark, run, analysis, plots))))
     if benchmark.ledger_entry is not None:
         entry = benchmark.ledger_entry(run, analysis)

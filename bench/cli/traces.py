@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from bench import call_file, store
+from bench.cli.screen import show
 from bench.errors import ConfigError
 from bench.importers.traces import reading
 from bench.recorded_calls import CallList
@@ -18,7 +19,10 @@ def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
     found = reading.read(files)
     if save is not None:
         _write(save, found)
-    typer.echo(recordings.as_config(found, files[0].name) if as_config else recordings.overview(found))
+    if as_config:
+        typer.echo(recordings.as_config(found, files[0].name))
+    else:
+        show(recordings.overview(found))
     if save is not None:
         typer.echo(f"\n{save}", err=as_config)
     return 0

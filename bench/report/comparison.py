@@ -1,6 +1,6 @@
 """Write comparisons of runs with each other and with a table, for people (Markdown) and programs (CSV, JSON).
 
-In: `Comparison`, `Trend` and `Check` values. Out: text with the verdict in its first line. Computes only layout and
+In: `Comparison` and `Check` values. Out: text with the verdict in its first line. Computes only layout and
 counts. JUnit is in `junit`, pictures are in `plots.comparison`.
 """
 
@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from bench.comparisons import Change, Check, CheckedTable, Comparison, Judgement, Level, Trend
+from bench.comparisons import Change, Check, CheckedTable, Comparison, Judgement
 from bench.conclusions import Interval
 from bench.records import NOT_AVAILABLE, Json, case_order
-from bench.report.labels import label
-from bench.report.tables import NOTHING, interval_text, lines, markdown
+from bench.report import markdown
+from bench.report.labels import common_parts, label
+from bench.report.tables import NOTHING, interval_text
 from bench.units import format_rate, format_seconds
 
 VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
@@ -130,7 +131,7 @@ def document(result: Comparison) -> str:
         if cases:
             parts.append(f"{where}: {', '.join(label(case) for case in cases)}")
     if result.warnings:
-        parts.append(f"Warnings:\n\n{lines(result.warnings)}")
+        parts.append(f"Warnings:\n\n{markdown.lines(result.warnings)}")
     return "\n\n".join(parts)
 
 
@@ -143,14 +144,24 @@ def whole_text(whole: Judgement) -> str:
 
 def where_text(changes: Sequence[Change]) -> list[str]:
     """Which part of the times changed in the cases that did; empty if none did."""
-    found = [f"{label(c.case)}: {c.where}" for c in changes if c.where and c.verdict in {"SLOWER", "FASTER"}]
-    return [f"Where it changed:\n\n{lines(found)}"] if found else []
+    return where_lines([label(one.case) for one in changes], [one.where for one in changes], changes)
+
+
+def where_lines(called: Sequence[str], where: Sequence[str], changes: Sequence[Judged]) -> list[str]:
+    """The same for changes with other names. called: the name of each. where: what changed in it; mostly empty."""
+    _, short = common_parts(called)
+    told = [
+        f"{name}: {text}"
+        for name, text, change in zip(short, where, changes, strict=True)
+        if text and change.verdict in {"SLOWER", "FASTER"}
+    ]
+    return [f"Where it changed:\n\n{markdown.lines(told)}"] if told else []
 
 
 def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
     """A table of what else differs: machine, software, settings. Empty if nothing does."""
     rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in differences]
-    return ["What else differs:", markdown(rows, ["", "before", "after"], ["left"] * 3)] if rows else []
+    return ["What else differs:", markdown.table(rows, ["", "before", "after"], ["left"] * 3)] if rows else []
 
 
 def table(result: Comparison) -> str:
@@ -160,34 +171,41 @@ def table(result: Comparison) -> str:
 
 
 def verdict_table(what: str, called: Sequence[str], changes: Sequence[Judged]) -> str:
-    """One row per change. called: the name of each. what: the header of that column."""
+    """One row per change, and what must be said of single ones. called: the name of each. what: that column's header.
+
+    What all names have in common stands above the table.
+    """
+    common, short = common_parts(called)
     rows = [
         [
             name,
             change.verdict,
             format_seconds(change.before.value),
             format_seconds(change.after.value),
-            f"{change.ratio.value:.3f}",
-            interval_text(change.ratio, "{:.3f}".format),
-            NOTHING if change.p is None else f"{change.p:.2g}",
-            further_text(change),
-            "; ".join(filter(None, [change.reason, change.note])),
+            f"{change.ratio.value:.3f} {interval_text(change.ratio, '{:.3f}'.format)}",
         ]
-        for name, change in zip(called, changes, strict=True)
+        for name, change in zip(short, changes, strict=True)
     ]
-    headers = [
-        what, "verdict", "before", "after", "after / before", "interval, corrected", "p, corrected", "further launches",
-        "why",
-    ]  # fmt: skip
-    align = ["left", "left", "right", "right", "right", "right", "right", "right", "left"]
-    return markdown(rows, headers, align)
+    table = markdown.table(
+        rows, [what, "verdict", "before", "after", "after / before"], ["left", "left", *["right"] * 3]
+    )
+    return "\n\n".join(filter(None, [f"All: {common}" * bool(common), table, _remarks(short, changes)]))
+
+
+def _remarks(called: Sequence[str], changes: Sequence[Judged]) -> str:
+    """Why cases are as they are, where the interval does not show it; each reason once."""
+    found: dict[str, list[str]] = {}
+    for name, change in zip(called, changes, strict=True):
+        for text in filter(None, ["" if change.verdict in {"SLOWER", "FASTER"} else change.reason, change.note]):
+            found.setdefault(text, []).append(f"{name}{further_text(change) if text == change.reason else ''}")
+    return markdown.lines(f"{text}: {', '.join(names)}" for text, names in found.items())
 
 
 def further_text(change: Judged) -> str:
-    """How many further launches would decide; a dash if decided, or if there is no interval over launches."""
+    """How many further launches would decide; empty if decided, or if there is no interval over launches."""
     if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
-        return NOTHING
-    return f"about {change.further_launches}" if change.further_launches else "over 200"
+        return ""
+    return f" ({f'about {change.further_launches}' if change.further_launches else 'over 200'} further launches)"
 
 
 def to_csv(result: Comparison) -> str:
@@ -252,68 +270,6 @@ def ratio_columns(ratio: Interval) -> Json:
     }
 
 
-# ── many runs ────────────────────────────────────────────────────────────────────────────────────
-def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
-    """For people: how many cases changed their level, the runs with their numbers, one row per case."""
-    changed = sum(bool(trend.changed) for trend in trends)
-    total = f"{len(trends)} case{'' if len(trends) == 1 else 's'}"
-    names = markdown([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], ["right", "left"])
-    rows = [
-        [
-            label(trend.case),
-            str(len(trend.runs)),
-            format_seconds(trend.times_s[0].value),
-            format_seconds(trend.times_s[-1].value),
-            f"{trend.times_s[-1].value / trend.times_s[0].value:.3f}",
-            "; ".join(change_text(trend, level, runs) for level in trend.changed) or "steady",
-        ]
-        for trend in trends
-    ]
-    headers = ["case", "runs", "first", "last", "last / first", "level"]
-    align = ["left", "right", "right", "right", "right", "left"]
-    headline = f"{changed} of {total} changed level over {len(runs)} runs"
-    return "\n\n".join([headline, names, markdown(rows, headers, align)])
-
-
-def change_text(trend: Trend, level: Level, runs: Sequence[str]) -> str:
-    """Such as `+31 % from run 6 on`."""
-    alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
-    return f"{percent(level.ratio)} from run {runs.index(trend.runs[level.first]) + 1} on{alone}"
-
-
-def percent(ratio: float) -> str:
-    """A ratio as a change: `+31 %`."""
-    return f"{ratio - 1:+.0%}".replace("%", " %")
-
-
-def trend_csv(trends: Sequence[Trend]) -> str:
-    """One row per case and run."""
-    return csv_text([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
-
-
-def trend_json(trends: Sequence[Trend], runs: Sequence[str]) -> str:
-    """The runs, oldest first, and the cases with their times and steps."""
-    return json.dumps({"runs": list(runs), "cases": _trend_rows(trends)}, indent=1, ensure_ascii=False)
-
-
-def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
-    return [
-        {
-            "key": trend.case.key,
-            "steps": [{"run": trend.runs[level.first], "ratio": level.ratio} for level in trend.changed],
-            "times": [
-                {
-                    "run": run, "time_s": time.value, "time_low_s": time.low if time.known else None,
-                    "time_high_s": time.high if time.known else None, "interval": time.kind,
-                    "step": position in {level.first for level in trend.changed},
-                }
-                for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
-            ],
-        }
-        for trend in trends
-    ]  # fmt: skip
-
-
 # ── a run against a table ────────────────────────────────────────────────────────────────────────
 def checks_document(result: CheckedTable, run: str) -> str:
     """For people: the verdict, then one row for each line of the table of expectations."""
@@ -339,7 +295,7 @@ def checks_document(result: CheckedTable, run: str) -> str:
     if result.index is not None and len(checks) > 1:
         ratio = interval_text(result.index, "{:.3f}".format)
         index = f"The table as a whole: measured / least allowed {result.index.value:.3f} {ratio}\n\n"
-    return f"{first}\n\n{index}{markdown(rows, headers, align)}"
+    return f"{first}\n\n{index}{markdown.table(rows, headers, align)}"
 
 
 def checks_csv(checks: Sequence[Check]) -> str:

@@ -13,7 +13,7 @@ from bench.conclusions import Analysis
 from bench.dtypes import DTYPES, REDUCE_OPS
 from bench.operations import OPERATIONS
 from bench.records import Case, Json, Run
-from bench.report.tables import markdown
+from bench.report import markdown
 from bench.units import format_bytes
 
 # Text of a cell if the operation reduces nothing, and if all reduce ops that were asked for ran.
@@ -120,7 +120,7 @@ def _backend(backend: str, table: Table) -> list[str]:
     ranks = f"World sizes: {', '.join(map(str, worlds))}." if worlds else "Nothing was measured."
     failing = {reason for outcome in outcomes for reason, failed in outcome.reasons.items() if failed}
     notes = [f"{n}. {'**failed** ' if reason in failing else ''}{reason}" for reason, n in numbers.items()]
-    return [f"## {backend}", ranks, markdown(rows, headers, ["left"] * len(headers)), "\n".join(notes)]
+    return [f"## {backend}", ranks, markdown.table(rows, headers, ["left"] * len(headers)), "\n".join(notes)]
 
 
 def _text(cell: Cell, worlds: Sequence[int], numbers: dict[str, int]) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from bench.backends import BACKENDS
 from bench.conclusions import Analysis
 from bench.records import Case, Run
-from bench.report.tables import NOTHING, markdown
+from bench.report import markdown
+from bench.report.tables import NOTHING
 from bench.units import format_bytes, format_seconds
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -45,7 +46,7 @@ def document(run: Run, analysis: Analysis) -> str:
                 cells.append(f"[{reasons.index(reason) + 1}]" if reason else NOTHING)
         rows.append([f"{backend} + {DEVICES[BACKENDS[backend].device]}", str(ranks), *cells])
     headers = ["backend + device", "processes", *map(_size, sizes)]
-    table = markdown(rows, headers, ["left", *["right"] * (len(sizes) + 1)])
+    table = markdown.table(rows, headers, ["left", *["right"] * (len(sizes) + 1)])
     return "\n\n".join([f"# All-reduce of float32, run {run.name}", table, ABOUT, *_numbered(reasons)])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench.conclusions import Analysis, Summary
 from bench.records import Case, Failure, Json, Run
-from bench.report import findings, groups, imported, replay, tables
+from bench.report import findings, groups, imported, markdown, replay, tables
 from bench.report.labels import dtype_words, label, metric_name, span
 from bench.report.pictures import Picture
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
@@ -33,9 +33,9 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
     summaries, warnings = analysis.summaries, analysis.warnings
     parts = [
         f"# {run.manifest.get('name', run.name)}: {_what_in_short(run)}",
-        tables.lines(_head(run, summaries)),
+        markdown.lines(_head(run, summaries)),
         "## How far to trust it",
-        tables.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
+        markdown.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
         method_line(run, summaries),
     ]
     parts += _sections(groups.groups(summaries))
@@ -54,7 +54,7 @@ def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
         return ["## All cases", COMPACT, tables.compact(tables_of), _all_notes(tables_of), IN_FULL]
     parts = []
     for title, members in tables_of:
-        parts += [f"## {title}", tables.lines(groups.notes([s.case for s in members]))]
+        parts += [f"## {title}", markdown.lines(groups.notes([s.case for s in members]))]
         parts += [f"{_time_name(members)} with its 95 % interval:", tables.overview(members)]
         parts += ["Everything about each case:", tables.details(members)]
     return parts
@@ -67,7 +67,7 @@ def _all_notes(tables_of: Sequence[tuple[str, list[Summary]]]) -> str:
         case = members[0].case
         for note in groups.notes([case]):
             found.setdefault(f"{case.op} on {case.backend}", {})[note] = True
-    return tables.lines(
+    return markdown.lines(
         [f"**{name}**: {'; '.join(texts)}" for name, texts in found.items()]
         + groups.rounding([s.case for _, members in tables_of for s in members])
     )
@@ -153,7 +153,7 @@ def summary_tables(summaries: Sequence[Summary]) -> str:
         return f"{COMPACT}\n\n{tables.compact(tables_of)}\n\n{_all_notes(tables_of)}"
     parts = []
     for title, members in tables_of:
-        parts += [f"### {title}", tables.lines(groups.notes([s.case for s in members]))]
+        parts += [f"### {title}", markdown.lines(groups.notes([s.case for s in members]))]
         parts += ["time [95 % interval]", tables.overview(members)]
         if any(s.busbw for s in members):
             parts += ["bus bandwidth, GB/s", tables.bandwidth_overview(members)]
@@ -272,13 +272,13 @@ def _not_measured(run: Run, summaries: Sequence[Summary]) -> list[str]:
             [name, str(launch), f.kind, NO_RANK if f.rank is None else str(f.rank), f.text]
             for name, launch, f in failures
         ]
-        parts += ["## Failed", tables.markdown(rows, ["case", "launch", "kind", "rank", "what happened"], ["left"] * 5)]
+        parts += ["## Failed", markdown.table(rows, ["case", "launch", "kind", "rank", "what happened"], ["left"] * 5)]
     if run.plan.skips:
         rows = [[str(len(cases)), span(cases), reason] for reason, cases in groups.by_reason(run.plan.skips)]
-        parts += ["## Skipped", tables.markdown(rows, ["cases", "which", "why"], ["right", "left", "left"])]
+        parts += ["## Skipped", markdown.table(rows, ["cases", "which", "why"], ["right", "left", "left"])]
     noted = [[label(s.case), warning] for s in summaries for warning in s.warnings]
     if noted:
-        parts += ["## Notes on single cases", tables.markdown(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)]
+        parts += ["## Notes on single cases", markdown.table(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)]
     if len(noted) > MOST_NOTES:
         parts.append(f"And {len(noted) - MOST_NOTES} more: column `warnings` of summary.csv.")
     return parts

@@ -6,9 +6,9 @@ In: conclusions. Out: Markdown. Computes only layout.
 from collections.abc import Callable, Sequence
 
 from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, NeedsInAll, Summary
-from bench.report import replay
-from bench.report.labels import family, label
-from bench.report.tables import NOTHING, interval_text, lines, markdown
+from bench.report import markdown, replay
+from bench.report.labels import common_parts, family, label
+from bench.report.tables import NOTHING, interval_text
 from bench.units import format_rate, format_rounded_bytes, format_seconds
 
 
@@ -16,14 +16,14 @@ def sections(analysis: Analysis) -> list[str]:
     """Parts of the report: what stands out, then outliers, models and bounds if there are any."""
     parts = ["## What stands out", diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
-        parts += ["The run contradicts itself:", lines(finding.text for finding in analysis.inconsistencies)]
+        parts += ["The run contradicts itself:", markdown.lines(finding.text for finding in analysis.inconsistencies)]
     noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
     if noticed:
         parts += ["## Outliers", OUTLIERS_EXPLAINED, outliers(noticed)]
     for step in analysis.replayed:
         parts += replay.section(step)
     if analysis.choices:
-        parts += ["## What NCCL chose", CHOICES_EXPLAINED, lines(analysis.choices)]
+        parts += ["## What NCCL chose", CHOICES_EXPLAINED, markdown.lines(analysis.choices)]
     if analysis.fits:
         parts += ["## How time depends on size", MODEL_EXPLAINED, models(analysis.fits)]
     if analysis.bounds:
@@ -55,13 +55,13 @@ def outliers(noticed: Sequence[Summary]) -> str:
         [label(s.case), f"{s.outliers} of {s.iterations}", str(s.far_outliers), "; ".join(s.outlier_causes)]
         for s in noticed
     ]
-    return markdown(rows, ["case", "outliers", "far", "seen beside them"], ["left", "right", "right", "left"])
+    return markdown.table(rows, ["case", "outliers", "far", "seen beside them"], ["left", "right", "right", "left"])
 
 
 def diagnosis(found: Diagnosis) -> str:
     """The findings, then what was not found or could not be told."""
     named = [f"**{finding.subject}**: {finding.text}" for finding in found.findings]
-    return lines([*named, *found.silent]) or "Nothing was checked."
+    return markdown.lines([*named, *found.silent]) or "Nothing was checked."
 
 
 def models(fits: Sequence[Fit]) -> str:
@@ -80,30 +80,32 @@ def models(fits: Sequence[Fit]) -> str:
         for fit in fits
     ]
     headers = ["operation", "ranks", "α", "r∞ GB/s", "n½", "n½ seen", "segments", "worst residual"]
-    return markdown(rows, headers, ["left", *["right"] * 6, "left"])
+    return markdown.table(rows, headers, ["left", *["right"] * 6, "left"])
 
 
 def bounds(found: Sequence[Bound]) -> str:
     """One row per bound."""
     rows = [[bound.backend, str(bound.world_size), bound.name, format_rate(bound.busbw)] for bound in found]
-    return markdown(rows, ["backend", "ranks", "bound", "bus bandwidth GB/s"], ["left", "right", "left", "right"])
+    return markdown.table(rows, ["backend", "ranks", "bound", "bus bandwidth GB/s"], ["left", "right", "left", "right"])
 
 
 def needs(found: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
     """The launches and iterations that a run like the pilot needs, for each case and for all together."""
+    common, short = common_parts([label(need.case) for need in found])
     rows = [
         [
-            label(need.case),
+            name,
             str(need.launches) if need.launches else NOTHING,
             str(need.iterations) if need.iterations else NOTHING,
             format_seconds(need.seconds) if need.seconds else NOTHING,
             need.note,
         ]
-        for need in found
+        for name, need in zip(short, found, strict=True)
     ]
-    table = markdown(
-        rows, ["case", "launches", "iterations each", "takes", ""], ["left", "right", "right", "right", "left"]
+    table = markdown.table(
+        rows, ["case", "launches", "iterations each", "takes", "note"], ["left", "right", "right", "right", "left"]
     )
+    table = f"All: {common}\n\n{table}" if common else table
     if together is None:
         return table
     settings = f"launches: {together.launches}, sampling: {{iterations: {together.iterations}}}"

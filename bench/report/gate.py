@@ -5,14 +5,14 @@ In: a `GateVerdict` and the names of the nodes. Out: text. Computes nothing.
 
 from collections.abc import Sequence
 
-from tabulate import tabulate
-
 from bench.comparisons import GateVerdict
+from bench.report import markdown
 from bench.report.tables import NOTHING
 
 PASS = "PASS"  # noqa: S105 - a verdict
 # Nodes that passed and were never suspected are only counted beyond so many.
 SHOWN = 16
+HEADERS = ["node", "verdict", "of the usual rate", "note"]
 
 
 def document(verdict: GateVerdict, names: Sequence[str]) -> str:
@@ -25,7 +25,7 @@ def document(verdict: GateVerdict, names: Sequence[str]) -> str:
     failed = sum(one.verdict == "FAIL" for one in verdict.nodes)
     lines = [f"{verdict.verdict}: {failed or 'none'} of {len(verdict.nodes)} nodes named", ""]
     if rows:
-        lines += [tabulate(rows, ["node", "verdict", "of the usual rate", ""], tablefmt="simple"), ""]
+        lines += [markdown.table(rows, HEADERS, ["left", "left", "right", "left"]), ""]
     if len(shown) < len(verdict.nodes):
         lines.append(f"and {len(verdict.nodes) - len(shown)} further nodes that passed")
     for group in verdict.groups:

@@ -14,6 +14,7 @@ from bench.units import format_bytes
 Words = dict[str, str]
 
 NO_SIZE = "-"
+SEPARATOR = " · "
 # Values of one kind in a line: more make the line longer than a terminal is wide.
 MOST_LISTED = 5
 PLACES = {"in": "in place", "out": "out of place"}
@@ -58,6 +59,21 @@ def label(case: Case) -> str:
     """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then what is not at its default."""
     size = [size_text(case.size_bytes)] if OPERATIONS[case.op].sized else []
     return " · ".join([case.op, case.backend, *dtype_words(case), ranks_text(case.world_size), *size, *extras(case)])
+
+
+def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
+    """What all labels have in common, and each label without it. A label is never left empty.
+
+    Of `a · x · 1 KiB` and `a · x · 2 KiB`: `a · x`, then `1 KiB` and `2 KiB`.
+    """
+    parts = [name.split(SEPARATOR) for name in names]
+    if len(parts) < 2 or len({len(one) for one in parts}) > 1:
+        return "", list(names)
+    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
+    if all(same):
+        return "", list(names)
+    kept = [SEPARATOR.join(part for part, shared in zip(one, same, strict=True) if not shared) for one in parts]
+    return SEPARATOR.join(part for part, shared in zip(parts[0], same, strict=True) if shared), kept
 
 
 def family(case: Case) -> str:

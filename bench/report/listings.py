@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tabulate import tabulate
-
 from bench.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.capabilities import Machine
 from bench.conclusions import DryRunResult
@@ -17,12 +15,18 @@ from bench.footprint import bounded, buffer_bytes
 from bench.operations import OPERATIONS, Operation
 from bench.plan import estimate_s
 from bench.records import Case, Json, Plan
-from bench.report import groups
+from bench.report import groups, markdown
 from bench.report.labels import PLACES, dtype_words, extras, span, variety
 from bench.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
+# Reasons for skipping cases that a reader will still read.
+MOST_REASONS = 12
+# Alignment of the columns of tables.
+PLAN_COLUMNS = [*["left"] * 3, *["right"] * 2, "left", *["right"] * 2]
+DRY_RUN_COLUMNS = [*["left"] * 3, *["right"] * 5, "left"]
+RUN_COLUMNS = ["left", "left", "left", "right", "left"]
 
 
 def plan(plan: Plan, _: Machine) -> str:
@@ -37,7 +41,7 @@ def plan(plan: Plan, _: Machine) -> str:
     bound = "about" if s.iterations else "at most about"
     rows = _rows(plan)
     lines = [
-        tabulate(rows, headers, tablefmt="simple", disable_numparse=True) if rows else "nothing can be measured here",
+        markdown.table(rows, headers, PLAN_COLUMNS) if rows else "nothing can be measured here",
         "",
         f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements, {count}; seed {plan.seed}",
         f"takes {bound} {format_seconds(estimate_s(plan))}",
@@ -47,11 +51,14 @@ def plan(plan: Plan, _: Machine) -> str:
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
     if plan.skips:
+        reasons = groups.by_reason(plan.skips)
         lines += ["", f"{len(plan.skips)} cases are skipped:"]
         lines += [
             f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{span(cases)}"
-            for reason, cases in groups.by_reason(plan.skips)
+            for reason, cases in reasons[:MOST_REASONS]
         ]
+        if len(reasons) > MOST_REASONS:
+            lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
     if plan.faults:
         lines += ["", *(f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.faults)]
     return "\n".join(lines)
@@ -108,8 +115,8 @@ def simulation(found: DryRunResult) -> str:
             one.case.op,
             one.case.backend,
             " ".join([*dtype_words(one.case), *extras(one.case)]) or "-",
-            one.cases,
-            one.calls,
+            str(one.cases),
+            str(one.calls),
             format_rounded_bytes(one.buffer_bytes),
             format_seconds(one.build_s),
             "-" if one.call_s is None else format_seconds(one.call_s),
@@ -122,7 +129,7 @@ def simulation(found: DryRunResult) -> str:
     wrong = sum(len(one.mismatches) for one in found.kinds)
     who = f"rank{'s' if len(found.ranks) > 1 else ''} {', '.join(map(str, found.ranks))}"
     lines = [
-        tabulate(rows, headers, tablefmt="simple") if rows else "nothing can be measured at this world size",
+        markdown.table(rows, headers, DRY_RUN_COLUMNS) if rows else "nothing can be measured at this world size",
         "",
         f"dry run as {who} of {found.world_size}: {calls} calls of {cases} cases against the table of operations, "
         f"{wrong or 'none'} that {'does' if wrong == 1 else 'do'} not fit; nothing was sent and no data were checked",
@@ -144,10 +151,10 @@ def simulation(found: DryRunResult) -> str:
 def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
     """One line per run. found: its name, its manifest, and (number of cases, best result) from its summary."""
     rows = [
-        [name, str(manifest.get("started", ""))[:16].replace("T", " "), manifest.get("status"), *best]
+        [name, str(manifest.get("started", ""))[:16].replace("T", " "), str(manifest.get("status")), *best]
         for name, manifest, best in found
     ]
-    return tabulate(rows, ["run", "started (UTC)", "status", "cases", "best result"], tablefmt="simple")
+    return markdown.table(rows, ["run", "started (UTC)", "status", "cases", "best result"], RUN_COLUMNS)
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
@@ -167,7 +174,7 @@ def operations() -> str:
         [op.name, op.size_means if op.sized else "-", _factor(op), _placements(op), _takes(op)]
         for op in OPERATIONS.values()
     ]
-    table = tabulate(rows, ["operation", "size is", "bus factor", "placements", "takes"], tablefmt="simple")
+    table = markdown.table(rows, ["operation", "size is", "bus factor", "placements", "takes"], ["left"] * 5)
     able = list(BACKENDS)
     lacks = [[op, *(_lacks(op, name) for name in able)] for op in OPERATIONS]
     lacks = [row for row in lacks if any(text != "" for text in row[1:])]
@@ -177,7 +184,7 @@ def operations() -> str:
             "",
             "Unsupported for single operations (for all: list backends):",
             "",
-            tabulate(lacks, ["operation", *able], tablefmt="simple"),
+            markdown.table(lacks, ["operation", *able], ["left"] * (1 + len(able))),
         ]
     )
 
@@ -217,7 +224,7 @@ def _lacks(op: str, backend: str) -> str:
 def backends(missing: dict[str, str]) -> str:
     """The table of backends: whether they can be used here, and what they do not support."""
     rows = [[b.name, b.device, b.description, missing.get(b.name, "yes")] for b in BACKENDS.values()]
-    table = tabulate(rows, ["backend", "device", "what it is", "usable here"], tablefmt="simple")
+    table = markdown.table(rows, ["backend", "device", "what it is", "usable here"], ["left"] * 4)
     lacks = [
         [b.name, _names(b.unsupported_dtypes), _names(b.unsupported_reduce_dtypes), _names(b.unsupported_reduce_ops),
          _names([op for op in OPERATIONS if unsupported_operation(op, b) is not None])]
@@ -230,7 +237,7 @@ def backends(missing: dict[str, str]) -> str:
         "unsupported reduce ops",
         "unsupported operations",
     ]
-    return f"{table}\n\n{tabulate(lacks, headers, tablefmt='simple')}"
+    return f"{table}\n\n{markdown.table(lacks, headers, ['left'] * 5)}"
 
 
 def _names(found: Iterable[str]) -> str:
@@ -239,7 +246,7 @@ def _names(found: Iterable[str]) -> str:
 
 def configs(files: Sequence[Path]) -> str:
     """Configuration files with the first line of their comment."""
-    return tabulate([[str(path), _purpose(path)] for path in files], ["file", "what it is for"], tablefmt="simple")
+    return markdown.table([[str(path), _purpose(path)] for path in files], ["file", "what it is for"], ["left"] * 2)
 
 
 def _purpose(path: Path) -> str:

@@ -6,8 +6,16 @@ In: a `PairedComparison`. Out: text with the verdict in its first line. Computes
 
 from bench.comparisons import PairedComparison
 from bench.records import Json
-from bench.report.comparison import csv_text, differing, headline, judgement_columns, verdict_table, whole_text
-from bench.report.tables import lines
+from bench.report import markdown
+from bench.report.comparison import (
+    csv_text,
+    differing,
+    headline,
+    judgement_columns,
+    verdict_table,
+    where_lines,
+    whole_text,
+)
 
 
 def document(result: PairedComparison) -> str:
@@ -16,16 +24,17 @@ def document(result: PairedComparison) -> str:
     if result.whole is not None:
         parts.append(whole_text(result.whole))
     if result.changes:
-        parts.append(verdict_table("case", [change.name for change in result.changes], result.changes))
-    where = [f"{c.name}: {c.where}" for c in result.changes if c.where and c.verdict in {"SLOWER", "FASTER"}]
-    if where:
-        parts.append(f"Where it changed:\n\n{lines(where)}")
+        names = [change.name for change in result.changes]
+        parts.append(verdict_table("case", names, result.changes))
+        parts += where_lines(
+            [one.name for one in result.changes], [one.where for one in result.changes], result.changes
+        )
     if result.broken:
         parts.append(f"Failed on side B: {', '.join(result.broken)}")
     parts += differing(result.differences)
     parts.append(how_measured(result))
     if result.warnings:
-        parts.append(f"Warnings:\n\n{lines(result.warnings)}")
+        parts.append(f"Warnings:\n\n{markdown.lines(result.warnings)}")
     return "\n\n".join(parts)
 
 

@@ -7,14 +7,14 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from tabulate import tabulate
-
 from bench.dtypes import DTYPES
 from bench.operations import OPERATIONS
 from bench.recorded_calls import CallList, RecordedCall
+from bench.report import markdown
 from bench.units import format_bytes
 
 HEADERS = ["rank", "operation", "dtype", "elements in", "elements out", "group", "number"]
+ALIGN = ["right", "left", "left", "right", "right", "right", "right"]
 # Ranks that are listed one by one.
 SHOWN_RANKS = 4
 UNKNOWN = "unknown"
@@ -28,8 +28,8 @@ def overview(found: CallList) -> str:
             (call.operation, call.dtype, call.elements_in, call.elements_out, call.group_size) for call in one.calls
         )
         rows += [[one.rank, *kind, count] for kind, count in kinds.items()]
-    shown = [[UNKNOWN if cell is None else cell for cell in row] for row in rows]
-    lines = [tabulate(shown, HEADERS, tablefmt="simple"), ""]
+    shown = [[UNKNOWN if cell is None else str(cell) for cell in row] for row in rows]
+    lines = [markdown.table(shown, HEADERS, ALIGN), ""]
     if len(found.ranks) > SHOWN_RANKS:
         lines.append(f"and {len(found.ranks) - SHOWN_RANKS} further ranks")
     total = sum(len(one.calls) for one in found.ranks)

@@ -4,8 +4,9 @@ In: a `ReplayedStep`. Out: Markdown. Computes only shares and layout.
 """
 
 from bench.conclusions import ReplayedKind, ReplayedStep
+from bench.report import markdown
 from bench.report.labels import dtype_words, ranks_text
-from bench.report.tables import NOTHING, interval_text, lines, markdown
+from bench.report.tables import NOTHING, interval_text
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
 HEADERS = ["calls of a step", "number", "bytes", "recorded", "here", "here / recorded", "share"]
@@ -22,7 +23,7 @@ def section(step: ReplayedStep) -> list[str]:
     parts = [f"## The recorded job, made again on {ranks_text(step.case.world_size)}", sentence(step)]
     parts += [table(step), EXPLAINED]
     if step.changes:
-        parts += ["Not as recorded:", lines(step.changes)]
+        parts += ["Not as recorded:", markdown.lines(step.changes)]
     return parts
 
 
@@ -58,7 +59,7 @@ def table(step: ReplayedStep) -> str:
         text = f"{len(rest)} further kinds"
         rows.append([text, str(calls), format_rounded_bytes(moved), NOTHING, format_seconds(time_s), NOTHING])
         rows[-1].append(f"{time_s / total:.0%}")
-    return markdown(rows, HEADERS, ["left", *["right"] * 6])
+    return markdown.table(rows, HEADERS, ["left", *["right"] * 6])
 
 
 def _row(kind: ReplayedKind, total: float) -> list[str]:

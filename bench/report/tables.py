@@ -4,14 +4,14 @@ In: `Summary` values. Out: text or a DataFrame. Computes only layout; all number
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import pandas as pd
-from tabulate import tabulate
 
 from bench.conclusions import Interval, Summary
 from bench.records import Json
+from bench.report import markdown
 from bench.report.groups import row_name, size_rows
 from bench.report.labels import attributes, common_words, in_words, ranks_text, size_text
 from bench.units import format_rate, format_seconds
@@ -61,11 +61,6 @@ def _row(summary: Summary) -> Json:
 
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
-def markdown(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Sequence[str] | None = None) -> str:
-    """A Markdown table. Numbers are already text: they are not parsed and rounded again."""
-    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align or ["right"] * len(headers))
-
-
 def overview(members: Sequence[Summary]) -> str:
     """One row per size, one column per world size: median time with its interval.
 
@@ -86,7 +81,7 @@ def _pivot(members: Sequence[Summary], cell: Callable[[Summary], str]) -> str:
     for row in size_rows(list(cells)):
         found = {case.world_size: cells[case] for case in row}
         rows.append([row_name(row), *(found.get(n, NOTHING) for n in worlds)])
-    return markdown(rows, ["size", *map(ranks_text, worlds)])
+    return markdown.table(rows, ["size", *map(ranks_text, worlds)])
 
 
 def compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
@@ -102,7 +97,7 @@ def compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
             found = {case.world_size: cells[case] for case in row}
             rows.append([own["op"], how, row_name(row), *(found.get(n, NOTHING) for n in worlds)])
     headers = ["operation", "how", "size", *map(ranks_text, worlds)]
-    return f"All: {', '.join(in_words(shared))}\n\n" + markdown(
+    return f"All: {', '.join(in_words(shared))}\n\n" + markdown.table(
         rows, headers, ["left", "left", *["right"] * (1 + len(worlds))]
     )
 
@@ -170,12 +165,7 @@ def details(members: Sequence[Summary]) -> str:
         if host:
             row.insert(5, format_seconds(s.host_time_s) if s.host_time_s else NOTHING)
         rows.append([*row, s.chosen or NOTHING] if chosen else row)
-    return markdown(rows, headers)
-
-
-def lines(items: Iterable[str]) -> str:
-    """A Markdown list."""
-    return "\n".join(f"- {item}" for item in items)
+    return markdown.table(rows, headers)
 
 
 def interval_text(interval: Interval, text: Callable[[float], str], of: str = "") -> str:

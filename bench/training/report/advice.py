@@ -5,9 +5,8 @@ In: an `ExplainedAdvice` and the link that it is for. Out: text. Computes nothin
 
 from collections.abc import Sequence
 
-from tabulate import tabulate
-
 from bench.conclusions import Interval
+from bench.report import markdown
 from bench.training.advisor import WORTH
 from bench.training.conclusions import Advice, ExplainedAdvice, Forecast, PlanPrediction
 from bench.training.link_model import LinkModel
@@ -97,7 +96,7 @@ def _plans(explained: ExplainedAdvice) -> str:
     ]
     rows.append(["lower bound of all plans", "", "", format_seconds(explained.advice.bound_s), "", ""])
     headers = ["plan", "buckets", "largest", "exposed", "worst regret", "where link and backward are"]
-    return _table(rows, headers, ["left", "right", "right", "right", "right", "left"])
+    return markdown.table(rows, headers, ["left", "right", "right", "right", "right", "left"])
 
 
 def _where(one: PlanPrediction) -> str:
@@ -120,7 +119,7 @@ def _regret(advice: Advice) -> str:
 def _others(explained: ExplainedAdvice) -> str:
     rows = [[one.name, format_seconds(one.exposed_s), one.note] for one in explained.others]
     mine = [f"what is advised: {explained.advice.advised}", format_seconds(explained.advice.chosen.exposed_s), ""]
-    table = _table([mine, *rows], ["way", "exposed a step", "what it changes"], ["left", "right", "left"])
+    table = markdown.table([mine, *rows], ["way", "exposed a step", "what it changes"], ["left", "right", "left"])
     return f"{table}\n\nEach has the buckets that are best for it. Forward is taken to last half as long as backward."
 
 
@@ -129,7 +128,7 @@ def _forecasts(explained: ExplainedAdvice) -> str:
     rows = [_forecast(one, explained, late) for one in explained.forecasts]
     headers = ["ranks", "the bytes alone", "best plan leaves", "torch's default leaves", "bound by"]
     headers += ["slowest rank late by"] if late else []
-    table = _table(rows, headers, ["right"] * 4 + ["left"] + ["right"] * late)
+    table = markdown.table(rows, headers, ["right"] * 4 + ["left"] + ["right"] * late)
     return (
         f"{table}\n\nIn brackets the range if link and backward are off as above. What the link costs "
         f"{explained.ranks} ranks is carried over by the faster of ring and tree; hosts that share a slower network "
@@ -159,7 +158,7 @@ def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
         gap = [f"{len(rows) - MOST_BUCKETS} more", *[""] * 6]
         rows = [*rows[:half], gap, *rows[-half:]]
     headers = ["bucket", "size", "gradients", "from … to", "ready at", "starts at", "through at"]
-    return _table(rows, headers, ["right", "right", "right", "left", "right", "right", "right"])
+    return markdown.table(rows, headers, ["right", "right", "right", "left", "right", "right", "right"])
 
 
 def _notes(explained: ExplainedAdvice, link: LinkModel) -> list[str]:
@@ -174,7 +173,3 @@ def _notes(explained: ExplainedAdvice, link: LinkModel) -> list[str]:
             f"{format_rounded_bytes(link.largest)} the curve goes on as a straight line."
         )
     return notes
-
-
-def _table(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Sequence[str]) -> str:
-    return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align)

@@ -4,7 +4,8 @@ In: an `Audit`. Out: text. Computes nothing but layout. Text of the published fi
 characters, and with / for |, which would break a table.
 """
 
-from bench.report.tables import NOTHING, markdown
+from bench.report import markdown
+from bench.report.tables import NOTHING
 from bench.training.published import Audit, AuditedRow, GroupAudit
 
 HEADERS = ("strategy", "step", "reported comm", "must be exposed", "at least", "understated", "verdict")
@@ -20,7 +21,7 @@ def text(audit: Audit) -> str:
 
 def _group(group: GroupAudit, tolerance: float) -> str:
     rows = [_row(finding) for finding in group.findings]
-    return f"## {plain(group.group.name)}\n\n{markdown(rows, HEADERS, ALIGN)}\n\n{conclusion(group, tolerance)}"
+    return f"## {plain(group.group.name)}\n\n{markdown.table(rows, HEADERS, ALIGN)}\n\n{conclusion(group, tolerance)}"
 
 
 def _row(finding: AuditedRow) -> list[str]:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from bench.conclusions import Interval
 from bench.records import Json
-from bench.report import junit
+from bench.report import junit, markdown
 from bench.report.comparison import csv_text, difference_rows, differing, headline, ratio_columns, verdict_table
-from bench.report.tables import lines, markdown
 from bench.training.conclusions import ExposedChange, StepChange, TrainingComparison, Unpaired
 from bench.training.records import Scenario
 from bench.training.report.labels import UNRESOLVED, bounds, cell, ends, names, scenario_text, seconds
@@ -44,9 +43,9 @@ def document(result: TrainingComparison) -> str:
     for name, title in LISTS.items():
         unpaired: tuple[Unpaired, ...] = getattr(result, name)
         if unpaired:
-            parts.append(f"{title}:\n\n{lines(_unpaired_text(one) for one in unpaired)}")
+            parts.append(f"{title}:\n\n{markdown.lines(_unpaired_text(one) for one in unpaired)}")
     if result.warnings:
-        parts.append(f"Warnings:\n\n{lines(result.warnings)}")
+        parts.append(f"Warnings:\n\n{markdown.lines(result.warnings)}")
     return "\n\n".join(parts)
 
 
@@ -70,7 +69,7 @@ def _exposed(changes: Sequence[StepChange]) -> str:
         if change.exposed
     ]
     headers = ["strategy", "before", "after", "after − before", "95 % interval", ""]
-    return markdown(rows, headers, ["left", "right", "right", "right", "right", "left"])
+    return markdown.table(rows, headers, ["left", "right", "right", "right", "right", "left"])
 
 
 def _signed(value: float) -> str:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import document
+from bench.report import document, markdown
 from bench.report.document import duration, machine_lines
 from bench.report.pictures import Picture
-from bench.report.tables import lines
 from bench.training.conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import TrainingPlan, TrainingRun
 from bench.training.report import sections, tables, trace
@@ -47,12 +46,12 @@ def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Pictu
     when = str(manifest.get("started", ""))[:16].replace("T", " ")
     parts = [
         f"# {manifest.get('name', run.plan.name)}: gradient synchronisation" + (f", {when} UTC" if when else ""),
-        lines(_head(run, analysis)),
+        markdown.lines(_head(run, analysis)),
         "## How far to trust it",
-        lines(_trust(run, analysis)) or "Nothing was found that speaks against these numbers.",
+        markdown.lines(_trust(run, analysis)) or "Nothing was found that speaks against these numbers.",
         "## What was measured",
         DEFINITION,
-        lines(COLUMNS),
+        markdown.lines(COLUMNS),
         method_line(run.plan),
     ]
     for comparison in analysis.scenarios:
@@ -127,7 +126,7 @@ def summary_tables(analysis: TrainingAnalysis) -> str:
         parts += [tables.overview(comparison, brief=True), sections.ranking(comparison), tables.refused(comparison)]
     violated = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
     gone = [f"broken off: {b.strategy or 'launch'} {b.launch}: {cell(b.failure.text)}" for b in analysis.failures]
-    parts.append(lines([*violated, *gone, *map(cell, analysis.warnings)]))
+    parts.append(markdown.lines([*violated, *gone, *map(cell, analysis.warnings)]))
     return "\n\n".join(part for part in parts if part) or "Nothing was measured."
 
 

@@ -12,8 +12,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.report import markdown
 from bench.report.plots.plot_style import COLOURS, LINES, MARKERS, STYLE, save
-from bench.report.tables import NOTHING, lines, markdown
+from bench.report.tables import NOTHING
 from bench.training.equivalence import EquivalenceResult, PairTrial, SamplerTrial, TrialResult, verdict
 
 PICTURE, DOCUMENT = "losses.png", "equivalence.md"
@@ -41,12 +42,12 @@ def table(proof: EquivalenceResult) -> str:
     """One row for each trial."""
     difference = f"largest relative parameter difference after {proof.steps} steps"
     headers = ["case", "must hold?", difference, "allowed", "verdict"]
-    return markdown([_row(one) for one in proof.found], headers, ["left", "left", "right", "right", "left"])
+    return markdown.table([_row(one) for one in proof.found], headers, ["left", "left", "right", "right", "left"])
 
 
 def readings(proof: EquivalenceResult) -> str:
     """The examples that the sampler gave to each rank. A list, because a table cannot hold the bars between ranks."""
-    return lines(
+    return markdown.lines(
         f"{one.trial.name}: `{one.read or NOTHING}`"
         + (f", expected `{one.trial.expected}`" if verdict(one)[0] is False else "")
         for one in proof.found

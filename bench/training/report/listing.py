@@ -5,9 +5,8 @@ In: a `TrainingPlan`, rows of a summary. Out: text.
 
 from collections.abc import Mapping, Sequence
 
-from tabulate import tabulate
-
 from bench.capabilities import Machine
+from bench.report import markdown
 from bench.training.footprint import rank_bytes
 from bench.training.notes import notes
 from bench.training.plan import estimate_s
@@ -29,7 +28,7 @@ def plan(plan: TrainingPlan, machine: Machine) -> str:
         needed = rank_bytes(launch.scenario, launch.strategies)
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
         head = f"{launch.scenario.key}: {len(rows)} strategies{memory}"
-        text += [head, "", tabulate(rows, ["strategy", "what it does"]), ""]
+        text += [head, "", markdown.table(rows, ["strategy", "what it does"], ["left"] * 2), ""]
     text += [
         f"left out: {label(one.strategy) if one.strategy else one.scenario.key}: {one.reason}" for one in plan.skips
     ]
@@ -54,11 +53,11 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
 def models() -> str:
     """The presets, with their sizes."""
     rows = [
-        (name, f"{parameters(one):,}", len(gradients(one)), *(getattr(one, size) for size in SIZES))
+        [name, f"{parameters(one):,}", str(len(gradients(one))), *(str(getattr(one, size)) for size in SIZES)]
         for name, one in PRESETS.items()
     ]
     headers = ["model", "parameters", "gradients", *SIZES]
-    table = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 7))
+    table = markdown.table(rows, headers, ["left", *["right"] * 7])
     return (
         f"{table}\n\nAny other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
         "and values) and -tied behind it; or your own: {import: package.module:build}"

@@ -9,7 +9,7 @@ from statistics import median
 
 from bench.backends import BACKENDS
 from bench.conclusions import Interval
-from bench.report.tables import lines, markdown
+from bench.report import markdown
 from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, TrainingAnalysis
 from bench.training.records import InvariantCheck, SkippedStrategy, Strategy
 from bench.training.report.labels import NOTHING, bounds, cell, is_reference, names, ordered, seconds, short
@@ -60,7 +60,7 @@ def ranking(comparison: ScenarioAnalysis) -> str:
             f"expose{'s' if len(unresolved) == 1 else ''} holds 0"
         )
     found += [_advised(o, called) for o in timed if o.strategy.called and o.strategy.name == "ddp"]
-    return lines(found)
+    return markdown.lines(found)
 
 
 def _advised(result: StrategyResult, called: dict[str, str]) -> str:
@@ -92,7 +92,7 @@ def aa_pairs(comparison: ScenarioAnalysis) -> str:
         for pair in comparison.aa_pairs
     ]
     headers = ["strategy, twice", "second − first, a step", "its 95 % interval", "holds 0"]
-    return markdown(rows, headers, ["left", "right", "right", "left"]) if rows else ""
+    return markdown.table(rows, headers, ["left", "right", "right", "left"]) if rows else ""
 
 
 def _holds_zero(difference: Interval) -> str:
@@ -125,7 +125,7 @@ def advice(comparison: ScenarioAnalysis) -> str:
         "measured tail",
         "exposed communication (comm_time)",
     ]
-    table = markdown(rows, headers, ["left", "left", *["right"] * 4])
+    table = markdown.table(rows, headers, ["left", "left", *["right"] * 4])
     plan = ", ".join(map(format_rounded_bytes, found.plan.buckets))
     what = {"default": "Leave torch's default", "cap": "Set the cap", "plan": "Set the plan"}[found.advised]
     return f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {plan}.\n\n{table}"
@@ -166,7 +166,7 @@ def invariants(analysis: TrainingAnalysis) -> str:
             ]
         )  # fmt: skip
     headers = ["invariant", "what must hold", "holds of", "VIOLATED by", "does not apply"]
-    return markdown(rows, headers, ["left", "left", "right", "left", "left"])
+    return markdown.table(rows, headers, ["left", "left", "right", "left", "left"])
 
 
 def checks(analysis: TrainingAnalysis) -> list[tuple[str, InvariantCheck]]:
@@ -212,7 +212,7 @@ def call_sizes(analysis: TrainingAnalysis) -> str:
                 ]
             )  # fmt: skip
     headers = ["backend", "ranks", "parameters", "calls", "parameters a call", "median time", "times the fastest"]
-    return markdown(text, headers, ["left", *["right"] * 6]) if text else ""
+    return markdown.table(text, headers, ["left", *["right"] * 6]) if text else ""
 
 
 def left_out(analysis: TrainingAnalysis) -> str:
@@ -225,7 +225,7 @@ def left_out(analysis: TrainingAnalysis) -> str:
         [who, _listed(left.scenario.key for left in members), cell(reason)]
         for (who, reason), members in reasons.items()
     ]
-    return markdown(rows, ["strategy", "scenario", "why"], ["left"] * 3) if rows else ""
+    return markdown.table(rows, ["strategy", "scenario", "why"], ["left"] * 3) if rows else ""
 
 
 def failures(analysis: TrainingAnalysis) -> str:
@@ -238,7 +238,7 @@ def failures(analysis: TrainingAnalysis) -> str:
         for b in analysis.failures
     ]  # fmt: skip
     return (
-        markdown(rows, ["scenario", "launch", "strategy", "kind", "rank", "what happened"], ["left"] * 6)
+        markdown.table(rows, ["scenario", "launch", "strategy", "kind", "rank", "what happened"], ["left"] * 6)
         if rows
         else ""
     )

@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.conclusions import Interval
 from bench.records import Json
-from bench.report.tables import lines, markdown
+from bench.report import markdown
 from bench.training.conclusions import ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
 from bench.training.records import InvariantCheck, Scenario, TrainingPlan
 from bench.training.report.labels import (
@@ -59,7 +59,7 @@ def overview(comparison: ScenarioAnalysis, brief: bool = False) -> str:
     headers += ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval"]
     headers += ["comm_frac ± std, %", "hidden, %"]
     align = [*([] if brief else ["left", "left", "right", "right"]), "left", "left", *["right"] * 5]
-    return markdown(rows, headers, align) if rows else "No strategy was timed."
+    return markdown.table(rows, headers, align) if rows else "No strategy was timed."
 
 
 def split(comparison: ScenarioAnalysis) -> str:
@@ -78,14 +78,14 @@ def split(comparison: ScenarioAnalysis) -> str:
         rows.append([called[result.label], calls, exposed, *map(seconds, times), adds_up])
     headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "update"]
     headers += [*(["gather"] if sharded else []), "residual", "calls alone", "adds up"]
-    return markdown(rows, headers, ["left", *["right"] * (len(headers) - 2), "left"]) if rows else ""
+    return markdown.table(rows, headers, ["left", *["right"] * (len(headers) - 2), "left"]) if rows else ""
 
 
 def refused(comparison: ScenarioAnalysis) -> str:
     """Strategies without times, with the reason; empty if there are none."""
     called = _names(comparison)
     found = [f"**{called[o.label]}** got no times: {cell(o.refused)}" for o in ordered(comparison) if o.refused]
-    return lines(found)
+    return markdown.lines(found)
 
 
 def _names(comparison: ScenarioAnalysis) -> dict[str, str]:

@@ -15,8 +15,8 @@ from bench.training.conclusions import ExplainedAdvice
 from bench.units import format_rounded_bytes
 
 MIB = 2**20
-# Numbers in one line of code, so that it stays below 100 characters.
-A_LINE = 8
+# Numbers in one line of code, so that it fits into 80 columns.
+A_LINE = 6
 BLOCKS = re.compile(r"(.*?\b\d+)\.")
 
 
@@ -34,24 +34,25 @@ def what_to_type(explained: ExplainedAdvice, names: Sequence[str]) -> str:
 
 def ddp_code(explained: ExplainedAdvice) -> str:
     """Python that wraps `model` as advised; `assert_advised(model)`, three steps later, says whether torch does it."""
-    advised = explained.advice.advised
+    advised, caps = explained.advice.advised, _listed([_number(cap) for cap in explained.caps_mib])
     argument = {
-        "default": "",
-        "cap": f", bucket_cap_mb={_number(explained.cap_mib)}",
-        "plan": f", bucket_cap_mb_list={_listed([_number(cap) for cap in explained.caps_mib])}",
+        "default": "model",
+        "cap": f"model, bucket_cap_mb={_number(explained.cap_mib)}",
+        "plan": f"\n    model,\n    bucket_cap_mb_list={_indented(caps)},\n",
     }[advised]
     lines = ["from torch.nn.parallel import DistributedDataParallel", ""]
     if advised == "plan":
         lines.append(f"# torch 2.13 or newer; before, bucket_cap_mb={_number(explained.cap_mib)}, the best single cap")
     sizes = _listed([str(size) for size in explained.advice.chosen.buckets])
     lines += [
-        f"model = DistributedDataParallel(model{argument})",
+        f"model = DistributedDataParallel({argument})",
         "",
         "",
         "def assert_advised(model):",
         '    """After the third step: did torch make the buckets that were advised?"""',
         '    made = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]',
-        '    assert [int(size) for size in made.split(",")] == ' + sizes.replace("\n", "\n    ") + ", made",
+        f"    advised = {_indented(sizes)}",
+        '    assert [int(size) for size in made.split(",")] == advised, made',
     ]
     return "\n".join(lines)
 
@@ -91,7 +92,8 @@ def _accelerate(explained: ExplainedAdvice) -> str:
         "Whole MiB only, and a single cap:\n\n"
         "```python\n"
         "from accelerate import Accelerator, DistributedDataParallelKwargs\n\n"
-        f"accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb={cap})])\n"
+        f"buckets = DistributedDataParallelKwargs(bucket_cap_mb={cap})\n"
+        "accelerator = Accelerator(kwargs_handlers=[buckets])\n"
         f"# with transformers' Trainer: TrainingArguments(..., ddp_bucket_cap_mb={cap})\n"
         "```"
     )
@@ -101,8 +103,8 @@ def _deepspeed(explained: ExplainedAdvice) -> str:
     elements = _elements(explained)
     return (
         "```json\n"
-        f'{{"zero_optimization": {{"stage": 1, "overlap_comm": true, "reduce_bucket_size": {elements}, '
-        f'"allgather_bucket_size": {elements}}}}}\n'
+        '{"zero_optimization": {"stage": 1, "overlap_comm": true,\n'
+        f'  "reduce_bucket_size": {elements}, "allgather_bucket_size": {elements}}}}}\n'
         "```"
     )
 
@@ -128,3 +130,7 @@ def _number(value: float) -> str:
 def _listed(words: Sequence[str]) -> str:
     lines = [", ".join(words[i : i + A_LINE]) for i in range(0, len(words), A_LINE)]
     return f"[{lines[0]}]" if len(lines) == 1 else "[\n    " + ",\n    ".join(lines) + ",\n]"
+
+
+def _indented(code: str) -> str:
+    return code.replace("\n", "\n    ")

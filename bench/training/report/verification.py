@@ -5,8 +5,7 @@ In: `Verified` plans. Out: text. Judges nothing itself.
 
 from collections.abc import Sequence
 
-from tabulate import tabulate
-
+from bench.report import markdown
 from bench.training.conclusions import ScenarioAnalysis
 from bench.training.report.labels import NOTHING, scenario_text
 from bench.training.verification import OFF_S, OFF_SHARE, Verified
@@ -19,7 +18,7 @@ def document(verified: Sequence[Verified], comparison: ScenarioAnalysis) -> str:
     """A heading, the table, when a prediction holds, which plan was best, and the refused plans."""
     rows = [_row(one) for one in verified]
     headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
-    table = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=("left", *["right"] * 5))
+    table = markdown.table(rows, headers, ["left", *["right"] * 5])
     said = [
         f"Measured on {scenario_text(comparison.scenario)}: {comparison.rounds} rounds. A prediction holds if the "
         f"tail, of the rank that comes last in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most. "
