@@ -15,7 +15,7 @@ from bench.backends import BACKENDS
 from bench.capabilities import Demands, Machine
 from bench.cases import combinations, unsupported, unsupported_anywhere
 from bench.config import Config
-from bench.footprint import buffer_bytes, most_iterations
+from bench.footprint import most_iterations
 from bench.metrics import makes_groups
 from bench.recorded_calls import CallList
 from bench.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Skip
@@ -27,8 +27,11 @@ LARGEST_GPU_CACHE_BYTES = 128 * 2**20
 MOST_BATCH_BYTES_OF_A_HOST, SHARE_OF_MEMORY_FOR_A_BATCH = 2**32, 4
 # Time to start the first set of ranks, which loads torch once, and each further set: measured 2.5 s and 0.1 s.
 FIRST_START_S, NEXT_START_S = 3.0, 0.3
-# Rate of filling and verifying buffers on one core; measured 1 to 3 GB/s.
-HANDLING_BYTES_PER_S = 1e9
+# What a case of a launch takes beside warm-up and timed calls: seconds, and calls to fill and verify buffers (measured
+# by `make bench-self`: 25 to 28 ms, and 2.1 to 2.5 calls).
+HANDLING_S, HANDLING_CALLS = 0.035, 2.5
+# Tables, report and plots at the end; measured 3 to 5 s.
+CONCLUDE_S = 4.0
 # Share of a budget for the planned launches; the rest buys further launches of the cases with the widest intervals.
 # Small, because launches differ more than iterations do: many short launches are better than few long ones.
 FIRST_LAUNCHES_SHARE = 0.3
@@ -146,7 +149,7 @@ def _within_budget(sampling: Sampling, config: Config, cases: list[Case]) -> Sam
     """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
     assert config.budget is not None  # noqa: S101 - the caller sees to it
     groups = len({process_kind(case) for case in cases})
-    handling = sum(_handling_s(case, config.buffer_pool) + sampling.warmup_s for case in cases)
+    handling = sum(_handling_s(case) + sampling.warmup_s for case in cases)
     left = FIRST_LAUNCHES_SHARE * (config.budget - FIRST_START_S)
     a_launch = left / config.launches - handling - NEXT_START_S * groups
     return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
@@ -157,22 +160,25 @@ def estimate_s(plan: Plan) -> float:
     if plan.budget_s is not None:
         return plan.budget_s
     starts = FIRST_START_S + NEXT_START_S * len(plan.order)
-    return starts + sum(_case_s(case, plan) for launch in plan.order for case in launch.cases)
+    return starts + sum(_case_s(case, plan) for launch in plan.order for case in launch.cases) + CONCLUDE_S
 
 
 def _case_s(case: Case, plan: Plan) -> float:
-    handling = _handling_s(case, plan.pool_bytes)
+    beside = plan.sampling.warmup_s + _handling_s(case)
     if plan.sampling.iterations is None:
-        return plan.sampling.warmup_s + plan.sampling.seconds_per_case + handling
-    backend = BACKENDS[case.backend]
-    one = (backend.latency_s + case.size_bytes / backend.bytes_per_s) * max(1, case.world_size / 2)
+        return beside + plan.sampling.seconds_per_case
     count = min(plan.sampling.iterations, most_iterations(case))
-    return handling + one * (plan.sampling.warmup + count) + plan.sampling.warmup_s
+    return beside + _call_s(case) * (plan.sampling.warmup + count)
 
 
-def _handling_s(case: Case, pool_bytes: int) -> float:
-    """Time to fill and verify the buffers."""
-    return 4 * buffer_bytes(case, pool_bytes) / HANDLING_BYTES_PER_S
+def _handling_s(case: Case) -> float:
+    return HANDLING_S + HANDLING_CALLS * _call_s(case)
+
+
+def _call_s(case: Case) -> float:
+    """A call, from rough rates."""
+    backend = BACKENDS[case.backend]
+    return (backend.latency_s + case.size_bytes / backend.bytes_per_s) * max(1, case.world_size / 2)
 
 
 def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import __version__, store, units, yaml_file
+from bench import __version__, shipped, store, units, yaml_file
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.comparison import MIN_CHANGE, FailOn, share
@@ -53,8 +53,8 @@ def ab(
     """
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     sides = {
-        "a": _side("a", a, [*sets, *a_sets], a_env, a_python),
-        "b": _side("b", b or a, [*sets, *b_sets], b_env, b_python),
+        "a": _side("a", shipped.path_of(a), [*sets, *a_sets], a_env, a_python),
+        "b": _side("b", shipped.path_of(b or a), [*sets, *b_sets], b_env, b_python),
     }
     variables = {letter: side["variables"] for letter, side in sides.items()}
     pythons = a_python or b_python
@@ -77,7 +77,7 @@ def ab(
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
     """What must be the same in all processes of a job."""
-    return b"\0".join([*(yaml_file.read(config) for config in (a, b or a)), repr(more).encode()])
+    return b"\0".join([*(yaml_file.read(shipped.path_of(config)) for config in (a, b or a)), repr(more).encode()])
 
 
 def _side(letter: str, config: Path, sets: list[str], variables: list[str], python: str | None) -> Json:

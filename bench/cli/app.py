@@ -20,8 +20,10 @@ import typer
 from bench import __version__
 from bench.deferred import Deferred
 from bench.errors import INTERRUPTED, BenchError
+from bench.machine import environment
 
-RESULTS, PLOTS, CONFIGS = Path("results"), Path("plots"), Path("configs")
+RESULTS, PLOTS = Path("results"), Path("plots")
+NAME = "collbench"
 HELP = {"help_option_names": ["--help", "-h"]}
 DESCRIPTION = "Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them."
 EXIT_CODES = (
@@ -38,11 +40,12 @@ RunName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb. function: "module:function" within `bench.cli`. panel: its heading in --help."""
+    """One verb. function: "module:function" within `bench.cli`. panel: its heading in --help. example: its words."""
 
     function: str
     panel: str
     help: str
+    example: str
 
     def load(self) -> Callable[..., int | None]:
         """Import the module and return the function."""
@@ -50,31 +53,80 @@ class Verb:
         return found
 
 
+# In the order of use.
 VERBS = {
-    "run": Verb("run:run", "Measure", "Measure a configuration; ends with a table, a report and plots."),
-    "ab": Verb("ab:ab", "Measure", "Is B slower than A? Two configurations, environments or Pythons, in turn."),
-    "replay": Verb("replay:replay", "Measure", "What does a recorded job's communication cost here?"),
-    "gate": Verb("gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds."),
-    "report": Verb("report:report", "Look", "Rebuild a run's report from its samples, and print its tables."),
-    "plots": Verb("plots:plots", "Look", "Draw a run's plots; with several runs, compare each with the first."),
-    "compare": Verb("compare:compare", "Look", "Did it change? Two runs, several runs, or one against a table."),
-    "diagnose": Verb("diagnose:diagnose", "Look", "Print which rank, node or link is slow, or that none can be named."),
-    "list": Verb("list_:list_", "Look", "List runs, operations, backends, configurations or models."),
-    "plan": Verb("plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing."),
-    "doctor": Verb("doctor:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest."),
-    "import": Verb("import_:import_", "Prepare", "Make a run from the output of another tool."),
-    "schema": Verb("schema:schema", "Prepare", "Print the JSON Schema of a configuration."),
-    "advise": Verb("advise:advise", "Training", "Which gradients to all-reduce together on a given link."),
-    "equivalence": Verb("equivalence:equivalence", "Training", "Do K ranks train the same model as one process?"),
-    "audit": Verb("audit:audit", "Training", "Say which published communication times cannot be right."),
+    "run": Verb("run:run", "Measure", "Measure a configuration; ends with a table, a report and plots.", "run gloo"),
+    "ab": Verb(
+        "ab:ab",
+        "Measure",
+        "Is B slower than A? Two configurations, environments or Pythons, in turn.",
+        "ab smoke --b-env OMP_NUM_THREADS=2 --budget 30s",
+    ),
+    "replay": Verb(
+        "replay:replay",
+        "Measure",
+        "What does a recorded job's communication cost here?",
+        "replay docs/example/training.calls.jsonl",
+    ),
+    "gate": Verb(
+        "gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
+    ),
+    "report": Verb(
+        "report:report",
+        "Look",
+        "Print a run's tables, and write its report again from its samples.",
+        "report docs/example/before",
+    ),
+    "plots": Verb(
+        "plots:plots",
+        "Look",
+        "Draw a run's plots; with several runs, compare each with the first.",
+        "plots docs/example/before",
+    ),
+    "compare": Verb(
+        "compare:compare",
+        "Look",
+        "Did it change? Two runs, several runs, or one against a table.",
+        "compare docs/example/before docs/example/after",
+    ),
+    "diagnose": Verb(
+        "diagnose:diagnose",
+        "Look",
+        "Print which rank, node or link is slow, or that none can be named.",
+        "diagnose docs/example/before",
+    ),
+    "list": Verb("list_:list_", "Look", "List runs, operations, backends, configurations or models.", "list configs"),
+    "doctor": Verb(
+        "doctor:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
+    ),
+    "plan": Verb(
+        "plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
+    ),
+    "import": Verb(
+        "import_:import_", "Prepare", "Make a run from the output of another tool.", "import nccl-tests all_reduce.log"
+    ),
+    "schema": Verb("schema:schema", "Prepare", "Print the JSON Schema of a configuration.", "schema"),
+    "advise": Verb(
+        "advise:advise",
+        "Training",
+        "Which gradients to all-reduce together on a given link.",
+        "advise --model tiny --backward 60ms --link 2ms+1GB/s",
+    ),
+    "equivalence": Verb(
+        "equivalence:equivalence", "Training", "Do K ranks train the same model as one process?", "equivalence"
+    ),
+    "audit": Verb(
+        "audit:audit", "Training", "Say which published communication times cannot be right.", "audit table.csv"
+    ),
 }
 
 
 def call(arguments: Sequence[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
-    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    words = [*arguments, *environment.words_to_complete()]
+    named = next((word for word in words if word in VERBS), None)
     try:
-        _app(named)(list(arguments), obj=list(arguments))
+        _app(named)(list(arguments), prog_name=NAME, obj=list(arguments))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1 if end.code else 0
     return 0
@@ -83,10 +135,9 @@ def call(arguments: Sequence[str]) -> int:
 def _app(named: str | None) -> typer.Typer:
     """The app with all verbs; those that are not called have only their name and help."""
     app = typer.Typer(
-        name="collbench",
+        name=NAME,
         help=DESCRIPTION,
         no_args_is_help=True,
-        add_completion=False,
         context_settings=HELP,
         pretty_exceptions_enable=False,
         epilog=EXIT_CODES,
@@ -95,14 +146,15 @@ def _app(named: str | None) -> typer.Typer:
     for name, verb in VERBS.items():
         function = verb.load() if name == named else _not_called
         text = "\n\n".join(filter(None, [verb.help, function.__doc__]))
-        register = app.command(name, help=text, rich_help_panel=verb.panel, context_settings=HELP)
+        example = f"Example: {NAME} {verb.example}"
+        register = app.command(name, help=text, epilog=example, rich_help_panel=verb.panel, context_settings=HELP)
         register(_guarded(function))
     return app
 
 
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
     if version:
-        typer.echo(f"collbench {__version__}")
+        typer.echo(f"{NAME} {__version__}")
         raise typer.Exit
 
 

@@ -140,12 +140,12 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
 
 
 def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: FailOn) -> int:  # noqa: A002
-    from bench import expected
+    from bench import expected, shipped
     from bench.analyze import expect, stats
     from bench.report import comparison, junit
 
     run = _read(name, "--against")
-    expectations = expected.load(table)
+    expectations = expected.load(shipped.path_of(table, shipped.EXPECTED))
     summaries = stats.headlines(run)
     result = expect.check(expectations, summaries, expect.places_of(run))
     if all(check.measured is None for check in result.checks):

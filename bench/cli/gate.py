@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from bench import __version__, config, expected, operations, plan, store, subgroups, yaml_file
+from bench import __version__, config, expected, operations, plan, shipped, store, subgroups, yaml_file
 from bench.analyze import expect
 from bench.analyze import gate as analysis
 from bench.cli.app import RESULTS, Sets
@@ -56,12 +56,13 @@ def gate(
 
     if least is not None and against is not None:
         raise ConfigError("gate: --least or --against, not both")
+    path = shipped.path_of(config_file)
 
     def task(coordinator: "Coordinator | None") -> int:
-        return _gate(config_file, sets, allow, (least, against), coordinator, context.obj)
+        return _gate(path, sets, allow, (least, against), coordinator, context.obj)
 
     given = [*sets, allow, least or "", str(against or "")]
-    return run_task(task, lambda: b"\0".join([yaml_file.read(config_file), *map(str.encode, given)]))
+    return run_task(task, lambda: b"\0".join([yaml_file.read(path), *map(str.encode, given)]))
 
 
 def _gate(
@@ -83,7 +84,9 @@ def _gate(
         )
     fleet = _Fleet(asked, raw, hosts, coordinator, argv)
     if wanted[1] is not None:
-        least_rate = expect.least_of_two_nodes(expected.load(wanted[1]), fleet.pair, _gpus(coordinator))
+        least_rate = expect.least_of_two_nodes(
+            expected.load(shipped.path_of(wanted[1], shipped.EXPECTED)), fleet.pair, _gpus(coordinator)
+        )
     verdict = fleet.judged(allowed, least_rate)
     names = list(hosts)
     show(text.document(verdict, names))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bench import config as configuration
 from bench import plan as planning
+from bench import shipped
 from bench.backends import BACKENDS
 from bench.capabilities import Machine
 from bench.config import Config
@@ -19,7 +20,7 @@ def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes
     """The text of the file. each: ranks on a host; None for as many as the largest world size needs."""
     if nodes < 1 or (each is not None and each < 1):
         raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
-    settings, _ = configuration.load(config, sets)
+    settings, _ = configuration.load(shipped.path_of(config), sets)
     return launch_file(launcher, wanted(settings, config, sets, nodes, each))
 
 

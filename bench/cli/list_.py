@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from bench import store
+from bench import shipped, store
 from bench.cli import benchmarks
-from bench.cli.app import CONFIGS, RESULTS
+from bench.cli.app import RESULTS
 from bench.cli.screen import show
 from bench.report import listings
 
@@ -38,7 +38,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
 
             show(listing.models())
         case Listing.CONFIGS:
-            show(listings.configs(sorted(CONFIGS.glob("*.yaml"))))
+            show(listings.configs([*shipped.files()]))
 
 
 def _runs() -> str:
@@ -51,4 +51,4 @@ def _runs() -> str:
         elif summary:
             best = benchmarks.of_run(path).headline(summary)
         rows.append((path.name, manifest, best))
-    return listings.runs(rows) if rows else f"no runs in {RESULTS} yet; make one: run configs/gloo.yaml"
+    return listings.runs(rows) if rows else f"no runs in {RESULTS} yet; make one: run gloo"

@@ -63,6 +63,13 @@ def of_side(variables: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
 
 
+def words_to_complete() -> list[str]:
+    """The words of a command line that a shell wants to complete; empty if it calls it."""
+    if "_COLLBENCH_COMPLETE" not in os.environ:
+        return []
+    return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
+
+
 def raise_file_limit() -> int:
     """Raise the limit of open files of this process and its children to MOST_FILES or the hard limit; returns it.
 

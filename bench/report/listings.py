@@ -245,8 +245,10 @@ def _names(found: Iterable[str]) -> str:
 
 
 def configs(files: Sequence[Path]) -> str:
-    """Configuration files with the first line of their comment."""
-    return markdown.table([[str(path), _purpose(path)] for path in files], ["file", "what it is for"], ["left"] * 2)
+    """Names of configurations, with the first line of their comment, and where their files are."""
+    table = markdown.table([[path.stem, _purpose(path)] for path in files], ["name", "what it is for"], ["left"] * 2)
+    folders = dict.fromkeys(str(path.parent) for path in files)
+    return f"{table}\n\nFiles: {', '.join(folders)}. run NAME measures one; a path of your own ends in .yaml."
 
 
 def _purpose(path: Path) -> str:

@@ -1,0 +1,80 @@
+"""A run as pandas tables, for notebooks: `bench.load_run`."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench import store
+from bench.cli import benchmarks
+from bench.cli.app import RESULTS
+from bench.records import Json, Run
+
+NS = 1e-9
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run. manifest, environment: as in its folder. warnings: what the report says of how far to trust it.
+
+    summary: what summary.csv has, one row a case (docs/results-format.md has its columns; seconds, bytes, bytes/s).
+    samples: the facts. Of collectives, one row for each iteration of each rank: key, launch, iteration, rank, start_s
+    (monotonic clock of the host), duration_s, calls. Of training, one row for each rank and timed block: scenario,
+    strategy, launch, round, rank, steps, wall_s.
+    """
+
+    name: str
+    manifest: Json
+    environment: list[Json]
+    summary: pd.DataFrame
+    samples: pd.DataFrame
+    warnings: tuple[str, ...]
+
+
+def load_run(run: str | Path | None = None) -> LoadedRun:
+    """Read a run: its folder, its name below results/, or the newest one. Raises StoreError."""
+    path = store.find(RESULTS, None if run is None else str(run))
+    benchmark = benchmarks.of_run(path)
+    result = benchmark.read(path)
+    analysis = benchmark.analyze(result)
+    text = benchmark.formats[benchmarks.CSV](result, analysis)
+    summary = pd.read_csv(io.StringIO(text)) if text.strip() else pd.DataFrame()
+    rows = [*(_iterations(result) if isinstance(result, Run) else _blocks(result))]
+    samples = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+    return LoadedRun(result.name, result.manifest, result.environment, summary, samples, tuple(analysis.warnings))
+
+
+def _iterations(run: Run) -> Iterator[pd.DataFrame]:
+    for one in run.samples:
+        if one.timed is not None:
+            iterations, ranks = one.timed.duration_ns.shape
+            yield pd.DataFrame(
+                {
+                    "key": one.case.key,
+                    "launch": one.launch,
+                    "iteration": [number for number in range(iterations) for _ in range(ranks)],
+                    "rank": [*range(ranks)] * iterations,
+                    "start_s": (one.base_ns + one.timed.start_ns).ravel() * NS,
+                    "duration_s": one.timed.duration_ns.ravel() * NS,
+                    "calls": one.timed.calls,
+                }
+            )
+
+
+def _blocks(run: Any) -> Iterator[pd.DataFrame]:
+    for fact in run.facts:
+        for block in getattr(fact, "blocks", ()):
+            yield pd.DataFrame(
+                {
+                    "scenario": fact.scenario,
+                    "strategy": block.strategy,
+                    "launch": fact.launch,
+                    "round": fact.round,
+                    "rank": [*range(len(block.wall_ns))],
+                    "steps": fact.steps,
+                    "wall_s": [ns * NS for ns in block.wall_ns],
+                }
+            )
