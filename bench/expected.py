@@ -16,10 +16,10 @@ Published tables (`configs/expected/`) name the hardware that they are of, and a
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from bench import earlier_names, yaml_file
-from bench.config import (
+from bench import earlier_names, problems, yaml_file
+from bench.config_types import (
     Alignment,
     BackendName,
     BufferPolicy,
@@ -35,20 +35,14 @@ from bench.config import (
     ReduceOpName,
     Root,
     Scheduling,
+    Share,
     Sync,
 )
 from bench.records import MOST_RANKS
-from bench.units import parse_share
-from bench.yaml_file import Strict
+from bench.sections import Strict, problems_at
 
 # Expected values usually come from data sheets and other people's tables, which have round numbers.
 DEFAULT_TOLERANCE = 0.1
-
-Share = Annotated[
-    float,
-    BeforeValidator(parse_share),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "examples": ["10%", "0.1"]}]}),
-]
 
 
 class Expectation(Strict):
@@ -96,11 +90,15 @@ class Expectation(Strict):
 
 def _once(lines: list[Expectation]) -> list[Expectation]:
     seen: list[dict[str, object]] = []
-    for number, line in enumerate(lines, start=1):
+    repeated: list[tuple[tuple[int], str]] = []
+    for index, line in enumerate(lines):
         what = line.model_dump(exclude={"busbw", "tolerance", "kind", "source"})
         if what in seen:
-            raise ValueError(f"line {number} of 'expect' repeats line {seen.index(what) + 1}: keep one of them")
+            text = f"line {index + 1} of 'expect' repeats line {seen.index(what) + 1}: keep one of them"
+            repeated.append(((index,), text))
         seen.append(what)
+    if repeated:
+        raise problems_at(repeated)
     return lines
 
 
@@ -118,7 +116,8 @@ def load(path: Path) -> Expectations:
 
 def parse(raw: bytes, source: str) -> Expectations:
     """Validate the bytes of a file; `source` names it in messages. Raises ConfigError."""
-    data = yaml_file.mapping(raw, source, "expect: [...]")
+    document = yaml_file.document(raw, source, "expect: [...]")
+    data = dict(document.values)
     if isinstance(data.get("expect"), list):
         data["expect"] = [earlier_names.expectation(line) for line in data["expect"]]
-    return yaml_file.validate(Expectations, data, source)
+    return problems.validate(Expectations, data, document)
