@@ -122,7 +122,7 @@ class SplitsConfig(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> "SplitsConfig":
-        chosen = self.model_fields_set - {"seed", "drift"}
+        chosen = {key for key in ("zipf", "lognormal", "hot", "matrix") if getattr(self, key) is not None}
         if len(chosen) != 1:
             raise ValueError("name exactly one of zipf, lognormal, hot, matrix")
         if "matrix" in chosen and self.model_fields_set != {"matrix"}:

@@ -144,7 +144,7 @@ def _explain(problem: ErrorDetails, value: Any, field: FieldInfo | None) -> str:
     if kind != "value_error":
         return f"{short(value)}: not allowed{such_as}"
     text = str(problem.get("ctx", {}).get("error", problem["msg"]))
-    if isinstance(value, bool):
+    if not isinstance(value, str):  # in YAML's words, not in Python's
         text = text.replace(repr(value), short(value))
     said = isinstance(value, dict | BaseModel) or repr(value) in text or short(value) in text
     return text if said or problem["loc"][-1:] == ("[key]",) else f"{short(value)}: {text}"

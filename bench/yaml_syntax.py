@@ -39,7 +39,7 @@ _WORDS = (
     (r"found unexpected document separator", PlainWords("this quote is not closed", True)),
     (r"expected the node content", PlainWords("a value is missing here")),
     (r"unknown escape character '(.)'", PlainWords(r"\\\1 means nothing between double quotes; use single quotes")),
-    (r"expected a single document|expected '<document start>'", PlainWords("something follows the end of the values")),
+    (r"found another document|expected '<document start>'", PlainWords("something follows the end of the values")),
     (
         r"constructor for the tag 'tag:yaml.org,2002:(.*)'",
         PlainWords(r"tags such as !!\1 are not allowed; write a plain value"),

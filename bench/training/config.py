@@ -82,9 +82,10 @@ class ImportedModel(Strict):
 
 
 def _kind_of_model(value: Any) -> str:
+    """The tag of a branch of `ModelName`: none is a key, because both stand in the paths of problems."""
     if isinstance(value, dict):
-        return "import" if "import" in value else "shape" if {"shape", "backward"} & set(value) else "sizes"
-    return "shape" if isinstance(value, ShapeConfig) else "name"
+        return "own" if "import" in value else "by shape" if {"shape", "backward"} & set(value) else "by sizes"
+    return "by shape" if isinstance(value, ShapeConfig) else "by name"
 
 
 def _name_of_sizes(sizes: SizesConfig) -> str:
@@ -130,10 +131,10 @@ def _link(value: str) -> str:
 
 Caps = Annotated[list[Bytes], BeforeValidator(_several), Field(min_length=1)]
 ModelName = Annotated[
-    Annotated[Annotated[str, AfterValidator(_model)], Tag("name")]
-    | Annotated[ShapeConfig, Tag("shape")]
-    | Annotated[Annotated[SizesConfig, AfterValidator(_name_of_sizes)], Tag("sizes")]
-    | Annotated[Annotated[ImportedModel, AfterValidator(lambda model: model.import_)], Tag("import")],
+    Annotated[Annotated[str, AfterValidator(_model)], Tag("by name")]
+    | Annotated[ShapeConfig, Tag("by shape")]
+    | Annotated[Annotated[SizesConfig, AfterValidator(_name_of_sizes)], Tag("by sizes")]
+    | Annotated[Annotated[ImportedModel, AfterValidator(lambda model: model.import_)], Tag("own")],
     Discriminator(_kind_of_model),
 ]
 
