@@ -109,6 +109,7 @@ schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAM
 
 docs: .venv/.installed-dev  ## Write docs/architecture.md, and mark what was proved of older code
 	@$(PY) tests/architecture_page.py
+	@PYTHONPATH=. $(PY) tests/configuration_page.py
 	@PYTHONPATH=.:tests $(PY) -m proof --pages
 
 prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes; writes docs/accuracy.md

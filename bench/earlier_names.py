@@ -41,6 +41,11 @@ def configuration(data: Json) -> tuple[Json, list[str]]:
     return changed, notes
 
 
+def key(name: str) -> str:
+    """The earlier name of a key; the same name if it has always been called so."""
+    return next((old for old, new in {**TRAINING_KEYS, **STRATEGY_KEYS}.items() if new == name), name)
+
+
 def _keys(data: Json, names: Mapping[str, str], notes: list[str]) -> Json:
     for old, new in names.items():
         # A file with both keys is wrong: the old key stays in it and is refused as unknown.

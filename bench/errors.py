@@ -1,4 +1,4 @@
-"""Define the errors that a user can correct; each message is one line that says what to change.
+"""Define the errors that a user can correct; each message is one line that says what to change, or a line a problem.
 
     BenchError                    exit code 2 unless said otherwise
     ├── ConfigError               the YAML or a --set
@@ -28,11 +28,18 @@ class BenchError(Exception):
     exit_code = 2
 
     def __init__(self, text: str) -> None:
-        super().__init__("".join(character if character.isprintable() else " " for character in text))
+        super().__init__(_printable(text))
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 class ConfigError(BenchError):
-    """The configuration cannot be used: the message has file, key, value and what is allowed."""
+    """The configuration cannot be used: for each problem a line with file, key, value and what is allowed."""
+
+    def __init__(self, *problems: str) -> None:
+        Exception.__init__(self, "\n".join(map(_printable, problems)))
 
 
 class StoreError(BenchError):

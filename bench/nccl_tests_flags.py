@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from bench import nccl_tests_names, yaml_file
+from bench import nccl_tests_names, spelling, yaml_file
 from bench.backends import BACKENDS, unsupported_by_backend
 from bench.errors import ConfigError
 from bench.nccl_tests_names import DTYPES, DTYPES_LACKING, OPERATIONS_LACKING, REDUCE_OPS
@@ -107,8 +107,7 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
     op = _operation(asked)
     backend = asked.backend or ("gloo" if "nccl" in missing else "nccl")
     if backend not in BACKENDS:
-        near = yaml_file.did_you_mean(backend, list(BACKENDS))
-        raise ConfigError(f"--backend {backend}: unknown backend{near}; allowed: {', '.join(BACKENDS)}")
+        raise ConfigError(f"--backend {backend}: unknown backend{spelling.allowed(backend, list(BACKENDS))}")
     if asked.backend is None and backend == "gloo":
         remarks.append(f"gloo, because nccl cannot be used here: {missing['nccl']}")
     settings: dict[str, Any] = {
@@ -141,8 +140,7 @@ def _operation(asked: NcclTestsFlags) -> str:
     if asked.perf is None:
         name = asked.operation or "all_reduce"
         if name not in OPERATIONS:
-            near = yaml_file.did_you_mean(name, list(OPERATIONS))
-            raise ConfigError(f"--operation {name}: unknown operation{near}; allowed: {', '.join(OPERATIONS)}")
+            raise ConfigError(f"--operation {name}: unknown operation{spelling.allowed(name, list(OPERATIONS))}")
         return name
     if asked.operation is not None:
         raise ConfigError("--operation and --perf name the same thing: give one of them")

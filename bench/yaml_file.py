@@ -1,73 +1,129 @@
-"""Read YAML files strictly: a mistake becomes one line with file, key, value and what is allowed.
+"""Read YAML files strictly, and remember at which line and column each key and value stands.
 
-In: the bytes of a file and a pydantic model. Out: the validated model, or a ConfigError. Also writes plain values as
-YAML. Defines no keys: `config`, `expected` and `training.config` define the keys of their files.
+In: the bytes of a file, and `--set` overrides. Out: a `Document`, or a ConfigError. Also writes plain values as YAML.
+Knows no keys: `problems` holds a document against a model.
 
 For safety it refuses tags beyond plain YAML, aliases (a few bytes of them expand to gigabytes), duplicate keys, and
 files larger than MAX_YAML_BYTES.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic import ValidationError as _ValidationError
-from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
+from bench import earlier_names
 from bench.errors import ConfigError
+from bench.yaml_syntax import plain_words
 
 # A hundred times the longest configuration we know of; parsing time grows with it.
 MAX_YAML_BYTES = 64 * 1024
+# Longest text of a value in a message; longer ones are cut.
+MOST_CHARACTERS = 60
 
-T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
-
-
-class Strict(BaseModel):
-    """Base of every section: no unknown keys, no silent conversions, and frozen once it is validated."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=False)
+Part = str | int
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """Pydantic metadata: text that must be one of these names."""
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a key or value stands. path: the keys as they are written. where: `file:line:column`, or `--set …`."""
 
-    names: tuple[str, ...]
-    what: str
-
-    def check(self, value: str) -> str:
-        if value not in self.names:
-            near = did_you_mean(value, self.names)
-            raise ValueError(f"unknown {self.what}{near}; allowed: {', '.join(self.names)}")
-        return value
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.names)}
+    path: tuple[Part, ...]
+    where: str
 
 
-def did_you_mean(value: str, names: Sequence[str]) -> str:
-    """`, did you mean 'gloo'?`, or nothing if no name is similar."""
-    # In lower case, because the commonest mistake is `Gloo` or `Float32`.
-    near = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.6)
-    return f", did you mean {near[0]!r}?" if near else ""
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The keys and values of a whole file. source: its name in messages. root: the same as YAML nodes, with marks."""
+
+    values: dict[str, Any]
+    source: str
+    root: yaml.MappingNode
+
+    def override(self, text: str) -> None:
+        """Apply one `--set key.path=value`. Raises ConfigError."""
+        path, equals, value = text.partition("=")
+        keys = path.strip().split(".")
+        name = f"--set {short(text)}"
+        if not equals or not all(keys):
+            raise ConfigError(f"{name}: write key.path=value, such as --set sampling.iterations=20")
+        place, node = self.values, self.root
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{name}: {key!r} holds {short(place)}, which has no keys of its own")
+            node = _section(node, key, name)
+        new, found = _load(value.encode(), name)
+        place[keys[-1]] = new
+        _replace(node, keys[-1], found or _empty(name), name)
+
+    def place(self, path: Sequence[Part], of_key: bool = False) -> Position:
+        """Where the value of a path stands, or its key. Parts of the path that are not in the file are left out."""
+        node: yaml.Node = self.root
+        written: list[Part] = []
+        mark = None
+        for part in path:
+            step = _step(node, part, inward=bool(written))
+            if step is not None:
+                written += step.trail
+                node, mark = step.value, step.key.start_mark if of_key else step.value.start_mark
+        return Position(tuple(written), self._where(mark))
+
+    def _where(self, mark: yaml.Mark | None) -> str:
+        if mark is None:
+            return self.source
+        return f"{mark.name}:{mark.line + 1}:{mark.column + 1}" if mark.name == self.source else str(mark.name)
 
 
-def _distinct(values: list[Any]) -> list[Any]:
-    for index, value in enumerate(values):
-        if value in values[:index]:
-            raise ValueError(f"{value!r} is listed twice")
-    return values
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """From a node to one within it. trail: the keys on the way."""
+
+    trail: tuple[Part, ...]
+    key: yaml.Node
+    value: yaml.Node
 
 
-Several = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
+def _step(node: yaml.Node, part: Part, inward: bool) -> _Step | None:
+    """inward: whether `{ddp: {cap: 1MiB}}` may be read as a section with the key `cap`."""
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return _Step((part,), node.value[part], node.value[part])
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    for name in (part, earlier_names.key(str(part))):
+        for key, value in node.value:
+            if key.value == name:
+                return _Step((str(name),), key, value)
+    if inward and len(node.value) == 1:
+        key, value = node.value[0]
+        deeper = _step(value, part, inward=False)
+        return deeper and _Step((key.value, *deeper.trail), deeper.key, deeper.value)
+    return None
+
+
+def _section(node: yaml.MappingNode, key: str, name: str) -> yaml.MappingNode:
+    """The section of this key within a node; a new one if there is none."""
+    step = next((value for known, value in node.value if known.value == key), None)
+    if not isinstance(step, yaml.MappingNode):
+        step = yaml.MappingNode("tag:yaml.org,2002:map", [], *_marks(name))
+        _replace(node, key, step, name)
+    return step
+
+
+def _replace(node: yaml.MappingNode, key: str, value: yaml.Node, name: str) -> None:
+    node.value = [(known, old) for known, old in node.value if known.value != key]
+    node.value.append((yaml.ScalarNode("tag:yaml.org,2002:str", key, *_marks(name)), value))
+
+
+def _empty(name: str) -> yaml.Node:
+    return yaml.ScalarNode("tag:yaml.org,2002:null", "", *_marks(name))
+
+
+def _marks(name: str) -> tuple[yaml.Mark, yaml.Mark]:
+    mark = yaml.Mark(name, 0, 0, 0, None, 0)
+    return mark, mark
 
 
 # ── bytes to plain values ────────────────────────────────────────────────────────────────────────
@@ -80,14 +136,17 @@ def read(path: Path) -> bytes:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
 
 
-def mapping(raw: bytes, source: str, example: str) -> dict[str, Any]:
-    """Keys and values of a whole file. source: its name in messages. example: of a key and value, for messages."""
+def document(raw: bytes, source: str, example: str, sets: Sequence[str] = ()) -> Document:
+    """Keys and values of a whole file, with overrides. source: its name in messages. example: of a key and value."""
     if len(raw) > MAX_YAML_BYTES:
         raise ConfigError(f"{source}: larger than {MAX_YAML_BYTES // 1024} KiB: not a file of CollBench")
-    data = parse(raw, source)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{source}: expected keys and values such as '{example}', found {short(data)}")
-    return data
+    values, root = _load(raw, source)
+    if not isinstance(values, dict) or not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{source}: expected keys and values such as '{example}', found {short(values)}")
+    found = Document(values, source, root)
+    for text in sets:
+        found.override(text)
+    return found
 
 
 class _Loader(yaml.SafeLoader):
@@ -102,29 +161,53 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        first: dict[str, int] = {}
         for key, _ in node.value:
             if key.tag != "tag:yaml.org,2002:str":
-                raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=key.start_mark)
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is there twice", problem_mark=key.start_mark)
-            seen.add(key.value)
+                raise yaml.MarkedYAMLError(problem=_not_a_word(key), problem_mark=key.start_mark)
+            if key.value in first:
+                problem = f"key {key.value!r} is there twice, first in line {first[key.value]}; keep one of them"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            first[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep=deep)
 
 
-def parse(raw: bytes, source: str) -> Any:
-    """A YAML value; `source` names it in messages."""
+def _not_a_word(key: yaml.Node) -> str:
+    if isinstance(key, yaml.ScalarNode):
+        return f"a key must be a plain word; write {short(key.value)} in quotes if it is one"
+    return "a key must be a plain word, not a list or a section"
+
+
+def _load(raw: bytes, source: str) -> tuple[Any, yaml.Node | None]:
+    """A YAML value, and the same as nodes with marks. Raises ConfigError."""
     try:
-        return yaml.load(raw.decode("utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader, made stricter
+        loader = _Loader(raw.decode("utf-8"))
+        try:
+            loader.name = source
+            node = loader.get_single_node()
+            return (None if node is None else loader.construct_document(node)), node
+        finally:
+            loader.dispose()
     except UnicodeDecodeError:
         raise ConfigError(f"{source}: not text (UTF-8)") from None
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
     except yaml.MarkedYAMLError as error:
-        line = f" line {error.problem_mark.line + 1}:" if error.problem_mark else ""
-        raise ConfigError(f"{source}:{line} {error.problem}") from None
+        raise ConfigError(_of_syntax(error, source)) from None
+    except yaml.reader.ReaderError as error:
+        before = raw.decode("utf-8")[: error.position]
+        column = len(before) - before.rfind("\n")
+        words = plain_words(str(error)).text
+        raise ConfigError(f"{source}:{before.count(chr(10)) + 1}:{column}: {words}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _of_syntax(error: yaml.MarkedYAMLError, source: str) -> str:
+    words = plain_words(error.problem or error.context or "not YAML")
+    mark = (error.context_mark if words.at_beginning else None) or error.problem_mark
+    where = f":{mark.line + 1}:{mark.column + 1}" if mark and not source.startswith("--set ") else ""
+    return f"{source}{where}: {words.text}"
 
 
 def dump(settings: dict[str, Any]) -> str:
@@ -132,86 +215,18 @@ def dump(settings: dict[str, Any]) -> str:
     return yaml.safe_dump(settings, default_flow_style=None, sort_keys=False, width=1000)
 
 
-def override(data: dict[str, Any], text: str) -> tuple[str, ...]:
-    """Apply one `--set key.path=value` to a file's values; returns the keys of the path."""
-    path, equals, value = text.partition("=")
-    keys = tuple(path.strip().split("."))
-    if not equals or not all(keys):
-        raise ConfigError(f"--set {text}: write key.path=value, such as --set sampling.iterations=20")
-    place = data
-    for key in keys[:-1]:
-        place = place.setdefault(key, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"--set {text}: {key!r} holds {short(place)}, which has no keys of its own")
-    place[keys[-1]] = parse(value.encode(), f"--set {text}")
-    return keys
-
-
-# ── plain values to a model, or one line for people ──────────────────────────────────────────────
-def validate(model: type[M], data: dict[str, Any], source: str, set_paths: Sequence[tuple[str, ...]] = ()) -> M:
-    """The model, or a ConfigError. set_paths: keys set by `--set`; messages on them name `--set`, not the file."""
-    try:
-        return model.model_validate(data)
-    except _ValidationError as error:
-        raise ConfigError(_one_line(model, error, source, set_paths)) from None
-
-
-def _one_line(
-    model: type[BaseModel], error: _ValidationError, source: str, set_paths: Sequence[tuple[str, ...]]
-) -> str:
-    problems = error.errors(include_url=False)
-    # A misspelt key also makes the right key missing: report the misspelt one, which explains both.
-    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-    loc, keys = _place(model, first)
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
-    where = "--set" if any(all(a == b for a, b in zip(loc, keys, strict=False)) for keys in set_paths) else source
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    key = f" {path}:" if path else ""
-    return f"{where}:{key} {_explain(first, loc, keys)}{more}"
-
-
-def _place(model: type[BaseModel], problem: ErrorDetails) -> tuple[list[Any], list[str]]:
-    """Path of the problem, without pydantic's own names for branches of a union; and the keys allowed there."""
-    section: type[BaseModel] | None = model
-    kept: list[Any] = []
-    for part in problem["loc"]:
-        fields = {info.alias or name: info for name, info in section.model_fields.items()} if section else {}
-        if isinstance(part, int):
-            kept.append(part)
-        elif part in fields:
-            kept.append(part)
-            section = _section_of(fields[part].annotation)
-    last = list(problem["loc"][-1:])
-    # Of two possible sections `_section_of` finds the first; a key that is missing in the second is added here.
-    if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and kept[-1:] != last):
-        kept += last
-    keys = [info.alias or name for name, info in section.model_fields.items()] if section else []
-    return kept, keys
-
-
-def _section_of(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _section_of(part))), None)
-
-
-def _explain(problem: ErrorDetails, loc: list[Any], keys: list[str]) -> str:
-    kind, value = problem["type"], problem.get("input")
-    if kind == "extra_forbidden":
-        return f"unknown key{did_you_mean(str(loc[-1]), keys)}; allowed: {', '.join(keys)}"
-    if kind == "missing":
-        return "missing; this key is required"
-    if kind == "list_type":
-        return f"{short(value)} is not a list; write [{short(value)}]"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:].replace("Input should", "should").replace("input should", "should")
-    message = message.replace("input should", "should")
-    if isinstance(value, dict) or repr(value) in message or str(value) in message.split():
-        return message
-    return f"{short(value)}: {message}"
-
-
 def short(value: Any) -> str:
     """A value as it was written, cut to fit into a line."""
-    text = str(value) if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if value is None or value == "":
+        return "(empty)"
+    text = in_flow(value)
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
+
+
+def in_flow(value: Any) -> str:
+    """A value on one line, for people: as in YAML's flow style, without quotes."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {in_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(in_flow, value))}]"
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

@@ -130,8 +130,11 @@ def test_heavy_packages_stay_in_their_folders(package, folders):
         (
             "pydantic",
             {
-                "bench.yaml_file",
+                "bench.sections",
+                "bench.problems",
                 "bench.config",
+                "bench.config_sections",
+                "bench.config_types",
                 "bench.expected",
                 "bench.training.config",
                 "bench.encoding",

@@ -55,7 +55,7 @@ def test_a_configuration_asks_for_its_benchmark_by_its_key(text, sets, wanted):
 
 
 def test_an_unknown_benchmark_is_one_line():
-    with pytest.raises(ConfigError, match=r"x.yaml: benchmark: unknown benchmark trainign, did you mean 'training'"):
+    with pytest.raises(ConfigError, match=r"x.yaml:1:12: benchmark: trainign is no benchmark; did you mean 'training'"):
         read_config(b"benchmark: trainign\n", "x.yaml", (), "x")
 
 

@@ -49,8 +49,8 @@ def test_usage_errors_exit_with_2(warm):
     one_line(warm("run"), 2, "--resume")
     one_line(warm("run", "a.yaml", "--resume", "x"), 2, "not both")
     one_line(warm("run", "no.yaml"), 2, "no.yaml")
-    one_line(warm("run", warm.config("a: 1")), 2, "unknown key")
-    one_line(warm("run", warm.config(), "--set", "launches=0"), 2, "--set: launches")
+    one_line(warm("run", warm.config(), "--set", "a=1"), 2, "--set a=1: a: unknown key")
+    one_line(warm("run", warm.config(), "--set", "launches=0"), 2, "--set launches=0: launches")
     assert not (warm.folder / "results").exists()
 
 

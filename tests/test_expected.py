@@ -137,11 +137,11 @@ def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
         ),
         (LINE.replace("gloo", "glo"), ["expect[0].backend: glo", "did you mean 'gloo'"]),
         (LINE.replace("world_size: 2, ", ""), ["'world_size' is missing"]),
-        (LINE.replace("world_size: 2", "world_size: 1"), ["expect[0].world_size: 1", "greater than or equal to 2"]),
+        (LINE.replace("world_size: 2", "world_size: 1"), ["e.yaml:3:56: expect[0].world_size: 1: at least 2"]),
         (f"{LINE}, tolerance: 120%", ["expect[0].tolerance", "less than 100%"]),
         (f"{LINE}, tolerance: lots", ["expect[0].tolerance", "not a share"]),
         (LINE.replace("1GB", "1G"), ["expect[0].size", "1GB", "1GiB"]),
-        (f"{LINE}, size: 2GB", ["line 3", "'size' is there twice"]),
+        (f"{LINE}, size: 2GB", ["e.yaml:3:86: key 'size' is there twice"]),
     ],
 )
 def test_each_mistake_is_one_line_that_says_how_to_mend_it(line, parts):

@@ -98,7 +98,7 @@ def test_a_configuration_can_replay_beside_other_operations(warm):
     ("arguments", "said"),
     [
         (["replay", "none.json"], "no such file"),
-        (["run", "x.yaml"], "needs a 'recording'"),
+        (["run", "x.yaml"], "needs the files of a recorded job"),
         (["import", "trace", "job.calls.jsonl", "--save", "x.txt"], "ends in .calls.jsonl"),
         (["import", "osu", "job.calls.jsonl", "--as-config"], "are for traces"),
     ],

@@ -81,7 +81,7 @@ def test_what_is_no_distribution_is_refused(wrong):
         ("{matrix: [[1, 2], [3]]}", "needs 2 numbers"),
         ("{matrix: none.csv}", "no such file"),
         ("{matrix: [[1]], drift: true}", "no seed and no drift"),
-        ("{hot: 0.5}", "greater than 1"),
+        ("{hot: 0.5}", "more than 1"),
     ],
 )
 def test_mistakes_in_yaml_are_one_line(given_, said):

@@ -265,9 +265,9 @@ def test_a_users_model_that_cannot_be_built_is_said(warm):
         ("strategies: [{ddp: {options: [fp16, bf16]}}]", "one communication hook"),
         ("strategies: [{fsdp2: {options: [fp16]}}]", "fsdp2 has no option fp16"),
         ("strategies: [{ddp: {buckets: torch}}]", "torch is for plan"),
-        ("strategies: [flat]\nclip: -1", "greater than or equal to 0"),
+        ("strategies: [flat]\nclip: -1", "clip: -1: at least 0"),
         ("strategies: [flat]\nlinks: [fast]", "2ms + 1GB/s"),
-        ("strategies: [flat]\nwarmup: 2", "greater than or equal to 3"),
+        ("strategies: [flat]\nwarmup: 2", "warmup: 2: at least 3"),
         ("strategies: [flat]\nmodels: [tini]", "did you mean 'tiny'"),
     ],
 )

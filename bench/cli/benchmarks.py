@@ -4,7 +4,6 @@ In: a configuration or the folder of a run. Out: the `Benchmark` that it belongs
 and loaded when they are first called, so that a verb loads only what it needs.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import typer
 
-from bench import earlier_names, store, yaml_file
+from bench import earlier_names, problems, spelling, store, yaml_file
 from bench.deferred import Deferred
 from bench.errors import ConfigError, StoreError
 
@@ -177,21 +176,39 @@ def read_config(raw: bytes, source: str, sets: Sequence[str], default_name: str)
 
     Prints a note for each key or name in it that has been renamed. Raises ConfigError.
     """
-    data = yaml_file.mapping(raw, source, "backends: [gloo]")
-    for text in sets:
-        yaml_file.override(data, text)
-    benchmark = _named(data.get("benchmark", COLLECTIVES.name), source)
-    for note in dict.fromkeys(earlier_names.configuration(data)[1]):
+    document = yaml_file.document(raw, source, "backends: [gloo]", sets)
+    benchmark = _named(document)
+    for note in dict.fromkeys(earlier_names.configuration(document.values)[1]):
         typer.echo(f"note: {source}: {note}", err=True)
-    return benchmark, benchmark.parse(raw, source, list(sets), default_name)
+    try:
+        return benchmark, benchmark.parse(raw, source, list(sets), default_name)
+    except ConfigError:
+        if (other := _of_another(document, benchmark)) is not None:
+            raise ConfigError(other) from None
+        raise
 
 
-def _named(name: Any, source: str) -> Benchmark:
-    if name not in BENCHMARKS:
-        near = difflib.get_close_matches(str(name), BENCHMARKS, 1)
-        hint = f", did you mean {near[0]!r}?" if near else ""
-        allowed = ", ".join(BENCHMARKS)
-        raise ConfigError(f"{source}: benchmark: unknown benchmark {yaml_file.short(name)}{hint}; allowed: {allowed}")
+def _of_another(document: yaml_file.Document, benchmark: Benchmark) -> str | None:
+    """An error for a file with the keys of another benchmark; None if it has not."""
+    keys = problems.keys(benchmark.model.value)
+    unknown = [key for key in document.values if key not in keys and not spelling.near(key, list(keys))]
+    lacking = [key for key, required in keys.items() if required and key not in document.values]
+    for other in BENCHMARKS.values():
+        if unknown and lacking and other is not benchmark and set(unknown) <= set(problems.keys(other.model.value)):
+            where = document.place(unknown[:1], of_key=True).where
+            return (
+                f"{where}: {unknown[0]}: unknown key of the {benchmark.name} benchmark; write benchmark: {other.name}, "
+                "which has it"
+            )
+    return None
+
+
+def _named(document: yaml_file.Document) -> Benchmark:
+    name = document.values.get("benchmark", COLLECTIVES.name)
+    if not isinstance(name, str) or name not in BENCHMARKS:
+        where = document.place(["benchmark"]).where
+        words = f"{yaml_file.short(name)} is no benchmark{spelling.allowed(name, list(BENCHMARKS))}"
+        raise ConfigError(f"{where}: benchmark: {words}")
     return BENCHMARKS[name]
 
 

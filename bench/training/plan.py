@@ -12,7 +12,7 @@ from itertools import product
 from bench.backends import BACKENDS
 from bench.capabilities import Demands, Machine
 from bench.dtypes import DTYPES
-from bench.training.config import StrategyConfig, TrainingConfig, link_of
+from bench.training.config import ShapeConfig, StrategyConfig, TrainingConfig, link_of
 from bench.training.footprint import rank_bytes
 from bench.training.presets import find
 from bench.training.ready_times import ReadyTimes, by_sizes
@@ -148,8 +148,10 @@ def _why_never_known(scenario: Scenario, config: TrainingConfig) -> str | None:
 def scenarios(config: TrainingConfig) -> Iterator[Scenario]:
     """Every combination of model, backend, link and world size."""
     for model, backend, link, ranks in product(config.models, config.backends, config.links, config.world_sizes):
-        shape = None if isinstance(model, str) else shape_of(model.shape, model.backward, config.dtype)
-        name = model if isinstance(model, str) else shape_name(model.shape, model.backward)
+        # A model given by its sizes, or imported, is its name by now.
+        by_shape = model if isinstance(model, ShapeConfig) else None
+        shape = shape_of(by_shape.shape, by_shape.backward, config.dtype) if by_shape else None
+        name = shape_name(by_shape.shape, by_shape.backward) if by_shape else str(model)
         yield Scenario(
             name, backend, ranks, config.batch, config.sequence, config.dtype, config.optimizer, link_of(link),
             config.threads, shape, config.clip,

@@ -1,0 +1,218 @@
+"""Writes docs/configuration.md from the models of the configurations: every key with meaning, default and example.
+
+`make docs` runs it; a test holds the page against the models.
+"""
+
+import sys
+from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from bench.config import Config
+from bench.config_sections import FaultConfig, SamplingConfig, SizeRange, SplitsConfig
+from bench.expected import Expectation, Expectations
+from bench.problems import fields_of, sections
+from bench.sections import OneOf
+from bench.training.config import (
+    CallSizesConfig,
+    ImportedModel,
+    ShapeConfig,
+    SizesConfig,
+    StrategyConfig,
+    TrainingConfig,
+)
+from bench.training.strategies import STRATEGIES
+from bench.units import format_bytes, parse_bytes, parse_seconds, parse_share
+from bench.yaml_file import in_flow
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "configuration.md"
+
+COLLECTIVES = """\
+# yaml-language-server: $schema=schema.json
+name: nightly                    # part of the names of the results and plots folders
+backends: [gloo, nccl]           # one that this machine lacks is skipped with its reason
+world_sizes: [2, 4]              # numbers of ranks
+operations: [all_reduce, all_gather]
+dtypes: [float32]
+sizes: {from: 4KiB, to: 64MiB, factor: 4}   # or a list: [1MB, 10MB]
+metrics: [isolated]              # one call between two stamps; pipelined: several back to back
+launches: 8                      # all of it in new processes, so many times
+sampling:
+  relative_error: 0.02           # a case ends when its interval is within 2 % of its median
+  seconds_per_case: 250ms        # or after this time
+timeout: 2min                    # a rank without progress for this time counts as hung
+"""
+TRAINING = """\
+# yaml-language-server: $schema=training-schema.json
+benchmark: training              # without this line, the file is of the collectives benchmark
+models: [tiny]                   # list models shows the names
+backends: [gloo]
+links: [real, 2ms + 1GB/s]       # the real one, and an emulated one
+world_sizes: [2]
+batch: 1                         # examples of each rank in a step
+sequence: 64                     # tokens of an example
+strategies:
+  - flat                         # one all-reduce of all gradients, after backward
+  - overlap_bucket: {cap: [1MiB, 4MiB]}   # a strategy for each cap
+  - ddp: {options: [fp16]}       # torch's DistributedDataParallel with its fp16 hook
+launches: 5
+rounds: 8                        # in each round of a launch, every strategy has its turn
+steps: 2                         # of a strategy in one round
+call_sizes: {parameters: 6000000, calls: [1, 6, 60, 600]}   # what the number of calls costs
+"""
+INTRODUCTION = """
+A configuration is a YAML file: `python run_bench.py run my.yaml`. Those that come with the suite are in `configs/`, and
+`list configs` shows them. `--set key.path=value` overrides one key, such as `--set sampling.iterations=20` or
+`--set sizes=[1MiB]`. `plan my.yaml` shows what a run would do, or every mistake with its line and column. Editors
+complete the keys from `configs/schema.json` and `configs/training-schema.json`.
+"""
+LINKS = """
+Tables: [collectives](#the-collectives-benchmark), [training](#the-training-benchmark),
+[expected bandwidths](#tables-of-expected-bandwidths).
+"""
+HEAD = f"""# Every key of a configuration
+
+{" ".join(INTRODUCTION.split())}
+
+| value | how to write it |
+|---|---|
+| a size | `64KiB`, `1MB`, `1.5GiB`, or bytes. KB, MB, GB are powers of 1000; KiB, MiB, GiB of 1024. No bare `M`. |
+| a time | `50ms`, `2s`, `10min`, or a number of seconds. Units: ns, us, ms, s, min, h. |
+| a rate | `25 Gbit/s`, `430 GB/s`, `1 GiB/s`. Bits and bytes are written out. |
+| a share | `5%` or `0.05`. |
+
+{" ".join(LINKS.split())}
+
+## An example of each benchmark
+
+Collectives:
+
+```yaml
+{COLLECTIVES}```
+
+Training:
+
+```yaml
+{TRAINING}```
+"""
+# More names than this are listed by a verb.
+MOST_NAMES = 15
+# Heading → how the section is written, and its model.
+Sections = dict[str, tuple[str, type[BaseModel]]]
+OF_COLLECTIVES: Sections = {
+    "Keys": ("Keys at the beginning of a line.", Config),
+    "sizes": ("`sizes` is a list of sizes, or this section:", SizeRange),
+    "sampling": ("The section `sampling`:", SamplingConfig),
+    "splits": (
+        "An entry of `splits` is `even`, or this section, with exactly one of the first four keys:",
+        SplitsConfig,
+    ),
+    "faults": ("Each entry of `faults`:", FaultConfig),
+}
+OF_TRAINING: Sections = {
+    "Keys of training": ("Keys at the beginning of a line.", TrainingConfig),
+    "strategies": (
+        "An entry of `strategies` is a name, or `{name: settings}`. The settings, of which each strategy takes some:",
+        StrategyConfig,
+    ),
+    "models by their sizes": ("An entry of `models` may be these sizes:", SizesConfig),
+    "models without computing": ("Or the gradients of a model, with a backward pass that only waits:", ShapeConfig),
+    "models of your own": ("Or a function of yours:", ImportedModel),
+    "call_sizes": ("The section `call_sizes`:", CallSizesConfig),
+}
+OF_TABLES: Sections = {
+    "The file": ("Keys at the beginning of a line.", Expectations),
+    "expect": ("Each entry of `expect`; it names a `world_size`, or hardware:", Expectation),
+}
+# Fields that only hold what is written in another way.
+INTERNAL = {("StrategyConfig", "name"), ("StrategyConfig", "imported")}
+
+
+def value(field: FieldInfo, given: object) -> str:
+    """A default as a user would write it."""
+    parsers = [getattr(one, "func", None) for one in field.metadata]
+    if given is None:
+        return "none"
+    if isinstance(given, SamplingConfig):
+        return "[its keys'](#sampling)"
+    if isinstance(given, float) and parse_share in parsers:
+        return f"`{100 * given:g}%`"
+    if isinstance(given, int | float) and parse_seconds in parsers:
+        return f"`{given:g}s`" if given >= 1 else f"`{1000 * given:g}ms`"
+    if isinstance(given, int) and parse_bytes in parsers:
+        return f"`{format_bytes(given).replace(' ', '')}`"
+    return f"`{in_flow(given)}`" if given != "" else "empty"
+
+
+def sections_of(field: FieldInfo) -> list[type[BaseModel]]:
+    """The sections that may stand behind a key."""
+    return list(sections(field.annotation))
+
+
+def names(annotation: object) -> tuple[str, ...]:
+    """The names that a type allows, if it is a choice among names or has one."""
+    for one in (*getattr(annotation, "metadata", ()), *getattr(annotation, "__metadata__", ())):
+        if isinstance(one, OneOf):
+            return one.names
+    inner = getattr(annotation, "annotation", None)
+    return next((found for part in (inner, *get_args(annotation)) if part and (found := names(part))), ())
+
+
+def meaning(field: FieldInfo) -> str:
+    """The description, and the names that are allowed."""
+    allowed = names(field)
+    listed = f" Allowed: {', '.join(f'`{name}`' for name in allowed)}." if 1 < len(allowed) <= MOST_NAMES else ""
+    return f"{field.description}{listed}".replace("|", "\\|")
+
+
+def table(model: type[BaseModel]) -> list[str]:
+    """A row for each key."""
+    rows = ["| key | meaning | default | example |", "|---|---|---|---|"]
+    for key, field in fields_of(model).items():
+        if (model.__name__, str(key)) in INTERNAL:
+            continue
+        default = "**required**" if field.is_required() else value(field, field.default)
+        if key == "name" and model in (Config, TrainingConfig):
+            default = "the file's name"
+        if key == "sizes" and model is Config:
+            default = "**required**"
+        examples = " or ".join(f"`{key}: {in_flow(example)}`" for example in field.examples or ())
+        rows.append(f"| `{key}` | {meaning(field)} | {default} | {examples} |")
+    return rows
+
+
+def strategies() -> list[str]:
+    """A row for each strategy, with the settings that it takes."""
+    rows = ["| strategy | what it does | settings |", "|---|---|---|"]
+    for name, kind in STRATEGIES.items():
+        settings = ", ".join(f"`{key}`" for key in (*kind.takes, "accumulate"))
+        options = f" (options: {', '.join(f'`{option}`' for option in kind.options)})" if kind.options else ""
+        rows.append(f"| `{name}` | {kind.about} | {settings}{options} |")
+    own = "your own synchroniser ([training.md](training.md))"
+    return [*rows, f"| `{{import: package.module:name}}` | {own} | none |"]
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for title, group in (
+        ("The collectives benchmark", OF_COLLECTIVES),
+        ("The training benchmark", OF_TRAINING),
+        ("Tables of expected bandwidths", OF_TABLES),
+    ):
+        parts.append(f"## {title}\n")
+        if group is OF_TABLES:
+            parts.append("For `compare RUN --against table.yaml`; published ones are in `configs/expected/`.\n")
+        for heading, (words, model) in group.items():
+            parts += [f"### {heading}\n", f"{words}\n", *table(model), ""]
+            if model is StrategyConfig:
+                parts += [*strategies(), ""]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.exit(0)

@@ -1,0 +1,45 @@
+"""Every key of a configuration is explained with a valid example, and docs/configuration.md is made from that."""
+
+from typing import Annotated
+
+import pytest
+from pydantic import create_model
+
+import configuration_page as page
+from bench import config, expected
+from bench.problems import fields_of
+from bench.sections import Strict
+from bench.training import config as training
+
+SECTIONS = [model for group in (page.OF_COLLECTIVES, page.OF_TRAINING, page.OF_TABLES) for _, model in group.values()]
+KEYS = [(model, key) for model in SECTIONS for key in fields_of(model)]
+
+
+def test_the_page_is_current():
+    assert page.PAGE.read_text() == page.page(), "make docs"
+
+
+def test_the_page_has_every_section_of_the_models():
+    every = {one for model in (config.Config, training.TrainingConfig, expected.Expectations) for one in _within(model)}
+    assert every == set(SECTIONS)
+
+
+def _within(model):
+    yield model
+    for field in fields_of(model).values():
+        for section in page.sections_of(field):
+            yield from _within(section)
+
+
+@pytest.mark.parametrize(("model", "key"), KEYS, ids=[f"{model.__name__}.{key}" for model, key in KEYS])
+def test_each_key_is_explained_with_valid_examples(model, key):
+    field = fields_of(model)[key]
+    assert field.description and field.description[-1] == "." and field.examples
+    one = create_model("One", __base__=Strict, key=(Annotated[field.annotation, *field.metadata, "a key"], ...))
+    for example in field.examples:
+        one.model_validate({"key": example})
+
+
+def test_the_annotated_examples_are_valid():
+    assert config.parse(page.COLLECTIVES.encode(), "page").name == "nightly"
+    assert len(training.parse(page.TRAINING.encode(), "page", [], "page").strategies) == 3

@@ -1,0 +1,180 @@
+"""All problems of a file are reported at once, each in one line of our words, with the place where it stands."""
+
+import json
+import re
+
+import pytest
+
+import configuration_page as page
+from bench import config, expected
+from bench.errors import ConfigError
+from bench.problems import MOST_LINES, fields_of
+from bench.spelling import near
+from bench.training import config as training
+
+GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"
+TRAINING = "benchmark: training\nmodels: [nano]\nstrategies: [flat]\n"
+# What pydantic and Python say, and a user does not.
+FOREIGN = re.compile(
+    r"[Ii]nput|should|valid|Value error|greater|equal to|parse|extra_forbidden|dictionary|instance|None|True|False|"
+    r"Config\b|datetime|pydantic"
+)
+WRONG = (
+    *("x", "", "'2'", "5%", "null", "true", "-1", "0", "1.5", "1e400", ".inf", ".nan", "99999999999999999999"),
+    *("[]", "[[]]", "[x]", "[null]", "[-1]", "[1.5]", "[true]", "{}", "{x: 1}", "[{}]", "[{x: 1}]", "2020-01-01"),
+)  # fmt: skip
+
+
+def lines(text: str, parse=config.parse, *more) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        parse(text.encode(), "c.yaml", *more)
+    return str(error.value).split("\n")
+
+
+def parse_training(raw, source, sets=()):
+    return training.parse(raw, source, list(sets), "x")
+
+
+def test_every_problem_is_a_line_in_the_order_of_the_file():
+    dtypes = ", ".join(config_names("dtypes"))
+    found = lines("launches: 0\ndtypes: [float32, fp32]\nsampling:\n  warmup: many\n" + GOOD)
+    assert found == [
+        "c.yaml:1:11: launches: 0: at least 1",
+        f"c.yaml:2:19: dtypes[1]: fp32 is no dtype; did you mean 'float32'? allowed: {dtypes}",
+        "c.yaml:4:11: sampling.warmup: many: a whole number",
+    ]  # fmt: skip
+
+
+def config_names(key: str) -> tuple[str, ...]:
+    return page.names(fields_of(config.Config)[key])
+
+
+def test_a_misspelt_key_is_not_also_missing():
+    found = lines(GOOD.replace("world_sizes", "world_size").replace("sizes: [1KiB]", "size: [1KiB]"))
+    assert [line.split(" allowed")[0] for line in found] == [
+        "c.yaml:2:1: world_size: unknown key; did you mean 'world_sizes'?",
+        "c.yaml:4:1: size: unknown key; did you mean 'sizes'?",
+    ]
+
+
+def test_what_is_missing_is_said_with_an_example():
+    assert lines("operations: [all_reduce]\nfaults: [{rank: 1}]") == [
+        "c.yaml:2:10: faults[0].do: missing; this key is required, such as hang",
+        "c.yaml: backends: missing; this key is required, such as [gloo, nccl]",
+        "c.yaml: world_sizes: missing; this key is required, such as [2, 4]",
+        "c.yaml: sizes: missing; write message sizes, such as {from: 4KiB, to: 64MiB}",
+    ]
+
+
+def test_file_and_override_are_told_apart():
+    found = lines(GOOD + "launches: 0\nseed: x", config.parse, ["seed=-1", "sampling.warmup=y"])
+    assert found == [
+        "c.yaml:5:11: launches: 0: at least 1",
+        "--set sampling.warmup=y: sampling.warmup: y: a whole number",
+        "--set seed=-1: seed: -1: at least 0",
+    ]
+
+
+def test_thousands_of_problems_are_cut():
+    found = lines(GOOD + f"ctas: [{', '.join(['x'] * 3000)}]")
+    assert len(found) == MOST_LINES + 1 and found[-1] == "c.yaml: and 2980 more problems"
+
+
+def test_quoted_values_cannot_leave_their_line():
+    found = lines(GOOD + 'dtypes: ["a\\nb\\u2028\\e[31m"]\n"lau\\nnches": 3')
+    assert len(found) == 2 and all(line.isprintable() for line in found)
+
+
+def test_settings_of_a_strategy_have_the_path_of_the_file():
+    text = TRAINING.replace("[flat]", "\n  - ddp: {capp: 1MiB}\n  - flat: {cap: 1MiB}\n  - ddp:\n      cap: 1M")
+    found = lines(text, parse_training)
+    unknown = "unknown key; did you mean 'cap'? allowed: cap, buckets, options, accumulate"
+    assert found[0] == f"c.yaml:4:11: strategies[0].ddp.capp: {unknown}"
+    assert found[1] == "c.yaml:5:17: strategies[1].flat.cap: flat does not take cap; it takes accumulate"
+    assert found[2].startswith("c.yaml:7:12: strategies[2].ddp.cap: '1M' is ambiguous")
+
+
+def test_an_old_key_is_named_as_it_is_written():
+    assert lines(TRAINING + "foreign: 200%", parse_training)[0].startswith("c.yaml:4:10: foreign: '200%'")
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "meant"),
+    [
+        ("fp32", "dtypes", "float32"),
+        ("bf16", "dtypes", "bfloat16"),
+        ("half", "dtypes", "float16"),
+        ("Float32", "dtypes", "float32"),
+        ("allreduce", "operations", "all_reduce"),
+        ("alltoall", "operations", "all_to_all"),
+        ("reduce-scatter", "operations", "reduce_scatter"),
+        ("gpu", "backends", "nccl"),
+        ("NCCL", "backends", "nccl"),
+        ("mean", "reduce_ops", "avg"),
+        ("latency", "metrics", "isolated"),
+        ("deadlin", "sync", "deadline"),
+    ],
+)
+def test_usual_other_names_are_recognised(written, key, meant):
+    assert near(written, config_names(key)) == [meant]
+
+
+def test_a_part_of_a_name_brings_all_that_continue_it():
+    assert near("xl", ("tiny", "xl-2025", "xl-2026")) == ["xl-2025", "xl-2026"]
+
+
+def _cases():
+    for start, group, parse in (
+        (GOOD, page.OF_COLLECTIVES, config.parse),
+        (TRAINING, page.OF_TRAINING, parse_training),
+        ("", page.OF_TABLES, expected.parse),
+    ):
+        for heading, (_, model) in group.items():
+            for key in fields_of(model):
+                yield pytest.param(start, heading, str(key), parse, id=f"{model.__name__}.{key}")
+
+
+def _text(start: str, heading: str, key: str, value: str) -> str:
+    """A file in which only this key of this section is wrong."""
+    section = f"{{{key}: {value}}}"
+    at = {"sizes": f"sizes: {section}", "sampling": f"sampling: {section}", "splits": f"splits: [{section}]",
+          "faults": f"faults: [{section}]", "strategies": f"strategies: [ddp: {section}]",
+          "call_sizes": f"call_sizes: {section}", "expect": f"expect: [{section}]"}  # fmt: skip
+    line = f"models: [{section}]" if heading.startswith("models") else at.get(heading, f"{key}: {value}")
+    first = line.split(":")[0]
+    return "".join(f"{one}\n" for one in start.splitlines() if one.split(":")[0] != first) + line
+
+
+@pytest.mark.parametrize(("start", "heading", "key", "parse"), list(_cases()))
+def test_no_message_has_the_words_of_a_library(start, heading, key, parse):
+    for value in WRONG:
+        text = _text(start, heading, key, value)
+        try:
+            parse(text.encode(), "c.yaml")
+        except ConfigError as error:
+            for line in str(error).split("\n"):
+                said = line.replace(json.dumps(value), "")
+                assert not FOREIGN.search(said), (value, line)
+                assert line.startswith("c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\n\tb: 2", "c.yaml:2:1: a tab stands here; indent with spaces"),
+        ("a: 1\nb [2]\nc: 3", "c.yaml:2:1: a colon is missing; write key: value, or '- value' in a list"),
+        ("a: [1, 2\nb: 3", "c.yaml:1:4: this list has no ], or a comma is missing in it"),
+        ("a: {b: 2\nc: 3", "c.yaml:1:4: this { has no }, or a comma is missing behind it"),
+        ("a: 'x\nb: 3", "c.yaml:1:4: the file ends, but this quote is not closed"),
+        ("a: b: c", "c.yaml:1:5: a colon is not expected here; indent the keys"),
+        ("a: 1\n b: 2", "c.yaml:2:3: a colon is not expected here"),
+        ("a:\n  b: 1\n c: 2", "c.yaml:3:2: this line does not fit those above"),
+        ("a: @x", "c.yaml:1:4: a value cannot begin with @; write it in quotes"),
+        ("a: 1\nb: \x00", "c.yaml:2:4: a character that cannot be printed stands here"),
+        ("a: 1\n---\nb: 2", "c.yaml:2:1: something follows the end of the values"),
+        ('a: "\\q"', "c.yaml:1:6: \\q means nothing between double quotes; use single quotes"),
+    ],
+)
+def test_mistakes_of_syntax_have_line_column_and_plain_words(text, said):
+    (line,) = lines(text)
+    assert line.startswith(said)
