@@ -46,6 +46,8 @@ LOG, SUMMARY, REPORT = "log.txt", "summary.csv", "report.md"
 # name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
 CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
+# Damaged lines that are named one by one.
+MOST_DAMAGED = 5
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
 # The benchmark of older runs, whose manifests do not name one.
@@ -133,6 +135,14 @@ def _new_folder(root: Path, name: str) -> Path:
             raise StoreError(f"{path}: {reason_of(error)}") from None
         return path
     raise StoreError(f"{root / name}: a hundred runs of this name in one second")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, if there is none. Raises StoreError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path}: {reason_of(error)}") from None
 
 
 def write(path: Path, content: bytes | str) -> None:
@@ -268,8 +278,13 @@ def newest(root: Path) -> Path:
     """The run that was started last."""
     folders = list(runs(root))
     if not folders:
-        raise StoreError(f"{root}: no runs here yet; make one with: run configs/gloo.yaml")
+        raise StoreError(f"{root}: no runs here yet; make one with: run gloo")
     return folders[-1]
+
+
+def strays(root: Path) -> list[Path]:
+    """Folders below `root` that are no runs, because their manifest is missing."""
+    return sorted({path for path in root.iterdir() if path.is_dir()} - {*runs(root)}) if root.is_dir() else []
 
 
 def runs(root: Path) -> Iterator[Path]:
@@ -303,28 +318,37 @@ def find(root: Path, run: str | None) -> Path:
 def _read_lines(
     path: Path, understand: Callable[[bytes], T], prefix: bytes | None = None
 ) -> tuple[list[T], tuple[str, ...]]:
-    """Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
+    """What the lines mean, and a sentence on each that is damaged.
+
+    Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
 
     prefix: only lines that begin so are read, without it.
     """
     samples: list[T] = []
+    damaged: list[str] = []
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
-                    return samples, (TORN,)
+                    damaged.append(TORN)
+                    break
                 if prefix is not None:
                     if not line.startswith(prefix):
                         continue
                     line = b"{" + line[len(prefix) :]
-                samples.append(_understood(path, functools.partial(understand, line), f" line {number}:"))
+                try:
+                    samples.append(_understood(path, functools.partial(understand, line), f" line {number}:"))
+                except StoreError as error:
+                    damaged.append(f"{error}; that case counts as not measured: run --resume measures it again")
     except OSError as error:
         raise StoreError(f"{path}: {reason_of(error)}") from None
     finally:
         gc.enable()
-    return samples, ()
+    if len(damaged) > MOST_DAMAGED:
+        damaged[MOST_DAMAGED:] = [f"{path}: {len(damaged) - MOST_DAMAGED} further lines are damaged"]
+    return samples, tuple(damaged)
 
 
 def _understood(path: Path, make: Callable[[], T], where: str = "") -> T:

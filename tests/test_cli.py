@@ -73,24 +73,24 @@ def test_a_run_ends_with_table_report_and_plots(warm):
     assert "time.png" in pictures and "time.svg" in pictures
     for link in ("time.png", "over-time.png"):
         assert f"../../plots/{run.name}/{link}" in (run.path / "report.md").read_text()
-    assert "data:image/png" in (run.path / "report.html").read_text()
+    assert "data:image/svg+xml" in (run.path / "report.html").read_text()
     assert run.name in warm("list").stdout and "GB/s" in warm("list").stdout
     again = warm("run", "--resume", run.name, "--no-plots")
     assert again.returncode == 0 and len(warm.only_run().samples) == 2
 
 
 def test_report_and_plots_rebuild_everything_from_the_samples(example, called_once, checkout):
-    folder = example.folder / "example" / "before"
-    text = (folder / "report.md").read_text() if (folder / "report.md").exists() else ""
+    folder = example.folder / "results" / "20260101T000000Z-before"
+    shutil.copytree(example.folder / "example" / "before", folder)
     for name in ("report.md", "report.html", "summary.csv"):
         (folder / name).unlink(missing_ok=True)
-    assert example("report", "example/before").returncode == 0
-    assert text in {"", (folder / "report.md").read_text()}
+    assert example("report", "before").returncode == 0
+    assert all((folder / name).is_file() for name in ("report.md", "report.html", "summary.csv"))
     assert called_once("plots docs/example/before").returncode == 0
     assert (checkout / "plots/before/time.png").is_file()
     for form, start in (
         ("csv", "key,"),
-        ("json", "["),
+        ("json", "{"),
         ("markdown", "# gloo"),
         ("nccl-tests", "# CollBench"),
         ("coverage", "# What"),
@@ -201,9 +201,40 @@ def test_broken_runs_are_one_line(example):
     samples = folder / "samples.jsonl"
     lines = samples.read_bytes().split(b"\n")
     samples.write_bytes(b"\n".join([lines[0], lines[1][:100], *lines[2:]]))
-    one_line(example("compare", str(folder), "example/after"), 2, "line 2: damaged")
+    done = example("report", str(folder), "--format", "markdown")
+    assert done.returncode == 0 and "line 2: damaged" in done.stdout
     (folder / "plan.json").unlink()
     one_line(example("plots", str(folder)), 2, "plan.json")
+
+
+def test_runs_are_listed_and_reported_beside_damaged_ones(example):
+    for name in ("20260101T000000Z-good", "20260102T000000Z-bad", "20260103T000000Z-empty"):
+        shutil.copytree(example.folder / "example/before", example.folder / "results" / name)
+    (example.folder / "results/20260102T000000Z-bad/manifest.json").write_text("{")
+    (example.folder / "results/20260103T000000Z-empty/samples.jsonl").write_bytes(b"")
+    (example.folder / "results/20260104T000000Z-nothing").mkdir()
+    done = example("list")
+    assert done.returncode == 0 and "20260101T000000Z-good" in done.stdout
+    assert done.stdout.count("damaged: results/") == 2 and "Z-bad/manifest.json: damaged" in done.stdout
+    assert "Z-nothing: not a run folder" in done.stdout
+    done = example("report", "empty")
+    assert done.returncode == 0 and "Nothing was measured" in done.stdout
+    assert example("diagnose", "empty").returncode == 0
+    assert example("report", "good").returncode == 0
+
+
+def test_runs_that_are_not_ours_are_not_written_to(example):
+    """A kept run may be in version control."""
+    folder = example.folder / "example/before"
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for verb in ("report", "plots"):
+        done = example(verb, "example/before")
+        assert done.returncode == 0 and "The report was not written: example/before is not a folder of" in done.stdout
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert example("report", "example/before", "--output", "page").returncode == 0
+    assert "../plots/before/time.png" in (example.folder / "page/report.md").read_text()
+    assert "data:image" in (example.folder / "page/report.html").read_text()
+    one_line(example("report", "example/before", "--output", "page", "--format", "csv"), 2, "give one")
 
 
 def test_a_reader_that_leaves_early_is_no_error(example):

@@ -23,7 +23,7 @@ from bench.operations import CALLS, OPERATIONS, usual
 from bench.pairing import rounds
 from bench.plan import expand
 from bench.records import Case, Failure, Samples, Skip
-from bench.report import comparison, document, junit, listings, tables
+from bench.report import comparison, document, junit, listings, machine_format, page, tables
 from bench.report import trend as trend_text
 from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
@@ -87,7 +87,8 @@ def test_a_report_says_what_how_far_and_what_is_missing(run):
         " 4 KiB |",
         "## Failed",
         "rank 3 was ended by SIGKILL",
-        "## Skipped",
+        "<details><summary>Cases that were skipped</summary>",
+        "**Trust**: ",
         "needs 6 × 1.03 GiB of memory",
     ):
         assert part in text, part
@@ -103,15 +104,18 @@ def test_the_printed_time_is_the_summary(run):
 def test_the_page_needs_no_other_file(run, tmp_path):
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
     text = written(run, [("Time against size", "time")])
-    page = document.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
-    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
-    assert "data:image/png;base64," in page and "<table>" in page
-    assert "&lt;b&gt;title" in page and "http" not in page
+    found = page.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
+    assert re.findall(r'(?:src|href)="(?!data:|#|method.md)', found) == []
+    assert "data:image/png;base64," in found and "<table" in found and "<nav>" in found
+    assert "&lt;b&gt;title" in found and "http" not in found
+    assert found.count("<details>") == found.count("</details>") >= 3 and "bus bandwidth" in found
+    (tmp_path / "time.svg").write_bytes(b"<svg></svg>")
+    assert "data:image/svg+xml" in page.page(text, "t", {"../../plots/r/time.png": tmp_path / "time.png"})
 
 
 def test_html_in_a_name_stays_text():
     run = run_of(also=[Samples(CASES[0], 9, 0.0, failure=Failure("raised", 0, "<script>alert(1)</script>"))])
-    assert "<script>" not in document.page(written(run), "t", {})
+    assert "<script>alert" not in page.page(written(run), "t", {})
 
 
 def test_the_csv_is_typed(run):
@@ -121,8 +125,22 @@ def test_the_csv_is_typed(run):
         assert frame[name].dtype == "float64", name
     assert len(frame) == len(CASES) + 1
     assert frame["time_s"].isna().sum() == 1
-    rows = json.loads(tables.to_json(summarize(run)))
-    assert rows[0]["time_s"] == pytest.approx(frame["time_s"][0])
+
+
+def test_the_json_fits_its_schema(run):
+    analysis = analyze(run)
+    found = json.loads(machine_format.to_json(run, analysis))
+    schema = machine_format.json_schema()
+    assert found["schema"] == machine_format.SCHEMA and set(schema["required"]) <= set(found)
+    assert found["run"]["name"] == run.name and len(found["cases"]) == len(CASES) + 1
+    kinds = {"number": (int, float), "integer": int, "string": str, "array": list, "boolean": bool, "null": type(None)}
+    properties = schema["properties"]["cases"]["items"]["properties"]
+    for case in found["cases"]:
+        for name, told in properties.items():
+            allowed = [told["type"]] if isinstance(told["type"], str) else told["type"]
+            assert any(isinstance(case[name], kinds[kind]) for kind in allowed), (name, case[name])
+    assert found["cases"][0]["busbw_bytes_per_s"] == analysis.summaries[0].busbw
+    assert {"operation", "backend", "world_size", "dtype", "size_bytes"} <= set(found["cases"][0])
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
@@ -166,7 +184,7 @@ def test_what_stands_out_is_in_the_report_and_in_the_pictures():
     for part in (
         "## What stands out",
         "**rank 3**",
-        "## How time depends on size",
+        "<summary>How time depends on size</summary>",
         "link as given",
         "ring of measured",
     ):

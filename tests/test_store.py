@@ -1,6 +1,7 @@
 """What was measured is kept through crashes, full disks and hands that meddle; what cannot be read says so."""
 
 import os
+import re
 import shutil
 
 import numpy as np
@@ -81,10 +82,18 @@ def test_a_torn_last_line_counts_as_not_measured(run):
      line().replace(b'"world_size":2', b'"world_size":3'), line().replace(b"[10,11,12]", b"[10,11]"),
      line().replace(b'"op":"all_reduce"', b'"op":7')],
 )  # fmt: skip
-def test_a_damaged_line_in_the_middle_is_refused_with_its_number(run, damage):
+def test_a_damaged_line_costs_its_case_and_is_named_with_its_number(run, damage):
     (run / "samples.jsonl").write_bytes(line(1) + b"\n" + damage + b"\n" + line(2) + b"\n")
-    with pytest.raises(StoreError, match=r"samples\.jsonl: line 2: damaged"):
-        store.read(run, CODEC)
+    found = store.read(run, CODEC)
+    assert [one.launch for one in found.samples] == [1, 2]
+    (warning,) = found.warnings
+    assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured: run --resume", warning)
+
+
+def test_many_damaged_lines_are_counted(run):
+    (run / "samples.jsonl").write_bytes(line(1) + b"\n" + b"nonsense\n" * 9)
+    warnings = store.read(run, CODEC).warnings
+    assert len(warnings) == store.MOST_DAMAGED + 1 and "4 further lines are damaged" in warnings[-1]
 
 
 @pytest.mark.parametrize("name", ["plan.json", "environment.json", "samples.jsonl", "manifest.json"])
@@ -93,9 +102,10 @@ def test_missing_and_damaged_files_are_named(run, name):
     (run / name).unlink()
     with pytest.raises(StoreError, match=name):
         store.read(run, CODEC)
-    (run / name).write_bytes(text[:-5] + b"{{{\n")
-    with pytest.raises(StoreError, match=name):
-        store.read(run, CODEC)
+    if name != store.SAMPLES:  # of which a damaged line costs its case only
+        (run / name).write_bytes(text[:-5] + b"{{{\n")
+        with pytest.raises(StoreError, match=name):
+            store.read(run, CODEC)
 
 
 def test_a_newer_schema_is_refused_with_both_numbers(run):

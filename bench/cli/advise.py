@@ -266,4 +266,4 @@ def _verified(
     (comparison,) = analysis.scenarios
     stretch = stretch_of(result, scenario, ready_times)
     found = verification.verified(asked, ready_times, curve, comparison.results, stretch)
-    return "\n\n".join([pages.document(found, comparison), *map(str, files)])
+    return "\n\n".join([pages.document(found, comparison), *files])

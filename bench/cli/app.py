@@ -105,7 +105,7 @@ VERBS = {
     "import": Verb(
         "import_:import_", "Prepare", "Make a run from the output of another tool.", "import nccl-tests all_reduce.log"
     ),
-    "schema": Verb("schema:schema", "Prepare", "Print the JSON Schema of a configuration.", "schema"),
+    "schema": Verb("schema:schema", "Prepare", "Print the JSON Schema of a configuration or a report.", "schema"),
     "advise": Verb(
         "advise:advise",
         "Training",

@@ -35,7 +35,8 @@ class Benchmark:
 
     Conclude. analyze(run) → analysis. terminal(run, analysis) → what `run` prints at its end. tables(run, analysis) →
     what `report` prints. problems(run, analysis) → what failed; exit code 1 if any. headline(rows of summary.csv) →
-    (cases, best result) for `list`. documents(run, analysis, pictures, address) → text by file name.
+    (cases, best result) for `list`. documents(run, analysis, pictures, their folder, output) → text by file
+    name, for the folder `output`.
     pictures: a `report.pictures.Catalogue`. formats: format → function(run, analysis) → text.
 
     Compare. ledger_entry(run, analysis) → the run's line for the noise ledger, or None; None if the benchmark has none.

@@ -9,7 +9,7 @@ import typer
 from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, FailOn, compare_runs, print_as, share, show
+from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, FailOn, compare_runs, print_as, print_comparison, share
 from bench.conclusions import Summary
 from bench.encoding import CODEC
 from bench.errors import ConfigError, UnmeasurableError
@@ -83,7 +83,7 @@ def compare(
     if len(runs) == 2:
         benchmark, result, folder = compare_runs(runs[0], runs[1], smallest, floor, across)
         result = replace(result, fail_on=(fail_on or FailOn.SLOWER).verdicts)
-        show(benchmark, result, folder, format)
+        print_comparison(benchmark, result, folder, format)
         return SLOWER_OR_FAILED if result.failed else 0
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
@@ -109,7 +109,7 @@ def _within(
         raise ConfigError(f"--across {across}: within one run, say which two: --across {field}=ONE,OTHER")
     result = benchmarks.COLLECTIVES.compare(run, run, min_change, noise_floor, across)
     result = replace(result, before=f"{run.name}: {sides[0]}", after=f"{run.name}: {sides[1]}", fail_on=())
-    show(benchmarks.COLLECTIVES, result, PLOTS / f"{run.name}-{'-vs-'.join(sides)}", format)
+    print_comparison(benchmarks.COLLECTIVES, result, PLOTS / f"{run.name}-{'-vs-'.join(sides)}", format)
     return SLOWER_OR_FAILED if result.failed else 0
 
 

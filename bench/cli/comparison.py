@@ -66,7 +66,7 @@ def compare_runs(
     return kinds[0], result, PLOTS / f"{old.name}-vs-{new.name}"
 
 
-def show(benchmark: Benchmark, result: Any, folder: Path, format: ComparisonFormat | None) -> None:  # noqa: A002
+def print_comparison(benchmark: Benchmark, result: Any, folder: Path, format: ComparisonFormat | None) -> None:  # noqa: A002
     """Print a comparison; without a format also draw it."""
     writers = benchmark.comparison_formats
     print_as(format, {name: functools.partial(writer, result) for name, writer in writers.items()})

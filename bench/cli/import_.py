@@ -123,8 +123,8 @@ def _shown(path: Path, imported: Imported) -> int:
     for note in analysis.warnings:
         show(f"note: {note}")
     written = write_report(COLLECTIVES, result, analysis, plots=False)
-    show(f"\n{document.summary_tables(analysis.summaries)}\n")
-    typer.echo("\n".join([str(path), *map(str, written)]))
+    show(f"\n{document.tables_of(result, analysis)}\n")
+    typer.echo("\n".join([str(path), *written]))
     failed = sum(1 for samples in imported.samples if samples.failure is not None)
     if failed:
         typer.echo(

@@ -7,8 +7,9 @@ import typer
 from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
-from bench.cli.comparison import compare_runs, show
+from bench.cli.comparison import compare_runs, print_comparison
 from bench.cli.run_files import write_report
+from bench.cli.screen import show
 from bench.cli.sides import draw_sides
 
 
@@ -16,7 +17,7 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
     """Write PNG and SVG files into a folder of the run's name below plots/."""
     if runs and len(runs) > 1:
         for other in runs[1:]:
-            show(*compare_runs(runs[0], other), format=None)
+            print_comparison(*compare_runs(runs[0], other), format=None)
         return
     path = store.find(RESULTS, runs[0] if runs else None)
     benchmark = benchmarks.of_run(path)
@@ -25,4 +26,4 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
         return
     result = benchmark.read(path)
     written = write_report(benchmark, result, benchmark.analyze(result), plots=True)
-    typer.echo("\n".join(map(str, written)))
+    show("\n".join(written))

@@ -1,6 +1,7 @@
 """The verb `report`: build the report of a run again from its samples."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,9 +28,17 @@ class Format(StrEnum):
 
 def report(
     run: RunName = None,
-    format: Annotated[Format | None, typer.Option(help="Write this to stdout instead of files.")] = None,  # noqa: A002
+    format: Annotated[Format | None, typer.Option(help="Print only this, for programs.")] = None,  # noqa: A002
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the report, in place of the run's own.", metavar="FOLDER")
+    ] = None,
 ) -> None:
-    """Without --format it also writes summary.csv, report.md and report.html into the run's folder."""
+    """Without --format it also writes summary.csv, report.md and report.html.
+
+    They are written into the run's folder if that lies in results/ here, or into the folder of --output.
+    """
+    if format is not None and output is not None:
+        raise BenchError("report: --format prints, --output writes files: give one of them")
     path = store.find(RESULTS, run)
     benchmark = benchmarks.of_run(path)
     if store.has_sides(path):
@@ -44,6 +53,8 @@ def report(
     analysis = benchmark.analyze(result)
     if format is None:
         show(benchmark.tables(result, analysis))
-        typer.echo("\n" + "\n".join(map(str, write_report(benchmark, result, analysis, plots=False))))
+        if output is not None:
+            store.make_folder(output)
+        show("\n" + "\n".join(write_report(benchmark, result, analysis, plots=False, output=output)))
     else:
         typer.echo(benchmark.formats[format.value](result, analysis).rstrip("\n"))

@@ -1,21 +1,42 @@
 """Write the report of a run: documents into the run's folder, pictures below plots/."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 from bench import store
-from bench.cli.app import PLOTS
+from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
 from bench.report.pictures import Catalogue
 
 
-def write_report(benchmark: Benchmark, run: Any, analysis: Any, plots: bool) -> list[Path]:
-    """Write the documents, with pictures if `plots` or if some exist. Returns their paths and the pictures' folder."""
-    # A side of a run has a name with a colon, which is no name for a folder everywhere.
-    folder = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
+def is_ours(path: Path) -> bool:
+    """Whether a run's folder may be written to unasked: it lies in results/ here, and its owner allows it.
+
+    Others may be kept in version control, or belong to somebody else.
+    """
+    return RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
+
+
+def write_report(benchmark: Benchmark, run: Any, analysis: Any, plots: bool, output: Path | None = None) -> list[str]:
+    """Write the documents, with pictures if `plots` or if some exist.
+
+    output: the folder of the documents; that of the run if None. Returns lines to print: what was written, and why the
+    rest was not.
+    """
+    pictures_at = PLOTS / _folder_name(run)
     catalogue: Catalogue = benchmark.pictures.value
-    pictures = catalogue.draw(run, analysis, folder) if plots else catalogue.drawn(folder)
-    written = benchmark.documents(run, analysis, pictures, folder)
+    pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
+    if output is None and not is_ours(run.path):
+        note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (report --output FOLDER)."
+        return [*([str(pictures_at)] if plots and pictures else []), note]
+    folder = output or run.path
+    written = benchmark.documents(run, analysis, pictures, pictures_at, folder)
     for name, content in written.items():
-        store.write(run.path / name, content)
-    return [*(run.path / name for name in written), *([folder] if pictures else [])]
+        store.write(folder / name, content)
+    return [str(folder / name) for name in written] + [str(pictures_at)] * bool(pictures)
+
+
+def _folder_name(run: Any) -> str:
+    # A side of a run has a name with a colon, which is no name for a folder everywhere.
+    return str(run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)

@@ -20,6 +20,7 @@ from bench.cli import benchmarks
 from bench.cli.app import PLOTS
 from bench.cli.benchmarks import Benchmark
 from bench.cli.launches import facts_of_launch, one_launch
+from bench.cli.run_files import is_ours
 from bench.cli.screen import show
 from bench.cli.session import recorded_sides
 from bench.comparisons import PairedComparison
@@ -187,10 +188,11 @@ def conclude_sides(path: Path, plots: bool) -> PairedComparison:
     result = compared(path)
     text = documents.document(result)
     show(text)
-    written = {store.REPORT: text, store.SUMMARY: documents.to_csv(result)}
-    for name, content in written.items():
-        store.write(path / name, content)
-    typer.echo("\n" + "\n".join(str(path / name) for name in written))
+    if is_ours(path):
+        written = {store.REPORT: text, store.SUMMARY: documents.to_csv(result)}
+        for name, content in written.items():
+            store.write(path / name, content)
+        typer.echo("\n" + "\n".join(str(path / name) for name in written))
     if plots:
         typer.echo(_drawn(result, path))
     return result

@@ -56,7 +56,7 @@ def _conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:
     run: Any = benchmark.read(path)
     analysis = benchmark.analyze(run)
     show(benchmark.terminal(run, analysis))
-    typer.echo("\n" + "\n".join(map(str, write_report(benchmark, run, analysis, plots))))
+    typer.echo("\n" + "\n".join(write_report(benchmark, run, analysis, plots, path)))
     if benchmark.ledger_entry is not None:
         entry = benchmark.ledger_entry(run, analysis)
         if entry is not None:

@@ -4,17 +4,16 @@ In: a `Run`, its analysis, the pictures that exist. Out: text. The HTML page is 
 Markdown with the pictures inside, so that one file can be mailed.
 """
 
-import base64
-import html
 import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from bench.conclusions import Analysis, Summary
-from bench.records import Case, Failure, Json, Run
-from bench.report import findings, groups, imported, markdown, replay, tables
+from bench.records import Case, Json, Run
+from bench.report import answer, findings, groups, imported, machine_format, markdown, replay, tables
 from bench.report.labels import dtype_words, label, metric_name, span
+from bench.report.page import page
 from bench.report.pictures import Picture
 from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
@@ -25,26 +24,38 @@ MOST_TABLES, MOST_SECTIONS = 6, 60
 # Operations that a title has room for, and notes that a reader will still read.
 MOST_NAMED, MOST_NOTES = 4, 200
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
+NO_RANK = "none"
+# Beginnings of notes on cases that the tables have as columns.
+IN_COLUMNS = ("stopped by", "two modes")
+NOTHING_MEASURED = "Nothing was measured: the run has no samples (run --resume goes on where it ended)."
 IN_FULL = "Everything about each case is in summary.csv."
 
 
 def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:
-    """The whole report as Markdown. folder: the path from the report to the pictures."""
+    """The whole report as Markdown: the answer first, what only some readers need folded.
+
+    folder: the path from the report to the pictures.
+    """
     summaries, warnings = analysis.summaries, analysis.warnings
+    shown = [f"![{title}]({folder}/{name}.png)" for title, name in pictures]
+    tables_of = groups.groups(summaries)
     parts = [
         f"# {run.manifest.get('name', run.name)}: {_what_in_short(run)}",
-        markdown.lines(_head(run, summaries)),
+        markdown.lines(answer.lines(summaries, warnings, _verified(run, summaries))) or NOTHING_MEASURED,
+        *shown[:1],
+        *_failed(run),
+        *_sections(tables_of),
+        *findings.standing_out(analysis),
         "## How far to trust it",
         markdown.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
-        method_line(run, summaries),
+        *markdown.folded("More pictures", shown[1:]),
+        *markdown.folded("Everything about each case", _details(tables_of)),
+        *findings.folded(analysis),
+        *markdown.folded("Notes on single cases", _notes(summaries)),
+        *markdown.folded("Cases that were skipped", _skipped(run)),
+        *markdown.folded("What was measured, on what, and how", _method(run, summaries)),
+        "The words are explained in docs/reading.md (and in report.html), the method in docs/method.md.",
     ]
-    parts += _sections(groups.groups(summaries))
-    parts += findings.sections(analysis)
-    parts += _not_measured(run, summaries)
-    if pictures:
-        parts.append("## Pictures")
-        parts += [f"![{title}]({folder}/{name}.png)" for title, name in pictures]
-    parts.append("How to read this: README.md, section “Reading the report”. How it was obtained: docs/method.md.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -54,10 +65,17 @@ def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
         return ["## All cases", COMPACT, tables.compact(tables_of), _all_notes(tables_of), IN_FULL]
     parts = []
     for title, members in tables_of:
-        parts += [f"## {title}", markdown.lines(groups.notes([s.case for s in members]))]
-        parts += [f"{_time_name(members)} with its 95 % interval:", tables.overview(members)]
-        parts += ["Everything about each case:", tables.details(members)]
+        parts += [f"## {title}", f"{_time_name(members)} with its 95 % interval, and bus bandwidth:"]
+        parts += [tables.with_bandwidth(members), markdown.lines(groups.notes([s.case for s in members]))]
     return parts
+
+
+def _details(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
+    """A table with everything for each group of cases; none if there are too many groups to browse."""
+    if len(tables_of) > MOST_SECTIONS:
+        return []
+    several = len(tables_of) > 1
+    return [text for title, members in tables_of for text in (*[f"**{title}**"] * several, tables.details(members))]
 
 
 def _all_notes(tables_of: Sequence[tuple[str, list[Summary]]]) -> str:
@@ -84,21 +102,28 @@ def csv_of(run: Run, analysis: Analysis) -> str:
 
 
 def json_of(run: Run, analysis: Analysis) -> str:
-    """The same rows, for programs."""
-    return tables.to_json(analysis.summaries)
+    """One object, for programs."""
+    return machine_format.to_json(run, analysis)
 
 
 def tables_of(run: Run, analysis: Analysis) -> str:
-    """The tables that the verb `report` prints."""
-    return summary_tables(analysis.summaries)
+    """The answer and the tables that the verb `report` prints."""
+    return "\n\n".join(filter(None, [_answer(run, analysis), summary_tables(analysis.summaries)]))
 
 
 def terminal(run: Run, analysis: Analysis) -> str:
-    """What `run` prints at its end: the tables, how they were measured, warnings and findings."""
+    """What `run` prints at its end: the tables, how they were measured, warnings and findings, and the answer."""
     findings_of = (*analysis.diagnosis.findings, *analysis.inconsistencies)
     notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in findings_of))]
     steps = [text for step in analysis.replayed for text in (replay.table(step), "", replay.sentence(step), "")]
-    return "\n".join([*steps, summary_tables(analysis.summaries), "", method_line(run, analysis.summaries), *notes])
+    method = method_line(run, analysis.summaries)
+    found = [*steps, summary_tables(analysis.summaries), "", method, *notes, "", _answer(run, analysis)]
+    return "\n".join(found).rstrip()
+
+
+def _answer(run: Run, analysis: Analysis) -> str:
+    summaries = analysis.summaries
+    return "\n".join(answer.lines(summaries, analysis.warnings, _verified(run, summaries)))
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
@@ -107,9 +132,9 @@ def problems(run: Run, analysis: Analysis) -> list[str]:
     return [f"{failed} of {len(run.samples)} measurements failed; the report says why"] if failed else []
 
 
-def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: Path) -> dict[str, str]:
-    """The files of a report, by name. folder: where its pictures are."""
-    address = os.path.relpath(folder, run.path)
+def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: Path, output: Path) -> dict[str, str]:
+    """The files of a report, by name. folder: where its pictures are. output: where the files will be."""
+    address = os.path.relpath(folder, output)
     text = build(run, analysis, pictures, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
     csv = tables.to_csv(analysis.summaries)
@@ -149,6 +174,8 @@ def _barrier(run: Run, case: Case) -> str:
 def summary_tables(summaries: Sequence[Summary]) -> str:
     """Tables for the terminal: an overview of each group, or one table of all if there are more than MOST_TABLES."""
     tables_of = groups.groups(summaries)
+    if not tables_of:
+        return NOTHING_MEASURED
     if len(tables_of) > MOST_TABLES:
         return f"{COMPACT}\n\n{tables.compact(tables_of)}\n\n{_all_notes(tables_of)}"
     parts = []
@@ -205,9 +232,9 @@ def _head(run: Run, summaries: Sequence[Summary]) -> list[str]:
         f"{len(run.plan.skips)} cases skipped{took}"
     )
     if run.imported is not None:
-        return [*lines, *imported.head(run), f"**Data**: {imported.data(summaries)}"]
+        return [*lines, *imported.head(run), f"**Data**: {_verified(run, summaries)}"]
     lines += machine_lines(session)
-    lines.append(f"**Data**: {_verified(summaries)}")
+    lines.append(f"**Data**: {_verified(run, summaries)}")
     timers = [s.timer_s for s in summaries if s.timer_s is not None]
     if timers:
         lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
@@ -238,11 +265,13 @@ def _launches(run: Run) -> str:
     return f"{run.plan.launches} launch{'' if run.plan.launches == 1 else 'es'}"
 
 
-def _verified(summaries: Sequence[Summary]) -> str:
+def _verified(run: Run, summaries: Sequence[Summary]) -> str:
+    if run.imported is not None:
+        return imported.data(summaries)
     wrong = sum(1 for s in summaries for failure in s.failures if failure.kind == "wrong")
     if wrong:
         return f"{wrong} measurements gave WRONG results; no number is printed for them"
-    return "every result was verified element by element, before the first and after the last timed call"
+    return "every result was verified, before the first and after the last timed call"
 
 
 def _libraries(session: Json) -> str:
@@ -262,53 +291,29 @@ def duration(manifest: Json) -> str:
     )
 
 
-def _not_measured(run: Run, summaries: Sequence[Summary]) -> list[str]:
-    parts = []
-    failures: list[tuple[str, int, Failure]] = [
-        (label(s.case), s.launch, s.failure) for s in run.samples if s.failure is not None
+def _method(run: Run, summaries: Sequence[Summary]) -> list[str]:
+    return [markdown.lines(_head(run, summaries)), method_line(run, summaries)]
+
+
+def _failed(run: Run) -> list[str]:
+    failures = [(label(s.case), s.launch, s.failure) for s in run.samples if s.failure is not None]
+    rows = [
+        [name, str(launch), f.kind, NO_RANK if f.rank is None else str(f.rank), f.text] for name, launch, f in failures
     ]
-    if failures:
-        rows = [
-            [name, str(launch), f.kind, NO_RANK if f.rank is None else str(f.rank), f.text]
-            for name, launch, f in failures
-        ]
-        parts += ["## Failed", markdown.table(rows, ["case", "launch", "kind", "rank", "what happened"], ["left"] * 5)]
-    if run.plan.skips:
-        rows = [[str(len(cases)), span(cases), reason] for reason, cases in groups.by_reason(run.plan.skips)]
-        parts += ["## Skipped", markdown.table(rows, ["cases", "which", "why"], ["right", "left", "left"])]
-    noted = [[label(s.case), warning] for s in summaries for warning in s.warnings]
-    if noted:
-        parts += ["## Notes on single cases", markdown.table(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)]
-    if len(noted) > MOST_NOTES:
-        parts.append(f"And {len(noted) - MOST_NOTES} more: column `warnings` of summary.csv.")
-    return parts
+    headers = ["case", "launch", "kind", "rank", "what happened"]
+    return ["## Failed", markdown.table(rows, headers, ["left"] * 5)] if rows else []
 
 
-NO_RANK = "none"
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 90em; margin: 2em auto; padding: 0 1em; color: #1a1a1a; }
-table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; }
-table { display: block; overflow-x: auto; }
-th, td { padding: .25em .8em; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th { border-bottom: 2px solid #888; }
-tr:hover td { background: #f4f6f8; }
-img { max-width: 100%; border: 1px solid #eee; margin: .5em 0; }
-h2 { margin-top: 2em; border-bottom: 1px solid #ccc; }
-@media print { body { max-width: none; } tr:hover td { background: none; } }
-"""
+def _skipped(run: Run) -> list[str]:
+    rows = [[str(len(cases)), span(cases), reason] for reason, cases in groups.by_reason(run.plan.skips)]
+    return [markdown.table(rows, ["cases", "which", "why"], ["right", "left", "left"])] if rows else []
 
 
-def page(report: str, title: str, pictures: dict[str, Path]) -> str:
-    """The report as one self-contained HTML file. pictures: address in the report → file."""
-    from markdown_it import MarkdownIt  # imported here: only this page needs a renderer
-
-    body = str(MarkdownIt("commonmark", {"html": False}).enable("table").render(report))
-    for address, file in pictures.items():
-        data = base64.b64encode(file.read_bytes()).decode()
-        body = body.replace(f'src="{html.escape(address)}"', f'src="data:image/png;base64,{data}"')
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
-    )
+def _notes(summaries: Sequence[Summary]) -> list[str]:
+    """What no column of the tables says of single cases."""
+    noted = [[label(s.case), text] for s in summaries for text in s.warnings if not text.startswith(IN_COLUMNS)]
+    if not noted:
+        return []
+    table = markdown.table(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)
+    more = len(noted) - MOST_NOTES
+    return [table, *([f"And {more} more: column `warnings` of summary.csv."] if more > 0 else [])]

@@ -12,23 +12,27 @@ from bench.report.tables import NOTHING, interval_text
 from bench.units import format_rate, format_rounded_bytes, format_seconds
 
 
-def sections(analysis: Analysis) -> list[str]:
-    """Parts of the report: what stands out, then outliers, models and bounds if there are any."""
+def standing_out(analysis: Analysis) -> list[str]:
+    """What every reader should see: who is slow, contradictions, and the calls of a recorded job."""
     parts = ["## What stands out", diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
         parts += ["The run contradicts itself:", markdown.lines(finding.text for finding in analysis.inconsistencies)]
-    noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
-    if noticed:
-        parts += ["## Outliers", OUTLIERS_EXPLAINED, outliers(noticed)]
     for step in analysis.replayed:
         parts += replay.section(step)
-    if analysis.choices:
-        parts += ["## What NCCL chose", CHOICES_EXPLAINED, markdown.lines(analysis.choices)]
-    if analysis.fits:
-        parts += ["## How time depends on size", MODEL_EXPLAINED, models(analysis.fits)]
-    if analysis.bounds:
-        parts += ["No case can exceed these bus bandwidths:", bounds(analysis.bounds)]
     return parts
+
+
+def folded(analysis: Analysis) -> list[str]:
+    """What only some readers need: outliers, what NCCL chose, models and bounds, if there are any."""
+    noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
+    bounded = ["No case can exceed these bus bandwidths:", bounds(analysis.bounds)] if analysis.bounds else []
+    modelled = [MODEL_EXPLAINED, models(analysis.fits)] if analysis.fits else []
+    chosen = [CHOICES_EXPLAINED, markdown.lines(analysis.choices)] if analysis.choices else []
+    return [
+        *markdown.folded("Outliers", [OUTLIERS_EXPLAINED, outliers(noticed)] if noticed else []),
+        *markdown.folded("What NCCL chose", chosen),
+        *markdown.folded("How time depends on size", [*modelled, *bounded]),
+    ]
 
 
 CHOICES_EXPLAINED = (

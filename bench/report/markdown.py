@@ -17,3 +17,12 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], align: Sequence
 def lines(items: Iterable[str]) -> str:
     """A list."""
     return "\n".join(f"- {item}" for item in items)
+
+
+# A part that a reader opens, as GitHub shows it; each mark is a line of its own.
+OPENED, CLOSED = "<details><summary>{}</summary>", "</details>"
+
+
+def folded(summary: str, parts: Sequence[str]) -> list[str]:
+    """Parts below a line that opens them; nothing if there are no parts."""
+    return [OPENED.format(summary), *parts, CLOSED] if parts else []

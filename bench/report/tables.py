@@ -1,9 +1,8 @@
-"""Write summaries as tables: for people (Markdown), for pandas (CSV), for programs (JSON).
+"""Write summaries as tables: for people (Markdown) and for pandas (CSV). JSON is in `machine_format`.
 
 In: `Summary` values. Out: text or a DataFrame. Computes only layout; all numbers come from the summaries.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -29,11 +28,6 @@ def frame(summaries: Sequence[Summary]) -> pd.DataFrame:
 def to_csv(summaries: Sequence[Summary]) -> str:
     """`frame` as CSV text."""
     return str(frame(summaries).to_csv(index=False))
-
-
-def to_json(summaries: Sequence[Summary]) -> str:
-    """The same rows as a JSON list; null where there is no number."""
-    return json.dumps([_row(summary) for summary in summaries], indent=1, ensure_ascii=False)
 
 
 def _row(summary: Summary) -> Json:
@@ -72,6 +66,23 @@ def overview(members: Sequence[Summary]) -> str:
 def bandwidth_overview(members: Sequence[Summary]) -> str:
     """One row per size, one column per world size: bus bandwidth in GB/s."""
     return _pivot(members, lambda s: format_rate(s.busbw) if s.busbw else (NOTHING if s.time_s else "failed"))
+
+
+def with_bandwidth(members: Sequence[Summary]) -> str:
+    """As `overview`, and behind each time the bus bandwidth in GB/s, where there is one."""
+    worlds = sorted({s.case.world_size for s in members})
+    rated = any(s.busbw for s in members)
+    found = {s.case: s for s in members}
+    rows = []
+    for row in size_rows(list(found)):
+        cells = {case.world_size: _cells(found[case], rated) for case in row}
+        rows.append([row_name(row), *(cell for n in worlds for cell in cells.get(n, [NOTHING] * (1 + rated)))])
+    headers = [header for n in worlds for header in (ranks_text(n), *["GB/s"] * rated)]
+    return markdown.table(rows, ["size", *headers])
+
+
+def _cells(summary: Summary, rated: bool) -> list[str]:
+    return [_time_and_interval(summary), *[format_rate(summary.busbw) if summary.busbw else NOTHING] * rated]
 
 
 def _pivot(members: Sequence[Summary], cell: Callable[[Summary], str]) -> str:
@@ -160,12 +171,18 @@ def details(members: Sequence[Summary]) -> str:
             format_seconds(s.floor_s) if s.floor_s else NOTHING,
             str(s.iterations) if s.iterations else NOTHING,
             str(s.launches),
-            s.stopped_by,
+            _stopped(s),
         ]
         if host:
             row.insert(5, format_seconds(s.host_time_s) if s.host_time_s else NOTHING)
         rows.append([*row, s.chosen or NOTHING] if chosen else row)
     return markdown.table(rows, headers)
+
+
+def _stopped(summary: Summary) -> str:
+    """Why it ended; if that was not its precision, the mean half-width within the launches that it had reached."""
+    reached = summary.asked is not None and summary.reached is not None and summary.reached > summary.asked
+    return f"{summary.stopped_by} at ±{summary.reached:.0%}" if reached else summary.stopped_by
 
 
 def interval_text(interval: Interval, text: Callable[[float], str], of: str = "") -> str:

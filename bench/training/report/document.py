@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.report import document, markdown
+from bench.report import machine_format, markdown
 from bench.report.document import duration, machine_lines
+from bench.report.page import page
 from bench.report.pictures import Picture
 from bench.training.conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import TrainingPlan, TrainingRun
@@ -47,15 +48,15 @@ def build(run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Pictu
     parts = [
         f"# {manifest.get('name', run.plan.name)}: gradient synchronisation" + (f", {when} UTC" if when else ""),
         markdown.lines(_head(run, analysis)),
-        "## How far to trust it",
-        markdown.lines(_trust(run, analysis)) or "Nothing was found that speaks against these numbers.",
-        "## What was measured",
-        DEFINITION,
-        markdown.lines(COLUMNS),
-        method_line(run.plan),
     ]
     for comparison in analysis.scenarios:
         parts += _scenario(comparison)
+    parts += [
+        "## How far to trust it",
+        markdown.lines(_trust(run, analysis)) or "Nothing was found that speaks against these numbers.",
+        *markdown.folded("What was measured, and what the columns are", [DEFINITION, markdown.lines(COLUMNS)]),
+        method_line(run.plan),
+    ]
     parts += ["## What must hold", sections.invariants(analysis)]
     ends = {
         "## The same parameters in more and more calls": sections.call_sizes(analysis),
@@ -81,7 +82,7 @@ def csv_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
 
 def json_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
     """The rows of `csv_of` and the rest of the analysis, for programs."""
-    return tables.to_json(analysis, run.plan)
+    return tables.to_json(analysis, run.plan, machine_format.head(run))
 
 
 def tables_of(run: TrainingRun, analysis: TrainingAnalysis) -> str:
@@ -103,17 +104,17 @@ def problems(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
 
 
 def documents(
-    run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Picture], folder: Path
+    run: TrainingRun, analysis: TrainingAnalysis, pictures: Sequence[Picture], folder: Path, output: Path
 ) -> dict[str, str]:
-    """The files of a report, by name. folder: where its pictures are."""
-    address = os.path.relpath(folder, run.path)
+    """The files of a report, by name. folder: where its pictures are. output: where the files will be."""
+    address = os.path.relpath(folder, output)
     text = build(run, analysis, pictures, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
     timelines = [one for comparison in analysis.scenarios for one in comparison.timelines]
     return {
         "summary.csv": csv_of(run, analysis),
         "report.md": text,
-        "report.html": document.page(text, run.name, files),
+        "report.html": page(text, run.name, files),
         TRACE: json.dumps(trace.trace(timelines)),
     }
 

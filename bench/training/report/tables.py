@@ -108,9 +108,10 @@ def to_csv(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str:
     return str(frame(analysis, plan).to_csv(index=False))
 
 
-def to_json(analysis: TrainingAnalysis, plan: TrainingPlan | None = None) -> str:
-    """The rows of `frame` and the rest of the analysis; null where there is no number."""
+def to_json(analysis: TrainingAnalysis, plan: TrainingPlan | None = None, head: Json | None = None) -> str:
+    """The rows of `frame` and the rest of the analysis; null where there is no number. head: comes before them."""
     data = {
+        **(head or {}),
         "strategies": _rows(analysis, plan),
         "scenarios": [_scenario_json(comparison) for comparison in analysis.scenarios],
         "checks": _checks(analysis),
