@@ -92,7 +92,7 @@ def _comparison(result: Comparison) -> Figure:
 
 
 def side_names(result: Comparison) -> tuple[str, str]:
-    """How the axis calls the sides: `before` and `after`; of one run, such as `at world size 2` and `at world size 4`."""
+    """How the axis calls the sides: `before` and `after`, or such as `at world size 2` and `at world size 4`."""
     if result.across is None:
         return "before", "after"
     (run, _, one), (other_run, _, other) = result.before.rpartition(": "), result.after.rpartition(": ")
@@ -213,8 +213,9 @@ def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
     handles = [
         Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
         Line2D([], [], color="black", linewidth=2, alpha=0.5, label="level"),
-        Line2D([], [], color=COLOURS[1], linestyle="--", label="change of level"),
     ]
+    if changed:
+        handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", label="change of level"))
     if len(trends) > len(shown):
         handles.append(Line2D([], [], linestyle="", label=f"and {len(trends) - len(shown)} more cases: see the table"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns + 1), fontsize=9)

@@ -33,6 +33,8 @@ BOXES = "Box: quartiles, with the median; whiskers: 5th to 95th percentile."
 BANDS = "Dot: median; bar: 5th to 95th percentile."
 # Quantile of the times above 0 from which down the axis is linear: few of them are below it.
 LINEAR_BELOW = 0.1
+# Characters in the title of a histogram, which is smaller than the figure's.
+ROW_TITLE = 122
 # Bars of a histogram in a decade of times, and the narrowest axis: the ratio of its ends.
 BARS_A_DECADE, NARROWEST = 40, 4
 
@@ -247,7 +249,7 @@ def _modes_text(summary: Summary, iterations: int) -> str:
         slow = round(100 * summary.stall.share)
         modes = ((100 - slow, summary.stall.fast_s), (slow, summary.stall.slow_s))
         text += "; " + ", ".join(f"{share} % near {format_seconds(time_s)}" for share, time_s in modes)
-    return wrapped(text, WIDE)
+    return wrapped(text, ROW_TITLE)
 
 
 def _iterations(run: Run, summary: Summary) -> Any:

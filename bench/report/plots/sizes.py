@@ -239,7 +239,7 @@ def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> N
     for number, ((name, busbw), worlds) in enumerate(limits.items()):
         rate = busbw / 1e9
         ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
-        text = f"{name}{ranks}: {format_rate(busbw)}"
+        text = f"{name}{ranks}: {format_rate(busbw)} GB/s"
         if rate > FAR_BOUND * best:  # drawing it would flatten everything else
             axes.plot([], [], " ", label=f"far above: {text}")
             continue
