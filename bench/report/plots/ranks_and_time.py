@@ -93,7 +93,8 @@ def _log_from_zero(axes: Axes, data: Any) -> None:
     positive = data[data > 0]
     linear = 10.0 ** math.floor(math.log10(np.quantile(positive, LINEAR_BELOW))) if positive.size else 1e-6
     axes.set_yscale("symlog", linthresh=linear, linscale=0.5, subs=range(2, 10))
-    axes.set_ylim(bottom=-0.3 * linear)  # 0 itself is above the edge
+    # 0 itself is above the lower edge, and the name of the latest rank is below the upper one.
+    axes.set_ylim(-0.3 * linear, max(2 * float(data.max()), linear))
     axes.axhline(0, color="black", linewidth=0.8, zorder=1)
     time_axis(axes.yaxis)
 
@@ -131,6 +132,7 @@ def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
         axes.annotate(
             finding.subject, (at, middle[at]), xytext=(-8 if right_half else 8, 0), textcoords="offset points",
             ha="right" if right_half else "left", va="center", fontsize=9, color=COLOURS[1],
+            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
         )  # fmt: skip
     if len(late) > MOST_ROWS:
         axes.text(0.98, 0.98, f"and {len(late) - MOST_ROWS} more", transform=axes.transAxes, ha="right", va="top")
