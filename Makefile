@@ -5,7 +5,7 @@ BENCH := $(PY) run_bench.py
 SET ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare ab list doctor diagnose test test-gpu lint check schema docs prove prove-quick prove-ab prove-ddp bench-self clean bench-ddp
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare ab list doctor diagnose test test-gpu lint check schema docs pictures prove prove-quick prove-ab prove-ddp bench-self clean bench-ddp
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -111,6 +111,9 @@ docs: .venv/.installed-dev  ## Write docs/architecture.md, and mark what was pro
 	@$(PY) tests/architecture_page.py
 	@PYTHONPATH=. $(PY) tests/configuration_page.py
 	@PYTHONPATH=.:tests $(PY) -m proof --pages
+
+pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/
+	@PYTHONPATH=.:tests $(PY) tests/example_pictures.py
 
 prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes; writes docs/accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof

@@ -1,7 +1,12 @@
 """Pictures stay readable from one series to hundreds: what is alike stands once, and nothing lies on anything else."""
 
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
 import pytest
 from matplotlib import rc_context
+from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 from bench.conclusions import Analysis, Diagnosis, Interval, Summary
@@ -9,7 +14,9 @@ from bench.operations import OPERATIONS, busbw, usual
 from bench.records import Case
 from bench.report.pictures import MOST_PAGES
 from bench.report.plots import operations, panels, sizes
-from bench.report.plots.plot_style import MOST_SERIES, STYLE
+from bench.report.plots.comparison import LOOKS
+from bench.report.plots.plot_style import COLOURS, MARKERS, MOST_SERIES, STYLE
+from bench.training.report.plots import timelines
 from conftest import invented_run
 
 SIZES = (4096, 2**20)
@@ -79,6 +86,77 @@ def test_nothing_lies_on_anything_else(found):
             assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, (name, "leaves the page")
             for other, its in lying[number + 1 :]:
                 assert not box.padded(-1).overlaps(its), (name, other, figure.texts[0].get_text())
+
+
+def test_intervals_at_one_size_stand_beside_one_another():
+    """Markers are 5 points wide and caps 6: centres are further apart than that, and in the order of the legend."""
+    found = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 3, 4) for size in SIZES)
+    for draw in (sizes.time_against_size, sizes.bandwidth_against_size):
+        (figure,) = draw(RUN, found)
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        drawn = [container[0].get_xydata() for container in axes.containers]
+        centres = [axes.transData.transform(points)[:, 0] * 72 / figure.dpi for points in drawn]
+        assert len(centres) == 3
+        for left, right in pairwise(centres):
+            assert (right - left > 6).all() and (right - left < 12).all()
+
+
+def test_one_series_or_one_size_stays_at_its_place():
+    alone = analysis(Case("all_reduce", "gloo", 2, "float32", size) for size in SIZES)
+    (figure,) = sizes.time_against_size(RUN, alone)
+    assert figure.axes[0].containers[0][0].get_xdata() == pytest.approx(SIZES)
+    one = analysis(Case("all_reduce", "gloo", n, "float32", 4096) for n in (2, 4))
+    (figure,) = sizes.time_against_size(RUN, one)
+    assert figure.axes[0].get_xlim() == (2048, 8192)
+
+
+def test_an_interval_of_decades_is_cut_and_the_legend_says_so():
+    found = analysis(Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in SIZES)
+    before = sizes.time_against_size(RUN, found)[0]
+    assert "without a cap" not in words(before)
+    first, *others = found.summaries
+    wide = replace(first, time_s=replace(first.time_s, low=1e-9, high=1e3))
+    (figure,) = sizes.time_against_size(RUN, replace(found, summaries=(wide, *others)))
+    values = [s.time_s.value for s in found.summaries]
+    low, high = figure.axes[0].get_ylim()
+    assert low == pytest.approx(min(values) / 10) and high == pytest.approx(max(values) * 10)
+    assert "a bar without a cap goes on beyond the picture" in words(figure)
+
+
+def test_logarithmic_axes_have_minor_ticks():
+    cases = [Case("all_reduce", "gloo", n, "float32", 4**k) for n in (2, 4) for k in range(5, 14)]
+    for draw in (sizes.time_against_size, sizes.bandwidth_against_size):
+        (figure,) = draw(RUN, analysis(cases))
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        assert axes.get_xscale() == axes.get_yscale() == "log" and axes.get_xlabel().startswith("message size")
+        assert 2.0**11 in axes.xaxis.get_minorticklocs() and len(axes.yaxis.get_minorticklocs()) > 8
+
+
+def test_colours_are_told_apart_with_deuteranopia():
+    """Distances in CIELAB after Machado, Oliveira and Fernandes (2009), severity 1; red and green alone would be 20."""
+    assert min_distance(COLOURS) > 12
+    assert min_distance(["#AA3333", "#557711"]) < 12  # told apart by those who see red
+    assert min_distance([colour for colour, _ in LOOKS.values()]) > 12
+    assert min_distance(timelines.PARTS.values()) > 12
+    assert len(set(MARKERS)) >= MOST_SERIES and len({marker for _, marker in LOOKS.values()}) == len(LOOKS)
+
+
+def min_distance(colours) -> float:
+    seen = [lab(colour) for colour in colours]
+    return min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2))
+
+
+def lab(colour: str):
+    """CIELAB of a colour as deuteranopes see it."""
+    seen = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    srgb = np.array(to_rgb(colour))
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    xyz = to_xyz @ np.clip(seen @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 def test_what_panels_have_in_common_stands_once():

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
@@ -28,8 +29,9 @@ from bench.report import trend as trend_text
 from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
-from bench.report.plots import plot_style
+from bench.report.plots import plot_style, ranks_and_time
 from bench.report.progress import CaseProgress
+from bench.units import format_seconds
 from conftest import TINY, invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]
@@ -154,7 +156,7 @@ def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
         "bandwidth": ["bus bandwidth, GB/s", "message size"],
         "scaling": ["world size (ranks)", "4 KiB", "time of one operation"],
         "ranks": ["Who waits for whom", "rank", "µs"],
-        "modes": ["Is there one usual time, or two?", "median of its case", "%"],
+        "modes": ["Is there one usual time, or two?", "time of one iteration", "µs", "%"],
         "over-time": ["seconds since", "4 ranks", "×"],
     }
     for _, name in drawn:
@@ -209,7 +211,25 @@ def test_a_second_mode_is_drawn_with_its_share():
     assert any(
         warning.startswith("stalls: in 1 of 1 cases") and "scheduling: rr" in warning for warning in analysis.warnings
     )
-    assert "% take 4" in picture("modes", run, analysis)
+    stall = analysis.summaries[0].stall
+    drawn = picture("modes", run, analysis)
+    for time_s in (stall.fast_s, stall.slow_s):  # as times, not as multiples of the median
+        assert f"% near {format_seconds(time_s)}" in drawn
+
+
+def test_a_rank_that_is_always_first_is_seen():
+    """Its median arrival is 0, which a logarithmic axis does not have and the edge of a linear one hides."""
+    late = np.tile([0, 3_000, 2_000_000], (40, 1))
+    made = samples(
+        Case("all_reduce", "gloo", 3, "float32", 4096), 1, np.full((40, 3), 1e7), np.arange(40)[:, None] * 10**8 + late
+    )
+    run = invented_run([made])
+    (figure,) = ranks_and_time.ranks(run, analyze(run))
+    left, right = figure.axes
+    assert left.get_ylim()[0] < 0 and left.get_yscale() == "symlog" and right.get_yscale() == "log"
+    heights = [left.transData.transform((0, seconds))[1] for seconds in (0, 3e-6, 2e-3)]
+    assert min(b - a for a, b in pairwise(heights)) > 0.1 * left.bbox.height
+    assert left.bbox.y0 + 1 < heights[0]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1e-3, 2e-4, 0.02, 0.5, 1.0, 20, 100e-6, 2.5e-3, 1e-9, 0.0])
@@ -240,6 +260,34 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
     data = json.loads(comparison.to_json(result))
     assert data["verdict"] == "SLOWER" and all(row["ratio"] == pytest.approx(1.5, rel=0.2) for row in data["cases"])
     assert len(pd.read_csv(io.StringIO(comparison.to_csv(result)))) == len(CASES)
+
+
+@pytest.mark.parametrize("sides", ["2,4", "4,2"])
+def test_a_comparison_across_a_field_names_it_on_the_axis_only_and_stays_inside(sides):
+    run = run_of(launches=5)
+    one, other = ([s for s in summarize(run) if s.case.world_size == int(side)] for side in sides.split(","))
+    result = compare(run, run, one, other, across=f"world_size={sides}")
+    result = dataclasses.replace(result, before=f"r: {sides[0]}", after=f"r: {sides[2]}")
+    # Far on one side: 1 is at the edge of what the intervals take.
+    ratio = 5.0 if sides == "2,4" else 0.2
+    far = [
+        dataclasses.replace(
+            change,
+            judgement=dataclasses.replace(
+                change.judgement, ratio=Interval(ratio, 0.9 * ratio, 1.1 * ratio, "over launches")
+            ),
+        )
+        for change in result.changes
+    ]
+    with rc_context(plot_style.STYLE):
+        figure = comparison_plots._comparison(dataclasses.replace(result, changes=tuple(far), whole=None))
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert all("ranks" not in row.get_text() for row in axes.get_yticklabels())
+    assert f"time at world size {sides[2]} / time at world size {sides[0]}" in axes.get_xlabel()
+    for text in (*axes.texts, axes.xaxis.label):
+        box = text.get_window_extent()
+        assert axes.bbox.x0 - 1 <= box.x0 and box.x1 <= axes.bbox.x1 + 1, text.get_text()
 
 
 def test_junit_counts_slower_as_failed_and_undecided_as_skipped():

@@ -85,6 +85,18 @@ def test_timelines_share_one_axis_and_show_every_call(comparison):
     assert any(title.startswith("none") and "waits" not in title for title in by_name)
 
 
+def test_the_first_page_has_the_reference_and_naive_however_slow_it_is(comparison):
+    lines = tuple(invented.timeline(strategy, ranks=4) for strategy in invented.STRATEGIES)
+    pages = timelines.timelines(replace(comparison, timelines=lines))
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in pages[0].axes]
+    assert len(pages) > 1 and [title.split(":")[0] for title in titles[:2]] == ["none", "naive"]
+    without = tuple(line for line in lines if line.strategy != "naive")
+    every = [
+        axes.get_title() for page in timelines.timelines(replace(comparison, timelines=without)) for axes in page.axes
+    ]
+    assert not any(title.startswith("naive:") for title in every) and len(every) == len(lines) - 1
+
+
 def test_many_ranks_go_on_to_more_pages_and_some_are_shown(comparison):
     lines = tuple(invented.timeline(strategy, ranks=64) for strategy in invented.STRATEGIES)
     pages = timelines.timelines(replace(comparison, timelines=lines))

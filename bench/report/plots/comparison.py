@@ -8,19 +8,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
 from bench.comparisons import Change, Comparison, Judgement, Trend
 from bench.records import Case, case_order
 from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline
 from bench.report.labels import dtype_words, extras, label, ranks_text, size_text
+from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, STYLE, save, tick
 from bench.report.trend import percent
 
@@ -33,6 +34,7 @@ LOOKS = {
     "SAME": (COLOURS[2], "s"),
     "INCONCLUSIVE": (GREY, "o"),
 }
+BARS = "bars: intervals, corrected for the number of cases"
 # More rows or panels than this cannot be read on a page; the table has them all.
 MOST_ROWS = 60
 MOST_TRENDS = 12
@@ -43,6 +45,12 @@ RATIOS = (
 )  # fmt: skip
 # Smallest distance of two labels, as a share of the axis.
 APART = 0.055
+# Smallest share of the axis on each side of 1: "faster" and "slower" are written there.
+SIDE = 0.17
+# Inches of a picture without the names of its rows, and of a letter of a name.
+ROW_WIDTH, LETTER = 6.2, 0.068
+# Letters in a line of the axis label, which is about as wide as the axis; entries of a legend in a line.
+AXIS_LETTERS, MOST_ENTRIES = 80, 5
 
 
 def draw_comparison(result: Comparison, folder: Path) -> Path:
@@ -64,23 +72,47 @@ def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Pa
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────
 def _comparison(result: Comparison) -> Figure:
     shown = _shown(result.changes)
-    rows = [(label(change.case), change.judgement) for change in shown]
+    rows = [(row_label(change.case, result.across), change.judgement) for change in shown]
     if result.whole is not None:
         rows.insert(0, ("the run as a whole (index)", result.whole))
-    figure = Figure(figsize=(9, 2.2 + 0.28 * len(rows)), layout="constrained")
+    width = max(9, ROW_WIDTH + LETTER * max((len(name) for name, _ in rows), default=0))
+    figure = Figure(figsize=(width, 2.4 + 0.28 * len(rows)), layout="constrained")
     axes = figure.subplots()
     ratio_rows(axes, [judged for _, judged in rows], [name for name, _ in rows], result.min_change)
     if result.whole is not None:
         axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
     ratio_axis(axes)
-    axes.set_xlabel("time after / time before (log scale); bars: intervals, corrected for the number of cases")
+    before, after = side_names(result)
+    axes.set_xlabel(f"{wrapped(f'time {after} / time {before} (log scale)', AXIS_LETTERS)}\n{BARS}")
     question = "Did it change?" if result.across is None else f"Which {result.across.replace('_', ' ')} is faster?"
-    figure.suptitle(
-        f"{question}  {result.before}  →  {result.after}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5
-    )
+    title = wrapped(f"{question}  {result.before}  →  {result.after}", WIDE)
+    figure.suptitle(f"{title}\n{wrapped(headline(result), WIDE)}", x=0.01, ha="left", fontsize=10.5)
     directions(axes)
     verdict_legend(figure, result, len(result.changes) - len(shown))
     return figure
+
+
+def side_names(result: Comparison) -> tuple[str, str]:
+    """How the axis calls the sides: `before` and `after`, or such as `at world size 2` and `at world size 4`."""
+    if result.across is None:
+        return "before", "after"
+    (run, _, one), (other_run, _, other) = result.before.rpartition(": "), result.after.rpartition(": ")
+    if run and run == other_run:
+        field = result.across.replace("_", " ")
+        return f"at {field} {one}", f"at {field} {other}"
+    return f"in {result.before}", f"in {result.after}"
+
+
+def row_label(case: Case, across: str | None) -> str:
+    """The case in words, without the field in which the sides differ: its value is true of one side only."""
+    if across is None:
+        return label(case)
+    said = {"world_size": ranks_text(case.world_size)}.get(across, str(getattr(case, across)))
+    if across in ("op", "backend", "dtype", "world_size"):
+        return " · ".join(word for word in label(case).split(" · ") if word != said)
+    names = ("metric", "depth") if across == "metric" else (across,)
+    defaults: Any = {name: Case.__dataclass_fields__[name].default for name in names}
+    return label(replace(case, **defaults))
 
 
 def _shown(changes: Sequence[Change]) -> list[Change]:
@@ -129,6 +161,8 @@ def ratio_axis(axes: Axes) -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     low, high = min(low, 0.88), max(high, 1.14)
+    share = SIDE / (1 - SIDE)
+    low, high = min(low, high**-share), max(high, low**-share)
     axes.set_xlim(low, high)
     span = math.log(high / low)
     ticks = [1.0]
@@ -137,7 +171,8 @@ def ratio_axis(axes: Axes) -> None:
             ticks.append(ratio)
     axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_locator(FixedLocator([ratio for ratio in RATIOS if ratio not in ticks]))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int, *more: Line2D) -> None:
@@ -152,7 +187,7 @@ def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int, *more: Lin
     handles.append(Patch(color="#000000", alpha=0.08, label=f"too small to matter (±{result.min_change * 100:g} %)"))
     if left_out:
         handles.append(Line2D([], [], linestyle="", label=f"and {left_out} more: see the table"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), MOST_ENTRIES), fontsize=9)
 
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
@@ -179,8 +214,9 @@ def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
     handles = [
         Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
         Line2D([], [], color="black", linewidth=2, alpha=0.5, label="level"),
-        Line2D([], [], color=COLOURS[1], linestyle="--", label="change of level"),
     ]
+    if changed:
+        handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", label="change of level"))
     if len(trends) > len(shown):
         handles.append(Line2D([], [], linestyle="", label=f"and {len(trends) - len(shown)} more cases: see the table"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns + 1), fontsize=9)

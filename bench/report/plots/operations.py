@@ -85,7 +85,8 @@ def _figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
     time_axis(grid[0].xaxis)
     grid[0].set_yticks(range(len(rows)), list(rows))
     grid[0].set_ylim(len(rows) - 0.4, -0.6)
-    grid[0].set_xlabel(below, fontsize=9)
+    for axes in grid:
+        axes.set_xlabel(below, fontsize=9)
     for number, n in enumerate(worlds):
         look = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ""}
         grid[0].plot([], [], label=ranks_text(n), **look)

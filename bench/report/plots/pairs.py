@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from bench.comparisons import PairedComparison
 from bench.report.comparison import headline
-from bench.report.plots.comparison import GREY, MOST_ROWS, directions, ratio_axis, ratio_rows, verdict_legend
+from bench.report.plots.comparison import BARS, GREY, MOST_ROWS, directions, ratio_axis, ratio_rows, verdict_legend
 from bench.report.plots.panels import wrapped
 from bench.report.plots.plot_style import STYLE, save
 
@@ -41,7 +41,7 @@ def _figure(result: PairedComparison) -> Figure:
     if result.whole is not None:
         axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
     ratio_axis(axes)
-    axes.set_xlabel("time of B / time of A (log scale)")
+    axes.set_xlabel(f"time of B / time of A (log scale)\n{BARS}")
     title = wrapped(f"Is B slower?  {result.before}  →  {result.after}", WIDE)
     text = f"{title}\n{headline(result)}; {result.pairs} pairs"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)

@@ -6,12 +6,14 @@ have in common is written once, above them. Each metric begins a new page.
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -20,7 +22,7 @@ from bench.conclusions import Summary
 from bench.records import Run
 from bench.report.labels import Words, attributes, common_words, in_words, said, words_to_show
 from bench.report.pictures import MOST_PAGES
-from bench.report.plots.plot_style import COLOURS, MOST_SERIES
+from bench.report.plots.plot_style import COLOURS, MOST_SERIES, legend_entries
 
 # Four by six: more would be too small to read.
 PANELS_A_PAGE = 24
@@ -32,8 +34,15 @@ LEFT, RIGHT, BELOW, TITLE_LINE, LEGEND_LINE = 0.85, 0.15, 0.6, 0.2, 0.22
 GAP_WIDE, GAP_HIGH = 0.15, 0.42
 # Entries that a legend below all panels has room for; if there are more, each panel has its own legend.
 MOST_SHARED = 2 * len(COLOURS)
-# Characters in a line of the figure's title; characters per inch in the title of a panel.
-WIDE, NARROW = 112, 13
+# Characters in a line of the figure's title, also of a figure of 10 inches; characters per inch in a panel's title.
+WIDE, WIDER, NARROW = 112, 128, 13
+# Inches: an entry of a legend without its text, and a letter of it.
+ENTRY, LETTER = 0.6, 0.075
+# Inches: width of a single panel's figure, and its height without the legend.
+SINGLE = (8.5, 4.5)
+NO_BREAK = "\N{NO-BREAK SPACE}"
+# The space between a number and what it counts, such as that of `1 MiB` or `4 ranks`.
+NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +143,9 @@ def _op(panel: Panel) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text in lines of at most `width` characters."""
-    return "\n".join(textwrap.wrap(text, width, break_long_words=False)) or text
+    """The text in lines of at most `width` characters; a number stays with its unit."""
+    glued = NUMBER_AND_UNIT.sub(NO_BREAK, text)
+    return "\n".join(textwrap.wrap(glued, width, break_long_words=False)).replace(NO_BREAK, " ") or text
 
 
 def _page(question: str, what: str, part: Sequence[Panel]) -> Page:
@@ -143,7 +153,7 @@ def _page(question: str, what: str, part: Sequence[Panel]) -> Page:
     head = f"{question}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
     styles = _styles(part)
     if len(part) == 1:
-        figure = Figure(figsize=(8.5, 4.8), layout="constrained")
+        figure = Figure(figsize=SINGLE, layout="constrained")
         axes = figure.subplots()
         axes.set_title(head, fontsize=10.5)
         return Page(figure, [(axes, part[0])], styles)
@@ -195,22 +205,20 @@ def label_axes(page: Page, x: str, y: str) -> None:
         page.figure.supylabel(y, fontsize=9, x=0.01)
 
 
-def legend(page: Page, beside: bool = False) -> None:
-    """One legend for all panels, or one in each if `page.styles` is None. Call it last.
-
-    beside: put the legend of a single panel next to it, not into it.
-    """
+def legend(page: Page) -> None:
+    """One legend below all panels, where it hides nothing, or one in each if `page.styles` is None. Call it last."""
     first = page.places[0][0]
     for text in page.extra:
         first.plot([], [], " ", label=text)
-    of_each = [dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)) for axes, _ in page.places]
+    of_each = [legend_entries(axes) for axes, _ in page.places]
     entries: dict[str, Any] = {}
     for of_one in of_each:
         entries |= {name: handle for name, handle in of_one.items() if name not in entries}
-    if len(page.places) == 1 and beside:
-        page.figure.legend(list(entries.values()), list(entries), loc="outside right upper", fontsize=9)
-    elif len(page.places) == 1:
-        first.legend(list(entries.values()), list(entries), loc="upper left", fontsize=9)
+    if len(page.places) == 1:
+        columns = _columns(page.figure, entries)
+        page.figure.set_figheight(SINGLE[1] + LEGEND_LINE * math.ceil(len(entries) / columns))
+        look: Any = {"loc": "outside lower center", "ncols": columns, "fontsize": 8.5}
+        page.figure.legend(list(entries.values()), list(entries), **look)
     elif page.styles is not None:
         _legend_below(page.figure, entries)
     else:
@@ -218,10 +226,18 @@ def legend(page: Page, beside: bool = False) -> None:
             axes.legend(list(of_one.values()), list(of_one), loc="best", fontsize=6.5)
 
 
+def _columns(figure: Figure, entries: dict[str, Any]) -> int:
+    """How many columns of a legend fit side by side. matplotlib fills the first column before the second."""
+    widths = np.array([ENTRY + LETTER * len(name) for name in entries])
+    for columns in range(len(widths), 1, -1):
+        if sum(part.max() for part in np.array_split(widths, columns)) <= figure.get_figwidth():
+            return columns
+    return 1
+
+
 def _legend_below(figure: Figure, entries: dict[str, Any]) -> None:
     """A legend in as many columns as fit; the figure becomes higher by as much."""
-    widest = max(0.6 + 0.075 * len(name) for name in entries)
-    columns = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
+    columns = _columns(figure, entries)
     more = LEGEND_LINE * math.ceil(len(entries) / columns)
     before = figure.get_figheight()
     after = before + more

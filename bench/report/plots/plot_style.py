@@ -7,14 +7,16 @@ global state, opens no window and loads faster.
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from bench.conclusions import Summary
 from bench.records import Run
@@ -36,6 +38,12 @@ STYLE: Any = {
 }
 # Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
 NARROW = 5
+# Ratio of neighbouring sizes below which they count as one: operations round the same size down differently.
+ALIKE = 1.2
+# Points between neighbouring series at one x value: a marker is 5 wide, and the cap of an interval 6.
+BESIDE = 7
+# Largest share of the distance to the next x value that the series at one x value take together.
+TOGETHER = 0.6
 # More lines than this in one picture cannot be told apart.
 MOST_SERIES = 6
 
@@ -68,15 +76,38 @@ def framed(question: str, what: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def size_axis(axes: Axes, sizes: Sequence[int], most: int) -> None:
-    """Message sizes along x, in powers of two. most: largest number of labels."""
+def size_axis(axes: Axes, sizes: Sequence[int], most: int, text: Callable[[int], str] = format_bytes) -> None:
+    """Sizes (or numbers of ranks) along x, which doubles from one tick to the next. most: largest number of labels."""
     # Labels of sizes that were rounded down from one size would overlap.
-    apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > 1.2 * size]
+    apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > ALIKE * size]
     shown = apart[:: math.ceil(len(apart) / most)]
     axes.set_xscale("log", base=2)
-    axes.set_xticks(shown, [format_bytes(size) for size in shown])
+    axes.set_xticks(shown, [text(size) for size in shown])
+    powers = range(math.ceil(math.log2(sizes[0])), math.floor(math.log2(sizes[-1])) + 1)
+    axes.xaxis.set_minor_locator(FixedLocator([2.0**power for power in powers]))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.minorticks_off()
+    if len(apart) == 1:  # without this the axis would be as wide as the shift of the series
+        axes.set_xlim(sizes[0] / 2, 2 * sizes[-1])
+
+
+def dodged(axes: Axes, x: Sequence[float], every: Sequence[float], number: int, of: int) -> list[float]:
+    """The x values of one of several series on a logarithmic axis, moved a little so that intervals do not overlap.
+
+    every: the x values of all series. number, of: which of how many series this is.
+    """
+    places = sorted(set(every))
+    across = math.log(places[-1] / places[0]) or math.log(4)  # one x value alone: see size_axis
+    nearest = min((math.log(b / a) for a, b in pairwise(places) if b > ALIKE * a), default=across)
+    points = 72 * axes.bbox.width / axes.figure.dpi
+    step = min(BESIDE / points * across, TOGETHER * nearest / of)
+    return [value * math.exp(step * (number - (of - 1) / 2)) for value in x]
+
+
+def legend_entries(axes: Axes) -> dict[str, Any]:
+    """Name → handle, the measured series first: matplotlib lists models and bounds before them."""
+    handles, names = axes.get_legend_handles_labels()
+    ordered = sorted(zip(names, handles, strict=True), key=lambda entry: not isinstance(entry[1], Container))
+    return dict(ordered)
 
 
 def log_time_axis(axes: Axes) -> None:
@@ -96,6 +127,7 @@ def log_ticks(axis: Any) -> None:
 def log_rate_axis(axes: Axes) -> None:
     """Logarithmic bandwidths along y, as plain numbers."""
     axes.set_yscale("log")
+    log_ticks(axes.yaxis)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 

@@ -3,21 +3,23 @@
 In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.conclusions import Analysis, Finding, Summary
 from bench.intervals import slowest_rank_s
 from bench.operations import cycle
-from bench.records import Run, Samples, Timings
+from bench.records import Run, Samples, Timings, case_order
 from bench.report.labels import label
 from bench.report.plots.panels import WIDE, wrapped
-from bench.report.plots.plot_style import COLOURS, MARKERS, framed, log_ticks, time_axis
+from bench.report.plots.plot_style import COLOURS, MARKERS, framed, log_ticks, log_time_axis, time_axis
 from bench.units import format_rate, format_seconds
 
 # Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
@@ -26,6 +28,15 @@ MOST_ROWS, MOST_NUMBERS = 6, 16
 MOST_BOXES = 32
 # Operations that a title has room for.
 MOST_NAMED = 4
+# What is drawn of each rank, for the picture of ranks.
+BOXES = "Box: quartiles, with the median; whiskers: 5th to 95th percentile."
+BANDS = "Dot: median; bar: 5th to 95th percentile."
+# Quantile of the times above 0 from which down the axis is linear: few of them are below it.
+LINEAR_BELOW = 0.1
+# Characters in the title of a histogram, which is smaller than the figure's.
+ROW_TITLE = 122
+# Bars of a histogram in a decade of times, and the narrowest axis: the ratio of its ends.
+BARS_A_DECADE, NARROWEST = 40, 4
 
 
 def ranks(run: Run, analysis: Analysis) -> list[Figure]:
@@ -45,25 +56,47 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
     late_ones = [
         f for f in analysis.diagnosis.findings if f.kind in {"late rank", "late node"} and chosen.case in f.cases
     ]
-    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    which = f", of {len(candidates)} cases that in which arrivals matter most" if len(candidates) > 1 else ""
-    text = wrapped(f"{label(chosen.case)}, launch {samples.launch}, {len(took)} iterations{which}", WIDE)
-    figure.suptitle(f"Who waits for whom?\n{text}", x=0.01, ha="left", fontsize=10.5)
+    many = late.shape[1] > MOST_BOXES
+    text = f"{_chosen_text(label(chosen.case), len(candidates))}: {len(took)} iterations of launch {samples.launch}."
+    figure.suptitle(
+        f"Who waits for whom?\n{wrapped(f'{text} {BANDS if many else BOXES}', WIDE)}", x=0.01, ha="left", fontsize=10.5
+    )
     for axes, data, title in (
         (left, late, "arrives after the first rank by"),
         (right, took, "spends in the call (the last to arrive spends least)"),
     ):
-        many = data.shape[1] > MOST_BOXES
         if many:
             _bands(axes, data, late_ones)
         else:
             _boxes(axes, data)
         axes.set_title(title, fontsize=10)
-        axes.set_xlabel("rank (dot: median, bar: 5th to 95th percentile)" if many else "rank")
-        time_axis(axes.yaxis)
-        axes.set_ylim(bottom=0)
+        axes.set_xlabel("rank")
+        _log_from_zero(axes, data)
     return [figure]
+
+
+def _chosen_text(name: str, of: int) -> str:
+    """The beginning of a sentence on which case is drawn, of how many."""
+    return f"Of {of} cases, arrivals matter most in {name}" if of > 1 else f"This is {name}"
+
+
+def _log_from_zero(axes: Axes, data: Any) -> None:
+    """Logarithmic times along y; linear from 0 to a tenth or less of what is usual where 0 occurs, so that 0 is seen.
+
+    Arrivals differ by decades, and the rank that arrives first is 0 late: its median is often 0.
+    """
+    if data.min() > 0:
+        log_time_axis(axes)
+        return
+    positive = data[data > 0]
+    linear = 10.0 ** math.floor(math.log10(np.quantile(positive, LINEAR_BELOW))) if positive.size else 1e-6
+    axes.set_yscale("symlog", linthresh=linear, linscale=0.5, subs=range(2, 10))
+    # 0 itself is above the lower edge, and the name of the latest rank is below the upper one.
+    axes.set_ylim(-0.3 * linear, max(2 * float(data.max()), linear))
+    axes.axhline(0, color="black", linewidth=0.8, zorder=1)
+    time_axis(axes.yaxis)
 
 
 def _boxes(axes: Axes, data: Any) -> None:
@@ -99,6 +132,7 @@ def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
         axes.annotate(
             finding.subject, (at, middle[at]), xytext=(-8 if right_half else 8, 0), textcoords="offset points",
             ha="right" if right_half else "left", va="center", fontsize=9, color=COLOURS[1],
+            bbox={"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1},
         )  # fmt: skip
     if len(late) > MOST_ROWS:
         axes.text(0.98, 0.98, f"and {len(late) - MOST_ROWS} more", transform=axes.transAxes, ha="right", va="top")
@@ -145,7 +179,8 @@ def _what(run: Run, samples: Sequence[Samples]) -> str:
     named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
     backends = ", ".join(dict.fromkeys(case.backend for case in cases))
     launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
-    return wrapped(f"{named} on {backends}, {len(set(cases))} cases, {launches}", WIDE)
+    count = f"{len(set(cases))} case{'s' if len(set(cases)) > 1 else ''}"
+    return wrapped(f"{named} on {backends}, {count}, {launches}", WIDE)
 
 
 def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any, Any]:
@@ -158,45 +193,71 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
 
 
 def modes(run: Run, analysis: Analysis) -> list[Figure]:
-    """Histograms of times around the median, for the cases that stall most, else for some; slow modes are marked."""
+    """Histograms of times, for the cases that stall most, else for some; both modes of those that stall are marked.
+
+    All share one axis of times, because a delay that does not depend on the size shows as modes below one another.
+    """
     good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
     stalled = sorted((s for s in good if s.stall), key=lambda s: -(s.stall.share * s.stall.extra_s if s.stall else 0))
     chosen = stalled[:MOST_ROWS] or good[:: max(1, len(good) // MOST_ROWS)][:MOST_ROWS]
     if not chosen:
         return []
-    figure = Figure(figsize=(8.5, 1.6 + 0.95 * len(chosen)), layout="constrained")
+    chosen.sort(key=lambda s: case_order(s.case))
+    figure = Figure(figsize=(8.5, 1.8 + 0.95 * len(chosen)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
-    kind = "of those that stall, the ones that stall most" if stalled else "none has a second mode"
-    text = f"Is there one usual time, or two?  {len(chosen)} of {len(good)} cases, {kind}"
+    kind = "those that stall most" if len(stalled) > MOST_ROWS else "all that stall" if stalled else "none stalls"
+    cases = f"{len(good)} case{'' if len(good) == 1 else 's'}"
+    text = f"Is there one usual time, or two?  {len(chosen)} of {cases}, {kind}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
-    ratios = [_around_median(run, s) for s in chosen]
-    low, high = min(r.min() for r in ratios), max(np.quantile(r, 0.995) for r in ratios)
-    bins = np.geomspace(low * 0.95, high * 1.1, 70)
-    for axes, summary, ratio in zip(rows, chosen, ratios, strict=True):
-        axes.hist(ratio, bins=bins, weights=np.full(len(ratio), 100 / len(ratio)), color=COLOURS[0], edgecolor="none")
-        axes.axvline(1, color="black", linewidth=1)
-        text = f"{label(summary.case)}: {len(ratio)} iterations"
-        if summary.stall is not None and summary.time_s is not None:
-            stall = summary.stall
-            axes.axvline(stall.slow_s / summary.time_s.value, color=COLOURS[1], linestyle="--")
-            text += (
-                f"; {stall.share:.0%} take {format_seconds(stall.extra_s)} longer than {format_seconds(stall.fast_s)}"
-            )
-        axes.set_title(wrapped(text, WIDE), fontsize=9)
-        axes.set_ylabel("%", rotation=0, labelpad=10)
+    of_each = [_iterations(run, s) for s in chosen]
+    bins = _bins(of_each)
+    for axes, summary, times in zip(rows, chosen, of_each, strict=True):
+        axes.hist(times, bins=bins, weights=np.full(len(times), 100 / len(times)), color=COLOURS[5], edgecolor="none")
+        _mark_modes(axes, summary)
+        axes.set_title(_modes_text(summary, len(times)), fontsize=9)
     rows[-1].set_xscale("log")
+    rows[-1].set_xlim(bins[0], bins[-1])
     log_ticks(rows[-1].xaxis)
-    rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-    rows[-1].xaxis.set_minor_formatter(NullFormatter())
-    rows[-1].set_xlabel("time of one iteration / median of its case; solid: median, dashed: the slow mode")
+    time_axis(rows[-1].xaxis)
+    rows[-1].set_xlabel("time of one iteration (slowest rank)")
+    figure.supylabel("share of the iterations, %", fontsize=9)
+    handles = [Line2D([], [], color="black", label="median over launches")]
+    if stalled:
+        handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", linewidth=1.8, label="fast and slow mode"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)
     return [figure]
 
 
-def _around_median(run: Run, summary: Summary) -> Any:
-    """Every iteration of a case as a multiple of its median."""
+def _bins(of_each: Sequence[Any]) -> Any:
+    """Edges of the bars, from the shortest time to nearly the longest: a single iteration must not widen the axis."""
+    low, high = 0.95 * min(times.min() for times in of_each), 1.1 * max(np.quantile(times, 0.995) for times in of_each)
+    wider = max(1.0, NARROWEST * low / high) ** 0.5
+    low, high = low / wider, high * wider
+    return np.geomspace(low, high, 2 + round(BARS_A_DECADE * math.log10(high / low)))
+
+
+def _mark_modes(axes: Axes, summary: Summary) -> None:
     assert summary.time_s is not None  # noqa: S101 - the caller selects such
+    axes.axvline(summary.time_s.value, color="black", linewidth=1)
+    for time_s in (summary.stall.fast_s, summary.stall.slow_s) if summary.stall else ():
+        axes.axvline(time_s, color=COLOURS[1], linestyle="--", linewidth=1.8)
+
+
+def _modes_text(summary: Summary, iterations: int) -> str:
+    """Such as `all_reduce · gloo · …, 491 iterations: median 934 µs; 55 % near 486 µs, 45 % near 3.57 ms`."""
+    assert summary.time_s is not None  # noqa: S101 - the caller selects such
+    text = f"{label(summary.case)}, {iterations} iterations: median {format_seconds(summary.time_s.value)}"
+    if summary.stall is not None:
+        slow = round(100 * summary.stall.share)
+        modes = ((100 - slow, summary.stall.fast_s), (slow, summary.stall.slow_s))
+        text += "; " + ", ".join(f"{share} % near {format_seconds(time_s)}" for share, time_s in modes)
+    return wrapped(text, ROW_TITLE)
+
+
+def _iterations(run: Run, summary: Summary) -> Any:
+    """The seconds of every iteration of a case, over all launches."""
     parts = [s.timed for s in run.samples if s.case == summary.case and s.failure is None and s.timed is not None]
-    return np.concatenate([slowest_rank_s(timed) for timed in parts]) / summary.time_s.value
+    return np.concatenate([slowest_rank_s(timed) for timed in parts])
 
 
 def matrix(run: Run, analysis: Analysis) -> list[Figure]:

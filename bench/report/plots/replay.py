@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from bench.conclusions import Analysis, ReplayedStep, StepBar
 from bench.records import Case, Run
@@ -19,6 +18,8 @@ from bench.units import format_seconds
 # Kinds that have a colour of their own; the rest are grey.
 OTHERS = "#BBBBBB"
 WIDE = 115
+# Letters in a line of a row's name.
+NAME = 44
 
 
 def timelines(run: Run, analysis: Analysis) -> list[Figure]:
@@ -35,17 +36,21 @@ def _page(step: ReplayedStep) -> Figure:
     every = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, bars) in zip(every, shown, strict=True):
         _draw(axes, bars, kinds)
+        axes.set_yticks([rows - place - 0.5 for place in range(rows)], _row_names(step))
         axes.set_title(title, fontsize=9.5)
     every[-1].set_xlabel("time since the first call of the step")
     time_axis(every[-1].xaxis)
     recorded = f"{format_seconds(step.recorded_s)} recorded, " if step.recorded_s is not None else ""
     text = f"What does the job's communication cost here?  {recorded}{format_seconds(step.time.value)} here, a step"
     figure.suptitle(wrapped(text, WIDE), x=0.01, ha="left", fontsize=10.5)
-    handles = [Patch(color=_colour(place), label=replay.name(kind)) for place, kind in enumerate(step.kinds[:7])]
-    if len(kinds) > len(COLOURS):
-        handles.append(Patch(color=OTHERS, label=f"{len(kinds) - len(COLOURS)} further kinds"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
     return figure
+
+
+def _row_names(step: ReplayedStep) -> list[str]:
+    """A name beside each row says more than a legend of colours. Kinds without a colour share the last row."""
+    names = [wrapped(replay.name(kind), NAME) for kind in step.kinds[: len(COLOURS)]]
+    further = len(step.kinds) - len(COLOURS)
+    return [*names, *([f"{further} further kinds"] if further > 0 else [])]
 
 
 def _draw(axes: Axes, bars: Sequence[StepBar], kinds: Sequence[Case]) -> None:
@@ -56,8 +61,9 @@ def _draw(axes: Axes, bars: Sequence[StepBar], kinds: Sequence[Case]) -> None:
         span = [(bar.start_s, bar.duration_s)]
         axes.broken_barh(span, (rows - place - 0.9, 0.8), facecolor=_colour(place), edgecolor="white", linewidth=0.3)
     axes.set_ylim(0, rows)
-    axes.set_yticks([])
-    axes.grid(True, axis="x")
+    axes.tick_params(axis="y", labelsize=8, length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_axisbelow(True)
 
 
 def _colour(place: int) -> str:

@@ -3,7 +3,7 @@
 In: a run and its analysis. Out: figures, one per page; none if there is nothing to draw.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from bench.report.plots import panels
 from bench.report.plots.panels import Line, Page, Panel
 from bench.report.plots.plot_style import (
     COLOURS,
+    dodged,
     log_rate_axis,
     log_time_axis,
     marks,
@@ -34,6 +35,11 @@ FAR_BOUND = 4
 MOST_SIZES = 4
 # Operations that a legend has room for.
 MOST_NAMED = 4
+# Labels of world sizes that fit below a panel.
+MOST_WORLDS = 8
+# An interval that reaches further beyond all values is cut at the edge of the picture: two or three launches know the
+# median only within decades, and the axis would show nothing else.
+FAR_INTERVAL = 10
 BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 
@@ -42,36 +48,30 @@ def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     made = panels.pages("How long does it take?", run, found, marks(analysis.summaries), left_out)
     for page in made:
-        for axes, panel in page.places:
-            for style, line in page.styled(panel):
-                times = [s.time_s for s in line.members if s.time_s]
-                interval = ([t.low for t in times], [t.high for t in times])
-                with_intervals(axes, _sizes(line), [t.value for t in times], interval, style, line.name)
-                _draw_modes(axes, line, style)
-                _draw_models(axes, analysis.fits, line, style)
-                draw_choices(axes, line, [t.value for t in times], style)
+        for axes, style, line, x in _placed(page, _size):
+            times = _draw_times(axes, line, x, style)
+            _draw_modes(axes, line, x, style)
+            _draw_models(axes, analysis.fits, line, style)
+            draw_choices(axes, line, x, times, style)
         log_time_axis(page.places[0][0])
         _finish(page, time_label(run))
     return [page.figure for page in made]
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Bus bandwidth with its interval, and its bounds. Several panels share a logarithmic axis."""
+    """Bus bandwidth with its interval, and its bounds."""
     found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
     made = panels.pages("How much of the bus does it use?", run, found, marks(analysis.summaries), left_out)
     for page in made:
+        for axes, style, line, x in _placed(page, _size):
+            _draw_rates(axes, line, x, style)
         best = max(s.busbw or 0.0 for _, panel in page.places for line in panel.lines for s in line.members) / 1e9
-        highest = best
         for axes, panel in page.places:
-            for style, line in page.styled(panel):
-                _draw_rates(axes, line, style)
-            highest = max(highest, _draw_bounds(axes, analysis, panel, best))
-        if len(page.places) > 1:
-            log_rate_axis(page.places[0][0])
-        else:
-            # One wide interval must not flatten everything else: it is cut at the edge of the picture.
-            axes = page.places[0][0]
-            axes.set_ylim(0, min(axes.get_ylim()[1], 1.6 * highest))
+            _draw_bounds(axes, analysis, panel, best)
+        # Logarithmic: bandwidth spans three decades from the smallest message to the largest, and on a linear axis
+        # the smaller half of the sizes lies on zero. An inset of that half was dropped: it needs axes of its own, and
+        # a page of many panels has no room for it.
+        log_rate_axis(page.places[0][0])
         _finish(page, "bus bandwidth, GB/s")
     return [page.figure for page in made]
 
@@ -82,20 +82,14 @@ def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     found = [panel for panel in panels.panels(good, _by_size) if _worlds([panel])]
     made = panels.pages("What do more ranks cost?", run, found, marks(analysis.summaries))
     for page in made:
-        for axes, panel in page.places:
-            for style, line in page.styled(panel):
-                times = [s.time_s for s in line.members if s.time_s]
-                interval = ([t.low for t in times], [t.high for t in times])
-                xs = [s.case.world_size for s in line.members]
-                with_intervals(axes, xs, [t.value for t in times], interval, style, line.name)
+        for axes, style, line, x in _placed(page, _world):
+            _draw_times(axes, line, x, style)
         axes = page.places[0][0]
         log_time_axis(axes)
-        worlds = _worlds([panel for _, panel in page.places])
-        axes.set_xticks(spread(worlds, 8))
-        axes.set_xlim(worlds[0] - 0.3, worlds[-1] + 0.3)
-        axes.minorticks_off()  # they show nothing, and drawing them takes as long as all the rest
+        size_axis(axes, _worlds([panel for _, panel in page.places]), MOST_WORLDS, str)
+        _cut_intervals(page)
         panels.label_axes(page, "world size (ranks)", time_label(run))
-        panels.legend(page, beside=True)
+        panels.legend(page)
     return [page.figure for page in made]
 
 
@@ -135,51 +129,93 @@ def _worlds(found: Sequence[Panel]) -> list[int]:
     return sorted({s.case.world_size for panel in found for line in panel.lines for s in line.members})
 
 
-def _sizes(line: Line) -> list[int]:
-    return [s.case.size_bytes for s in line.members]
+def _size(summary: Summary) -> int:
+    return summary.case.size_bytes
+
+
+def _world(summary: Summary) -> int:
+    return summary.case.world_size
+
+
+def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, int, Line, list[float]]]:
+    """(axes, style, line, its x values) of each line of a page. Lines of a panel stand a little apart along x."""
+    every = [x_of(s) for _, panel in page.places for line in panel.lines for s in line.members]
+    for axes, panel in page.places:
+        for number, (style, line) in enumerate(page.styled(panel)):
+            x = [x_of(s) for s in line.members]
+            yield axes, style, line, dodged(axes, x, every, number, len(panel.lines))
+
+
+def _cut_intervals(page: Page) -> None:
+    """Show at most FAR_INTERVAL beyond all values, and say so if that cuts an interval. The scale is logarithmic."""
+    axes = page.places[0][0]
+    series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
+    values = [float(value) for line in series for value in line.get_ydata()]
+    low, high = axes.get_ylim()
+    lowest, highest = min(values) / FAR_INTERVAL, max(values) * FAR_INTERVAL
+    if low < lowest or high > highest:
+        axes.set_ylim(max(low, lowest), min(high, highest))
+        page.extra.append("a bar without a cap goes on beyond the picture")
 
 
 def _finish(page: Page, y: str) -> None:
-    every = sorted({size for _, panel in page.places for line in panel.lines for size in _sizes(line)})
+    every = sorted({_size(s) for _, panel in page.places for line in panel.lines for s in line.members})
     size_axis(page.places[0][0], every, 10 if len(page.places) == 1 else 5)
+    _cut_intervals(page)
     panels.label_axes(page, "message size (what it counts: see the tables)", y)
     panels.legend(page)
 
 
 # ── what is drawn ────────────────────────────────────────────────────────────────────────────────
-def _draw_rates(axes: Axes, line: Line, style: int) -> None:
+def _draw_times(axes: Axes, line: Line, x: Sequence[float], style: int) -> list[float]:
+    """Draw the times of a line with their intervals; return the times."""
+    times = [s.time_s for s in line.members if s.time_s]
+    values = [t.value for t in times]
+    with_intervals(axes, x, values, ([t.low for t in times], [t.high for t in times]), style, line.name)
+    return values
+
+
+def _draw_rates(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
     busbw = np.array([s.busbw for s in line.members], dtype=float) / 1e9
     times = [s.time_s for s in line.members if s.time_s]
     low = [b * t.value / t.high for b, t in zip(busbw, times, strict=True)]
     high = [b * t.value / t.low for b, t in zip(busbw, times, strict=True)]
-    with_intervals(axes, _sizes(line), busbw.tolist(), (low, high), style, line.name)
-    draw_choices(axes, line, busbw.tolist(), style)
+    with_intervals(axes, x, busbw.tolist(), (low, high), style, line.name)
+    draw_choices(axes, line, x, busbw.tolist(), style)
 
 
-def draw_choices(axes: Axes, line: Line, values: Sequence[float], style: int) -> None:
+def draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[float], style: int) -> None:
     """Write what NCCL chose at the smallest size, and at each size from which on it chooses otherwise."""
-    told = [(s.case.size_bytes, value, s.chosen) for s, value in zip(line.members, values, strict=True) if s.chosen]
+    told = [(at, value, s.chosen) for s, at, value in zip(line.members, x, values, strict=True) if s.chosen]
     begins = [one for place, one in enumerate(told) if not place or one[2] != told[place - 1][2]]
     if len(begins) < 2:
         return
     colour = COLOURS[style % len(COLOURS)]
-    for size, value, choice in begins:
-        axes.plot([size], [value], "o", markersize=9, markerfacecolor="none", markeredgecolor=colour, zorder=4)
+    for at, value, choice in begins:
+        axes.plot([at], [value], "o", markersize=9, markerfacecolor="none", markeredgecolor=colour, zorder=4)
         # Below and to the right of a curve that rises there is room.
         look: Any = {"xytext": (4, -6), "textcoords": "offset points", "rotation": -35, "va": "top"}
-        axes.annotate(choice.split(",")[0], (size, value), fontsize=7, color=colour, **look)
+        axes.annotate(choice.split(",")[0], (at, value), fontsize=7, color=colour, **look)
     axes.plot([], [], "o", markersize=9, markerfacecolor="none", markeredgecolor="#888888", label="NCCL chooses anew")
 
 
-def _draw_modes(axes: Axes, line: Line, style: int) -> None:
+def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
     """Mark the two modes of a case by bars, the longer the more iterations are in them: the median may lie between."""
-    stalls = [(s.case.size_bytes, s.stall) for s in line.members if s.stall]
-    for size, stall in stalls:
+    stalls = [(at, s.stall) for s, at in zip(line.members, x, strict=True) if s.stall]
+    for at, stall in stalls:
         for time_s, share in ((stall.fast_s, 1 - stall.share), (stall.slow_s, stall.share)):
             look: Any = {"marker": "_", "markersize": 4 + 18 * share, "markeredgewidth": 1.8, "zorder": 2}
-            axes.plot([size], [time_s], color=COLOURS[style % len(COLOURS)], alpha=0.55, **look)
+            axes.plot([at], [time_s], color=COLOURS[style % len(COLOURS)], alpha=0.55, **look)
     if stalls:
-        axes.plot([], [], "_", color="#888888", markersize=12, markeredgewidth=1.8, label="modes: longer if more often")
+        axes.plot(
+            [],
+            [],
+            "_",
+            color="#888888",
+            markersize=12,
+            markeredgewidth=1.8,
+            label="fast and slow mode (longer: more iterations)",
+        )
 
 
 def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:
@@ -194,8 +230,8 @@ def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> Non
             axes.plot([], [], color="#888888", linewidth=4, alpha=0.4, label="model: α + size·β, piecewise")
 
 
-def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> float:
-    """Draw the bounds of bandwidth; return the largest bandwidth that must be in the picture, GB/s."""
+def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> None:
+    """Draw the bounds of bandwidth. best: the highest bandwidth on the page, GB/s."""
     limits: dict[tuple[str, float], list[int]] = {}
     for bound in analysis.bounds:
         if bound.backend == panel.words.get("backend"):
@@ -203,11 +239,9 @@ def _draw_bounds(axes: Axes, analysis: Analysis, panel: Panel, best: float) -> f
     for number, ((name, busbw), worlds) in enumerate(limits.items()):
         rate = busbw / 1e9
         ranks = "" if name == "link as given" else f", {' and '.join(map(str, worlds))} ranks"
-        text = f"{name}{ranks}: {format_rate(busbw)}"
+        text = f"{name}{ranks}: {format_rate(busbw)} GB/s"
         if rate > FAR_BOUND * best:  # drawing it would flatten everything else
             axes.plot([], [], " ", label=f"far above: {text}")
             continue
         dashes = BOUND_DASHES[number % len(BOUND_DASHES)]
         axes.axhline(rate, color="black", linewidth=1.2, linestyle=(0, dashes), label=text)
-        best = max(best, rate / 1.5)
-    return best

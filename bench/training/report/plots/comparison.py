@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from bench.report.comparison import headline
-from bench.report.plots.comparison import directions, ratio_axis, ratio_rows, standing_out, verdict_legend
+from bench.report.plots.comparison import BARS, directions, ratio_axis, ratio_rows, standing_out, verdict_legend
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import STYLE, save
 from bench.training.conclusions import StepChange, TrainingComparison
@@ -20,7 +20,7 @@ from bench.training.report.labels import names, scenario_text
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 # Heights in inches: of a row, of a panel without its rows, of title, axis and legend together.
-ROW, PANEL, REST = 0.28, 0.55, 1.7
+ROW, PANEL, REST = 0.28, 0.55, 1.9
 
 
 def draw_comparison(result: TrainingComparison, folder: Path) -> Path | None:
@@ -45,7 +45,7 @@ def _figure(result: TrainingComparison) -> Figure:
         axes.set_title(_title(scenario), fontsize=9, pad=6 if axes is not grid[0, 0] else 20)
     ratio_axis(grid[-1, 0])
     directions(grid[0, 0])
-    grid[-1, 0].set_xlabel("time of a step after / before (log scale); bars: intervals, corrected")
+    grid[-1, 0].set_xlabel(f"time of a step after / before (log scale)\n{BARS}")
     title = f"Did a training step change?  {result.before}  →  {result.after}"
     figure.suptitle(f"{title}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5)
     verdict_legend(figure, result, len(result.changes) - sum(rows))

@@ -14,10 +14,12 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.conclusions import Interval
 from bench.report.labels import ranks_text
-from bench.report.plots.panels import WIDE, wrapped
+from bench.report.plots.panels import WIDER, wrapped
 from bench.report.plots.plot_style import (
     COLOURS,
+    dodged,
     framed,
+    legend_entries,
     log_ticks,
     log_time_axis,
     size_axis,
@@ -44,7 +46,7 @@ def buckets(comparison: ScenarioAnalysis) -> list[Figure]:
     caps = advice.caps if advice else ()
     if not measured and not caps:
         return []
-    figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(comparison.scenario), WIDE))
+    figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(comparison.scenario), WIDER))
     figure.set_size_inches(9.5, 5.4)
     noise = comparison.noise_s
     if comparison.aa_pairs and math.isfinite(noise):
@@ -60,7 +62,8 @@ def buckets(comparison: ScenarioAnalysis) -> list[Figure]:
     axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
     axes.set_ylabel("exposed communication of a step")
     axes.axhline(0, color="black", linewidth=0.8)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8.5)
+    entries = legend_entries(axes)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, fontsize=8.5)
     return [figure]
 
 
@@ -89,12 +92,14 @@ def _measured(axes: Axes, measured: Sequence[StrategyResult]) -> None:
             series.setdefault(_series(result.strategy, called[result.label]), []).append(
                 (_size(result.strategy), result.exposed)
             )
+    every = [size for points in series.values() for size, _ in points]
     for style, (name, points) in enumerate(series.items()):
         points.sort(key=lambda point: point[0])
         values = [interval for _, interval in points]
         known = [ends(i) or (i.value, i.value) for i in values]
         sides = ([low for low, _ in known], [high for _, high in known])
-        with_intervals(axes, [size for size, _ in points], [i.value for i in values], sides, style, name)
+        x = dodged(axes, [size for size, _ in points], every, style, len(series))
+        with_intervals(axes, x, [i.value for i in values], sides, style, name)
 
 
 def _series(strategy: Strategy, name: str) -> str:
@@ -140,10 +145,12 @@ def call_sizes(run: Any, analysis: TrainingAnalysis) -> list[Figure]:
         "What do many small calls cost?",
         f"The same parameters in more and more calls; median, bars: fastest to slowest repetition{more}",
     )
+    every = [size for points in shown.values() for size, times in points.items() if times]
     for style, (name, points) in enumerate(shown.items()):
         sizes = sorted(size for size, times in points.items() if times)
         sides = ([min(points[size]) for size in sizes], [max(points[size]) for size in sizes])
-        with_intervals(axes, sizes, [median(points[size]) for size in sizes], sides, style, name)
+        x = dodged(axes, sizes, every, style, len(shown))
+        with_intervals(axes, x, [median(points[size]) for size in sizes], sides, style, name)
     axes.set_xscale("log")
     log_ticks(axes.xaxis)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _count(value)))

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bench.report.plots.panels import WIDE, wrapped
+from bench.report.plots.panels import WIDER, wrapped
 from bench.report.plots.plot_style import COLOURS, time_axis
 from bench.training.conclusions import ScenarioAnalysis, StrategyResult
 from bench.training.report.labels import (
@@ -41,7 +41,7 @@ def steps(comparison: ScenarioAnalysis) -> list[Figure]:
     figure = Figure(figsize=(10, 1.9 + 0.34 * len(shown)), layout="constrained")
     axes = figure.subplots()
     more = f" · the fastest {len(shown)} of {len(timed)}" if len(shown) < len(timed) else ""
-    what = wrapped(scenario_text(comparison.scenario) + more, WIDE)
+    what = wrapped(scenario_text(comparison.scenario) + more, WIDER)
     figure.suptitle(f"How much of a step is communication?\n{what}", x=0.01, ha="left", fontsize=10.5)
     right = max(map(_right, shown))
     for row, result in enumerate(shown):

@@ -5,14 +5,15 @@ nothing was recorded. All strategies share one time axis, so that a longer step 
 drawn is a diagnostic and not exposed communication: it leaves out waiting in hooks, and computing that is slowed down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from bench.report.plots.panels import WIDE, wrapped
+from bench.report.plots.panels import WIDER, wrapped
 from bench.report.plots.plot_style import COLOURS, time_axis
 from bench.report.plots.plot_style import spread as evenly
 from bench.training.conclusions import ScenarioAnalysis
@@ -23,6 +24,13 @@ from bench.training.report.lanes import BACKWARD, FORWARD, UPDATE, WAITING, comp
 # Colours of calls. Calls without outlines alternate between the two, so that neighbours can be told apart.
 FLIGHT, DARKER = COLOURS[4], "#B37700"
 PARTS = {FORWARD: COLOURS[5], BACKWARD: COLOURS[0], WAITING: COLOURS[1], UPDATE: COLOURS[2]}
+# Strategies that the others are meant to improve on: they are drawn first.
+BASELINES = ("naive",)
+QUESTION = "When does communication overlap with computing?  One step of each strategy"
+CAPTION = (
+    "Of each rank, the upper bar is what it computes, and the boxes below it are its calls.\n"
+    "A call is hidden where it lies below forward or backward, and exposed where the rank waits."
+)
 # Most ranks on one page, and of one strategy: a page with more does not fit on a screen.
 MOST_ROWS, SHOWN_RANKS = 24, 4
 # Heights of a compute lane, of a communication lane, and of the gap between them; a rank takes 1 on the y axis.
@@ -36,8 +44,7 @@ def timelines(comparison: ScenarioAnalysis) -> list[Figure]:
     first: dict[str, Timeline] = {}
     for timeline in (found for found in comparison.timelines if found.ranks):
         first.setdefault(timeline.strategy, timeline)
-    order = [result.label for result in ordered(comparison) if result.label in first]
-    order += [label for label in first if label not in order]
+    order = _in_order(comparison, first)
     called = names([*(o.label for o in comparison.results), *first])
     silent = {o.label for o in comparison.results if o.calls is None and not is_reference(o)}
     titles = {label: f"{called[label]}: {_in_words(first[label], label in silent)}" for label in first}
@@ -51,13 +58,24 @@ def timelines(comparison: ScenarioAnalysis) -> list[Figure]:
     ]
 
 
+def _in_order(comparison: ScenarioAnalysis, recorded: Collection[str]) -> list[str]:
+    """Labels of what was recorded: the reference, then those in BASELINES, then by place.
+
+    The plainest strategy is usually the slowest one. By place alone it would begin the second page, and the first page
+    would lack what all others are meant to improve on.
+    """
+    every = [*(result.label for result in ordered(comparison)), *recorded]
+    reference = [result.label for result in comparison.results if is_reference(result)]
+    return [label for label in dict.fromkeys([*reference, *BASELINES, *every]) if label in recorded]
+
+
 def _page(what: str, chosen: Sequence[tuple[str, Timeline]], last: float) -> Figure:
     ranks = [min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in chosen]
     heights = [0.24 + 0.42 * count for count in ranks]
-    figure = Figure(figsize=(10, 1.7 + sum(heights)), layout="constrained")
+    figure = Figure(figsize=(10, 2.1 + sum(heights)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     figure.suptitle(
-        f"When does communication overlap with computing?  One step of each strategy\n{wrapped(what, WIDE)}",
+        f"{QUESTION}\n{wrapped(what, WIDER)}\n{CAPTION}",
         x=0.01, ha="left", fontsize=10.5,
     )  # fmt: skip
     for axes, (title, timeline) in zip(rows, chosen, strict=True):
@@ -68,11 +86,17 @@ def _page(what: str, chosen: Sequence[tuple[str, Timeline]], last: float) -> Fig
         "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)",
         fontsize=9,
     )
-    handles = [Patch(color=colour, label=_meaning(name)) for name, colour in PARTS.items()]
+    handles = [Patch(**_look(name), label=_meaning(name)) for name in PARTS]
     handles += [Patch(facecolor=FLIGHT, edgecolor="black", linewidth=0.6, label="a call, from launch to completion")]
     handles += [Patch(facecolor="none", hatch="|||", edgecolor="black", linewidth=0, label="a gradient becomes ready")]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
     return figure
+
+
+def _look(part: str) -> dict[str, Any]:
+    """Waiting is hatched: it must stand out from updating also in black and white."""
+    look: dict[str, Any] = {"facecolor": PARTS[part], "linewidth": 0}
+    return look | {"hatch": "////", "edgecolor": "white"} if part == WAITING else look
 
 
 def _meaning(name: str) -> str:
@@ -113,7 +137,7 @@ def _draw(axes: Axes, title: str, timeline: Timeline) -> None:
 def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
     for bar in computing(line):
         width = bar.end_s - bar.begin_s
-        axes.add_patch(Rectangle((line.begin_s + bar.begin_s, y), width, COMPUTE, color=PARTS[bar.name], linewidth=0))
+        axes.add_patch(Rectangle((line.begin_s + bar.begin_s, y), width, COMPUTE, **_look(bar.name)))
     if len(line.ready_s) <= MOST_TICKS:
         ticks = [((line.begin_s + t, y), (line.begin_s + t, y + 0.45 * COMPUTE)) for t in line.ready_s]
         axes.add_collection(LineCollection(ticks, colors="black", linewidths=min(0.7, 40 / max(1, len(ticks)))))

@@ -1,0 +1,48 @@
+"""Draws docs/images/ from the runs that are kept in docs/example/, and notes what they were made from.
+
+`make pictures` runs it. Pixels differ from library to library, so docs/images/made-from.json has a fingerprint of each
+run's samples and of the modules that draw; a test compares those. What the analysis concludes is not part of it.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.cli import benchmarks
+from proof.code import fingerprint
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES, IMAGES = ROOT / "docs" / "example", ROOT / "docs" / "images"
+MADE_FROM = IMAGES / "made-from.json"
+# Run in docs/example/ → the pictures of it that a page shows.
+SHOWN = {"before": ("time", "modes"), "training": ("training-timeline", "training-buckets")}
+# The modules that lay out and label pictures.
+DRAWING = (
+    "report/labels.py", "report/pictures.py", "report/plots",
+    "training/report/labels.py", "training/report/lanes.py", "training/report/pictures.py", "training/report/plots",
+)  # fmt: skip
+
+
+def made_from() -> dict[str, object]:
+    """What the pictures would be made from now. Fingerprints of code depend on the version of Python."""
+    runs = {name: hashlib.sha256((EXAMPLES / name / "samples.jsonl").read_bytes()).hexdigest() for name in SHOWN}
+    return {"samples": runs, "python": ".".join(map(str, sys.version_info[:2])), "code": fingerprint(DRAWING)}
+
+
+def draw() -> None:
+    """Draw the pictures, and write what they were made from."""
+    for name, shown in SHOWN.items():
+        benchmark = benchmarks.of_run(EXAMPLES / name)
+        run = benchmark.read(EXAMPLES / name)
+        with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
+            benchmark.pictures.value.draw(run, benchmark.analyze(run), Path(folder))
+            for picture in shown:
+                shutil.copyfile(Path(folder) / f"{picture}.png", IMAGES / f"{picture}.png")
+    MADE_FROM.write_text(json.dumps(made_from(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    draw()
