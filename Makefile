@@ -3,12 +3,16 @@ PYTHON ?= python3
 PY := .venv/bin/python
 BENCH := $(PY) run_bench.py
 SET ?=
+# An index of pip with CPU builds of torch, for machines without a GPU: CUDA's are several gigabytes.
+TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi coverage equivalence report plots compare ab list doctor diagnose test test-gpu lint check schema docs pictures prove prove-quick prove-ab prove-ddp bench-self clean bench-ddp
+.PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi bench-ddp cs336 ab replay gate report plots compare \
+  diagnose list doctor equivalence check lint test test-gpu docs pictures schema coverage prove prove-quick prove-ab \
+  prove-ddp bench-self clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@awk '/^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*##/ { split($$0, part, ":.*## "); printf "  make %-12s %s\n", part[1], part[2] }' $(MAKEFILE_LIST)
 
 # --no-compile, then one import of what is used: compiling all of torch takes as long as installing it, and
 # without compiled files (some environments forbid writing them later) every start would take twice as long.
@@ -22,7 +26,9 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
+	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt),test -e /dev/nvidiactl || echo "no NVIDIA GPU here: pip's torch may bring CUDA along, gigabytes; make install TORCH_INDEX=<PyTorch's index of CPU builds> avoids it")
 	@$(PIP) -r requirements.txt
+	@$(PIP) --no-deps -e .
 	@$(COMPILE) 'import bench.cli.run, bench.cli.compare, bench.config, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison'
 	@touch $@
 
@@ -37,56 +43,69 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@$(COMPILE) 'import pytest, hypothesis, scipy.stats'
 	@touch $@
 
-install: .venv/.installed  ## Create .venv with the pinned packages
+##@ Begin
+install: .venv/.installed  ## Create .venv with the pinned packages and the command collbench
 
-install-mpi: .venv/.installed-mpi  ## Add mpi4py and Open MPI, which need no system package
+doctor: .venv/.installed  ## What can this machine measure, and what stands in the way?
+	@$(BENCH) doctor
 
-bench-gloo: .venv/.installed  ## Measure all-reduce on the CPU: table, report, plots (under a minute)
+##@ Measure (SET="--set key=value" changes a setting)
+bench-gloo: .venv/.installed  ## All-reduce on the CPU: table, report, plots (about 50 s)
 	@$(BENCH) run configs/gloo.yaml $(SET)
 
 bench-nccl: .venv/.installed  ## The same on NVIDIA GPUs, one a rank
 	@$(BENCH) run configs/nccl.yaml $(SET)
 
+install-mpi: .venv/.installed-mpi  ## Add mpi4py and Open MPI, which need no system package
+
 bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faster at which size
 	@$(BENCH) run configs/mpi.yaml $(SET)
 	@$(BENCH) compare --across backend=gloo,mpi
 
-bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets
+bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets (3 to 4 min)
 	@$(BENCH) run configs/ddp-buckets.yaml $(SET)
 	@$(BENCH) run configs/ddp.yaml $(SET)
 
-cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, then data-parallel training
+cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, then data-parallel training (4 min)
 	@$(BENCH) run configs/cs336.yaml $(SET)
 	@$(BENCH) report cs336 --format cs336
 	@$(BENCH) run configs/ddp-cs336.yaml || { test $$? -eq 3 && $(BENCH) run configs/ddp.yaml; }
 
-coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
-	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
-	@$(BENCH) report everything --format coverage > docs/coverage.md
+ab: .venv/.installed  ## Is B slower than A? A=before.yaml B=after.yaml, measured in turn
+	@$(if $(A),$(BENCH) ab $(A) $(B) $(SET),echo "make ab A=before.yaml B=after.yaml" >&2; exit 2)
+
+replay: .venv/.installed  ## What would a recorded job's communication cost here? TRACE=trace.json
+	@$(if $(TRACE),$(BENCH) replay $(TRACE) $(SET),echo "make replay TRACE=trace.json" >&2; exit 2)
+
+gate: .venv/.installed  ## Is every node good enough? CONFIG=nccl; start it in all processes of a job
+	@$(BENCH) gate $(or $(CONFIG),nccl) $(SET)
 
 equivalence: .venv/.installed  ## Does data-parallel training train the same model? Table and loss curves
 	@$(BENCH) equivalence
 
-report: .venv/.installed  ## Rebuild the report of a run: RUN=name, or the newest
+##@ Look (RUN=name; the newest if left out)
+report: .venv/.installed  ## Print a run's tables, and write its report again
 	@$(BENCH) report $(RUN)
 
-plots: .venv/.installed  ## Draw the plots of a run: RUN=name, or the newest
+plots: .venv/.installed  ## Draw a run's plots
 	@$(BENCH) plots $(RUN)
+
+diagnose: .venv/.installed  ## Who is late or slow?
+	@$(BENCH) diagnose $(RUN)
 
 compare: .venv/.installed  ## Did it change? A=before B=after
 	@$(if $(and $(A),$(B)),$(BENCH) compare $(A) $(B),echo "make compare A=before B=after (names: make list)" >&2; exit 2)
 
-ab: .venv/.installed  ## Is B slower than A? A=before.yaml B=after.yaml, measured in turn (SET="--b-env X=Y" and others)
-	@$(if $(A),$(BENCH) ab $(A) $(B) $(SET),echo "make ab A=before.yaml B=after.yaml" >&2; exit 2)
-
-diagnose: .venv/.installed  ## Who is late or slow? RUN=name, or the newest
-	@$(BENCH) diagnose $(RUN)
-
 list: .venv/.installed  ## List the runs
 	@$(BENCH) list
 
-doctor: .venv/.installed  ## What can this machine measure, and what stands in the way?
-	@$(BENCH) doctor
+##@ Develop
+check: lint test  ## Everything a change must pass; the README's commands are among the tests
+
+lint: .venv/.installed-dev  ## Check style and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
 
 # Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. One file stays in
 # one process: its tests share a fork server.
@@ -96,38 +115,36 @@ test: .venv/.installed-dev  ## Run the tests
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs
 
-lint: .venv/.installed-dev  ## Check style and types
-	@$(PY) -m ruff check .
-	@$(PY) -m ruff format --check .
-	@$(PY) -m mypy
-
-check: lint test  ## Everything a change must pass; the README's commands are among the tests
-
-schema: .venv/.installed  ## Write the JSON Schema that editors complete the YAML with
-	@$(BENCH) schema > configs/schema.json
-	@$(BENCH) schema training > configs/training-schema.json
-
-docs: .venv/.installed-dev  ## Write docs/architecture.md, and mark what was proved of older code
+docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
 	@$(PY) tests/architecture_page.py
-	@PYTHONPATH=. $(PY) tests/configuration_page.py
+	@PYTHONPATH=.:tests $(PY) tests/configuration_page.py
 	@PYTHONPATH=.:tests $(PY) -m proof --pages
 
 pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/
 	@PYTHONPATH=.:tests $(PY) tests/example_pictures.py
 
-prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes; writes docs/accuracy.md
+schema: .venv/.installed  ## Write the JSON Schemas that editors complete the YAML with
+	@$(BENCH) schema > configs/schema.json
+	@$(BENCH) schema training > configs/training-schema.json
+
+coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
+	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
+	@$(BENCH) report everything --format coverage > docs/coverage.md
+
+##@ Prove (nothing else may run meanwhile)
+prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes (37 min); docs/accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof
 
 prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
 	@PYTHONPATH=.:tests $(PY) -m proof --quick
 
-prove-ab: .venv/.installed-dev  ## Are two sides told apart? Planted changes under ab, up to 75 minutes; writes docs/ab-accuracy.md
+prove-ab: .venv/.installed-dev  ## Are two sides told apart? Planted changes under ab (70 min); docs/ab-accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof sides
 
-prove-ddp: .venv/.installed-dev  ## Are the training benchmark's numbers right? Writes docs/training-accuracy.md
+prove-ddp: .venv/.installed-dev  ## Is the training half right? (43 min); docs/training-accuracy.md
 	@PYTHONPATH=.:tests $(PY) -m proof gradients
 
-bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets
+bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets (11 min)
 	@PYTHONPATH=. $(PY) tests/bench_self.py
 
 clean:  ## Remove caches and .venv; never results or plots

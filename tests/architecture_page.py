@@ -14,9 +14,9 @@ BENCH = ROOT / "bench"
 FLOW = """# Architecture
 
 ```text
-    configs/x.yaml              other tools' output
-          │ config                      │ importers
-          ▼                             ▼
+    configs/x.yaml   a job's recording   other tools' output
+          │ config        │ importers.traces    │ importers
+          ▼               ▼                     │
         Config ── plan ─▶ Plan ── store ─▶ results/<run>/
                             │
                launch       │  parent processes: no torch, never inside a timing
@@ -48,7 +48,14 @@ A folder says in which process its lines run:
 Facts (`records.py`) and conclusions (`conclusions.py`) are different types, and facts are kept: everything below the
 line can be deleted and made again from `samples.jsonl`. Read `records.py` first.
 
-What an addition touches is in [CONTRIBUTING.md](../CONTRIBUTING.md). `tests/test_architecture.py` keeps all this.
+What differs between the collectives and the training benchmark is one record, `Benchmark`, with two entries
+(`cli/benchmarks.py`): parse, plan, sweep, read, analyse, report, compare. No verb asks which one it has. Tables take the
+place of `if` chains: operations, metrics, backends, pictures, importers, strategies, verbs. To add one is a line in its
+table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which two files. `tests/test_architecture.py` keeps all
+this.
+
+To read the code in the order of the flow: `records.py`, `config.py`, `plan.py`, `launch/sweep.py`, `rank/main.py`,
+`rank/timing.py`, `analyze/stats.py`, `analyze/verdicts.py`, `report/document.py`.
 
 ## The modules
 
