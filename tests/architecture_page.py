@@ -49,10 +49,10 @@ Facts (`records.py`) and conclusions (`conclusions.py`) are different types, and
 line can be deleted and made again from `samples.jsonl`. Read `records.py` first.
 
 What differs between the collectives and the training benchmark is one record, `Benchmark`, with two entries
-(`cli/benchmarks.py`): parse, plan, sweep, read, analyse, report, compare. No verb asks which one it has. Tables take the
-place of `if` chains: operations, metrics, backends, pictures, importers, strategies, verbs. To add one is a line in its
-table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which two files. `tests/test_architecture.py` keeps all
-this.
+(`cli/benchmarks.py`): parse, plan, sweep, read, analyse, report, compare. No verb asks which one it has. Tables take
+the place of `if` chains: operations, metrics, backends, pictures, importers, strategies, verbs. To add one is a line in
+its table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which two files. `tests/test_architecture.py` keeps
+all this.
 
 To read the code in the order of the flow: `records.py`, `config.py`, `plan.py`, `launch/sweep.py`, `rank/main.py`,
 `rank/timing.py`, `analyze/stats.py`, `analyze/verdicts.py`, `report/document.py`.

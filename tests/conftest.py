@@ -224,3 +224,13 @@ def invented_run(all_samples: list[Samples], skips=(), launches: int = 1, faults
     plan = Plan("invented", tuple(blocks), tuple(skips), launches, 7, SAMPLING, 60.0, 0, tuple(faults))
     manifest = {"name": "invented", "status": "complete", "started": "2026-01-01T00:00:00+00:00", "finished": None}
     return Run(path, manifest, plan, [], all_samples)
+
+
+def quiet_copy(place: Path) -> None:
+    """Copy what belongs to a package of the checkout, with links as links."""
+    place.mkdir(parents=True)
+    for name in ("bench", "configs", "docs"):
+        left_out = shutil.ignore_patterns("__pycache__", "example", "images")
+        shutil.copytree(ROOT / name, place / name, symlinks=True, ignore=left_out)
+    for name in ("run_bench.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place / name)

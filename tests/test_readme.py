@@ -3,6 +3,7 @@
 The first command of each verb runs in a process of its own, which finds what an import elsewhere would hide.
 """
 
+import functools
 import json
 import re
 import subprocess
@@ -10,27 +11,44 @@ import subprocess
 import pytest
 
 import architecture_page
+import bench
+from bench.cli.app import VERBS as VERBS_OF_HELP
+from bench.cli.app import _app
 from conftest import ROOT, called_here
 from proof import code
 from proof.__main__ import BOOKS, page
 
 README = (ROOT / "README.md").read_text()
-BLOCKS = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
-LINES = [line.split("  #")[0].strip() for line in BLOCKS.splitlines() if line.strip() and not line.startswith("#")]
-COMMANDS = [line for line in LINES if line.startswith("python run_bench.py")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAM = "collbench "
+
+
+def lines_of(page: str) -> list[str]:
+    """The commands in the blocks of a page that a reader can type as they are, without their comments."""
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    lines = (re.split(r"\s+#", line)[0].strip() for line in blocks.splitlines())
+    return [line for line in lines if line]
+
+
+LINES = lines_of(README)
+OPERATORS = [line for line in lines_of((ROOT / "docs/operators.md").read_text()) if line not in LINES]
+COMMANDS = [line for line in [*LINES, *OPERATORS] if line.startswith(PROGRAM)]
 TARGETS = [line for line in LINES if line.startswith("make")]
-VERBS = [line.split()[2] for line in COMMANDS]
+VERBS = [line.split()[1] for line in COMMANDS]
 FIRST_OF_VERB = {COMMANDS[VERBS.index(verb)] for verb in VERBS}
+# Of the examples in --help: those that need what a test does not have.
+NOT_HERE = {"gate": 3, "import": 2, "audit": 2}
 
 
-def test_the_readme_shows_commands():
-    assert len(COMMANDS) >= 6 and len(TARGETS) >= 2
-    assert {line.split()[0] for line in LINES} <= {"python", "make", "git", "cd"}
+def test_the_readme_shows_commands_and_fits_on_a_page():
+    assert len(COMMANDS) >= 10 and len(TARGETS) >= 3
+    assert {line.split()[0] for line in LINES} <= {"collbench", "make", "git", "cd"}
+    assert len(README.splitlines()) <= 130
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command(line, checkout, called_once, launcher):
-    arguments = line.replace("python run_bench.py", "").split()
+    arguments = line.removeprefix(PROGRAM).split()
     if line in FIRST_OF_VERB:
         done = called_once(" ".join(arguments))
     else:
@@ -46,6 +64,57 @@ def quick(arguments: list[str]) -> list[str]:
     settings = ["launches=1", "sampling.seconds_per_case=0.05", "sizes=[1KiB]"]
     settings += ["budget=2s"] * any(argument.startswith("budget=") for argument in arguments)
     return [word for setting in settings for word in ("--set", setting)]
+
+
+@pytest.mark.parametrize("verb", VERBS_OF_HELP)
+def test_the_example_of_each_verb(verb, checkout, launcher):
+    arguments = VERBS_OF_HELP[verb].example.split()
+    done = called_here(checkout, launcher, (*arguments, *quick(arguments)))
+    expected = NOT_HERE.get(verb, 1 if "docs/example/after" in arguments else 0)
+    assert done.returncode == expected, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_command_that_a_page_names_exists(path):
+    """Verbs, their options, and make's targets; README's own commands are run."""
+    text = path.read_text()
+    for words in re.findall(r"(?:^|`|\s)collbench ([a-z].*?)(?:`|\n|  #|$)", text):
+        verb = words.split()[0]
+        if verb not in VERBS_OF_HELP:
+            continue  # a sentence about the command
+        known = options(verb)
+        for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", words):
+            assert option in known, f"{path.name}: collbench {words}"
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"`make ([a-z0-9-]+)", text):
+        assert target in targets, f"{path.name}: make {target}"
+
+
+@functools.cache
+def options(verb: str) -> set[str]:
+    """All options of a verb."""
+    import typer
+
+    group = typer.main.get_command(_app(verb))
+    return {word for option in group.commands[verb].params for word in (*option.opts, *option.secondary_opts)}
+
+
+def test_the_notebook_s_code_works(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    code_of = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL))
+    names: dict = {}
+    exec(compile(code_of, "docs/python.md", "exec"), names)
+    assert len(names["run"].summary) == 18 and len(names["run"].samples) > 1000
+    training = bench.load_run("docs/example/training")
+    assert set(training.samples.columns) == {"scenario", "strategy", "launch", "round", "rank", "steps", "wall_s"}
+    names["plt"].close("all")
+
+
+def test_pages_link_to_what_exists():
+    for path in PAGES:
+        for address in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
+            assert address.startswith("http") or (path.parent / address).exists(), f"{path.name}: {address}"
 
 
 @pytest.mark.parametrize("line", TARGETS)
