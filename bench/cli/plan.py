@@ -27,7 +27,7 @@ from bench.units import parse_share
 @with_flags
 def plan(
     config: Annotated[
-        Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
+        Path | None, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     pilot: Annotated[

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def run(
     context: typer.Context,
     config: Annotated[
-        Path | None, typer.Argument(help="A YAML file, such as configs/gloo.yaml.", metavar="CONFIG")
+        Path | None, typer.Argument(help="A YAML file, or the name of one that comes along: gloo.", metavar="CONFIG")
     ] = None,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     resume: Annotated[str | None, typer.Option(help="Measure what is missing in this run.", metavar="RUN")] = None,
@@ -33,7 +33,7 @@ def run(
     """Under torchrun, srun or mpirun all ranks measure together. Flags of nccl-tests can stand in place of a CONFIG."""
     if (config is None and not given) == (resume is None):
         raise BenchError(
-            "run: give a configuration (run configs/gloo.yaml), or nccl-tests' flags (run -b 8 -e 128M -f 2 -g 2), "
+            "run: give a configuration (run gloo), or nccl-tests' flags (run -b 8 -e 128M -f 2 -g 2), "
             "or --resume RUN, not both"
         )
     if resume is not None:

@@ -51,7 +51,7 @@ class ProgressBar:
 
     def print_failure(self, text: str) -> None:
         """Print a red line that stays. It is no markup: gloo's messages have brackets."""
-        self._console.print(text, style="red", highlight=False, markup=False)
+        self._console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
 
 
 class StepProgress(ProgressBar):
@@ -67,7 +67,7 @@ class StepProgress(ProgressBar):
         if self._console.is_terminal:
             self.show(text)
         else:
-            self._console.print(f"{text}: {detail}", highlight=False, markup=False)
+            self._console.print(f"{text}: {detail}", highlight=False, markup=False, soft_wrap=True)
 
     def advance(self) -> None:
         """Count one step as done."""
@@ -126,4 +126,4 @@ class PairProgress(ProgressBar):
             index = f"B / A {ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}], "
         self._said = f"{index}{counts}"
         if not self._console.is_terminal:
-            self._console.print(f"{pairs} pairs: {self._said}", highlight=False, markup=False)
+            self._console.print(f"{pairs} pairs: {self._said}", highlight=False, markup=False, soft_wrap=True)
