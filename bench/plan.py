@@ -176,9 +176,10 @@ def _handling_s(case: Case) -> float:
 
 
 def _call_s(case: Case) -> float:
-    """A call, from rough rates."""
+    """A call, from rough rates. CPU ranks share the cores of their host."""
     backend = BACKENDS[case.backend]
-    return (backend.latency_s + case.size_bytes / backend.bytes_per_s) * max(1, case.world_size / 2)
+    shared = max(1.0, case.world_size / 2) if backend.device == "cpu" else 1.0
+    return (backend.latency_s + case.size_bytes / backend.bytes_per_s) * shared
 
 
 def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:

@@ -220,7 +220,7 @@ def test_a_plan_is_not_resumed_that_sets_what_a_configuration_may_not(warm):
     assert done.returncode == 2 and "NCCL_NET_PLUGIN" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("env", ["{NCCL_NET_PLUGIN: x}", "{NCCL_NET: [/tmp/x.so]}", "{LD_PRELOAD: x}"])
+@pytest.mark.parametrize("env", ["{NCCL_NET_PLUGIN: [x]}", "{NCCL_NET: [/tmp/x.so]}", "{LD_PRELOAD: [x]}"])
 def test_yaml_is_held_to_the_same_rules(warm, env):
     done = warm("plan", warm.config(), "--set", f"env={env}")
     assert done.returncode == 2 and "env" in done.stderr and done.stderr.count("\n") == 1
