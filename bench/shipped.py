@@ -3,11 +3,11 @@
 In: what a user wrote. Out: a path, which need not exist if the user wrote a path. Reads no file.
 """
 
-import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.errors import ConfigError
+from bench.spelling import near
 
 # Folders with configurations: the user's own come first. In a checkout both are the same one (`bench/configs` is a
 # link); an installed CollBench brings its own along.
@@ -26,8 +26,8 @@ def path_of(asked: Path, inside: str = "") -> Path:
     found = {path.stem: path for path in files(inside)}
     if asked.name in found:
         return found[asked.name]
-    near = difflib.get_close_matches(asked.name, found, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    likely = near(asked.name, [*found])
+    hint = f"; did you mean {likely[0]!r}?" if likely else ""
     raise ConfigError(f"{asked}: no configuration has this name{hint} (list configs has all; a path ends in .yaml)")
 
 

@@ -15,7 +15,8 @@ from bench.report.markdown import CLOSED, OPENED
 READING = Path(__file__).parent / "reading.md"
 # Larger SVG files, of pictures with a mark for each sample, make the page slow; their PNG is taken.
 MOST_SVG_BYTES = 300_000
-_HEADING = re.compile(r"<h2>(.*?)</h2>", re.DOTALL)
+# What the contents list: headings, and the lines that open folded parts.
+_HEADING = re.compile(r"<(h2|summary)>(.*?)</\1>", re.DOTALL)
 _STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --back: #fff; --line: #ddd; --strong: #888; --soft: #f4f6f8; }
 @media (prefers-color-scheme: dark) {
@@ -52,6 +53,7 @@ WIDE = 8
 def page(report: str, title: str, pictures: Mapping[str, Path]) -> str:
     """The report as HTML. pictures: address in the report → file (PNG); an SVG beside it is taken if it is small."""
     reading = READING.read_text(encoding="utf-8").split("\n", 1)[1].replace("[method.md](method.md)", "docs/method.md")
+    reading = reading.replace("\n## ", "\n### ")
     body = _rendered(f"{report}\n\n{OPENED.format('How to read this report')}\n\n{reading}\n\n{CLOSED}\n")
     for address, file in pictures.items():
         body = body.replace(f'src="{html.escape(address)}"', f'src="{_data(file)}"')
@@ -86,8 +88,9 @@ def _with_contents(body: str) -> tuple[str, str]:
     names: list[str] = []
 
     def anchored(found: re.Match[str]) -> str:
-        names.append(found[1])
-        return f'<h2 id="part-{len(names)}">{found[1]}</h2>'
+        tag, name = found.groups()
+        names.append(name)
+        return f'<{tag} id="part-{len(names)}">{name}</{tag}>'
 
     body = _HEADING.sub(anchored, body)
     links = "".join(f'<a href="#part-{number}">{name}</a>' for number, name in enumerate(names, start=1))
