@@ -43,7 +43,7 @@ def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
     text = tables.overview(analysis.scenarios[0]) + tables.refused(analysis.scenarios[0])
     assert row_of(text, "overlap_bucket 256 KiB", "2 =")[5] == "2 ="
     unresolved = row_of(text, "ddp noop", "1, not resolved")
-    assert unresolved[7].startswith("-400 µs") and unresolved[8] == "[-700 µs – -100 µs]"
+    assert unresolved[7].startswith("-400 µs") and unresolved[8] == "[-700 – -100 µs]"
     assert "**zero1** got no times: I12 is violated" in text
     assert not [line for line in text.splitlines() if line.startswith("|") and "zero1" in line]
     assert row_of(text, "none")[5] == "reference"

@@ -186,8 +186,16 @@ def _stopped(summary: Summary) -> str:
 
 
 def interval_text(interval: Interval, text: Callable[[float], str], of: str = "") -> str:
-    """Such as `[1.00 ms – 1.20 ms]`; a dash if no interval is known. of: what it is the interval of, if not clear."""
-    return f"[{of}{text(interval.low)} – {text(interval.high)}]" if interval.known else NOTHING
+    """Such as `[1.00 – 1.20 ms]`; a dash if no interval is known. of: what it is the interval of, if not clear."""
+    if not interval.known:
+        return NOTHING
+    return f"[{of}{between(text(interval.low), text(interval.high))}]"
+
+
+def between(low: str, high: str) -> str:
+    """`1.00 – 1.20 ms`, or `900 µs – 1.20 ms`: a unit that both have stands once."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number if number and high.endswith(f' {unit}') else low} – {high}"
 
 
 def _outliers(summary: Summary) -> str:

@@ -124,7 +124,7 @@ def summary_tables(analysis: TrainingAnalysis) -> str:
     parts = []
     for comparison in analysis.scenarios:
         parts += [f"### {scenario_text(comparison.scenario)}", _reference(comparison)]
-        parts += [tables.overview(comparison, brief=True), sections.ranking(comparison), tables.refused(comparison)]
+        parts += [tables.brief(comparison), sections.ranking(comparison), tables.refused(comparison)]
     violated = [f"**{c.invariant} violated** by {who}: {cell(c.text)}" for who, c in _violated(analysis)]
     gone = [f"broken off: {b.strategy or 'launch'} {b.launch}: {cell(b.failure.text)}" for b in analysis.failures]
     parts.append(markdown.lines([*violated, *gone, *map(cell, analysis.warnings)]))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from bench.conclusions import Interval
 from bench.report.labels import ranks_text
+from bench.report.tables import between
 from bench.training.conclusions import ScenarioAnalysis, StrategyResult
 from bench.training.records import REFERENCE, Scenario
 from bench.units import format_rate, format_seconds
@@ -107,9 +108,9 @@ def spread(value: float | None, std: float | None, text: Callable[[float | None]
 
 
 def bounds(interval: Interval | None) -> str:
-    """`[1.00 ms – 1.20 ms]`; a dash where no interval is known."""
+    """`[1.00 – 1.20 ms]`; a dash where no interval is known."""
     found = ends(interval)
-    return NOTHING if found is None else f"[{seconds(found[0])} – {seconds(found[1])}]"
+    return NOTHING if found is None else f"[{between(seconds(found[0]), seconds(found[1]))}]"
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:

@@ -33,17 +33,15 @@ from bench.training.strategies import kind
 
 
 # ── for people ───────────────────────────────────────────────────────────────────────────────────
-def overview(comparison: ScenarioAnalysis, brief: bool = False) -> str:
-    """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds.
-
-    brief: leave out the columns that are the same in all rows, for a terminal, where the title says them.
-    """
+def overview(comparison: ScenarioAnalysis) -> str:
+    """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds."""
     scenario, called = comparison.scenario, _names(comparison)
-    shared = [scenario.model, scenario.backend, str(scenario.world_size), str(global_batch(scenario))]
-    shared = [] if brief else shared
     rows = [
         [
-            *shared,
+            scenario.model,
+            scenario.backend,
+            str(scenario.world_size),
+            str(global_batch(scenario)),
             called[result.label],
             place_text(result, comparison),
             spread(_value(result.step), result.step_std, seconds),
@@ -55,11 +53,28 @@ def overview(comparison: ScenarioAnalysis, brief: bool = False) -> str:
         for result in ordered(comparison)
         if result.step is not None
     ]
-    headers = [] if brief else ["model", "backend", "world_size", "global_batch_size"]
-    headers += ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval"]
-    headers += ["comm_frac ± std, %", "hidden, %"]
-    align = [*([] if brief else ["left", "left", "right", "right"]), "left", "left", *["right"] * 5]
+    headers = ["model", "backend", "world_size", "global_batch_size", "strategy", "place"]
+    headers += ["step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %", "hidden, %"]
+    align = ["left", "left", "right", "right", "left", "left", *["right"] * 5]
     return markdown.table(rows, headers, align) if rows else "No strategy was timed."
+
+
+def brief(comparison: ScenarioAnalysis) -> str:
+    """The same for a terminal: without what the title says, and without standard deviations."""
+    called = _names(comparison)
+    rows = [
+        [
+            called[result.label],
+            place_text(result, comparison).removesuffix(", not resolved"),
+            seconds(_value(result.step)),
+            f"{seconds(_value(result.exposed))} {bounds(result.exposed)}" if result.exposed else NOTHING,
+            percent(result.share),
+        ]
+        for result in ordered(comparison)
+        if result.step is not None
+    ]
+    headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
+    return markdown.table(rows, headers, ["left", "left", *["right"] * 3]) if rows else "No strategy was timed."
 
 
 def split(comparison: ScenarioAnalysis) -> str:
