@@ -1,7 +1,11 @@
-"""Two gloo ranks train a small model for a few steps; torch records them in three formats, one file a rank."""
+"""Two gloo ranks train a small model for a few steps; torch records them in three formats, one file a rank.
+
+The files are written into the folder that is named, or here.
+"""
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -47,5 +51,8 @@ def work(rank: int, place: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+        os.chdir(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(work, (f"{folder}/rendezvous",), RANKS)

@@ -25,7 +25,7 @@ def lines(summaries: Sequence[Summary], warnings: Sequence[str], verified: str) 
     found = [f"**{name}**: {_of_group(members)}" for name, (_, members) in zip(names, measured, strict=True)]
     more = len(found) - MOST_GROUPS
     if more > 0:
-        found[MOST_GROUPS:] = [f"{more} further kinds of cases are in the tables below."]
+        found[MOST_GROUPS:] = [f"{more} further kind{'s' if more > 1 else ''} of cases: see the tables below."]
     return [*found, f"**Trust**: {_trust(summaries, warnings, verified)}"] if found else []
 
 
@@ -54,9 +54,9 @@ def shown_interval(summary: Summary) -> Interval:
 
 
 def _time(summary: Summary) -> str:
-    shown = shown_interval(summary)
-    interval = f" {interval_text(shown, format_seconds)}" if shown.known else ""
-    stall = summary.stall
+    shown, stall = shown_interval(summary), summary.stall
+    of = "median " if stall is not None and stall.fast is None else ""
+    interval = f" {interval_text(shown, format_seconds, of)}" if shown.known else ""
     slow = f" ({stall.share:.0%} of the calls {format_seconds(stall.slow_s)})" if stall is not None else ""
     return f"{format_seconds(stall.fast_s if stall else shown.value)}{interval}{slow}"
 
