@@ -66,7 +66,7 @@ bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training s
 	@$(BENCH) run configs/ddp-buckets.yaml $(SET)
 	@$(BENCH) run configs/ddp.yaml $(SET)
 
-cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, then data-parallel training (4 min)
+cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, then data-parallel training (4 to 6 min)
 	@$(BENCH) run configs/cs336.yaml $(SET)
 	@$(BENCH) report cs336 --format cs336
 	@$(BENCH) run configs/ddp-cs336.yaml || { test $$? -eq 3 && echo "so a small model is trained on the CPU in its place (configs/ddp.yaml)" && $(BENCH) run configs/ddp.yaml; }

@@ -39,4 +39,4 @@ def test_several_kinds_are_named_apart_and_counted():
     kinds = [replace(USUAL, case=replace(CASE, dtype=dtype)) for dtype in ("float32", "float16", "int8", "int32")]
     *first, further, trust = answer.lines(kinds, ["one"], "verified")
     assert len(first) == answer.MOST_GROUPS and "float16" in first[1] and further.startswith("1 further kind")
-    assert trust.endswith("1 caveat below.")
+    assert trust.endswith("; 1 caveat.")

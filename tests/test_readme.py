@@ -36,8 +36,8 @@ COMMANDS = [line for line in [*LINES, *OPERATORS] if line.startswith(PROGRAM)]
 TARGETS = [line for line in LINES if line.startswith("make")]
 VERBS = [line.split()[1] for line in COMMANDS]
 FIRST_OF_VERB = {COMMANDS[VERBS.index(verb)] for verb in VERBS}
-# Of the examples in --help: those that need what a test does not have.
-NOT_HERE = {"gate": 3, "import": 2, "audit": 2}
+# Of the examples in --help: one needs several hosts, and the table of another has mistakes in it.
+NOT_HERE = {"gate": 3, "audit": 1}
 
 
 def test_the_readme_shows_commands_and_fits_on_a_page():

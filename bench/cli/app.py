@@ -103,7 +103,10 @@ VERBS = {
         "plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
     ),
     "import": Verb(
-        "import_:import_", "Prepare", "Make a run from the output of another tool.", "import nccl-tests all_reduce.log"
+        "import_:import_",
+        "Prepare",
+        "Make a run from the output of another tool.",
+        "import trace docs/example/training.calls.jsonl",
     ),
     "schema": Verb("schema:schema", "Prepare", "Print the JSON Schema of a configuration or a report.", "schema"),
     "advise": Verb(
@@ -116,7 +119,10 @@ VERBS = {
         "equivalence:equivalence", "Training", "Do K ranks train the same model as one process?", "equivalence"
     ),
     "audit": Verb(
-        "audit:audit", "Training", "Say which published communication times cannot be right.", "audit table.csv"
+        "audit:audit",
+        "Training",
+        "Say which published communication times cannot be right.",
+        "audit docs/step-times.md",
     ),
 }
 

@@ -48,7 +48,11 @@ def start(
 def measured(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
     """Measure what the run's plan contains and its folder does not; then print and write the report."""
     measure(benchmark, path, plots, coordinator)
-    return _conclude(benchmark, path, plots)
+    try:
+        return _conclude(benchmark, path, plots)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
+        raise
 
 
 def _conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:

@@ -62,10 +62,9 @@ def _time(summary: Summary) -> str:
 
 
 def _trust(summaries: Sequence[Summary], warnings: Sequence[str], verified: str) -> str:
-    known = [one for s in summaries if s.time_s is not None and (one := shown_interval(s)).known]
-    widths = sorted(one.relative_half_width for one in known)
+    widths = sorted(s.time_s.relative_half_width for s in summaries if s.time_s is not None and s.time_s.known)
     wide = "no interval is known, as there is one launch only"
     if widths:
-        wide = f"half of the 95 % intervals are within ±{median(widths):.0%}, all within ±{widths[-1]:.0%}"
-    caveats = f"{len(warnings)} caveat{'s' if len(warnings) != 1 else ''} below" if warnings else "no caveats"
+        wide = f"half of the 95 % intervals of medians are within ±{median(widths):.0%}, all within ±{widths[-1]:.0%}"
+    caveats = f"{len(warnings)} caveat{'s' if len(warnings) != 1 else ''}" if warnings else "no caveats"
     return f"{wide}; {verified}; {caveats}."

@@ -25,6 +25,8 @@ MOST_TABLES, MOST_SECTIONS = 6, 60
 MOST_NAMED, MOST_NOTES = 4, 200
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
 NO_RANK = "none"
+# Pictures that are not folded, besides the first: they are the answer of the runs that have them.
+UNFOLDED = {"matrix"}
 # Beginnings of notes on cases that the tables have as columns.
 IN_COLUMNS = ("stopped by", "two modes")
 NOTHING_MEASURED = "Nothing was measured: the run has no samples (run --resume goes on where it ended)."
@@ -37,18 +39,22 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
     folder: the path from the report to the pictures.
     """
     summaries, warnings = analysis.summaries, analysis.warnings
-    shown = [f"![{title}]({folder}/{name}.png)" for title, name in pictures]
+    unfolded = {*[name for _, name in pictures[:1]], *UNFOLDED}
+    first, others = (
+        [f"![{title}]({folder}/{name}.png)" for title, name in pictures if (name in unfolded) is wanted]
+        for wanted in (True, False)
+    )
     tables_of = groups.groups(summaries)
     parts = [
         f"# {run.manifest.get('name', run.name)}: {_what_in_short(run)}",
         markdown.lines(answer.lines(summaries, warnings, _verified(run, summaries))) or NOTHING_MEASURED,
-        *shown[:1],
+        *first,
         *_failed(run),
         *_sections(tables_of),
         *findings.standing_out(analysis),
         "## How far to trust it",
         markdown.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
-        *markdown.folded("More pictures", shown[1:]),
+        *markdown.folded("More pictures", others),
         *markdown.folded("Everything about each case", _details(tables_of)),
         *findings.folded(analysis),
         *markdown.folded("Notes on single cases", _notes(summaries)),
@@ -66,7 +72,7 @@ def _sections(tables_of: Sequence[tuple[str, list[Summary]]]) -> list[str]:
     parts = []
     for title, members in tables_of:
         parts += [f"## {title}", f"{_time_name(members)} with its 95 % interval, and bus bandwidth:"]
-        parts += [tables.with_bandwidth(members), markdown.lines(groups.notes([s.case for s in members]))]
+        parts += [tables.with_bandwidth(members), markdown.lines(groups.notes_of(members))]
     return parts
 
 
@@ -107,8 +113,9 @@ def json_of(run: Run, analysis: Analysis) -> str:
 
 
 def tables_of(run: Run, analysis: Analysis) -> str:
-    """The answer and the tables that the verb `report` prints."""
-    return "\n\n".join(filter(None, [_answer(run, analysis), summary_tables(analysis.summaries)]))
+    """The answer, the tables and the caveats that the verb `report` prints."""
+    caveats = "\n".join(f"note: {text}" for text in analysis.warnings)
+    return "\n\n".join(filter(None, [_answer(run, analysis), summary_tables(analysis.summaries), caveats]))
 
 
 def terminal(run: Run, analysis: Analysis) -> str:
@@ -180,7 +187,7 @@ def summary_tables(summaries: Sequence[Summary]) -> str:
         return f"{COMPACT}\n\n{tables.compact(tables_of)}\n\n{_all_notes(tables_of)}"
     parts = []
     for title, members in tables_of:
-        parts += [f"### {title}", markdown.lines(groups.notes([s.case for s in members]))]
+        parts += [f"### {title}", markdown.lines(groups.notes_of(members))]
         parts += ["time [95 % interval]", tables.overview(members)]
         if any(s.busbw for s in members):
             parts += ["bus bandwidth, GB/s", tables.bandwidth_overview(members)]

@@ -61,6 +61,18 @@ def _one_size(cases: Sequence[Case]) -> bool:
     return distinct and all(largest - case.size_bytes < size_unit(case) for case in cases)
 
 
+TWO_MODES = (
+    "where a cell has two times, the first is the median of the fast mode; bandwidth, pictures and models take the "
+    "median of all iterations, which may lie between the modes"
+)
+
+
+def notes_of(members: Sequence[Summary]) -> list[str]:
+    """The notes on a table of these summaries."""
+    two = any(summary.stall is not None for summary in members)
+    return [*notes([summary.case for summary in members]), *[TWO_MODES] * two]
+
+
 def notes(cases: Sequence[Case]) -> list[str]:
     """Notes for reading a table: what its size counts, how the backend differs, why there is no bandwidth, rounding."""
     first = cases[0]

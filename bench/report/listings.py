@@ -164,7 +164,9 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     if best is None:
         return "0", "-"
     ranks, size = best["world_size"], format_bytes(int(best["size_bytes"]))
-    rate = format_rate(float(best.get("busbw") or 0))
+    if not float(best.get("busbw") or 0):
+        return str(len(measured)), "-"
+    rate = format_rate(float(best["busbw"]))
     return str(len(measured)), f"{rate} GB/s: {best['op']}, {best['backend']}, {ranks} ranks, {size}"
 
 

@@ -11,7 +11,7 @@ from bench.training.footprint import rank_bytes
 from bench.training.notes import notes
 from bench.training.plan import estimate_s
 from bench.training.presets import EXAMPLE, PRESETS, gradients, parameters
-from bench.training.records import TrainingPlan
+from bench.training.records import REFERENCE, TrainingPlan
 from bench.training.strategies import kind, label
 from bench.units import format_rounded_bytes, format_seconds
 
@@ -43,7 +43,8 @@ def plan(plan: TrainingPlan, machine: Machine) -> str:
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     """The number of timed strategies in a summary, and the one with the shortest step."""
     timed = [row for row in rows if row.get("step_time_avg")]
-    best = min(timed, key=lambda row: float(row["step_time_avg"]), default=None)
+    synchronised = [row for row in timed if row["strategy"].split()[0] != REFERENCE]
+    best = min(synchronised, key=lambda row: float(row["step_time_avg"]), default=None)
     if best is None:
         return "0", "-"
     step = format_seconds(float(best["step_time_avg"]))
