@@ -29,7 +29,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt),test -e /dev/nvidiactl || echo "no NVIDIA GPU here: pip's torch may bring CUDA along, gigabytes; make install TORCH_INDEX=<PyTorch's index of CPU builds> avoids it")
 	@$(PIP) -r requirements.txt
 	@$(PIP) --no-deps -e .
-	@$(COMPILE) 'import bench.cli.run, bench.cli.compare, bench.config, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison'
+	@$(COMPILE) 'import bench.cli.run, bench.cli.compare, bench.config.models, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison'
 	@touch $@
 
 .venv/.installed-mpi: requirements-mpi.txt .venv/.installed

@@ -1,11 +1,11 @@
 """CollBench: collective-communication benchmarks whose numbers say how far they can be trusted.
 
-Start reading at `bench/records.py`, which holds the data in the order in which it flows.
+Start reading at `bench/model/records.py`, which holds the data in the order in which it flows.
 """
 
 from typing import Any
 
-from bench.deferred import Deferred
+from bench.model.deferred import Deferred
 
 __all__ = ["__version__", "load_run"]
 __version__ = "0.1.0"

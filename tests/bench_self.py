@@ -15,14 +15,14 @@ import numpy as np
 from tabulate import tabulate
 
 import scale as large
-from bench import encoding, store
 from bench.analyze.analysis import diagnose
 from bench.analyze.stats import headlines
-from bench.encoding import CODEC
-from bench.intervals import slowest_rank_s
-from bench.journal import Journal
-from bench.operations import CALLS
-from bench.records import Case, Launch, Plan, Samples
+from bench.catalog.operations import CALLS
+from bench.model.records import Case, Launch, Plan, Samples
+from bench.stats.intervals import slowest_rank_s
+from bench.store import encoding, folders
+from bench.store.encoding import CODEC
+from bench.store.journal import Journal
 from conftest import ROOT, SAMPLING, samples
 
 MIB = 2**20
@@ -58,7 +58,7 @@ def python(code: str, *options: str) -> tuple[float, str]:
 def share_of_the_sweep(folder: Path) -> list[Row]:
     """The default sweep: what its launches cost besides calls, and how far its intervals go."""
     wall = call(folder, "run", str(ROOT / "configs/gloo.yaml"))
-    run = store.read(store.newest(folder / "results"), CODEC)
+    run = folders.read(folders.newest(folder / "results"), CODEC)
     spent = sum(in_calls(s) for s in run.samples)
     launches = [launch["ready_s"] for launch in run.environment[0]["launches"][1:] if launch["world_size"] == 4]
     further = max(launches)
@@ -96,7 +96,7 @@ def in_calls(one: Samples) -> float:
 def memory_of_a_rank(folder: Path) -> list[Row]:
     """Of a rank that measures small messages only."""
     call(folder, "run", str(ROOT / "configs/gloo.yaml"), "--no-plots", "--set", "sizes=[1KiB]", "--set", "launches=1")
-    run = store.read(store.newest(folder / "results"), CODEC)
+    run = folders.read(folders.newest(folder / "results"), CODEC)
     idle = int(python("import torch, torch.distributed, resource; print(resource.getrusage(0).ru_maxrss)")[1]) * 1024
     above = max(max(s.usage.peak_rss_bytes) for s in run.samples if s.usage) - idle
     return [("a rank's memory above idle torch, 1 KiB", "≤ 100 MiB", f"{above / MIB:.0f} MiB", above <= 100 * MIB)]
@@ -142,7 +142,7 @@ def hundred_cases(folder: Path) -> list[Row]:
         Launch("gloo", n, launch, tuple(c for c in cases if c.world_size == n)) for launch in (1, 2, 3) for n in (2, 4)
     )
     plan = Plan("hundred", blocks, (), 3, 1, SAMPLING, 60.0, 0)
-    path = store.create(folder / "results", CODEC, plan, b"", {})
+    path = folders.create(folder / "results", CODEC, plan, b"", {})
     rng = np.random.default_rng(1)
     with Journal(path) as journal:
         for block in blocks:
@@ -172,7 +172,7 @@ def scale(folder: Path) -> list[Row]:
     blocks = tuple(Launch("gloo", 8, launch, cases) for launch in range(1, 6))
     paths = []
     for seed in (1, 2):
-        path = store.create(
+        path = folders.create(
             folder / "results", CODEC, Plan(f"large{seed}", blocks, (), 5, 1, SAMPLING, 60.0, 0), b"", {}
         )
         rng = np.random.default_rng(seed)
@@ -202,7 +202,7 @@ def many_ranks(folder: Path) -> list[Row]:
     total = min(reports) + min(diagnoses)
     text = f"{total:.2f} s (report {min(reports):.2f}, diagnose {min(diagnoses):.2f}, the least of 3)"
     named = [
-        [finding.subject for finding in diagnose(store.read(path, CODEC)).findings] for path in (node, quiet, pairs)
+        [finding.subject for finding in diagnose(folders.read(path, CODEC)).findings] for path in (node, quiet, pairs)
     ]
     found = "; ".join(", ".join(subjects) or "nobody" for subjects in named)
     return [
@@ -231,7 +231,7 @@ def sixty_four_ranks(folder: Path) -> list[Row]:
     (folder / "many.yaml").write_text(THREE_SIZES.replace("[2]", "[64]").replace("[4KiB, 1MiB, 64MiB]", "[1KiB]"))
     sets = ["sampling={warmup: 1, warmup_seconds: 0, iterations: 8}", "buffers=hot"]
     took = call(folder, "run", "many.yaml", *(word for one in sets for word in ("--set", one)))
-    run = store.read(store.newest(folder / "results"), CODEC)
+    run = folders.read(folders.newest(folder / "results"), CODEC)
     ready = run.environment[0]["launches"][0]["ready_s"]
     good = [s for s in run.samples if s.failure is None]
     text = f"{took:.0f} s, joined after {ready:.1f} s, {len(good)} of {len(run.samples)} measured"

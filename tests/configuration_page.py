@@ -10,11 +10,13 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bench.config import Config
-from bench.config_sections import FaultConfig, SamplingConfig, SizeRange, SplitsConfig
-from bench.expected import Expectation, Expectations
-from bench.problems import fields_of, sections
-from bench.sections import OneOf
+from bench.config.config_sections import FaultConfig, SamplingConfig, SizeRange, SplitsConfig
+from bench.config.expected import Expectation, Expectations
+from bench.config.models import Config
+from bench.config.problems import fields_of, sections
+from bench.config.sections import OneOf
+from bench.config.yaml_file import in_flow
+from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
 from bench.training.config import (
     CallSizesConfig,
     ImportedModel,
@@ -24,8 +26,6 @@ from bench.training.config import (
     TrainingConfig,
 )
 from bench.training.strategies import STRATEGIES
-from bench.units import format_bytes, parse_bytes, parse_seconds, parse_share
-from bench.yaml_file import in_flow
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "configuration.md"

@@ -26,12 +26,12 @@ import psutil
 import pytest
 
 import run_bench
-from bench import store
-from bench.encoding import CODEC
 from bench.launch.launcher import Launcher
 from bench.launch.launcher import _fork_servers as fork_servers
 from bench.machine import confine
-from bench.records import Case, Launch, Plan, Run, Samples, Sampling, Timings, Usage
+from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Timings, Usage
+from bench.store import folders
+from bench.store.encoding import CODEC
 from bench.training.launch.sweep import PRELOAD
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,11 +75,11 @@ class CommandLine:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def runs(self) -> list[Path]:
-        return list(store.runs(self.folder / "results"))
+        return list(folders.runs(self.folder / "results"))
 
     def only_run(self) -> Run:
         (path,) = self.runs()
-        return store.read(path, CODEC)
+        return folders.read(path, CODEC)
 
     def processes(self) -> list[psutil.Process]:
         """Everything that still runs from this folder: parents, fork servers, ranks."""

@@ -7,15 +7,15 @@ difference. Written a second time and in bytes, apart from `rank/collectives`, s
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from bench import operations
-from bench.dtypes import DTYPES
-from bench.operations import COALESCED_PIECES, OPERATIONS
-from bench.pairing import partner
+from bench.catalog import operations
+from bench.catalog.dtypes import DTYPES
+from bench.catalog.operations import COALESCED_PIECES, OPERATIONS
+from bench.catalog.pairing import partner
+from bench.model.records import Case
+from bench.model.units import format_bytes
 from bench.rank import dry_run
 from bench.rank.dry_run import PaperCall
 from bench.rank.transfer import Subgroup
-from bench.records import Case
-from bench.units import format_bytes
 
 
 class ExpectedCall(NamedTuple):

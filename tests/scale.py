@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from bench import store
-from bench.encoding import CODEC
-from bench.journal import Journal
+from bench.catalog.pairing import rounds
 from bench.machine import host
-from bench.pairing import rounds
-from bench.records import Case, Json, Launch, Plan
+from bench.model.records import Case, Json, Launch, Plan
+from bench.store import folders
+from bench.store.encoding import CODEC
+from bench.store.journal import Journal
 from conftest import SAMPLING
 
 RANKS_A_NODE = 8
@@ -74,19 +74,19 @@ def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dic
     """A run folder of `made` timings, by case key and launch; its ranks say on which host they are."""
     ranks = cases[0].world_size
     blocks = tuple(Launch("gloo", ranks, launch, tuple(cases)) for launch in range(1, launches + 1))
-    path = store.create(root, CODEC, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
+    path = folders.create(root, CODEC, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
     facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(ranks)]
     session = {"host": {}, "before": host.state(), "after": host.state()}
     session["launches"] = [
         {"backend": "gloo", "world_size": ranks, "launch": launch, "ready_s": 1.0, "clocks": None, "ranks": facts}
         for launch in range(1, launches + 1)
     ]
-    store.write_environment(path, [session])
+    folders.write_environment(path, [session])
     with Journal(path) as journal:
         for block in blocks:
             for case in block.cases:
                 journal.append(orjson.dumps(_line(case, block.number, made[case.key, block.number])))
-    store.update_manifest(path, status="complete")
+    folders.update_manifest(path, status="complete")
     return path
 
 

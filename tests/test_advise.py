@@ -15,17 +15,18 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
-from bench import intervals, store
-from bench.conclusions import Summary
-from bench.errors import ConfigError
-from bench.records import Case
+from bench.model.conclusions import Summary
+from bench.model.errors import ConfigError
+from bench.model.records import Case
+from bench.model.units import format_seconds
+from bench.stats import intervals
+from bench.store import folders
 from bench.training import advisor, encoding, link_model, planner
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.ready_times import ReadyTimes, recorded
 from bench.training.records import REFERENCE, Strategy
 from bench.training.report import advice, to_type
-from bench.units import format_seconds
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")
@@ -163,7 +164,7 @@ def kept(folder, *facts):
     """A run of the training benchmark on disk, with these facts."""
     plan = training_fixtures.run().plan
     plan = replace(plan, order=(replace(plan.order[0], scenario=EMULATED),))
-    path = store.create(folder / "results", TRAINING_CODEC, plan, b"", {"status": "complete"})
+    path = folders.create(folder / "results", TRAINING_CODEC, plan, b"", {"status": "complete"})
     (path / "samples.jsonl").write_bytes(b"".join(encoding.fact_to_line(fact) + b"\n" for fact in facts))
     return path.name
 

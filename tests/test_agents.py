@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from bench import encoding
-from bench.errors import ConfigError
+from bench.catalog.variables import unsettable
 from bench.launch.agent import _Agent
 from bench.launch.agents import Agents
 from bench.launch.job import JobRank
 from bench.launch.secret import JobSecret
+from bench.model.errors import ConfigError
+from bench.model.records import Case, Job, Launch, Sampling
 from bench.protocol import channel, messages
-from bench.records import Case, Job, Launch, Sampling
-from bench.variables import unsettable
+from bench.store import encoding
 
 KEY = b"k" * 32
 OWN = {"kind": "handshake", "rank": 0, "hostname": "a"}

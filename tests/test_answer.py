@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from bench.conclusions import Interval, Stall, Summary
-from bench.records import Case
+from bench.model.conclusions import Interval, Stall, Summary
+from bench.model.records import Case
 from bench.report import answer
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 1024)

@@ -7,9 +7,9 @@ import pytest
 
 import training_fixtures
 from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, read_config
-from bench.errors import ConfigError
 from bench.launch import workers
-from bench.records import Job, Launch
+from bench.model.errors import ConfigError
+from bench.model.records import Job, Launch
 from bench.training.records import Strategy, TrainingJob
 from conftest import SAMPLING
 

@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-from bench import encoding
-from bench.encoding import samples_from_line as read
-from bench.errors import MpirunError
-from bench.intervals import FEWEST_BLOCKS
 from bench.launch.budget import Spent, next_launch
 from bench.launch.sweep import sweep
-from bench.plan import expand
-from bench.records import Case, Launch, Plan
+from bench.model.errors import MpirunError
+from bench.model.records import Case, Launch, Plan
+from bench.planning.plan import expand
+from bench.stats.intervals import FEWEST_BLOCKS
+from bench.store import encoding
+from bench.store.encoding import samples_from_line as read
 from conftest import SAMPLING, invented_run, samples
 
 STEADY, WILD = (Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
@@ -95,7 +95,7 @@ def test_a_real_run_keeps_to_its_budget_and_resumes_with_what_is_left(warm):
 
 
 def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm):
-    from bench.config import parse
+    from bench.config.models import parse
     from bench.machine import host
 
     plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), host.machine(), 1)

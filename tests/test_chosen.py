@@ -9,7 +9,7 @@ from bench.analyze.analysis import analyze
 from bench.analyze.stats import summarize
 from bench.launch import sweep
 from bench.launch.supervisor import LaunchOutcome
-from bench.records import Case, Launch
+from bench.model.records import Case, Launch
 from bench.report import findings, tables
 from bench.report.plots import sizes
 from conftest import invented_run, samples

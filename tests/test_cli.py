@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench import store
+from bench.store import folders
 from conftest import ROOT, TINY
 
 
@@ -119,7 +119,7 @@ def slowed(example, name: str = "slow", factor: float = 2.0, started: str | None
         line["timed"]["duration_ns"] = [[round(factor * ns) for ns in rank] for rank in line["timed"]["duration_ns"]]
     (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if started:
-        store.update_manifest(folder, started=started)
+        folders.update_manifest(folder, started=started)
     return f"example/{name}"
 
 
@@ -195,9 +195,9 @@ def test_broken_runs_are_one_line(example):
     one_line(example("report"), 2, "no runs here yet")
     one_line(example("report", "."), 2, "not a run folder")
     folder = example.folder / "example" / "before"
-    store.update_manifest(folder, schema=99)
-    one_line(example("report", str(folder)), 2, "schema 99", f"up to {store.SCHEMA}")
-    store.update_manifest(folder, schema=1)
+    folders.update_manifest(folder, schema=99)
+    one_line(example("report", str(folder)), 2, "schema 99", f"up to {folders.SCHEMA}")
+    folders.update_manifest(folder, schema=1)
     samples = folder / "samples.jsonl"
     lines = samples.read_bytes().split(b"\n")
     samples.write_bytes(b"\n".join([lines[0], lines[1][:100], *lines[2:]]))

@@ -11,7 +11,7 @@ from bench.analyze.analysis import diagnose
 from bench.analyze.clocks import Clocks
 from bench.analyze.stats import summarize
 from bench.launch.launcher import Launcher
-from bench.records import Case
+from bench.model.records import Case
 from clock_ranks import move_clock
 from conftest import invented_run, samples
 from proof.rig import Rig

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.analyze import verdicts
 from bench.analyze.compare import compare
-from bench.analyze.moderation import moderated
-from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
-from bench.comparisons import Judgement
-from bench.conclusions import Interval, Stall, Summary
-from bench.errors import ConfigError, UnmeasurableError
-from bench.intervals import launch_interval
-from bench.records import Case, Failure, Fault
+from bench.model.comparisons import Judgement
+from bench.model.conclusions import Interval, Stall, Summary
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Case, Failure, Fault
 from bench.report import comparison
+from bench.stats import verdicts
+from bench.stats.intervals import launch_interval
+from bench.stats.moderation import moderated
+from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from conftest import invented_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)

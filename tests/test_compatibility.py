@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from bench import encoding
 from bench.analyze import warnings
 from bench.analyze.environment_diff import differences, facts_of
-from bench.errors import ConfigError, JobError
 from bench.launch import compatibility
 from bench.launch.job import JobRank
-from bench.records import Case, Fault, Job, Launch, Sampling
+from bench.model.errors import ConfigError, JobError
+from bench.model.records import Case, Fault, Job, Launch, Sampling
+from bench.store import encoding
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 4, "float32", 4096)

@@ -7,7 +7,7 @@ import pytest
 
 from bench.analyze import warnings
 from bench.analyze.stats import headlines, summarize
-from bench.records import Case, Failure, Fault, Samples
+from bench.model.records import Case, Failure, Fault, Samples
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)

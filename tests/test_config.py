@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config import Config, load, parse
-from bench.errors import ConfigError
+from bench.config.models import Config, load, parse
+from bench.model.errors import ConfigError
 from bench.training import config as training
 from conftest import ROOT
 

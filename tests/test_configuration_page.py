@@ -6,9 +6,9 @@ import pytest
 from pydantic import create_model
 
 import configuration_page as page
-from bench import config, expected
-from bench.problems import fields_of
-from bench.sections import Strict
+from bench.config import expected, models
+from bench.config.problems import fields_of
+from bench.config.sections import Strict
 from bench.training import config as training
 
 SECTIONS = [model for group in (page.OF_COLLECTIVES, page.OF_TRAINING, page.OF_TABLES) for _, model in group.values()]
@@ -20,7 +20,7 @@ def test_the_page_is_current():
 
 
 def test_the_page_has_every_section_of_the_models():
-    every = {one for model in (config.Config, training.TrainingConfig, expected.Expectations) for one in _within(model)}
+    every = {one for model in (models.Config, training.TrainingConfig, expected.Expectations) for one in _within(model)}
     assert every == set(SECTIONS)
 
 
@@ -41,5 +41,5 @@ def test_each_key_is_explained_with_valid_examples(model, key):
 
 
 def test_the_annotated_examples_are_valid():
-    assert config.parse(page.COLLECTIVES.encode(), "page").name == "nightly"
+    assert models.parse(page.COLLECTIVES.encode(), "page").name == "nightly"
     assert len(training.parse(page.TRAINING.encode(), "page", [], "page").strategies) == 3

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from bench import intervals
 from bench.analyze import consistency
-from bench.conclusions import Interval, Summary
-from bench.records import Case
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import Case
+from bench.stats import intervals
 
 KIB = 1024
 

@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 
-from bench.config import load
-from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.operations import CALLS
-from bench.records import Case, Failure, Samples, Skip
+from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.operations import CALLS
+from bench.config.models import load
+from bench.model.records import Case, Failure, Samples, Skip
 from bench.report import coverage
 from conftest import ROOT, invented_run, samples
 

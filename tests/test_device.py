@@ -5,10 +5,10 @@ The device is simulated, so that each of these can be said to the nanosecond; te
 
 import pytest
 
+from bench.model.records import Case, ReplayedCall
 from bench.rank.device import Host
 from bench.rank.replay import make_step, marks_on
 from bench.rank.timing import CaseTimer, floor_ns
-from bench.records import Case, ReplayedCall
 from bench.training.rank.stopwatch import Stopwatch
 from simulated_device import US, SimulatedDevice
 

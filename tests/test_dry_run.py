@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from bench import plan as planning
+from bench.catalog.operations import CALLS, OPERATIONS
+from bench.catalog.pairing import partner, rounds
 from bench.cli import call
-from bench.config import parse
+from bench.config.models import parse
 from bench.machine import host
-from bench.operations import CALLS, OPERATIONS
-from bench.pairing import partner, rounds
+from bench.planning import plan as planning
 from bench.rank import dry_run, objects
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from conftest import ROOT

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench import earlier_names
-from bench.config import parse
-from bench.errors import ConfigError
+from bench.config import earlier_names
+from bench.config.models import parse
+from bench.model.errors import ConfigError
 from bench.training import config as training
 
 COLLECTIVES = b"{backends: [gloo], world_sizes: [4], sizes: [1KiB], operations: [%s], groups: [%s]}"

@@ -7,10 +7,10 @@ import pytest
 from scipy.special import stdtrit
 
 from bench.analyze.expect import Place, check, least_of_two_nodes
-from bench.conclusions import Interval, Summary
-from bench.errors import ConfigError, UnmeasurableError
-from bench.expected import load, parse
-from bench.records import Case, Failure
+from bench.config.expected import load, parse
+from bench.model.conclusions import Interval, Summary
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Case, Failure
 from conftest import ROOT
 
 LINE = "operation: all_reduce, backend: gloo, world_size: 2, size: 1GB, busbw: 10 GB/s"

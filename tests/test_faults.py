@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.model.records import Case, Fault
 from bench.rank import device, faults
-from bench.records import Case, Fault
 from conftest import TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
 

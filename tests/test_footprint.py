@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench import footprint, intervals
-from bench import plan as planning
-from bench.capabilities import Machine
-from bench.config import parse
-from bench.records import Case
+from bench.config.models import parse
+from bench.model.capabilities import Machine
+from bench.model.records import Case
+from bench.planning import footprint
+from bench.planning import plan as planning
 from bench.report import listings
+from bench.stats import intervals
 from test_sampling import FakeRanks, noisy, sample, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

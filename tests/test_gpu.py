@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from bench.dtypes import DTYPES
+from bench.catalog.dtypes import DTYPES
+from bench.catalog.operations import CALLS
 from bench.launch import launcher
 from bench.machine import host
-from bench.operations import CALLS
 from bench.training.launch import sweep as training_sweep
 
 MACHINE = host.machine()

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.conclusions import Summary
-from bench.operations import CALLS, OPERATIONS, usual
-from bench.records import CASE_EXTRAS, Case
+from bench.catalog.operations import CALLS, OPERATIONS, usual
+from bench.model.conclusions import Summary
+from bench.model.records import CASE_EXTRAS, Case
 from bench.report import groups, labels
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)

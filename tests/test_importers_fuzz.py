@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foreign
-from bench import encoding
-from bench.errors import ForeignError
+from bench.catalog.operations import OPERATIONS
 from bench.importers import assembly, sources
 from bench.importers.formats import FORMATS
 from bench.importers.found import Options
-from bench.operations import OPERATIONS
+from bench.model.errors import ForeignError
+from bench.store import encoding
 
 FILES = {
     "nccl-tests": [foreign.nccl(), foreign.nccl_old(), foreign.nccl_v1(), foreign.nccl_json()],

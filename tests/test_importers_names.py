@@ -2,11 +2,11 @@
 
 import pytest
 
-from bench import nccl_tests_names
-from bench.backends import BACKENDS
-from bench.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog import nccl_tests_names
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.operations import OPERATIONS
 from bench.importers import names, nccl_tests, osu
-from bench.operations import OPERATIONS
 
 
 def test_every_name_leads_to_something_that_exists():

@@ -8,9 +8,9 @@ import pytest
 
 import foreign
 from bench.analyze.aggregates import of_aggregates
-from bench.errors import ForeignError
 from bench.importers import assembly, nccl_tests, sources
 from bench.importers.found import Options
+from bench.model.errors import ForeignError
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import re
 import pytest
 
 import foreign
-from bench.errors import ForeignError
 from bench.importers import assembly, nccl_tests, sources
 from bench.importers.found import Options
-from bench.records import Case
+from bench.model.errors import ForeignError
+from bench.model.records import Case
 
 NODE_INFO = "node-1:123:456 [0] NCCL INFO Channel 00/02 : 0 1 2 3"
 ROW = re.compile(r"(\s+\d+\s+\d+\s+float\s+sum\s+-1)((?:\s+\S+){4})((?:\s+\S+){4})")

@@ -3,11 +3,11 @@
 import pytest
 
 import foreign
-from bench import operations
-from bench.errors import ForeignError
+from bench.catalog import operations
 from bench.importers import assembly, osu, sources
 from bench.importers.found import Options
-from bench.records import Case
+from bench.model.errors import ForeignError
+from bench.model.records import Case
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import pytest
 
 import foreign
-from bench.errors import ForeignError
 from bench.importers import param, sources
 from bench.importers.found import Options, Printed, agrees
-from bench.records import Case
+from bench.model.errors import ForeignError
+from bench.model.records import Case
 
 OLD = (
     "\n\tCOMMS-RES\tsize (B)\t num-elements\t Latency(us):p50\tp75\t\tp95\t algBW(GB/s)\t busBW(GB/s)\n"

@@ -10,11 +10,11 @@ import pytest
 import foreign
 from bench.analyze import compare, expect, pilot, stats, warnings
 from bench.analyze.analysis import analyze
-from bench.expected import Expectation, Expectations
+from bench.config.expected import Expectation, Expectations
 from bench.importers import assembly, sources
 from bench.importers.formats import FORMATS
 from bench.importers.found import Options
-from bench.records import Aggregate, Case, Run, Samples
+from bench.model.records import Aggregate, Case, Run, Samples
 from bench.report import document
 from conftest import invented_run, samples
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import ForeignError
 from bench.importers import sources
+from bench.model.errors import ForeignError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench import intervals
+from bench.stats import intervals
 
 SERIES = st.lists(st.integers(1, 50), min_size=7, max_size=80).map(lambda xs: np.array(xs, dtype=float))
 

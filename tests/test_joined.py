@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench import store
 from bench.cli.launch_file import launch_file_for
-from bench.encoding import CODEC
 from bench.machine import libraries
 from bench.report.launch_files import LauncherName
+from bench.store import folders
+from bench.store.encoding import CODEC
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.records import Round
 from conftest import ROOT, TINY, CommandLine
@@ -124,7 +124,7 @@ def test_two_sides_in_a_job_differ_in_variables(cli):
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     (path,) = cli.runs()
     for side, wanted in (("a", None), ("b", "1")):
-        ranks = store.read(path / side, CODEC).environment[0]["launches"][0]["ranks"]
+        ranks = folders.read(path / side, CODEC).environment[0]["launches"][0]["ranks"]
         assert [rank["variables"].get("GLOO_DUMMY") for rank in ranks] == [wanted] * 2
     assert_nothing_left(cli)
 
@@ -160,7 +160,7 @@ def test_the_training_benchmark_in_a_job(cli):
     assert first.returncode == 0, first.stderr
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     (path,) = cli.runs()
-    measured = store.read(path, TRAINING_CODEC)
+    measured = folders.read(path, TRAINING_CODEC)
     rounds = [fact for fact in measured.facts if isinstance(fact, Round)]
     assert {one.launch for one in rounds} == {1, 2} and all(len(block.wall_ns) == 2 for block in rounds[0].blocks)
     assert {skip.reason.split(":")[0] for skip in measured.plan.skips} >= {
@@ -411,9 +411,9 @@ def test_processes_that_only_start_ranks_load_no_torch():
 
 
 def test_deadlines_are_not_for_ranks_that_share_no_memory():
-    from bench import plan
-    from bench.capabilities import Machine
-    from bench.config import parse
+    from bench.config.models import parse
+    from bench.model.capabilities import Machine
+    from bench.planning import plan
 
     machine = Machine("h", 2, 2**34, 2**25, 0, {}, ranks=2, ranks_a_host=1)
     planned = plan.expand(parse(TINY.encode(), "c", ["sync=deadline"]), machine, 1)

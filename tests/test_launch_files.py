@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench import config as configuration
 from bench.cli.launch_file import launch_file_for, wanted
-from bench.errors import BenchError
+from bench.config import models as configuration
+from bench.model.errors import BenchError
 from bench.report.launch_files import JobSpec, LauncherName, launch_file
 from conftest import ROOT, TINY
 

@@ -6,12 +6,12 @@ import multiprocessing as mp
 import numpy as np
 import pytest
 
-from bench import ledger
 from bench.analyze import occasions
 from bench.analyze.analysis import analyze
-from bench.errors import StoreError
-from bench.ledger import CaseNoise, LedgerEntry, MachineIdentity
-from bench.records import Case, Fault
+from bench.model.errors import StoreError
+from bench.model.records import Case, Fault
+from bench.store import ledger
+from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

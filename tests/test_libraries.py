@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench.backends import BACKENDS
+from bench.catalog.backends import BACKENDS
 from bench.machine import libraries
 from conftest import ROOT
 

@@ -5,9 +5,9 @@ import fcntl
 
 import pytest
 
-from bench import locks, store
-from bench.journal import Journal
 from bench.launch.rendezvous import RendezvousFolder, remove_abandoned
+from bench.store import folders, locks
+from bench.store.journal import Journal
 from conftest import TINY
 
 
@@ -39,10 +39,10 @@ def test_a_run_is_measured_with_a_note(warm, unlockable):
 
 
 def test_the_journal_says_that_nothing_keeps_others_away(tmp_path, unlockable):
-    (tmp_path / store.SAMPLES).write_text("")
+    (tmp_path / folders.SAMPLES).write_text("")
     with Journal(tmp_path) as journal:
         journal.append(b"{}")
-        assert not journal.locked and not store.is_being_written(tmp_path)
+        assert not journal.locked and not folders.is_being_written(tmp_path)
 
 
 def test_folders_of_others_are_not_taken_for_abandoned(tmp_path, unlockable):

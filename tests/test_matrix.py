@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bench.analyze import links
-from bench.operations import cycle
-from bench.pairing import rounds
-from bench.records import Case, Timings
+from bench.catalog.operations import cycle
+from bench.catalog.pairing import rounds
+from bench.model.records import Case, Timings
 from conftest import invented_run, samples
 
 

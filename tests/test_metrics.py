@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from bench.config import parse
-from bench.footprint import calls_between_refills, pool_slots
+from bench.catalog.metrics import METRICS
+from bench.catalog.operations import cycle
+from bench.config.models import parse
 from bench.machine import host
-from bench.metrics import METRICS
-from bench.operations import cycle
-from bench.plan import expand
+from bench.model.records import Case
+from bench.planning.footprint import calls_between_refills, pool_slots
+from bench.planning.plan import expand
 from bench.rank.timing import GRAPH, PREPARE
-from bench.records import Case
 
 BASE = """
 backends: [gloo]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
-from bench import intervals
 from bench.analyze import model
-from bench.conclusions import Bound, Interval, Summary
-from bench.records import Case
+from bench.model.conclusions import Bound, Interval, Summary
+from bench.model.records import Case
+from bench.stats import intervals
 
 SIZES = [64 * 2**k for k in range(20)]
 ALPHA_S, RATE = 5e-5, 1e9  # half of the rate is reached at 50 kB

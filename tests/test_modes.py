@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import gaussian_kde
 
-from bench.analyze import series
-from bench.analyze.series import second_mode
+from bench.stats import series
+from bench.stats.series import second_mode
 
 
 def mixture(share, factor, n=400, noise=0.1, seed=0):

@@ -11,23 +11,23 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench import plan as planning
 from bench.analyze.stats import summarize
 from bench.analyze.warnings import warnings_of
-from bench.backends import BACKENDS, unsupported_by_backend, unsupported_operation
-from bench.config import parse
-from bench.encoding import samples_from_line
-from bench.errors import MpirunError
+from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
+from bench.catalog.operations import CALLS
+from bench.config.models import parse
 from bench.launch import mpirun
 from bench.launch.mpirun import MEMORY, MpiLauncher
 from bench.launch.rendezvous import LOCK, PREFIX
 from bench.launch.sweep import sweep
 from bench.machine import confine, libraries, network
-from bench.operations import CALLS
+from bench.model.errors import MpirunError
+from bench.model.records import Case
+from bench.planning import plan as planning
 from bench.rank import mpi_calls
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
-from bench.records import Case
 from bench.report import document
+from bench.store.encoding import samples_from_line
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples
 from proof.rig import Rig, _Nobody
 from test_faults import MANY, wait_for_samples

@@ -5,8 +5,8 @@ import pytest
 
 from bench import __version__
 from bench.analyze.analysis import analyze
-from bench.operations import CALLS, OPERATIONS
-from bench.records import Case, Failure, Samples
+from bench.catalog.operations import CALLS, OPERATIONS
+from bench.model.records import Case, Failure, Samples
 from bench.report import nccl_tests
 from conftest import invented_run, samples
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from bench.errors import JobError
 from bench.launch import agent, coordinator
 from bench.launch.job import JobRank
 from bench.machine import network
+from bench.model.errors import JobError
 
 
 def place(address: str, one_host: bool = False) -> JobRank:

@@ -5,14 +5,14 @@ import itertools
 
 import pytest
 
-from bench.backends import BACKENDS
-from bench.cases import combinations, unsupported
-from bench.config import parse
-from bench.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.operations import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
+from bench.config.models import parse
 from bench.machine import host
-from bench.operations import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
+from bench.model.records import Case
+from bench.planning.cases import combinations, unsupported
 from bench.protocol import messages
-from bench.records import Case
 
 EVERYTHING = f"""
 backends: [gloo]
@@ -155,7 +155,7 @@ def test_no_operation_needs_more_than_its_buffers():
 
 def test_what_is_received_begins_at_a_multiple_of_512_bytes_and_shares_are_whole_packs():
     """1 MB over 8 ranks used to be received at a multiple of 8 bytes, where NCCL moves single elements."""
-    from bench.cases import _whole_pieces
+    from bench.planning.cases import _whole_pieces
     from bench.rank.collectives import COLLECTIVES
     from bench.rank.transfer import Subgroup
 
@@ -171,7 +171,7 @@ def test_what_is_received_begins_at_a_multiple_of_512_bytes_and_shares_are_whole
 
 
 def test_a_size_without_a_pack_for_each_share_is_rounded_to_elements():
-    from bench.cases import _whole_pieces
+    from bench.planning.cases import _whole_pieces
 
     assert _whole_pieces(Case("all_gather", "gloo", 8, "float32", 64)).size_bytes == 64
     assert _whole_pieces(Case("all_gather", "gloo", 3, "float32", 100)).size_bytes == 96

@@ -9,9 +9,9 @@ from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from bench.conclusions import Analysis, Diagnosis, Interval, Summary
-from bench.operations import OPERATIONS, busbw, usual
-from bench.records import Case
+from bench.catalog.operations import OPERATIONS, busbw, usual
+from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
+from bench.model.records import Case
 from bench.report.pictures import MOST_PAGES
 from bench.report.plots import operations, panels, sizes
 from bench.report.plots.comparison import LOOKS

@@ -5,7 +5,7 @@ import pytest
 
 from bench.analyze import pilot
 from bench.analyze.stats import summarize
-from bench.records import Case
+from bench.model.records import Case
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

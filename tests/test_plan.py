@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench import footprint
-from bench import plan as planning
-from bench.capabilities import Machine
-from bench.config import parse
-from bench.records import Case
+from bench.config.models import parse
+from bench.model.capabilities import Machine
+from bench.model.records import Case
+from bench.planning import footprint
+from bench.planning import plan as planning
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 BASE = b"backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [4KiB, 1MiB]\nlaunches: 3\n"

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.errors import BenchError
+from bench.model.errors import BenchError
 from bench.training import planner, torch_caps
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.planner import exposed

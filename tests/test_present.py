@@ -16,14 +16,15 @@ from rich.console import Console
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
-from bench.capabilities import Machine
-from bench.comparisons import Check, CheckedTable, Level, Trend
-from bench.conclusions import Interval
-from bench.config import parse
-from bench.operations import CALLS, OPERATIONS, usual
-from bench.pairing import rounds
-from bench.plan import expand
-from bench.records import Case, Failure, Samples, Skip
+from bench.catalog.operations import CALLS, OPERATIONS, usual
+from bench.catalog.pairing import rounds
+from bench.config.models import parse
+from bench.model.capabilities import Machine
+from bench.model.comparisons import Check, CheckedTable, Level, Trend
+from bench.model.conclusions import Interval
+from bench.model.records import Case, Failure, Samples, Skip
+from bench.model.units import format_seconds
+from bench.planning.plan import expand
 from bench.report import comparison, document, junit, listings, machine_format, page, tables
 from bench.report import trend as trend_text
 from bench.report.comparison import VERDICTS
@@ -31,7 +32,6 @@ from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
 from bench.report.plots import plot_style, ranks_and_time
 from bench.report.progress import CaseProgress
-from bench.units import format_seconds
 from conftest import TINY, invented_run, samples
 
 CASES = [Case("all_reduce", "gloo", n, "float32", size) for n in (2, 4) for size in (4096, 65536, 10**6)]

@@ -6,10 +6,10 @@ import re
 import pytest
 
 import configuration_page as page
-from bench import config, expected
-from bench.errors import ConfigError
-from bench.problems import MOST_LINES, fields_of
-from bench.spelling import near
+from bench.config import expected, models
+from bench.config.problems import MOST_LINES, fields_of
+from bench.model.errors import ConfigError
+from bench.model.spelling import near
 from bench.training import config as training
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"
@@ -25,7 +25,7 @@ WRONG = (
 )  # fmt: skip
 
 
-def lines(text: str, parse=config.parse, *more) -> list[str]:
+def lines(text: str, parse=models.parse, *more) -> list[str]:
     with pytest.raises(ConfigError) as error:
         parse(text.encode(), "c.yaml", *more)
     return str(error.value).split("\n")
@@ -46,7 +46,7 @@ def test_every_problem_is_a_line_in_the_order_of_the_file():
 
 
 def config_names(key: str) -> tuple[str, ...]:
-    return page.names(fields_of(config.Config)[key])
+    return page.names(fields_of(models.Config)[key])
 
 
 def test_a_misspelt_key_is_not_also_missing():
@@ -67,7 +67,7 @@ def test_what_is_missing_is_said_with_an_example():
 
 
 def test_file_and_override_are_told_apart():
-    found = lines(GOOD + "launches: 0\nseed: x", config.parse, ["seed=-1", "sampling.warmup=y"])
+    found = lines(GOOD + "launches: 0\nseed: x", models.parse, ["seed=-1", "sampling.warmup=y"])
     assert found == [
         "c.yaml:5:11: launches: 0: at least 1",
         "--set sampling.warmup=y: sampling.warmup: y: a whole number",
@@ -125,7 +125,7 @@ def test_a_part_of_a_name_brings_all_that_continue_it():
 
 def _cases():
     for start, group, parse in (
-        (GOOD, page.OF_COLLECTIVES, config.parse),
+        (GOOD, page.OF_COLLECTIVES, models.parse),
         (TRAINING, page.OF_TRAINING, parse_training),
         ("", page.OF_TABLES, expected.parse),
     ):

@@ -5,7 +5,7 @@ import pytest
 
 from bench.analyze import ranks
 from bench.analyze.analysis import diagnose
-from bench.records import Case
+from bench.model.records import Case
 from conftest import invented_run, samples
 
 

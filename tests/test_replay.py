@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import call_file
 from bench.analyze.replay import attributed, covered
-from bench.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.store import call_file
 from conftest import ROOT
 
 ASYNC = {"duration_s": 0.002, "asynchronous": True}

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench import replays
-from bench.errors import ForeignError
-from bench.operations import ranks_together
-from bench.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.records import Case
+from bench.catalog.operations import ranks_together
+from bench.model.errors import ForeignError
+from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.model.records import Case
+from bench.planning import replays
 
 REDUCE = RecordedCall("all_reduce", "float32", 100, 100, group=(0, 1), group_size=2)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bench.intervals import within_launch
+from bench.model.records import Sampling
 from bench.rank.sampling import FEWEST_TO_DIVIDE, LONG_CALL_S, AgreedTimings, Sampler
-from bench.records import Sampling
+from bench.stats.intervals import within_launch
 from conftest import timings
 
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 import scale
-from bench import store
 from bench.analyze import hosts
 from bench.analyze.analysis import analyze, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
-from bench.encoding import CODEC
 from bench.report.plots import ranks_and_time
+from bench.store import folders
+from bench.store.encoding import CODEC
 
 RANKS = 64
 
 
 def named(path) -> list[str]:
-    return sorted(finding.subject for finding in diagnose(store.read(path, CODEC)).findings)
+    return sorted(finding.subject for finding in diagnose(folders.read(path, CODEC)).findings)
 
 
 def small(root, late=(), **more):
@@ -27,7 +27,7 @@ def small(root, late=(), **more):
 
 def hosts_changed(path, rename) -> None:
     """Other host names: rename takes the launch and the rank."""
-    file = path / store.ENVIRONMENT
+    file = path / folders.ENVIRONMENT
     (session,) = json.loads(file.read_text())
     for launch in session["launches"]:
         launch["ranks"] = [{**r, "hostname": rename(launch["launch"], r["rank"])} for r in launch["ranks"]]
@@ -37,7 +37,7 @@ def hosts_changed(path, rename) -> None:
 @pytest.mark.parametrize("nodes", [[0], [5], [2, 6]])
 def test_late_nodes_are_named_with_their_ranks_and_delay(tmp_path, nodes):
     late = [rank for node in nodes for rank in scale.ranks_of(node)]
-    found = diagnose(store.read(small(tmp_path, late, delay_s=1e-3), CODEC)).findings
+    found = diagnose(folders.read(small(tmp_path, late, delay_s=1e-3), CODEC)).findings
     assert sorted(f.subject for f in found) == [f"node node{node}" for node in nodes]
     for finding, node in zip(sorted(found, key=lambda f: f.ranks), nodes, strict=True):
         assert (finding.kind, finding.ranks) == ("late node", tuple(scale.ranks_of(node)))
@@ -58,7 +58,7 @@ def test_without_a_fault_nobody_is_named(tmp_path):
 def test_late_is_who_differs_from_most_others(tmp_path):
     most = range(int(LARGEST_SHARE * RANKS) + scale.RANKS_A_NODE)
     assert named(small(tmp_path, most)) == []
-    assert "a quarter of the ranks" in diagnose(store.read(small(tmp_path, most), CODEC)).silent[0]
+    assert "a quarter of the ranks" in diagnose(folders.read(small(tmp_path, most), CODEC)).silent[0]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_one_late_rank_of_two_on_a_host_is_a_rank(tmp_path):
 
 def test_ranks_that_are_late_in_one_launch_only_are_not_named(tmp_path):
     path, other = small(tmp_path, [7], launches=1), small(tmp_path, launches=2)
-    lines = (other / store.SAMPLES).read_bytes().splitlines()
-    late = (path / store.SAMPLES).read_bytes().splitlines()
-    (other / store.SAMPLES).write_bytes(b"\n".join([*late, *lines[len(late) :]]) + b"\n")
+    lines = (other / folders.SAMPLES).read_bytes().splitlines()
+    late = (path / folders.SAMPLES).read_bytes().splitlines()
+    (other / folders.SAMPLES).write_bytes(b"\n".join([*late, *lines[len(late) :]]) + b"\n")
     assert named(other) == []
 
 
@@ -117,14 +117,14 @@ def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
 
 
 def test_hosts_come_with_their_ranks(tmp_path):
-    found = hosts.hosts(store.read(small(tmp_path, cases=1, launches=1), CODEC))
+    found = hosts.hosts(folders.read(small(tmp_path, cases=1, launches=1), CODEC))
     assert found["gloo", RANKS]["node7"] == tuple(range(56, 64))
     assert hosts.in_words((8, 9, 10)) == "ranks 8–10"
     assert (hosts.in_words((3,)), hosts.in_words((1, 4))) == ("rank 3", "ranks 1, 4")
 
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
-    run = store.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1), CODEC)
+    run = folders.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1), CODEC)
     (figure,) = ranks_and_time.ranks(run, analyze(run))
     words = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"node node5", "rank 3"} <= words

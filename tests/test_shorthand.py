@@ -2,12 +2,12 @@
 
 import pytest
 
-from bench import nccl_tests_names
-from bench.config import parse
-from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.errors import ConfigError
-from bench.nccl_tests_flags import FLAGS, NcclTestsFlags, translate
-from bench.operations import OPERATIONS
+from bench.catalog import nccl_tests_names
+from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.operations import OPERATIONS
+from bench.config.models import parse
+from bench.config.nccl_tests_flags import FLAGS, NcclTestsFlags, translate
+from bench.model.errors import ConfigError
 
 NO_NCCL = {"nccl": "no GPU"}
 # A value for each flag that asks for something else than nothing.

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import operations, splits
 from bench.analyze.analysis import analyze
-from bench.capabilities import Machine
-from bench.config import parse
-from bench.errors import ConfigError
-from bench.plan import expand
-from bench.records import Case
+from bench.catalog import operations, splits
+from bench.config.models import parse
+from bench.model.capabilities import Machine
+from bench.model.errors import ConfigError
+from bench.model.records import Case
+from bench.planning.plan import expand
 from bench.report.plots import splits as pictures
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})

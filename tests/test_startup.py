@@ -3,9 +3,9 @@
 import pytest
 
 from bench.analyze.stats import summarize
-from bench.capabilities import Machine
-from bench.config import parse
-from bench.plan import expand
+from bench.config.models import parse
+from bench.model.capabilities import Machine
+from bench.planning.plan import expand
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 STARTUP = """

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from bench.analyze.series import change_points, steady
+from bench.stats.series import change_points, steady
 
 
 def series(*levels, seed=0, noise=0.05):

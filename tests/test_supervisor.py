@@ -7,8 +7,8 @@ import pytest
 from bench.launch import supervisor, sweep
 from bench.launch.ranks import Ranks
 from bench.launch.supervisor import LaunchOutcome
+from bench.model.records import Case, Failure, Launch
 from bench.protocol import messages
-from bench.records import Case, Failure, Launch
 
 
 class Clock:

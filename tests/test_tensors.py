@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.footprint import calls_between_refills
+from bench.model.records import Case
+from bench.planning.footprint import calls_between_refills
 from bench.rank.device import Host
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.transfer import Subgroup
-from bench.records import Case
 
 SIZE, SLOTS = 1024, 8
 

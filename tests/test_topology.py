@@ -6,7 +6,7 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.analyze.topology import gpu_rate, infiniband_rate
-from bench.records import Case
+from bench.model.records import Case
 from conftest import invented_run, samples
 
 H100 = {"gpus": [{"nvlinks": [4] * 18, "pcie_generation": 5, "pcie_width": 16}]}

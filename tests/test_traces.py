@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import call_file
-from bench.errors import ForeignError
 from bench.importers.traces import reading
+from bench.model.errors import ForeignError
+from bench.store import call_file
 
 
 def kineto(events, **device):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from bench import store
+from bench.store import folders
 from bench.training.analyze import advice
 from bench.training.analyze.advice import ddp_setting
 from bench.training.analyze.analysis import analyze
@@ -51,7 +51,7 @@ strategies: [STRATEGIES]
 def measured(warm, strategies, more=""):
     done = warm("run", warm.config(BASE.replace("STRATEGIES", strategies) + more), "--no-plots")
     (path,) = warm.runs()
-    return done, store.read(path, TRAINING_CODEC)
+    return done, folders.read(path, TRAINING_CODEC)
 
 
 def failures(run):
@@ -126,7 +126,7 @@ def test_a_run_measures_what_its_first_launch_advised(warm, monkeypatch):
     done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 0, done.stderr
     assert [bool(facts) for facts in asked] == [False, True]  # before the first launch, and before the second
-    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    run = folders.read(warm.runs()[0], TRAINING_CODEC)
     assert [(f.launch, f.cap_bytes) for f in run.facts if isinstance(f, Advised)] == [(2, 2**16)]
     measured_in = {f.launch for f in run.facts if isinstance(f, Round) for b in f.blocks if b.strategy == "ddp advised"}
     assert measured_in == {2, 3}
@@ -191,12 +191,12 @@ def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_re
 
 def test_missing_rounds_are_made_by_resume(warm):
     _, run = measured(warm, "flat")
-    lines = (run.path / store.SAMPLES).read_bytes().splitlines(keepends=True)
+    lines = (run.path / folders.SAMPLES).read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if not (b'"Round"' in line and b'"round":2' in line)]
     assert len(kept) == len(lines) - 1
-    (run.path / store.SAMPLES).write_bytes(b"".join(kept))
+    (run.path / folders.SAMPLES).write_bytes(b"".join(kept))
     assert warm("run", "--resume", str(run.path), "--no-plots").returncode == 0
-    again = store.read(run.path, TRAINING_CODEC)
+    again = folders.read(run.path, TRAINING_CODEC)
     assert sorted(fact.round for fact in again.facts if isinstance(fact, Round)) == [1, 2]
 
 
@@ -206,7 +206,7 @@ def test_a_users_model_is_measured_like_a_preset(warm):
     text = BASE.replace("STRATEGIES", strategies).replace("[nano]", '[{import: "users_model:build"}]')
     done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    run = folders.read(warm.runs()[0], TRAINING_CODEC)
     results = {one.label: one for one in analyze(run).scenarios[0].results}
     assert all(one.step is not None for one in results.values())
     matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
@@ -220,7 +220,7 @@ def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
     strategies = 'naive, {overlap_bucket: {cap: 1KiB}}, ddp, zero1, {import: "broken_syncs:Sum"}'
     text = BASE.replace("STRATEGIES", strategies).replace("[nano]", '[{import: "users_model:build_normalised"}]')
     done = warm("run", warm.config(text), "--no-plots")
-    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    run = folders.read(warm.runs()[0], TRAINING_CODEC)
     assert done.returncode == 1 and failures(run) == {"broken_syncs:Sum": {"I2"}}
     results = {one.label: one for one in analyze(run).scenarios[0].results}
     checks = {
@@ -235,7 +235,7 @@ def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
 def test_tied_weights_and_grouped_queries_are_those_of_the_list(warm):
     text = BASE.replace("STRATEGIES", "naive").replace("[nano]", "[nano-v100-kv1-tied]")
     assert warm("run", warm.config(text), "--no-plots").returncode == 0
-    results = analyze(store.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
+    results = analyze(folders.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
     naive = next(one for one in results if one.label == "naive")
     assert sorted(naive.calls) == sorted(one.nbytes for one in gradients(find("nano-v100-kv1-tied")))
 
@@ -244,7 +244,7 @@ def test_sizes_are_a_model(warm):
     sizes = "{d_model: 32, d_ff: 64, layers: 1, heads: 2, vocabulary: 50}"
     text = BASE.replace("STRATEGIES", "flat").replace("[nano]", f"[{sizes}]")
     assert warm("run", warm.config(text), "--no-plots").returncode == 0
-    results = analyze(store.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
+    results = analyze(folders.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
     flat = next(one for one in results if one.label == "flat")
     assert flat.calls == (4 * parameters(Preset(32, 64, 1, 2, 50)),)
 
@@ -354,6 +354,6 @@ def test_at_four_ranks_only_calls_that_hold_the_same_need_the_same_bits(warm):
     text = BASE.replace("STRATEGIES", "flat, ddp, naive, naive_async") + "world_sizes: [4]\n"
     done = warm("run", warm.config(text), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    run = folders.read(warm.runs()[0], TRAINING_CODEC)
     checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, StrategyChecks)}
     assert "I3" in checked["naive"] and "I3" not in checked["flat"]

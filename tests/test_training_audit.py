@@ -4,7 +4,7 @@ import pytest
 
 import training_fixtures
 from bench.cli import call
-from bench.errors import ForeignError
+from bench.model.errors import ForeignError
 from bench.training import customary_tables, published
 from bench.training.analyze.audit import audit
 from bench.training.report import tables

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench import store
-from bench.analyze import verdicts
-from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
-from bench.errors import UnmeasurableError
-from bench.journal import Journal
-from bench.records import Failure
+from bench.model.errors import UnmeasurableError
+from bench.model.records import Failure
+from bench.stats import verdicts
+from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
+from bench.store import folders
+from bench.store.journal import Journal
 from bench.training import encoding
 from bench.training.analyze.comparison import FEW_LAUNCHES
 from bench.training.analyze.comparison import compare_runs as compare
@@ -251,11 +251,12 @@ def test_the_picture_is_drawn(result, tmp_path):
 # ── on the command line ──────────────────────────────────────────────────────────────────────────
 def kept(folder: Path, run: TrainingRun, name: str) -> str:
     """A run as a results folder below `results`."""
-    path = store.create(folder / "results", TRAINING_CODEC, replace(run.plan, name=name), b"benchmark: training\n", {})
+    header = b"benchmark: training\n"
+    path = folders.create(folder / "results", TRAINING_CODEC, replace(run.plan, name=name), header, {})
     with Journal(path) as journal:
         for fact in run.facts:
             journal.append(encoding.fact_to_line(fact))
-    store.update_manifest(path, status="complete")
+    folders.update_manifest(path, status="complete")
     return name
 
 

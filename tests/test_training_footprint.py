@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.capabilities import Machine
+from bench.model.capabilities import Machine
 from bench.training.config import parse
 from bench.training.plan import expand
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.capabilities import Machine
+from bench.model.capabilities import Machine
 from bench.training.config import parse
 from bench.training.notes import notes
 from bench.training.plan import expand

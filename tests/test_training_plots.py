@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
-from bench.conclusions import Interval
+from bench.model.conclusions import Interval
 from bench.report.plots.plot_style import STYLE
 from bench.training.conclusions import TrainingAnalysis
 from bench.training.records import Strategy

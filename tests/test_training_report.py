@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import training_fixtures as invented
-from bench.conclusions import NO_INTERVAL, Interval
+from bench.model.conclusions import NO_INTERVAL, Interval
 from bench.report import document as pages
 from bench.training.conclusions import AAPair, ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import InvariantCheck, Link, Strategy

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench import store
-from bench.capabilities import Machine
+from bench.model.capabilities import Machine
+from bench.store import folders
 from bench.training import advisor, planner, verification
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.analysis import analyze
@@ -36,7 +36,7 @@ def test_it_is_trained_like_a_model(warm):
     buckets = planner.bucket_bytes(profile, planner.uniform(profile, 2**18))
     done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, buckets)))), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = store.read(warm.runs()[0], TRAINING_CODEC)
+    run = folders.read(warm.runs()[0], TRAINING_CODEC)
     assert {left.strategy.name for left in run.plan.skips} == {"ddp"}
     assert all("a shape has no parameters" in left.reason for left in run.plan.skips)
     assert len(analyze(run).scenarios) == 2

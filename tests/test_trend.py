@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bench.analyze import trend
-from bench.conclusions import Summary
-from bench.intervals import launch_interval
-from bench.records import Case
+from bench.model.conclusions import Summary
+from bench.model.records import Case
+from bench.stats.intervals import launch_interval
 from conftest import invented_run
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

@@ -3,8 +3,8 @@
 `comparison` works a step out on paper for each strategy, so that its timeline, its times and its split agree.
 """
 
-from bench.conclusions import Interval
-from bench.records import Failure
+from bench.model.conclusions import Interval
+from bench.model.records import Failure
 from bench.training.conclusions import (
     AAPair,
     Advice,

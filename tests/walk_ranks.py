@@ -3,14 +3,14 @@
 import contextlib
 import traceback
 
-from bench.footprint import buffer_bytes
+from bench.catalog.operations import cycle
 from bench.machine import host
-from bench.operations import cycle
+from bench.model.records import Case
+from bench.planning.footprint import buffer_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
 from bench.rank.process import joined
 from bench.rank.tensors import Arena
-from bench.records import Case
 
 # Buffers of a case, so that several are walked through and one is used again.
 POOL_BYTES = 2 * 1920

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench import intervals, operations
-from bench.analyze import series
-from bench.conclusions import Summary
-from bench.records import Case, Samples
+from bench.catalog import operations
+from bench.model.conclusions import Summary
+from bench.model.records import Case, Samples
+from bench.stats import intervals, series
 
 
 def of_aggregates(case: Case, launches: Sequence[Samples]) -> Summary:

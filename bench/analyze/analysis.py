@@ -13,9 +13,9 @@ from bench.analyze.replay import replayed_steps
 from bench.analyze.stats import summarize
 from bench.analyze.topology import hardware_bounds
 from bench.analyze.warnings import warnings_of
-from bench.conclusions import Analysis, Diagnosis
-from bench.operations import OPERATIONS, cycle
-from bench.records import Run
+from bench.catalog.operations import OPERATIONS, cycle
+from bench.model.conclusions import Analysis, Diagnosis
+from bench.model.records import Run
 
 
 def analyze(run: Run) -> Analysis:

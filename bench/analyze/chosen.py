@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
-from bench.conclusions import Summary
-from bench.records import Json, Run
-from bench.units import format_bytes
+from bench.model.conclusions import Summary
+from bench.model.records import Json, Run
+from bench.model.units import format_bytes
 
 
 def with_choices(run: Run, summaries: Sequence[Summary]) -> list[Summary]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.records import Json, Run, Samples, Timings
+from bench.model.records import Json, Run, Samples, Timings
 
 Place = tuple[str, int, int]
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bench.analyze import verdicts
 from bench.analyze.environment_diff import differences, facts_of
 from bench.analyze.occasions import FEWEST_OCCASIONS, machine_of, occasions
 from bench.analyze.stats import headlines
-from bench.analyze.verdicts import FASTER, INCONCLUSIVE, SLOWER
-from bench.comparisons import Change, Comparison, Judgement
-from bench.conclusions import Summary
-from bench.errors import ConfigError, UnmeasurableError
-from bench.intervals import Floats, launch_interval
-from bench.ledger import LedgerEntry
-from bench.records import CASE_EXTRAS, Case, Json, Run
-from bench.units import format_seconds
+from bench.model.comparisons import Change, Comparison, Judgement
+from bench.model.conclusions import Summary
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import CASE_EXTRAS, Case, Json, Run
+from bench.model.units import format_seconds
+from bench.stats import verdicts
+from bench.stats.intervals import Floats, launch_interval
+from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
+from bench.store.ledger import LedgerEntry
 
 # Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05

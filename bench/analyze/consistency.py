@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.conclusions import Finding, Interval, Summary
-from bench.operations import OPERATIONS, cycle
-from bench.records import Case, case_order
-from bench.units import format_bytes, format_seconds
+from bench.catalog.operations import OPERATIONS, cycle
+from bench.model.conclusions import Finding, Interval, Summary
+from bench.model.records import Case, case_order
+from bench.model.units import format_bytes, format_seconds
 
 # Smallest relative excess that matters: as between two runs (`compare.MIN_CHANGE`).
 MIN_CHANGE = 0.05

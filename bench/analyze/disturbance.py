@@ -6,7 +6,7 @@ that it caused them is likely, not proven.
 
 from collections.abc import Sequence
 
-from bench.records import Samples, Usage
+from bench.model.records import Samples, Usage
 
 # /proc/stat counts in hundredths of a second: with less busy time than this, the share is noise.
 FOREIGN_CPU_MIN_S = 0.3

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench.records import NOT_AVAILABLE, Json, Plan, Run
+from bench.model.records import NOT_AVAILABLE, Json, Plan, Run
 
 Facts = dict[str, str]
 

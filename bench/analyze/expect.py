@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from bench.analyze import verdicts
-from bench.comparisons import Check, CheckedTable
-from bench.conclusions import Interval, Summary
-from bench.errors import UnmeasurableError
-from bench.expected import Expectation, Expectations
-from bench.intervals import Floats
-from bench.operations import busbw
-from bench.records import CASE_EXTRAS, Case, Run
+from bench.catalog.operations import busbw
+from bench.config.expected import Expectation, Expectations
+from bench.model.comparisons import Check, CheckedTable
+from bench.model.conclusions import Interval, Summary
+from bench.model.errors import UnmeasurableError
+from bench.model.records import CASE_EXTRAS, Case, Run
+from bench.stats import verdicts
+from bench.stats.intervals import Floats
 
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
 # Fields of a case that may have any value, unless the line names one.

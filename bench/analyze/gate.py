@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import ndtri
 
-from bench.comparisons import GateVerdict, GroupCheck, NodeCheck
-from bench.intervals import Floats
-from bench.pairing import rounds
+from bench.catalog.pairing import rounds
+from bench.model.comparisons import GateVerdict, GroupCheck, NodeCheck
+from bench.stats.intervals import Floats
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 LOOKS, RETESTS = 4, 4

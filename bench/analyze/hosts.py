@@ -4,7 +4,7 @@ In: a `Run`. Out: for each backend and world size, host names with their ranks. 
 if a rank did not report its host, or if launches placed ranks differently: a host then has no fixed set of ranks.
 """
 
-from bench.records import Json, Run
+from bench.model.records import Json, Run
 
 # Backend and world size.
 Place = tuple[str, int]

@@ -23,12 +23,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.analyze.hosts import Hosts, hosts, in_words
-from bench.conclusions import Finding, Matrix
-from bench.intervals import Floats
-from bench.operations import OPERATIONS, cycle
-from bench.pairing import rounds
-from bench.records import Case, Run, Samples
-from bench.units import format_bytes
+from bench.catalog.operations import OPERATIONS, cycle
+from bench.catalog.pairing import rounds
+from bench.model.conclusions import Finding, Matrix
+from bench.model.records import Case, Run, Samples
+from bench.model.units import format_bytes
+from bench.stats.intervals import Floats
 
 FEWEST_RANKS = 4
 LEVEL = 0.05

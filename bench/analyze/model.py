@@ -18,11 +18,11 @@ from itertools import pairwise
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from bench import intervals
-from bench.conclusions import Bound, Fit, Interval, Segment, Summary
-from bench.intervals import Floats
-from bench.records import Case, case_order
-from bench.units import format_bytes
+from bench.model.conclusions import Bound, Fit, Interval, Segment, Summary
+from bench.model.records import Case, case_order
+from bench.model.units import format_bytes
+from bench.stats import intervals
+from bench.stats.intervals import Floats
 
 Spans = list[tuple[int, int]]
 

@@ -11,10 +11,10 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bench.analyze.environment_diff import of_sessions
-from bench.conclusions import Analysis, Summary
-from bench.intervals import CONFIDENCE, FEWEST_BLOCKS, slowest_rank_s
-from bench.ledger import CaseNoise, LedgerEntry, MachineIdentity
-from bench.records import NOT_AVAILABLE, Json, Run, Samples
+from bench.model.conclusions import Analysis, Summary
+from bench.model.records import NOT_AVAILABLE, Json, Run, Samples
+from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, slowest_rank_s
+from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 
 # Fewer occasions say too little of how occasions differ.
 FEWEST_OCCASIONS = 8

@@ -14,17 +14,16 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from bench import intervals
-from bench.analyze import verdicts
 from bench.analyze.compare import TWO_MODES, moved_text
-from bench.analyze.series import second_mode
 from bench.analyze.stats import quantiles_of
-from bench.analyze.verdicts import ERROR_RATE, ERROR_RATE_OF_EACH, FASTER, INCONCLUSIVE, SAME, SLOWER
-from bench.comparisons import Judgement, PairedChange, PairedComparison
-from bench.conclusions import NO_INTERVAL, Interval
-from bench.errors import ConfigError
-from bench.intervals import Floats
-from bench.records import Case, Samples
+from bench.model.comparisons import Judgement, PairedChange, PairedComparison
+from bench.model.conclusions import NO_INTERVAL, Interval
+from bench.model.errors import ConfigError
+from bench.model.records import Case, Samples
+from bench.stats import intervals, verdicts
+from bench.stats.intervals import Floats
+from bench.stats.series import second_mode
+from bench.stats.verdicts import ERROR_RATE, ERROR_RATE_OF_EACH, FASTER, INCONCLUSIVE, SAME, SLOWER
 
 # Numbers of pairs at which there is a verdict.
 LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)

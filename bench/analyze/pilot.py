@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.conclusions import Need, NeedsInAll, Summary
-from bench.intervals import CONFIDENCE, FEWEST_FOR_MEDIAN
-from bench.plan import NEXT_START_S
-from bench.records import Run
+from bench.model.conclusions import Need, NeedsInAll, Summary
+from bench.model.records import Run
+from bench.planning.plan import NEXT_START_S
+from bench.stats.intervals import CONFIDENCE, FEWEST_FOR_MEDIAN
 
 # Upper limit of the advice: more launches than this are not practical.
 MOST_LAUNCHES = 1000

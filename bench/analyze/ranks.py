@@ -22,11 +22,11 @@ import numpy as np
 
 from bench.analyze.clocks import Clocks
 from bench.analyze.hosts import Hosts, hosts, in_words
-from bench.conclusions import Finding
-from bench.intervals import FEWEST_FOR_MEDIAN, Floats, effective_size
-from bench.operations import OPERATIONS, cycle
-from bench.records import Case, Run, Samples
-from bench.units import format_seconds
+from bench.catalog.operations import OPERATIONS, cycle
+from bench.model.conclusions import Finding
+from bench.model.records import Case, Run, Samples
+from bench.model.units import format_seconds
+from bench.stats.intervals import FEWEST_FOR_MEDIAN, Floats, effective_size
 
 LEVEL = 0.05
 # Smallest delay that counts, as a share of the operation's time: a smaller one is not worth investigating.

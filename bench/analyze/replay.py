@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import intervals
-from bench.conclusions import Interval, ReplayedKind, ReplayedStep, StepBar
-from bench.intervals import Floats
-from bench.operations import ranks_together
-from bench.records import Case, Replay, Run, Samples, Timings
+from bench.catalog.operations import ranks_together
+from bench.model.conclusions import Interval, ReplayedKind, ReplayedStep, StepBar
+from bench.model.records import Case, Replay, Run, Samples, Timings
+from bench.stats import intervals
+from bench.stats.intervals import Floats
 
 NS = 1e-9
 Integers = NDArray[np.int64]

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench import intervals, operations
 from bench.analyze.aggregates import of_aggregates
 from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
-from bench.analyze.series import common_mode, outliers, over_launches, steady
-from bench.conclusions import Interval, Summary
-from bench.intervals import Floats
-from bench.records import Case, Run, Samples, Sampling, Timings, case_order
-from bench.units import format_seconds
+from bench.catalog import operations
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import Case, Run, Samples, Sampling, Timings, case_order
+from bench.model.units import format_seconds
+from bench.stats import intervals
+from bench.stats.intervals import Floats
+from bench.stats.series import common_mode, outliers, over_launches, steady
 
 # Below this multiple of the distance of two stamps with nothing between them, the clock is part of the number.
 TIMER_LIMIT = 20

@@ -8,11 +8,11 @@ after encoding; the overhead of protocols is not subtracted.
 import re
 from collections.abc import Iterable, Sequence
 
-from bench.backends import BACKENDS
-from bench.conclusions import Bound, Summary
-from bench.operations import OPERATIONS, ranks_together
-from bench.records import Json, Run
-from bench.units import format_bytes, format_rate
+from bench.catalog.backends import BACKENDS
+from bench.catalog.operations import OPERATIONS, ranks_together
+from bench.model.conclusions import Bound, Summary
+from bench.model.records import Json, Run
+from bench.model.units import format_bytes, format_rate
 
 # NVLink: one link, one direction. Version → bytes/s (NVIDIA's data sheets: P100 4 × 20, V100 6 × 25, A100 12 × 25,
 # H100 18 × 25, B200 18 × 50 GB/s).

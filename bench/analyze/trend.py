@@ -12,11 +12,11 @@ from statistics import geometric_mean
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.analyze.series import change_points
-from bench.comparisons import Level, Trend
-from bench.conclusions import Interval, Summary
-from bench.intervals import Floats
-from bench.records import Run, case_order
+from bench.model.comparisons import Level, Trend
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import Run, case_order
+from bench.stats.intervals import Floats
+from bench.stats.series import change_points
 
 FEWEST_RUNS = 3
 # Fewest runs that make a level, but for the last one: a single run that differs from the others is no change.

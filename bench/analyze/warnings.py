@@ -9,10 +9,10 @@ from typing import Any
 
 from bench.analyze.stats import FOREIGN_CPU_LIMIT
 from bench.analyze.topology import impossible
-from bench.backends import BACKENDS
-from bench.conclusions import Summary
-from bench.records import NOT_AVAILABLE, Json, Run
-from bench.units import format_bytes, format_seconds
+from bench.catalog.backends import BACKENDS
+from bench.model.conclusions import Summary
+from bench.model.records import NOT_AVAILABLE, Json, Run
+from bench.model.units import format_bytes, format_seconds
 
 # Load average per core before the start above which the machine was not idle.
 LOAD_LIMIT = 0.25

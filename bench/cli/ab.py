@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import __version__, shipped, store, units, yaml_file
+from bench import __version__
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.comparison import MIN_CHANGE, FailOn, share
 from bench.cli.job import run_task
 from bench.cli.sides import conclude_sides, measure_sides
-from bench.errors import BenchError, ConfigError, UnmeasurableError
+from bench.config import shipped, yaml_file
 from bench.launch.side_process import check_python
 from bench.machine import host
-from bench.records import Json
+from bench.model import units
+from bench.model.errors import BenchError, ConfigError, UnmeasurableError
+from bench.model.records import Json
+from bench.store import folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -130,7 +133,7 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         "sides": sides,
         "ab": {**asked, "seed": seed},
     }
-    return store.create_sides(RESULTS, found[0].codec.value, (plans[0], plans[1]), (raws[0], raws[1]), facts)
+    return folders.create_sides(RESULTS, found[0].codec.value, (plans[0], plans[1]), (raws[0], raws[1]), facts)
 
 
 def _with_launches(settings: Any, launches: int) -> Any:

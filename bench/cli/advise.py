@@ -14,18 +14,21 @@ from typing import Annotated
 
 import typer
 
-from bench import __version__, store, units
+from bench import __version__
 from bench.analyze import stats
+from bench.catalog.dtypes import DTYPES
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import TRAINING
 from bench.cli.measuring import measure
 from bench.cli.run_files import write_report
 from bench.cli.screen import show
-from bench.dtypes import DTYPES
-from bench.encoding import CODEC
-from bench.errors import ConfigError, UnmeasurableError
+from bench.config.yaml_file import dump
 from bench.machine import host
+from bench.model import units
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.store import folders
+from bench.store.encoding import CODEC
 from bench.training import advisor, gradient_list, link_model, verification
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.advice import all_reduce_cost_of, lateness_of, stretch_of
@@ -40,7 +43,6 @@ from bench.training.records import Scenario, Shape
 from bench.training.report import advice
 from bench.training.report import verification as pages
 from bench.training.uncertainty import Box
-from bench.yaml_file import dump
 
 UNCERTAINTY = "20%"
 WHOSE = (
@@ -203,11 +205,11 @@ def _of_preset(model: str, backward_s: float | None, dtype: str) -> tuple[Shape,
 
 def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
     """The gradients of a recorded step, and the link of its run; None if the run says too little about the link."""
-    path = store.find(RESULTS, name)
+    path = folders.find(RESULTS, name)
     kind = benchmarks.of_run(path)
     if kind is not TRAINING:
         raise ConfigError(f"--from {name}: a run of the {kind.name} benchmark has no ready times; name one of training")
-    run = store.read(path, TRAINING_CODEC)
+    run = folders.read(path, TRAINING_CODEC)
     scenarios = {launch.scenario.key: launch.scenario for launch in run.plan.order}
     steps = {key: shape for key, scenario in scenarios.items() if (shape := recorded_shape(run, scenario)) is not None}
     found = [key for key in steps if wanted is None or wanted in key]
@@ -239,9 +241,9 @@ def _link(
         return None
     if stated is not None:
         return link_model.stated(stated)
-    path = store.find(RESULTS, str(run))
+    path = folders.find(RESULTS, str(run))
     benchmarks.collectives_only([path], "--curve")
-    result = store.read(path, CODEC)
+    result = folders.read(path, CODEC)
     link = link_model.measured(stats.headlines(result), result.name, dtype, backend, world_size)
     return link if result.imported is None else replace(link, here=False)
 
@@ -258,7 +260,7 @@ def _verified(
     plan = verification.planned(scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
     written = dump({"advise": " ".join(argv[1:])}).encode()
     facts = {"argv": list(argv), "overrides": [], "collbench": __version__}
-    path = store.create(RESULTS, TRAINING_CODEC, plan, written, facts)
+    path = folders.create(RESULTS, TRAINING_CODEC, plan, written, facts)
     measure(TRAINING, path, plots=False)
     result = TRAINING.read(path)
     analysis = TRAINING.analyze(result)

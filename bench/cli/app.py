@@ -18,9 +18,9 @@ from typing import Annotated, Any
 import typer
 
 from bench import __version__
-from bench.deferred import Deferred
-from bench.errors import INTERRUPTED, BenchError
 from bench.machine import environment
+from bench.model.deferred import Deferred
+from bench.model.errors import INTERRUPTED, BenchError
 
 RESULTS, PLOTS = Path("results"), Path("plots")
 NAME = "collbench"

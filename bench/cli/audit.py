@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from bench.cli.screen import show
-from bench.errors import ConfigError, UnmeasurableError
 from bench.importers import sources
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.units import parse_share
 from bench.training import published
 from bench.training.analyze import audit as examination
 from bench.training.report import audit as words
-from bench.units import parse_share
 
 
 def audit(

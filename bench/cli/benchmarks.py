@@ -11,9 +11,11 @@ from typing import Any
 
 import typer
 
-from bench import earlier_names, problems, spelling, store, yaml_file
-from bench.deferred import Deferred
-from bench.errors import ConfigError, StoreError
+from bench.config import earlier_names, problems, yaml_file
+from bench.model import spelling
+from bench.model.deferred import Deferred
+from bench.model.errors import ConfigError, StoreError
+from bench.store import folders
 
 MARKDOWN, CSV, JSON, JUNIT = "markdown", "csv", "json", "junit"
 NCCL_TESTS, COVERAGE, CS336 = "nccl-tests", "coverage", "cs336"
@@ -76,23 +78,23 @@ class Benchmark:
 
     def read(self, path: Path) -> Any:
         """The run in a folder; raises StoreError."""
-        return store.read(path, self.codec.value)
+        return folders.read(path, self.codec.value)
 
 
 COLLECTIVES = Benchmark(
     name="collectives",
-    model=Deferred("config:Config"),
-    parse=Deferred("config:parse"),
+    model=Deferred("config.models:Config"),
+    parse=Deferred("config.models:parse"),
     expand=Deferred("cli.launches:expand_collectives"),
-    unmeasurable_reason=Deferred("plan:unmeasurable_reason"),
-    demands=Deferred("plan:demands"),
+    unmeasurable_reason=Deferred("planning.plan:unmeasurable_reason"),
+    demands=Deferred("planning.plan:demands"),
     describe=Deferred("report.listings:plan"),
-    codec=Deferred("encoding:CODEC"),
+    codec=Deferred("store.encoding:CODEC"),
     launcher=Deferred("launch.mpirun:ByBackend"),
     sweep=Deferred("launch.sweep:sweep"),
     observer=Deferred("report.progress:CaseProgress"),
-    variables=Deferred("encoding:variables_of"),
-    done=Deferred("plan:done"),
+    variables=Deferred("store.encoding:variables_of"),
+    done=Deferred("planning.plan:done"),
     report_modules=("bench.analyze.analysis", "bench.report.document"),
     analyze=Deferred("analyze.analysis:analyze"),
     terminal=Deferred("report.document:terminal"),
@@ -215,7 +217,7 @@ def _named(document: yaml_file.Document) -> Benchmark:
 
 def of_run(path: Path) -> Benchmark:
     """The benchmark of a run. Raises StoreError, also if this version does not know the benchmark."""
-    manifest = store.read_manifest(path)
+    manifest = folders.read_manifest(path)
     if manifest["benchmark"] not in BENCHMARKS:
         raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']!r}: update CollBench")
     return BENCHMARKS[manifest["benchmark"]]

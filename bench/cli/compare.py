@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, FailOn, compare_runs, print_as, print_comparison, share
-from bench.conclusions import Summary
-from bench.encoding import CODEC
-from bench.errors import ConfigError, UnmeasurableError
-from bench.records import Run
+from bench.model.conclusions import Summary
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Run
+from bench.store import folders
+from bench.store.encoding import CODEC
 
 SLOWER_OR_FAILED = 1
 DEFAULT_MIN_CHANGE = f"{MIN_CHANGE:.0%}"
@@ -140,8 +140,8 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
 
 
 def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: FailOn) -> int:  # noqa: A002
-    from bench import expected, shipped
     from bench.analyze import expect, stats
+    from bench.config import expected, shipped
     from bench.report import comparison, junit
 
     run = _read(name, "--against")
@@ -164,9 +164,9 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
 
 def _read(name: str | None, what: str) -> Run:
     """Read a run of collectives. what: the option or verb that needs one, for the error."""
-    path = store.find(RESULTS, name)
+    path = folders.find(RESULTS, name)
     benchmarks.collectives_only([path], what)
-    return store.read(path, CODEC)
+    return folders.read(path, CODEC)
 
 
 def _summarized(name: str | None, what: str) -> tuple[Run, list[Summary]]:

@@ -8,11 +8,12 @@ from typing import Any
 
 import typer
 
-from bench import ledger, store, units
 from bench.cli import benchmarks, screen
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
-from bench.errors import ConfigError
+from bench.model import units
+from bench.model.errors import ConfigError
+from bench.store import folders, ledger
 
 MIN_CHANGE = 0.05
 
@@ -54,7 +55,7 @@ def compare_runs(
     across: str | None = None,
 ) -> tuple[Benchmark, Any, Path]:
     """The benchmark of the two runs, their comparison, and the folder for its picture."""
-    paths = [store.find(RESULTS, name) for name in (before, after)]
+    paths = [folders.find(RESULTS, name) for name in (before, after)]
     if across is not None:
         benchmarks.collectives_only(paths, "--across")
     kinds = [benchmarks.of_run(path) for path in paths]

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from bench import store
 from bench.analyze.analysis import diagnose as examine
 from bench.cli.app import RESULTS, RunName
 from bench.cli.benchmarks import collectives_only
 from bench.cli.screen import show
-from bench.encoding import CODEC
 from bench.report import findings
+from bench.store import folders
+from bench.store.encoding import CODEC
 
 
 class DiagnosisFormat(StrEnum):
@@ -30,9 +30,9 @@ def diagnose(
     ] = DiagnosisFormat.TEXT,
 ) -> None:
     """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""
-    path = store.find(RESULTS, run)
+    path = folders.find(RESULTS, run)
     collectives_only([path], "diagnose")
-    result = store.read(path, CODEC)
+    result = folders.read(path, CODEC)
     diagnosis = examine(result)
     if format is DiagnosisFormat.JSON:
         typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))

@@ -1,10 +1,10 @@
 """The verb `doctor`: print what this machine can measure."""
 
 from bench.cli.screen import show_hanging
-from bench.errors import UnmeasurableError
 from bench.launch import doctor as examination
 from bench.launch.doctor import DoctorFinding
 from bench.machine import host
+from bench.model.errors import UnmeasurableError
 
 SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}
 

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from bench.cli.app import PLOTS
 from bench.cli.screen import show
-from bench.errors import StoreError, UnmeasurableError
 from bench.machine import host
+from bench.model.errors import StoreError, UnmeasurableError
 from bench.training import equivalence as trials
 from bench.training.equivalence import EquivalenceResult, Trial
 from bench.training.launch.equivalence import prove

@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from bench import __version__, config, expected, operations, plan, shipped, store, subgroups, yaml_file
+from bench import __version__
 from bench.analyze import expect
 from bench.analyze import gate as analysis
+from bench.catalog import operations, subgroups
+from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS, Sets
 from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.screen import show
-from bench.comparisons import GateVerdict, NodeCheck
-from bench.config import Config
-from bench.errors import ConfigError, UnmeasurableError
-from bench.operations import OPERATIONS
-from bench.records import Case, Json, Samples
+from bench.config import expected, models, shipped, yaml_file
+from bench.config.models import Config
+from bench.model.comparisons import GateVerdict, NodeCheck
+from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.records import Case, Json, Samples
+from bench.model.units import parse_rate, parse_share
+from bench.planning import plan
 from bench.report import gate as text
-from bench.units import parse_rate, parse_share
+from bench.store import folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -73,7 +77,7 @@ def _gate(
     coordinator: "Coordinator | None",
     argv: Sequence[str],
 ) -> int:
-    asked, raw = config.load(file, sets)
+    asked, raw = models.load(file, sets)
     if not OPERATIONS[asked.operations[0]].typed:
         raise ConfigError(f"{file}: operations: gate needs a collective on buffers first, not {asked.operations[0]}")
     allowed, least_rate = _share(allow), _rate(wanted[0])
@@ -164,7 +168,7 @@ class _Fleet:
         machine = self._coordinator.machine(plan.demands(self._asked))
         planned = plan.of_cases(self._asked, machine, self._seed, f"gate-{stage}", distinct)
         facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
-        path = store.create(RESULTS, COLLECTIVES.codec.value, planned, self._raw, facts)
+        path = folders.create(RESULTS, COLLECTIVES.codec.value, planned, self._raw, facts)
         if self.folder == Path():
             self.folder = path
         measure(COLLECTIVES, path, False, self._coordinator)
@@ -212,6 +216,6 @@ def _written(folder: Path, verdict: GateVerdict, names: Sequence[str]) -> list[P
     told = asdict(verdict)
     for one in told["nodes"]:
         one["host"] = names[one["node"]]
-    store.write(folder / VERDICT, json.dumps(told, indent=2) + "\n")
-    store.write(folder / TAINTED, "".join(f"{name}\n" for name in tainted))
+    folders.write(folder / VERDICT, json.dumps(told, indent=2) + "\n")
+    folders.write(folder / TAINTED, "".join(f"{name}\n" for name in tainted))
     return [folder / VERDICT, folder / TAINTED]

@@ -8,23 +8,24 @@ from typing import Annotated
 
 import typer
 
-from bench import __version__, encoding, store
+from bench import __version__
 from bench.analyze.analysis import analyze
+from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.run_files import write_report
 from bench.cli.screen import show
 from bench.cli.traces import import_trace
-from bench.errors import ConfigError, StoreError
 from bench.importers import assembly, sources
 from bench.importers.assembly import Imported
 from bench.importers.formats import FORMATS
 from bench.importers.found import Options
-from bench.journal import Journal
-from bench.operations import OPERATIONS
-from bench.records import MOST_RANKS, NAME_PATTERN
+from bench.model.errors import ConfigError, StoreError
+from bench.model.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document
 from bench.report import imported as imports
+from bench.store import encoding, folders
+from bench.store.journal import Journal
 
 # Lines per write: each write waits for the disk, and a log may hold many thousands of lines.
 LINES_AT_ONCE = 1000
@@ -98,16 +99,16 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     """Write the run and return its folder. If it cannot be written completely, the folder is removed."""
     arguments = [argument.encode(errors="replace").decode() for argument in given]
     facts = {"argv": arguments, "collbench": __version__, "imported": imported.facts}
-    path = store.create(RESULTS, encoding.CODEC, imported.plan, explanation, facts)
+    path = folders.create(RESULTS, encoding.CODEC, imported.plan, explanation, facts)
     try:
-        store.write_environment(path, [imported.session])
+        folders.write_environment(path, [imported.session])
         with Journal(path) as journal:
             for start in range(0, len(imported.samples), LINES_AT_ONCE):
                 some = imported.samples[start : start + LINES_AT_ONCE]
                 journal.append(b"\n".join(map(encoding.samples_to_line, some)))
-        store.update_manifest(path, status="complete", finished=datetime.now(UTC).isoformat(timespec="seconds"))
+        folders.update_manifest(path, status="complete", finished=datetime.now(UTC).isoformat(timespec="seconds"))
     except BaseException as error:
-        store.discard(path)
+        folders.discard(path)
         if isinstance(error, StoreError):
             raise StoreError(f"{str(error).partition(';')[0]}; nothing was imported") from None
         raise
@@ -116,7 +117,7 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
 
 def _shown(path: Path, imported: Imported) -> int:
     """Print what was imported, notes, the table and the files; return the exit code."""
-    result = store.read(path, encoding.CODEC)
+    result = folders.read(path, encoding.CODEC)
     analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})
     show(imports.in_short(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))

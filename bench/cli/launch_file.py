@@ -3,13 +3,13 @@
 import math
 from pathlib import Path
 
-from bench import config as configuration
-from bench import plan as planning
-from bench import shipped
-from bench.backends import BACKENDS
-from bench.capabilities import Machine
-from bench.config import Config
-from bench.errors import BenchError
+from bench.catalog.backends import BACKENDS
+from bench.config import models as configuration
+from bench.config import shipped
+from bench.config.models import Config
+from bench.model.capabilities import Machine
+from bench.model.errors import BenchError
+from bench.planning import plan as planning
 from bench.report.launch_files import JobSpec, LauncherName, launch_file
 
 # The hosts are unknown: assume memory for everything, and the last-level cache of a usual server.

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.machine import host
-from bench.plan import expand
-from bench.records import Plan, Samples
+from bench.model.records import Plan, Samples
+from bench.planning.plan import expand
 
 if TYPE_CHECKING:
     from bench.analyze.pairs import TimedCase
-    from bench.capabilities import Machine
-    from bench.config import Config
+    from bench.config.models import Config
+    from bench.model.capabilities import Machine
     from bench.training.records import Fact, Scenario, TrainingPlan
 
 # The first torch whose DistributedDataParallel takes the size of each bucket.

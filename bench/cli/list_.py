@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from bench import shipped, store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
 from bench.cli.screen import show
-from bench.errors import BenchError
-from bench.records import Json
+from bench.config import shipped
+from bench.model.errors import BenchError
+from bench.model.records import Json
 from bench.report import listings
+from bench.store import folders
 
 NO_REPORT = ("-", "no report yet")
 
@@ -47,8 +48,8 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
 
 
 def _runs() -> str:
-    rows, damaged = [], [f"{path}: not a run folder (it has no {store.MANIFEST})" for path in store.strays(RESULTS)]
-    for path in store.runs(RESULTS):
+    rows, damaged = [], [f"{path}: not a run folder (it has no {folders.MANIFEST})" for path in folders.strays(RESULTS)]
+    for path in folders.runs(RESULTS):
         try:
             rows.append(_row(path))
         except BenchError as error:
@@ -61,8 +62,8 @@ def _runs() -> str:
 
 def _row(path: Path) -> tuple[str, Json, tuple[str, str]]:
     """Name, manifest, and (number of cases, best result) of a run."""
-    manifest, summary = store.read_manifest(path), store.read_summary(path)
-    if store.has_sides(path):
+    manifest, summary = folders.read_manifest(path), folders.read_summary(path)
+    if folders.has_sides(path):
         counted = str(len({row["case"] for row in summary}))
-        return path.name, manifest, (counted, store.first_line(path)) if summary else NO_REPORT
+        return path.name, manifest, (counted, folders.first_line(path)) if summary else NO_REPORT
     return path.name, manifest, benchmarks.of_run(path).headline(summary) if summary else NO_REPORT

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from bench import store
 from bench.cli.benchmarks import Benchmark
 from bench.cli.session import recorded_session
-from bench.journal import Journal
+from bench.store import folders
+from bench.store.journal import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -35,7 +35,7 @@ def measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordin
             modules = (*benchmark.report_modules, *(benchmark.pictures.value.modules if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
-            log = path / store.LOG
+            log = path / folders.LOG
             benchmark.sweep(
                 before.plan, before.facts, entered, journal.append, log, launches.append, observing, loading.join
             )

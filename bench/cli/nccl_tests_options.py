@@ -1,7 +1,7 @@
 """The flags of nccl-tests as options of a verb: `run -b 8 -e 128M -f 2 -g 2` in place of a configuration.
 
 A verb that is decorated with `with_flags` gets the flags as its argument `given`; `source` turns them into YAML. What
-the flags mean is in `bench/nccl_tests_flags.py`. Flags that are not honoured are accepted, so that the YAML can say
+the flags mean is in `bench/config/nccl_tests_flags.py`. Flags that are not honoured are accepted, so that the YAML can say
 what happens instead, but --help does not list them.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench import shipped, yaml_file
-from bench.errors import BenchError, StoreError
-from bench.nccl_tests_flags import FLAGS, Flag, NcclTestsFlags, translate
+from bench.config import shipped, yaml_file
+from bench.config.nccl_tests_flags import FLAGS, Flag, NcclTestsFlags, translate
+from bench.model.errors import BenchError, StoreError
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator

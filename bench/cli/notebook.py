@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
-from bench.records import Json, Run
+from bench.model.records import Json, Run
+from bench.store import folders
 
 NS = 1e-9
 
@@ -36,7 +36,7 @@ class LoadedRun:
 
 def load_run(run: str | Path | None = None) -> LoadedRun:
     """Read a run: its folder, its name below results/, or the newest one. Raises StoreError."""
-    path = store.find(RESULTS, None if run is None else str(run))
+    path = folders.find(RESULTS, None if run is None else str(run))
     benchmark = benchmarks.of_run(path)
     result = benchmark.read(path)
     analysis = benchmark.analyze(result)

@@ -9,19 +9,19 @@ from typing import Annotated
 
 import typer
 
-from bench import ledger, store
-from bench import plan as planning
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.launch_file import launch_file_for
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, source, with_flags
 from bench.cli.screen import show
-from bench.errors import BenchError, ConfigError, UnmeasurableError
-from bench.ledger import LedgerEntry
 from bench.machine import host
-from bench.records import MOST_RANKS, Plan
+from bench.model.errors import BenchError, ConfigError, UnmeasurableError
+from bench.model.records import MOST_RANKS, Plan
+from bench.model.units import parse_share
+from bench.planning import plan as planning
 from bench.report.launch_files import LauncherName
-from bench.units import parse_share
+from bench.store import folders, ledger
+from bench.store.ledger import LedgerEntry
 
 
 @with_flags
@@ -131,16 +131,16 @@ def _needs(name: str, precision: str) -> int:
     # Imported here: it loads pandas and scipy, which the rest of this verb does not need.
     from bench.analyze import pilot
     from bench.analyze.stats import summarize
-    from bench.encoding import CODEC
     from bench.report import findings
+    from bench.store.encoding import CODEC
 
     try:
         wanted = parse_share(precision)
     except ValueError as error:
         raise BenchError(f"--precision: {error}") from None
-    path = store.find(RESULTS, name)
+    path = folders.find(RESULTS, name)
     benchmarks.collectives_only([path], "plan --from")
-    run = store.read(path, CODEC)
+    run = folders.read(path, CODEC)
     needs = pilot.needs(run, summarize(run), wanted)
     show(findings.needs(needs, pilot.in_all(needs), wanted))
     return 0

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
 from bench.cli.comparison import compare_runs, print_comparison
 from bench.cli.run_files import write_report
 from bench.cli.screen import show
 from bench.cli.sides import draw_sides
+from bench.store import folders
 
 
 def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or several to compare.")] = None) -> None:
@@ -19,9 +19,9 @@ def plots(runs: Annotated[list[str] | None, typer.Argument(help="One run, or sev
         for other in runs[1:]:
             print_comparison(*compare_runs(runs[0], other), format=None)
         return
-    path = store.find(RESULTS, runs[0] if runs else None)
+    path = folders.find(RESULTS, runs[0] if runs else None)
     benchmark = benchmarks.of_run(path)
-    if store.has_sides(path):
+    if folders.has_sides(path):
         typer.echo(draw_sides(path))
         return
     result = benchmark.read(path)

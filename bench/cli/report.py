@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, RunName
 from bench.cli.run_files import write_report
 from bench.cli.screen import show
 from bench.cli.sides import conclude_sides
-from bench.errors import BenchError
+from bench.model.errors import BenchError
+from bench.store import folders
 
 
 class Format(StrEnum):
@@ -39,9 +39,9 @@ def report(
     """
     if format is not None and output is not None:
         raise BenchError("report: --format prints, --output writes files: give one of them")
-    path = store.find(RESULTS, run)
+    path = folders.find(RESULTS, run)
     benchmark = benchmarks.of_run(path)
-    if store.has_sides(path):
+    if folders.has_sides(path):
         if format is not None:
             raise BenchError(f"report --format: {path.name} has two sides; name one of them: {path.name}:a")
         conclude_sides(path, plots=False)
@@ -54,7 +54,7 @@ def report(
     if format is None:
         show(benchmark.tables(result, analysis))
         if output is not None:
-            store.make_folder(output)
+            folders.make_folder(output)
         show("\n" + "\n".join(write_report(benchmark, result, analysis, plots=False, output=output)))
     else:
         typer.echo(benchmark.formats[format.value](result, analysis).rstrip("\n"))

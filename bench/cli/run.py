@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench import store
+from bench.catalog.variables import unsettable
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
 from bench.cli.job import run_task
 from bench.cli.nccl_tests_options import NO_FLAGS, Given, fingerprint, source, with_flags
 from bench.cli.sides import conclude_sides, measure_sides
 from bench.cli.start import measured, start
-from bench.errors import BenchError, StoreError
-from bench.variables import unsettable
+from bench.model.errors import BenchError, StoreError
+from bench.store import folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -48,14 +48,14 @@ def run(
 
 
 def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
-    path = store.find(RESULTS, name)
+    path = folders.find(RESULTS, name)
     benchmark = benchmarks.of_run(path)
     codec = benchmark.codec.value
-    plans = store.read_plans(path, codec) if store.has_sides(path) else [benchmark.read(path).plan]
+    plans = folders.read_plans(path, codec) if folders.has_sides(path) else [benchmark.read(path).plan]
     for name, value in (pair for plan in plans for pair in benchmark.variables(plan)):
         if reason := unsettable(name, value):  # it may have come from somebody else
             raise StoreError(f"{path}: its plan sets {name}={value}: {reason}")
-    if store.has_sides(path):
+    if folders.has_sides(path):
         measure_sides(path, coordinator)
         return 1 if conclude_sides(path, plots).failed else 0
     if coordinator is not None:

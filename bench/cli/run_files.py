@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bench import store
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
 from bench.report.pictures import Catalogue
+from bench.store import folders
 
 
 def is_ours(path: Path) -> bool:
@@ -33,7 +33,7 @@ def write_report(benchmark: Benchmark, run: Any, analysis: Any, plots: bool, out
     folder = output or run.path
     written = benchmark.documents(run, analysis, pictures, pictures_at, folder)
     for name, content in written.items():
-        store.write(folder / name, content)
+        folders.write(folder / name, content)
     return [str(folder / name) for name in written] + [str(pictures_at)] * bool(pictures)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import typer
 
-from bench import store
-from bench.errors import StoreError
-from bench.records import Json
+from bench.model.errors import StoreError
+from bench.model.records import Json
+from bench.store import folders
 
 
 @contextlib.contextmanager
@@ -26,14 +26,14 @@ def recorded_session(path: Path, sessions: list[Json], more: Json | None = None)
 
     with _marked(path):
         session: Json = {"host": host.facts(), "before": host.state(), **(more or {})}
-        store.write_environment(path, [*sessions, session])
+        folders.write_environment(path, [*sessions, session])
         launches: list[Json] = []
         try:
             yield launches
         finally:
             session |= {"after": host.state(), "launches": launches}
             with contextlib.suppress(StoreError):  # a full disk has been reported already
-                store.write_environment(path, [*sessions, session])
+                folders.write_environment(path, [*sessions, session])
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def recorded_sides(path: Path, sessions: list[Json], facts: Mapping[str, Json]) 
     with _marked(path):
         state = host.state()
         added: dict[str, Json] = {side: {"side": side, **of_side, "before": state} for side, of_side in facts.items()}
-        store.write_environment(path, [*sessions, *added.values()])
+        folders.write_environment(path, [*sessions, *added.values()])
         launches: dict[str, list[Json]] = {side: [] for side in facts}
         try:
             yield launches
@@ -53,7 +53,7 @@ def recorded_sides(path: Path, sessions: list[Json], facts: Mapping[str, Json]) 
             for side, session in added.items():
                 session |= {"after": after, "launches": launches[side]}
             with contextlib.suppress(StoreError):  # a full disk has been reported already
-                store.write_environment(path, [*sessions, *added.values()])
+                folders.write_environment(path, [*sessions, *added.values()])
 
 
 @contextlib.contextmanager
@@ -61,10 +61,10 @@ def _marked(path: Path) -> Iterator[None]:
     """Write into the manifest how the run ended; after an interrupt, print how to go on."""
 
     def mark(status: str) -> None:
-        store.update_manifest(path, status=status, finished=datetime.now(UTC).isoformat(timespec="seconds"))
+        folders.update_manifest(path, status=status, finished=datetime.now(UTC).isoformat(timespec="seconds"))
 
     try:
-        store.update_manifest(path, status="running")
+        folders.update_manifest(path, status="running")
         yield
     except KeyboardInterrupt:
         with contextlib.suppress(StoreError):

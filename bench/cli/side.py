@@ -8,12 +8,12 @@ import contextlib
 import sys
 from pathlib import Path
 
-from bench import store
 from bench.cli import benchmarks
 from bench.cli.launches import facts_of_launch, one_launch
-from bench.errors import BenchError
 from bench.launch.side_process import SideLine
 from bench.machine import host
+from bench.model.errors import BenchError
+from bench.store import folders
 
 
 def main(descriptor: str, folder: str) -> None:
@@ -31,7 +31,7 @@ def main(descriptor: str, folder: str) -> None:
 def _serve(path: Path, line: SideLine) -> None:
     """path: of the side, in the run's folder."""
     benchmark = benchmarks.of_run(path)
-    plan = store.read_plans(path.parent, benchmark.codec.value)[store.SIDES.index(path.name)]
+    plan = folders.read_plans(path.parent, benchmark.codec.value)[folders.SIDES.index(path.name)]
     before = benchmark.read(path).facts
     with benchmark.launcher() as launcher:
         line.tell("ready", facts=host.facts())
@@ -41,7 +41,7 @@ def _serve(path: Path, line: SideLine) -> None:
                 facts_of_launch(before, number),
                 launcher,
                 lambda fact: line.tell("line", fact),
-                path.parent / store.LOG,
+                path.parent / folders.LOG,
                 lambda record: line.tell("launched", record=record),
                 benchmarks.SILENT,
             )

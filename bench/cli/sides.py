@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from bench import store
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS
 from bench.cli.benchmarks import Benchmark
@@ -23,13 +22,14 @@ from bench.cli.launches import facts_of_launch, one_launch
 from bench.cli.run_files import is_ours
 from bench.cli.screen import show
 from bench.cli.session import recorded_sides
-from bench.comparisons import PairedComparison
-from bench.journal import Journal
 from bench.launch.side_process import SideProcess
 from bench.machine import host
-from bench.records import Json
+from bench.model.comparisons import PairedComparison
+from bench.model.records import Json
 from bench.report.progress import PairProgress
-from bench.store import SIDES
+from bench.store import folders
+from bench.store.folders import SIDES
+from bench.store.journal import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -63,7 +63,7 @@ class _TwoSides:
 
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
     """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
-    manifest = store.read_manifest(path)
+    manifest = folders.read_manifest(path)
     asked, sides = manifest["ab"], manifest["sides"]
     benchmark = benchmarks.of_run(path)
     with Journal(path) as journal, contextlib.ExitStack() as stack:
@@ -77,7 +77,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
 
         def measure_launch(side: str, number: int) -> None:
             def keep(line: bytes) -> None:
-                journal.append(store.of_side(line, side))
+                journal.append(folders.of_side(line, side))
                 fact = benchmark.codec.value.fact_from_line(line)
                 measured.facts[side].append(fact)
                 failure = getattr(fact, "failure", None)
@@ -91,7 +91,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
             asked["ended"] = _until_decided(measured, asked, measure_launch, began, progress)
         finally:
             asked["spent_s"] = round(time.monotonic() - began, 2)
-            store.update_manifest(path, ab=asked)
+            folders.update_manifest(path, ab=asked)
 
 
 def _until_decided(
@@ -126,7 +126,7 @@ def _until_decided(
 
 
 def _read(path: Path, benchmark: Benchmark) -> _TwoSides:
-    plans = dict(zip(SIDES, store.read_plans(path, benchmark.codec.value), strict=True))
+    plans = dict(zip(SIDES, folders.read_plans(path, benchmark.codec.value), strict=True))
     runs = {side: benchmark.read(path / side) for side in SIDES}
     facts = {side: list(run.facts) for side, run in runs.items()}
     return _TwoSides(benchmark, plans, facts, {side: run.environment for side, run in runs.items()})
@@ -162,7 +162,7 @@ def _measuring(
             done = facts_of_launch(measured.facts[side], number)
             plan = one_launch(measured.plans[side], number)
             starter = _OfSide(launcher, side) if coordinator else launcher
-            measured.benchmark.sweep(plan, done, starter, append, path / store.LOG, launched, benchmarks.SILENT)
+            measured.benchmark.sweep(plan, done, starter, append, path / folders.LOG, launched, benchmarks.SILENT)
 
         more = coordinator.facts() if coordinator else {}
         facts = {side: {"host": processes[side].facts if side in processes else host.facts(), **more} for side in SIDES}
@@ -189,9 +189,9 @@ def conclude_sides(path: Path, plots: bool) -> PairedComparison:
     text = documents.document(result)
     show(text)
     if is_ours(path):
-        written = {store.REPORT: text, store.SUMMARY: documents.to_csv(result)}
+        written = {folders.REPORT: text, folders.SUMMARY: documents.to_csv(result)}
         for name, content in written.items():
-            store.write(path / name, content)
+            folders.write(path / name, content)
         typer.echo("\n" + "\n".join(str(path / name) for name in written))
     if plots:
         typer.echo(_drawn(result, path))
@@ -214,7 +214,7 @@ def compared(path: Path) -> PairedComparison:
     from bench.analyze import pairs
     from bench.analyze.environment_diff import differences, of_sessions
 
-    manifest = store.read_manifest(path)
+    manifest = folders.read_manifest(path)
     asked, sides = manifest["ab"], manifest["sides"]
     benchmark = benchmarks.of_run(path)
     measured = _read(path, benchmark)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench import __version__, ledger, store
+from bench import __version__
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import Benchmark
@@ -18,8 +18,9 @@ from bench.cli.measuring import measure
 from bench.cli.nccl_tests_options import ConfigSource
 from bench.cli.run_files import write_report
 from bench.cli.screen import show
-from bench.errors import UnmeasurableError
 from bench.machine import host
+from bench.model.errors import UnmeasurableError
+from bench.store import folders, ledger
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -41,7 +42,7 @@ def start(
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = store.create(RESULTS, benchmark.codec.value, plan, asked.raw, facts)
+    path = folders.create(RESULTS, benchmark.codec.value, plan, asked.raw, facts)
     return measured(benchmark, path, plots, coordinator)
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import typer
 
-from bench import call_file, store
 from bench.cli.screen import show
-from bench.errors import ConfigError
 from bench.importers.traces import reading
-from bench.recorded_calls import CallList
+from bench.model.errors import ConfigError
+from bench.model.recorded_calls import CallList
 from bench.report import recordings
+from bench.store import call_file, folders
 
 
 def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
@@ -31,4 +31,4 @@ def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
 def _write(path: Path, found: CallList) -> None:
     if path.exists():
         raise ConfigError(f"--save {path}: it exists already")
-    store.write(path, call_file.to_text(found))
+    folders.write(path, call_file.to_text(found))

@@ -8,11 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.errors import ForeignError
 from bench.importers.found import Number, Reading
 from bench.importers.sources import Source
-from bench.records import Case, Json, Launch, Plan, Samples, Sampling
-from bench.units import format_bytes
+from bench.model.errors import ForeignError
+from bench.model.records import Case, Json, Launch, Plan, Samples, Sampling
+from bench.model.units import format_bytes
 
 # When a case began, which the output of other tools does not tell.
 UNKNOWN_TIME_S = 0.0

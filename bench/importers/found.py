@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bench.errors import ForeignError
-from bench.operations import OPERATIONS
-from bench.records import MOST_RANKS, Aggregate, Case, Failure, Json
+from bench.catalog.operations import OPERATIONS
+from bench.model.errors import ForeignError
+from bench.model.records import MOST_RANKS, Aggregate, Case, Failure, Json
 
 # Whole numbers up to here are exact wherever they are kept (JSON readers, floats); larger ones were not measured.
 LARGEST_WHOLE = 2**53

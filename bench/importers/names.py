@@ -5,7 +5,7 @@ A name that is in no table is not guessed: its rows are left out, with the reaso
 
 import re
 
-from bench import nccl_tests_names
+from bench.catalog import nccl_tests_names
 
 # Collectives of PARAM's comms.py. Its all_gather and reduce_scatter work on lists of tensors, the _base ones do not.
 PARAM = {

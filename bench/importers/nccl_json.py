@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bench.errors import ForeignError
+from bench.catalog.nccl_tests_names import NO_REDUCE_OP
+from bench.catalog.variables import allowed
 from bench.importers.found import Printed, whole
 from bench.importers.nccl_sections import DeviceRow, Half, Row, Section
 from bench.importers.nccl_text import version_of
-from bench.nccl_tests_names import NO_REDUCE_OP
-from bench.records import Json
-from bench.variables import allowed
+from bench.model.errors import ForeignError
+from bench.model.records import Json
 
 # The tool writes six decimals, of microseconds and of GB/s.
 HALF_DIGIT = 0.5e-6

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from bench import nccl_tests_names
-from bench.errors import ForeignError
+from bench.catalog import nccl_tests_names
+from bench.catalog.operations import OPERATIONS
 from bench.importers import names, nccl_json, nccl_text
 from bench.importers.found import (
     Number,
@@ -29,8 +29,8 @@ from bench.importers.found import (
 )
 from bench.importers.nccl_sections import Half, Row, Section
 from bench.importers.sources import Source
-from bench.operations import OPERATIONS
-from bench.records import Aggregate, Case, Failure
+from bench.model.errors import ForeignError
+from bench.model.records import Aggregate, Case, Failure
 
 BACKEND = "nccl"
 AVERAGES = {

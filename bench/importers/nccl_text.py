@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from bench.catalog.nccl_tests_names import DTYPES_LACKING, NO_REDUCE_OP, REDUCE_OPS
 from bench.importers.found import Printed, printed, whole
 from bench.importers.names import DTYPES
 from bench.importers.nccl_sections import DeviceRow, Half, Row, Section
-from bench.nccl_tests_names import DTYPES_LACKING, NO_REDUCE_OP, REDUCE_OPS
 
 UNITS = {"(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0, "(ns)": 1e-9}
 PLACES = {"out-of-place": "out", "in-place": "in"}

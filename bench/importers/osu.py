@@ -15,8 +15,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.dtypes import BYTES
-from bench.errors import ForeignError
+from bench.catalog.dtypes import BYTES
+from bench.catalog.operations import OPERATIONS
 from bench.importers import names
 from bench.importers.found import (
     Number,
@@ -29,8 +29,8 @@ from bench.importers.found import (
     whole,
 )
 from bench.importers.sources import Source
-from bench.operations import OPERATIONS
-from bench.records import Aggregate, Case, Failure
+from bench.model.errors import ForeignError
+from bench.model.records import Aggregate, Case, Failure
 
 
 @dataclass(frozen=True, slots=True)

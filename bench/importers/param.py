@@ -9,7 +9,7 @@ collective, the newest both.
 import re
 from dataclasses import dataclass, replace
 
-from bench.errors import ForeignError
+from bench.catalog.operations import OPERATIONS
 from bench.importers import names
 from bench.importers.found import (
     Number,
@@ -24,8 +24,8 @@ from bench.importers.found import (
     whole,
 )
 from bench.importers.sources import Source
-from bench.operations import OPERATIONS
-from bench.records import Aggregate, Case
+from bench.model.errors import ForeignError
+from bench.model.records import Aggregate, Case
 
 DEFAULT_DTYPE = "float32"
 US = 1e-6

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import ForeignError
-from bench.units import format_bytes
+from bench.model.errors import ForeignError
+from bench.model.units import format_bytes
 
 # The longest sweep with an NCCL that logs at INFO is a few megabytes; a larger file is of another kind.
 LIMIT_BYTES = 64 * 2**20

@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from bench.errors import INTERRUPTED, JobError, RankError
+from bench.catalog.variables import unsettable
 from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
 from bench.launch.job import JobRank
@@ -24,10 +24,10 @@ from bench.launch.ranks import KILL_WAIT_S
 from bench.launch.secret import JobSecret
 from bench.launch.workers import WORKERS
 from bench.machine import network
+from bench.model.errors import INTERRUPTED, JobError, RankError
+from bench.model.records import Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
-from bench.records import Json
-from bench.variables import unsettable
 
 # Polling interval of the agent, in seconds: short against the supervisor's time-outs.
 LOOK_EVERY_S = 0.25

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 
-from bench.errors import JobError, LostRankError, RankError
 from bench.launch.ranks import KILL_WAIT_S
+from bench.model.errors import JobError, LostRankError, RankError
+from bench.model.records import Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
-from bench.records import Json
 
 # Polling interval of the threads, in seconds: they notice the end of the job within it.
 LOOK_EVERY_S = 0.25

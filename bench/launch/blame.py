@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.records import Failure, FailureKind
+from bench.model.records import Failure, FailureKind
 
 # Errors of torch in a rank whose peer is gone or silent; the texts differ between versions and backends.
 _VICTIM = re.compile(

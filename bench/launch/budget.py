@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.intervals import launch_interval, within_launch
-from bench.plan import NEXT_START_S, process_kind
-from bench.records import Case, Launch, Plan, Samples
+from bench.model.records import Case, Launch, Plan, Samples
+from bench.planning.plan import NEXT_START_S, process_kind
+from bench.stats.intervals import launch_interval, within_launch
 
 # An interval that is still wide after so many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.capabilities import Demands, Machine
-from bench.errors import INTERRUPTED, BenchError, JobError
 from bench.launch import compatibility, workers
 from bench.launch.agents import Agents, RemoteRank
 from bench.launch.job import JobRank
@@ -28,8 +26,10 @@ from bench.launch.launcher import Launcher, RankAssignment
 from bench.launch.ranks import Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
+from bench.model.capabilities import Demands, Machine
+from bench.model.errors import INTERRUPTED, BenchError, JobError
+from bench.model.records import Json
 from bench.protocol import channel
-from bench.records import Json
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bench.capabilities import Machine
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import sweep
 from bench.machine import environment, host, libraries
-from bench.records import NOT_AVAILABLE, Case, Json, Launch, Plan, Sampling
-from bench.units import format_rounded_bytes, format_seconds
+from bench.model.capabilities import Machine
+from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Plan, Sampling
+from bench.model.units import format_rounded_bytes, format_seconds
 
 # The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
 FILES_A_RANK = 4

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench.errors import JobError
+from bench.model.errors import JobError
 
 LOOPBACK = "127.0.0.1"
 # torchrun's own default of MASTER_PORT; for other launchers the port is derived from the job's identity.

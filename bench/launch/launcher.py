@@ -27,10 +27,10 @@ from typing import Any
 
 import psutil
 
-from bench.errors import RankError
 from bench.launch.ranks import KILL_WAIT_S, Ranks
 from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import environment
+from bench.model.errors import RankError
 from bench.protocol.barrier import barriers
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import RankContext, enter

@@ -24,14 +24,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.backends import BACKENDS
-from bench.errors import MpirunError
+from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, Ranks, Starter
 from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import confine, environment, libraries, network
-from bench.records import Job
+from bench.model.errors import MpirunError
+from bench.model.records import Job
 
 # More ranks than cores are allowed, and the report warns of them; binding would put several ranks on one core.
 OPTIONS = ("--oversubscribe", "--bind-to", "none")

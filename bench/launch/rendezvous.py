@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from bench import locks
+from bench.store import locks
 
 PREFIX, LOCK = "collbench-", "lock"
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import ConfigError
 from bench.launch.job import JobRank
+from bench.model.errors import ConfigError
 
 SECRET_BYTES = 32
 # Pause between two attempts to reach rank 0, in seconds.

@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.errors import BenchError
 from bench.machine import environment
+from bench.model.errors import BenchError
+from bench.model.records import Json
 from bench.protocol import messages
-from bench.records import Json
 
 # Time to load torch and start a fork server, from a cold disk.
 READY_WAIT_S = 120.0

@@ -15,8 +15,8 @@ from pathlib import Path
 from bench.launch import blame
 from bench.launch.blame import Evidence, explain_exit, explain_hang, innermost_frame
 from bench.launch.ranks import Rank, Ranks
+from bench.model.records import Failure, Json
 from bench.protocol import messages
-from bench.records import Failure, Json
 
 # Polling interval of the supervisor, in seconds. Ctrl-C is answered within it.
 LOOK_EVERY_S = 0.25

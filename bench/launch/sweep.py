@@ -14,16 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from bench import encoding, nccl_log, operations
-from bench.backends import BACKENDS
-from bench.errors import LostRankError, MpirunError, RankError
+from bench.catalog import operations
+from bench.catalog.backends import BACKENDS
+from bench.catalog.operations import OPERATIONS
 from bench.launch.budget import Spent, next_launch
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import LaunchOutcome, watch
-from bench.machine import health, host
-from bench.operations import OPERATIONS
-from bench.plan import remaining
-from bench.records import Case, Failure, Job, Json, Launch, Plan, Samples
+from bench.machine import health, host, nccl_log
+from bench.model.errors import LostRankError, MpirunError, RankError
+from bench.model.records import Case, Failure, Job, Json, Launch, Plan, Samples
+from bench.planning.plan import remaining
+from bench.store import encoding
 
 
 class Observer(Protocol):

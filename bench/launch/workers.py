@@ -5,7 +5,7 @@ In: the name of a function, or of a `Worker`. Out: the `Worker`. A module is imp
 
 from dataclasses import dataclass
 
-from bench.deferred import Deferred
+from bench.model.deferred import Deferred
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Worker:
 WORKERS = {
     "collectives": Worker(
         "bench.rank.main:main",
-        Deferred("encoding:job_to_json"),
-        Deferred("encoding:job_from_json"),
-        Deferred("encoding:imports_of"),
-        Deferred("encoding:variables_of"),
+        Deferred("store.encoding:job_to_json"),
+        Deferred("store.encoding:job_from_json"),
+        Deferred("store.encoding:imports_of"),
+        Deferred("store.encoding:variables_of"),
     ),
     "training": Worker(
         "bench.training.rank.main:main",

@@ -1,7 +1,7 @@
 """Read and set environment variables: those that ranks inherit, those of launchers, those that are recorded.
 
 No other module does so, except `launch/mpirun_placeholder.py`, which imports nothing of the suite. Only the variables
-of an allow-list (`bench/variables.py`) are recorded: the environment also holds credentials.
+of an allow-list (`bench/catalog/variables.py`) are recorded: the environment also holds credentials.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from bench.catalog.variables import allowed
 from bench.machine import network
-from bench.variables import allowed
 
 JOB_VARIABLES = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID|PET_\w+|RAY_JOB_ID"

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from bench.records import NOT_AVAILABLE, Json
+from bench.model.records import NOT_AVAILABLE, Json
 
 # Most NVLinks of a GPU that nvidia-ml-py 13 knows (NVML_NVLINK_MAX_LINKS).
 MOST_NVLINKS = 36

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from bench.machine import gpus
-from bench.records import Json
+from bench.model.records import Json
 
 INFINIBAND = Path("/sys/class/infiniband")
 # Counters of a port: data in words of 4 bytes, waits in ticks, and errors.

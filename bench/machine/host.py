@@ -21,9 +21,9 @@ from typing import Any
 import psutil
 
 from bench import __version__
-from bench.capabilities import Machine
 from bench.machine import cgroup, environment, gpus, libraries, network
-from bench.records import NOT_AVAILABLE, Json
+from bench.model.capabilities import Machine
+from bench.model.records import NOT_AVAILABLE, Json
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 # Used where the kernel does not tell the size: that of many server CPUs' last-level cache.

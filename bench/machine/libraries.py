@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.records import NOT_AVAILABLE, Json
+from bench.model.records import NOT_AVAILABLE, Json
 
 REMEDY = "make install-mpi (pip install .[mpi])"
 # Time limit of `mpirun --version`, in seconds; it takes milliseconds.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.records import NOT_AVAILABLE, Json
+from bench.model.records import NOT_AVAILABLE, Json
 
 LOOPBACK = "127.0.0.1"
 # Pause between look-ups, in seconds: the name of a host that has just started may be unknown for a while (Kubernetes).

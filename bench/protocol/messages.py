@@ -35,8 +35,8 @@ only `send_bytes` and `recv_bytes` are used.)
 
 import json
 
+from bench.model.records import Json
 from bench.protocol.channel import Line
-from bench.records import Json
 
 
 def send(line: Line, message: Json, payload: bytes = b"") -> None:

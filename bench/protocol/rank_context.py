@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import environment
+from bench.model.records import Json
 from bench.protocol import messages
 from bench.protocol.barrier import SemaphoreBarrier
 from bench.protocol.channel import Line
-from bench.records import Json
 
 
 @dataclass(slots=True)

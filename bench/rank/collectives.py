@@ -2,7 +2,7 @@
 
 In: a case, a rank and the number of ranks. Out: a `Transfer`; and from a transfer with its buffers, a function without
 arguments that makes the call. An asynchronous call returns its handle at once. Ranks are numbered within the subgroup.
-Owns no buffer. To add a collective: an entry in `bench/operations.py` and one in the table below; where MPI has it too,
+Owns no buffer. To add a collective: an entry in `bench/catalog/operations.py` and one in the table below; where MPI has it too,
 its call in `mpi_calls`.
 """
 
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from bench import splits
-from bench.backends import BACKENDS
-from bench.dtypes import PREMULTIPLIER
-from bench.operations import COALESCED_PIECES, behind, placement
-from bench.pairing import partner
+from bench.catalog import splits
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import PREMULTIPLIER
+from bench.catalog.operations import COALESCED_PIECES, behind, placement
+from bench.catalog.pairing import partner
+from bench.model.records import Case
 from bench.rank.transfer import (
     BuildCall,
     BuildObjectCall,
@@ -30,7 +31,6 @@ from bench.rank.transfer import (
     Subgroup,
     Transfer,
 )
-from bench.records import Case
 
 NOTHING = (0, 0)
 

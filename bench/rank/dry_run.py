@@ -24,20 +24,20 @@ from torch._C._distributed_c10d import FakeWork
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench import operations
-from bench.backends import BACKENDS
-from bench.conclusions import DryRunCases, DryRunResult
-from bench.dtypes import dtype_named
-from bench.footprint import bounded, buffer_bytes
-from bench.metrics import makes_groups
-from bench.operations import OPERATIONS, cycle, ranks_together
+from bench.catalog import operations
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import dtype_named
+from bench.catalog.metrics import makes_groups
+from bench.catalog.operations import OPERATIONS, cycle, ranks_together
+from bench.model.conclusions import DryRunCases, DryRunResult
+from bench.model.records import Case, Plan, Skip
+from bench.planning.footprint import bounded, buffer_bytes
 from bench.rank import timing, workload
 from bench.rank.collectives import OBJECT_COLLECTIVES
 from bench.rank.device import Host
 from bench.rank.process_group import Group, make_group
 from bench.rank.tensors import Arena
 from bench.rank.transfer import Subgroup, rest
-from bench.records import Case, Plan, Skip
 
 FAKE = "fake"
 PAPER, REAL = torch.device("meta"), torch.device("cpu")

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench.model.records import Case, Fault
 from bench.rank.device import idle
 from bench.rank.workload import Workload
-from bench.records import Case, Fault
 
 Action = Callable[[], None]
 

@@ -17,16 +17,16 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench import encoding
-from bench.footprint import arena_bytes, batches
 from bench.machine import environment, host
+from bench.model.records import Job, Json
+from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
 from bench.rank import clocks, nccl, probe
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
 from bench.rank.process_group import Group
 from bench.rank.rounds import Batch
 from bench.rank.tensors import Arena
-from bench.records import Job, Json
+from bench.store import encoding
 
 
 def main(context: RankContext, job: Job) -> None:

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bench.catalog.subgroups import WORLD, divide
 from bench.machine import confine, network
+from bench.model.records import Case
 from bench.protocol.rank_context import RankContext
 from bench.rank import mpi_calls
 from bench.rank.device import Host
 from bench.rank.process_group import Group
 from bench.rank.transfer import Subgroup, rest
-from bench.records import Case
-from bench.subgroups import WORLD, divide
 
 
 @contextmanager

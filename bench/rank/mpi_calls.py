@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from bench.dtypes import DTYPES
-from bench.operations import placement
+from bench.catalog.dtypes import DTYPES
+from bench.catalog.operations import placement
+from bench.model.records import Case
 from bench.rank.transfer import BuildCall, BuildObjectCall, Call, CallArguments, LibraryCalls, Subgroup
-from bench.records import Case
 
 WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
 NUMBERS = {

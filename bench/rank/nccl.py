@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.variables import SHARED_GPU
+from bench.catalog.variables import SHARED_GPU
 
 
 def shared_gpu(rank: int) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.operations import OPERATIONS
+from bench.catalog.operations import OPERATIONS
+from bench.model.records import Case
 from bench.rank.collectives import OBJECT_COLLECTIVES
 from bench.rank.process_group import Group
 from bench.rank.tensors import MOST_READY, SINGLE_RANK_BYTES
 from bench.rank.transfer import Call, rest
-from bench.records import Case
 
 # Received objects are kept for the check after the timed calls: the last ones, at most this many bytes or one call's.
 MOST_KEPT_BYTES = 64 * 2**20

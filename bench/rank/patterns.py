@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, largest_value
+from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, largest_value
 
 # Largest prime below 2**18: 1 MiB of float32, which stays in a cache while it is copied out.
 PERIOD = 262_139

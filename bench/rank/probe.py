@@ -2,18 +2,18 @@
 
 In: a job, a joined group, the file into which this rank's NCCL writes. Out: the message `chosen` of rank 0, with what
 NCCL wrote until the first case and during each case. This is a launch of its own, because every line of the log takes a
-lock and a write on rank 0, which would make it the slow one. `bench/nccl_log.py` reads the text.
+lock and a write on rank 0, which would make it the slow one. `bench/machine/nccl_log.py` reads the text.
 """
 
 from pathlib import Path
 
-from bench.footprint import arena_bytes
-from bench.operations import cycle
+from bench.catalog.operations import cycle
+from bench.model.records import Job
+from bench.planning.footprint import arena_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
 from bench.rank.process_group import Group
 from bench.rank.tensors import Arena
-from bench.records import Job
 
 # NCCL connects in the first call of a kind, and may tell more of it.
 CALLS = 2

@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from types import ModuleType
 
-from bench.backends import BACKENDS
+from bench.catalog.backends import BACKENDS
+from bench.model.records import Json
 from bench.protocol import barrier
 from bench.protocol.rank_context import RankContext
 from bench.rank import mpi, mpi_calls, process_group, timing
 from bench.rank.process_group import Group
-from bench.records import Json
 
 # Any number but 0: leaving with status 0 before the work is done is a fault of its own.
 STATUS_AFTER_ERROR = 70

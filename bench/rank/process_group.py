@@ -16,14 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.backends import BACKENDS
+from bench.catalog.backends import BACKENDS
+from bench.catalog.subgroups import WORLD, divide
 from bench.machine import environment, host
+from bench.model.records import Case, Json
 from bench.protocol.rank_context import RankContext
 from bench.rank import collectives, nccl
 from bench.rank.device import Device, device_of
 from bench.rank.transfer import LibraryCalls, Subgroup, rest
-from bench.records import Case, Json
-from bench.subgroups import WORLD, divide
 
 # The parent ends a hang after the run's timeout and names the rank to blame. The group's own timeout, which tells less,
 # comes later: it is for ranks whose parent is gone.

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from bench.model.records import Replay, ReplayedCall
 from bench.rank.collectives import COLLECTIVES
 from bench.rank.device import Device, Event, idle
 from bench.rank.objects import BarrierOperation
 from bench.rank.process_group import Group
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.transfer import Call, rest
-from bench.records import Replay, ReplayedCall
 
 # Starts and durations of the calls of one step, in ns; starts since the step began.
 Stamps = tuple[list[int], list[int]]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.footprint import most_iterations
-from bench.operations import OPERATIONS, cycle
+from bench.catalog.operations import OPERATIONS, cycle
+from bench.model.records import Case, Failure, Job, Samples, Timings, Usage
+from bench.planning.footprint import most_iterations
 from bench.protocol.rank_context import RankContext
 from bench.rank import faults, timing, usage, workload
 from bench.rank.process_group import Group
@@ -24,10 +25,9 @@ from bench.rank.replay import ReplayOperation
 from bench.rank.sampling import AgreedTimings, Sampler
 from bench.rank.tensors import Arena
 from bench.rank.timing import RankTimings
-from bench.records import Case, Failure, Job, Samples, Timings, Usage
 
 if TYPE_CHECKING:
-    from bench.records import Integers
+    from bench.model.records import Integers
 
 NS = 1e-9
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.intervals import FEWEST_BLOCKS, FEWEST_FOR_MEDIAN, within_launch
-from bench.records import Sampling, Timings
+from bench.model.records import Sampling, Timings
+from bench.stats.intervals import FEWEST_BLOCKS, FEWEST_FOR_MEDIAN, within_launch
 
 # The time for a case is spent in so many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
 ROUNDS, LONGEST_BLOCK_S = 5, 0.03

@@ -4,11 +4,11 @@ In: a case, a joined `Group`. Out: the `Workload` of that case. Each iteration m
 before the next one, outside the timing.
 """
 
-from bench.operations import ranks_together
+from bench.catalog.operations import ranks_together
+from bench.model.records import Case
 from bench.rank.process_group import Group
 from bench.rank.tensors import TensorOperation
 from bench.rank.transfer import Call, Subgroup, rest
-from bench.records import Case
 
 
 class Joining:

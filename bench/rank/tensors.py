@@ -11,15 +11,15 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from bench import operations
-from bench.dtypes import DTYPES, growth
-from bench.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
-from bench.operations import ALIGNMENT, OPERATIONS
+from bench.catalog import operations
+from bench.catalog.dtypes import DTYPES, growth
+from bench.catalog.operations import ALIGNMENT, OPERATIONS
+from bench.model.records import Case
+from bench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
 from bench.rank import patterns
 from bench.rank.collectives import COLLECTIVES
 from bench.rank.process_group import Group
 from bench.rank.transfer import Call, CallArguments, Subgroup, Transfer, rest
-from bench.records import Case
 
 # Calls on so many buffers are built once and kept: building twenty before each pipelined iteration lets the ranks idle
 # long enough to change its time (2 % at 4 KiB). Keeping more would waste memory.

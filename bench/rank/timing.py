@@ -25,11 +25,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.metrics import makes_groups
+from bench.catalog.metrics import makes_groups
+from bench.model.records import Case
 from bench.rank.device import Device, Event, Graph
 from bench.rank.transfer import Call
 from bench.rank.workload import Workload
-from bench.records import Case
 
 Action = Callable[[], None]
 GRAPH = "graph"

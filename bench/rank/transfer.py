@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from bench.records import Case
+from bench.model.records import Case
 
 # A call that is ready to be timed; an asynchronous one returns a handle that is waited for.
 Call = Callable[[], Any]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.machine import cgroup, host
-from bench.records import Json, Usage
+from bench.model.records import Json, Usage
 
 
 @dataclass(frozen=True, slots=True)

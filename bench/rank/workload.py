@@ -9,9 +9,10 @@ from typing import Protocol
 
 import torch
 
-from bench.footprint import scratch_bytes
-from bench.metrics import makes_groups
-from bench.operations import OPERATIONS
+from bench.catalog.metrics import makes_groups
+from bench.catalog.operations import OPERATIONS
+from bench.model.records import Case, Replay
+from bench.planning.footprint import scratch_bytes
 from bench.rank.collectives import COLLECTIVES
 from bench.rank.objects import BarrierOperation, ObjectOperation
 from bench.rank.process_group import Group
@@ -19,7 +20,6 @@ from bench.rank.replay import ReplayOperation
 from bench.rank.startup import FirstCall, Joining, NewGroup
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.transfer import Call, rest
-from bench.records import Case, Replay
 
 STARTUP: dict[str, Callable[[Case, Group], "Workload"]] = {"init_process_group": Joining, "new_group": NewGroup}
 

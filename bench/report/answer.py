@@ -7,11 +7,11 @@ Computes nothing: it picks the numbers that answer most questions.
 from collections.abc import Sequence
 from statistics import median
 
-from bench.conclusions import Interval, Summary
+from bench.model.conclusions import Interval, Summary
+from bench.model.units import format_rate, format_seconds
 from bench.report import groups
 from bench.report.labels import ranks_text, size_text
 from bench.report.tables import interval_text
-from bench.units import format_rate, format_seconds
 
 # Groups of cases that the answer speaks of; the tables have all.
 MOST_GROUPS = 3

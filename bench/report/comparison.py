@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from bench.comparisons import Change, Check, CheckedTable, Comparison, Judgement
-from bench.conclusions import Interval
-from bench.records import NOT_AVAILABLE, Json, case_order
+from bench.model.comparisons import Change, Check, CheckedTable, Comparison, Judgement
+from bench.model.conclusions import Interval
+from bench.model.records import NOT_AVAILABLE, Json, case_order
+from bench.model.units import format_rate, format_seconds
 from bench.report import markdown
 from bench.report.labels import common_parts, label
 from bench.report.tables import NOTHING, interval_text
-from bench.units import format_rate, format_seconds
 
 VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
 CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")

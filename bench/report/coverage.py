@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bench.backends import BACKENDS
-from bench.conclusions import Analysis
-from bench.dtypes import DTYPES, REDUCE_OPS
-from bench.operations import OPERATIONS
-from bench.records import Case, Json, Run
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.operations import OPERATIONS
+from bench.model.conclusions import Analysis
+from bench.model.records import Case, Json, Run
+from bench.model.units import format_bytes
 from bench.report import markdown
-from bench.units import format_bytes
 
 # Text of a cell if the operation reduces nothing, and if all reduce ops that were asked for ran.
 DONE, ALL = "✓", "all {}"

@@ -7,12 +7,12 @@ the reasons below.
 
 from collections.abc import Iterable
 
-from bench.backends import BACKENDS
-from bench.conclusions import Analysis
-from bench.records import Case, Run
+from bench.catalog.backends import BACKENDS
+from bench.model.conclusions import Analysis
+from bench.model.records import Case, Run
+from bench.model.units import format_bytes, format_seconds
 from bench.report import markdown
 from bench.report.tables import NOTHING
-from bench.units import format_bytes, format_seconds
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 ABOUT = (

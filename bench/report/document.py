@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from bench.conclusions import Analysis, Summary
-from bench.records import Case, Json, Run
+from bench.model.conclusions import Analysis, Summary
+from bench.model.records import Case, Json, Run
+from bench.model.units import format_bytes, format_rounded_bytes, format_seconds
 from bench.report import answer, findings, groups, imported, machine_format, markdown, replay, tables
 from bench.report.labels import dtype_words, label, metric_name, span
 from bench.report.page import page
 from bench.report.pictures import Picture
-from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
 # Host names that the report lists; environment.json has them all.
 SHOWN_HOSTS = 8

@@ -5,11 +5,11 @@ In: conclusions. Out: Markdown. Computes only layout.
 
 from collections.abc import Callable, Sequence
 
-from bench.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, NeedsInAll, Summary
+from bench.model.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, NeedsInAll, Summary
+from bench.model.units import format_rate, format_rounded_bytes, format_seconds
 from bench.report import markdown, replay
 from bench.report.labels import common_parts, family, label
 from bench.report.tables import NOTHING, interval_text
-from bench.units import format_rate, format_rounded_bytes, format_seconds
 
 
 def standing_out(analysis: Analysis) -> list[str]:

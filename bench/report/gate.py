@@ -5,7 +5,7 @@ In: a `GateVerdict` and the names of the nodes. Out: text. Computes nothing.
 
 from collections.abc import Sequence
 
-from bench.comparisons import GateVerdict
+from bench.model.comparisons import GateVerdict
 from bench.report import markdown
 from bench.report.tables import NOTHING
 

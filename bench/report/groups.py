@@ -6,13 +6,13 @@ In: summaries, cases, skips. Out: groups with titles, rows, sentences. Computes 
 from collections.abc import Sequence
 from itertools import groupby
 
-from bench.backends import BACKENDS
-from bench.conclusions import Summary
-from bench.dtypes import dtype_named
-from bench.operations import OPERATIONS, heaviest_bytes, ranks_together, size_unit
-from bench.records import Case, Skip
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import dtype_named
+from bench.catalog.operations import OPERATIONS, heaviest_bytes, ranks_together, size_unit
+from bench.model.conclusions import Summary
+from bench.model.records import Case, Skip
+from bench.model.units import format_bytes
 from bench.report.labels import attributes, size_text
-from bench.units import format_bytes
 
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024

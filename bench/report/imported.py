@@ -5,8 +5,8 @@ In: a `Run` with the facts of its import. Out: text. Warnings about such numbers
 
 from collections.abc import Sequence
 
-from bench.conclusions import Summary
-from bench.records import Json, Run
+from bench.model.conclusions import Summary
+from bench.model.records import Json, Run
 from bench.report.labels import metric_name
 
 

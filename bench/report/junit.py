@@ -8,12 +8,12 @@ that was not measured, are errors. INCONCLUSIVE is skipped where it is no failur
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Iterable, Sequence
 
-from bench.comparisons import Change, CheckedTable, Comparison, Judgement
-from bench.conclusions import Interval
-from bench.records import Case
+from bench.model.comparisons import Change, CheckedTable, Comparison, Judgement
+from bench.model.conclusions import Interval
+from bench.model.records import Case
+from bench.model.units import format_rate, format_seconds
 from bench.report.comparison import Judged, headline
 from bench.report.tables import interval_text
-from bench.units import format_rate, format_seconds
 
 
 def of_comparison(result: Comparison) -> str:

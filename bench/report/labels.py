@@ -7,9 +7,9 @@ objects have no dtype. Loads no large package.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bench.operations import OPERATIONS, placement
-from bench.records import CASE_EXTRAS, Case
-from bench.units import format_bytes
+from bench.catalog.operations import OPERATIONS, placement
+from bench.model.records import CASE_EXTRAS, Case
+from bench.model.units import format_bytes
 
 Words = dict[str, str]
 

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bench.backends import BACKENDS, unsupported_by_backend, unsupported_operation
-from bench.capabilities import Machine
-from bench.conclusions import DryRunResult
-from bench.footprint import bounded, buffer_bytes
-from bench.operations import OPERATIONS, Operation
-from bench.plan import estimate_s
-from bench.records import Case, Json, Plan
+from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
+from bench.catalog.operations import OPERATIONS, Operation
+from bench.model.capabilities import Machine
+from bench.model.conclusions import DryRunResult
+from bench.model.records import Case, Json, Plan
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+from bench.planning.footprint import bounded, buffer_bytes
+from bench.planning.plan import estimate_s
 from bench.report import groups, markdown
 from bench.report.labels import PLACES, dtype_words, extras, span, variety
-from bench.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}

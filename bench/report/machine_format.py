@@ -7,8 +7,8 @@ import json
 from dataclasses import asdict, fields
 from typing import Any, Protocol
 
-from bench.conclusions import Analysis, Summary
-from bench.records import Case, Json, Run
+from bench.model.conclusions import Analysis, Summary
+from bench.model.records import Case, Json, Run
 
 # Increased when a field is renamed, removed or changes its meaning. 1 was a list of the rows of summary.csv; 2 is this.
 SCHEMA = 2

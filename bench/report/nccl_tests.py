@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from bench import __version__
-from bench.conclusions import Analysis, Summary
-from bench.dtypes import dtype_named
-from bench.nccl_tests_names import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
-from bench.nccl_tests_names import dtype_named as name_of_dtype
-from bench.operations import OPERATIONS, placement, ranks_together
-from bench.records import Case, Json, Run
+from bench.catalog.dtypes import dtype_named
+from bench.catalog.nccl_tests_names import NO_REDUCE_OP, NO_ROOT, reduce_op_named, test_named
+from bench.catalog.nccl_tests_names import dtype_named as name_of_dtype
+from bench.catalog.operations import OPERATIONS, placement, ranks_together
+from bench.model.conclusions import Analysis, Summary
+from bench.model.records import Case, Json, Run
 from bench.report import imported
 from bench.report.labels import label, metric_name
 

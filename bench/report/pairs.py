@@ -4,8 +4,8 @@ In: a `PairedComparison`. Out: text with the verdict in its first line. Computes
 `plots.pairs`.
 """
 
-from bench.comparisons import PairedComparison
-from bench.records import Json
+from bench.model.comparisons import PairedComparison
+from bench.model.records import Json
 from bench.report import markdown
 from bench.report.comparison import (
     csv_text,

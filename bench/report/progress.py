@@ -19,10 +19,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from bench.comparisons import Judgement
-from bench.records import Case, Launch
+from bench.model.comparisons import Judgement
+from bench.model.records import Case, Launch
+from bench.model.units import format_seconds
 from bench.report.labels import label
-from bench.units import format_seconds
 
 
 class ProgressBar:

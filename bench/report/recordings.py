@@ -7,11 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from bench.dtypes import DTYPES
-from bench.operations import OPERATIONS
-from bench.recorded_calls import CallList, RecordedCall
+from bench.catalog.dtypes import DTYPES
+from bench.catalog.operations import OPERATIONS
+from bench.model.recorded_calls import CallList, RecordedCall
+from bench.model.units import format_bytes
 from bench.report import markdown
-from bench.units import format_bytes
 
 HEADERS = ["rank", "operation", "dtype", "elements in", "elements out", "group", "number"]
 ALIGN = ["right", "left", "left", "right", "right", "right", "right"]

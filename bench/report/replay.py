@@ -3,11 +3,11 @@
 In: a `ReplayedStep`. Out: Markdown. Computes only shares and layout.
 """
 
-from bench.conclusions import ReplayedKind, ReplayedStep
+from bench.model.conclusions import ReplayedKind, ReplayedStep
+from bench.model.units import format_bytes, format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.report.labels import dtype_words, ranks_text
 from bench.report.tables import NOTHING, interval_text
-from bench.units import format_bytes, format_rounded_bytes, format_seconds
 
 HEADERS = ["calls of a step", "number", "bytes", "recorded", "here", "here / recorded", "share"]
 # Kinds of calls in a table; the rest are one row.

@@ -8,12 +8,12 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from bench.conclusions import Interval, Summary
-from bench.records import Json
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import Json
+from bench.model.units import format_rate, format_seconds
 from bench.report import markdown
 from bench.report.groups import row_name, size_rows
 from bench.report.labels import attributes, common_words, in_words, ranks_text, size_text
-from bench.units import format_rate, format_seconds
 
 NOTHING = "-"
 

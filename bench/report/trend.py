@@ -6,12 +6,12 @@ In: `Trend` values. Out: text. Computes only layout and counts; the picture is i
 import json
 from collections.abc import Sequence
 
-from bench.comparisons import Level, Trend
-from bench.records import Json
+from bench.model.comparisons import Level, Trend
+from bench.model.records import Json
+from bench.model.units import format_seconds
 from bench.report import markdown
 from bench.report.comparison import csv_text
 from bench.report.labels import label
-from bench.units import format_seconds
 
 
 def document(trends: Sequence[Trend], runs: Sequence[str]) -> str:

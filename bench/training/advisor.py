@@ -13,14 +13,14 @@ from itertools import product
 
 import numpy as np
 
-from bench.intervals import Floats
+from bench.model.units import format_rounded_bytes
+from bench.stats.intervals import Floats
 from bench.training import buckets, forecast, other_ways, planner, torch_caps
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
 from bench.training.planner import RESOLUTION_S, BucketPlan, bucket_bytes, uniform
 from bench.training.ready_times import ReadyTimes
 from bench.training.uncertainty import Box, Grid, exposures, exposures_of_caps, least_exposures
-from bench.units import format_rounded_bytes
 
 # Caps that are compared over the whole box at once, and that are drawn.
 COMPARED_CAPS = 256

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from bench.errors import BenchError
-from bench.intervals import Floats
+from bench.model.errors import BenchError
+from bench.stats.intervals import Floats
 from bench.training.records import Link
 
 

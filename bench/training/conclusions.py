@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.comparisons import Judgement, WithJudgement, failing
-from bench.conclusions import Interval
+from bench.model.comparisons import Judgement, WithJudgement, failing
+from bench.model.conclusions import Interval
 from bench.training.records import (
     CallSizePoint,
     InvariantCheck,
@@ -257,7 +257,7 @@ class Unpaired:
 
 @dataclass(frozen=True, slots=True)
 class TrainingComparison:
-    """Two runs of the training benchmark compared; its fields are as in `bench.conclusions.Comparison`.
+    """Two runs of the training benchmark compared; its fields are as in `bench.model.conclusions.Comparison`.
 
     broken: strategies that were timed before, and were refused or failed after.
     """

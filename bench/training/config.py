@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from bench import earlier_names, problems, yaml_file
-from bench.config_types import BackendName, Bytes, Name, Seconds, Share, WorldSize
-from bench.sections import OneOf, Several, Strict, problem_at, unknown_keys
-from bench.spelling import allowed
+from bench.config import earlier_names, problems, yaml_file
+from bench.config.sections import OneOf, Several, Strict, problem_at, unknown_keys
+from bench.config.values import BackendName, Bytes, Name, Seconds, Share, WorldSize
+from bench.model.spelling import allowed
+from bench.model.units import parse_link
 from bench.training.presets import EXAMPLE as SIZES
 from bench.training.presets import PRESETS, VOCABULARY, Preset, find, name_of
 from bench.training.records import Link
 from bench.training.strategies import DDP_HOOKS, STRATEGIES, USER_STRATEGY
-from bench.units import parse_link
 
 EXAMPLE = "benchmark: training"
 OPTIONS = tuple(dict.fromkeys(option for entry in STRATEGIES.values() for option in entry.options))

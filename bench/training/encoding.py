@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from bench import earlier_names
-from bench.records import Json
-from bench.store import Codec
+from bench.config import earlier_names
+from bench.model.records import Json
+from bench.store.folders import Codec
 from bench.training.records import Fact, TrainingJob, TrainingPlan, TrainingRun
 
 _PLAN = TypeAdapter(TrainingPlan)

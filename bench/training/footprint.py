@@ -7,7 +7,7 @@ Strategies take turns on one set of tensors (`rank/shared_tensors.py`); what tor
 
 from collections.abc import Sequence
 
-from bench.dtypes import DTYPES
+from bench.catalog.dtypes import DTYPES
 from bench.training.presets import find, parameters
 from bench.training.records import Scenario, Strategy
 from bench.training.strategies import kind

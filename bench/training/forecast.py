@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bench.conclusions import Interval
-from bench.intervals import Floats
+from bench.model.conclusions import Interval
+from bench.stats.intervals import Floats
 from bench.training import planner
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.conclusions import Forecast

@@ -9,7 +9,7 @@ import csv
 import math
 from pathlib import Path
 
-from bench.errors import ConfigError
+from bench.model.errors import ConfigError
 from bench.training.ready_times import by_elements
 from bench.training.records import Gradient, Shape
 

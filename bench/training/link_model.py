@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.backends import BACKENDS
-from bench.conclusions import Summary
-from bench.errors import ConfigError
-from bench.records import Case, case_order
+from bench.catalog.backends import BACKENDS
+from bench.model.conclusions import Summary
+from bench.model.errors import ConfigError
+from bench.model.records import Case, case_order
+from bench.model.units import format_bytes, format_rate, format_seconds, parse_link
 from bench.training.all_reduce_cost import AllReduceCost
-from bench.units import format_bytes, format_rate, format_seconds, parse_link
 
 # Isolated calls on gloo over a link of 1 Gbit/s had a plan of 1 MiB buckets take 54 % longer than it did; pipelined
 # ones had all of 7 plans within 7 % (docs/training-accuracy.md).

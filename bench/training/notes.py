@@ -5,7 +5,7 @@ In: a plan and the number of cores of this machine. Out: notes: sentences, each 
 
 from collections.abc import Iterator
 
-from bench.backends import BACKENDS
+from bench.catalog.backends import BACKENDS
 from bench.training.records import TrainingPlan
 from bench.training.strategies import kind
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.intervals import Floats
+from bench.stats.intervals import Floats
 from bench.training import planner
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.conclusions import OtherWay

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from bench.backends import BACKENDS
-from bench.capabilities import Demands, Machine
-from bench.dtypes import DTYPES
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import DTYPES
+from bench.model.capabilities import Demands, Machine
+from bench.model.units import format_rounded_bytes
 from bench.training.config import ShapeConfig, StrategyConfig, TrainingConfig, link_of
 from bench.training.footprint import rank_bytes
 from bench.training.presets import find
@@ -29,7 +30,6 @@ from bench.training.records import (
     TrainingPlan,
 )
 from bench.training.strategies import CALLED, kind, label, reference_of, unsupported
-from bench.units import format_rounded_bytes
 
 # Measured: the first set of ranks 2.5 s, each further set 0.3 s, building and checking a strategy about 0.3 s.
 START_S, STRATEGY_S = 3.0, 0.5

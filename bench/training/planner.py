@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.intervals import Floats
+from bench.stats.intervals import Floats
 from bench.training import buckets
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.ready_times import ReadyTimes

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from bench.errors import ForeignError
+from bench.model.errors import ForeignError
 from bench.training import customary_tables
 
 # Rows with this in the column `table` are read; all others belong to other tables.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.errors import BenchError
+from bench.model.errors import BenchError
 from bench.training.presets import Preset, gradients
 from bench.training.records import Gradient, Shape, Timeline
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.records import Failure, Json
+from bench.model.records import Failure, Json
 
 # The strategy without synchronisation. Every scenario has it, and the others are compared with it.
 REFERENCE = "none"

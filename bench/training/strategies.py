@@ -7,9 +7,9 @@ for what torch provides, `training/rank/torch_synchronisers.py`); a test checks 
 
 from dataclasses import dataclass, replace
 
-from bench.capabilities import Machine
+from bench.model.capabilities import Machine
+from bench.model.units import format_bytes
 from bench.training.records import REFERENCE, Advised, Scenario, Strategy
-from bench.units import format_bytes
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
 DDP_FLAGS = ("gradient_as_bucket_view", "static_graph")

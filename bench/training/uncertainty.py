@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from bench.intervals import Floats
+from bench.stats.intervals import Floats
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.planner import BucketPlan, bucket_bytes, sent_bytes
 from bench.training.ready_times import ReadyTimes

@@ -7,8 +7,8 @@ a `TrainingPlan` that measures the plans, then a `Verified` for each of them. Me
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.capabilities import Machine
-from bench.errors import UnmeasurableError
+from bench.model.capabilities import Machine
+from bench.model.errors import UnmeasurableError
 from bench.training import planner
 from bench.training.advisor import plan_of
 from bench.training.all_reduce_cost import AllReduceCost

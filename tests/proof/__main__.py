@@ -22,7 +22,7 @@ from typing import Any
 from tabulate import tabulate
 
 from bench.machine import host
-from bench.units import format_seconds
+from bench.model.units import format_seconds
 from proof import (
     bucket_plans,
     coverage,

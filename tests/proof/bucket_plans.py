@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.analyze.stats import headlines
+from bench.model.units import format_seconds
 from bench.training import advisor, planner, uncertainty, verification
 from bench.training import link_model as known_links
 from bench.training.all_reduce_cost import AllReduceCost
@@ -21,7 +22,6 @@ from bench.training.plan import shape_of
 from bench.training.presets import PRESETS
 from bench.training.ready_times import ReadyTimes
 from bench.training.records import Strategy, Timeline, TrainingRun
-from bench.units import format_seconds
 from proof import links
 from proof.claim import Effort, Outcome, counted
 from proof.links import NamespacedLauncher

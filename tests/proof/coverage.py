@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.intervals import launch_interval, median_interval, slowest_rank_s
+from bench.stats.intervals import launch_interval, median_interval, slowest_rank_s
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 

@@ -11,18 +11,18 @@ import torch
 import torch.distributed as dist
 from scipy.special import stdtrit
 
-from bench.conclusions import Interval
-from bench.footprint import buffer_bytes
-from bench.intervals import effective_size
 from bench.launch.mpirun import MpiLauncher
 from bench.launch.ranks import Starter
 from bench.machine import host, libraries
+from bench.model.conclusions import Interval
+from bench.model.records import Case
+from bench.planning.footprint import buffer_bytes
 from bench.protocol import messages
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing, workload
 from bench.rank.process import joined
 from bench.rank.tensors import Arena
-from bench.records import Case
+from bench.stats.intervals import effective_size
 from proof.claim import Effort, Outcome
 from proof.rig import Rig
 

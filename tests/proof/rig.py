@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import config, plan, store
-from bench.encoding import CODEC
-from bench.journal import Journal
+from bench.config import models
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.sweep import sweep
 from bench.machine import host
-from bench.records import Run
+from bench.model.records import Run
+from bench.planning import plan
+from bench.store import folders
+from bench.store.encoding import CODEC
+from bench.store.journal import Journal
 from bench.training import config as training
 from bench.training import plan as training_plan
 from bench.training.encoding import CODEC as TRAINING_CODEC
@@ -39,17 +41,17 @@ class Rig:
 
     def measure(self, text: str, starter: Starter | None = None) -> Run:
         """One run of a configuration; raises AssertionError if any case of it failed."""
-        settings = config.parse(text.encode(), "proof", default_name="proof")
+        settings = models.parse(text.encode(), "proof", default_name="proof")
         seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
         planned = plan.expand(settings, host.machine(), seed)
         assert not planned.skips, planned.skips[0].reason
-        path = store.create(self.folder, CODEC, planned, text.encode(), {})
+        path = folders.create(self.folder, CODEC, planned, text.encode(), {})
         launches: list[Any] = []
         with Journal(path) as journal:
-            sweep(planned, [], starter or self.launcher, journal.append, path / store.LOG, launches.append, _Nobody())
-        store.write_environment(path, [{"launches": launches}])
-        store.update_manifest(path, status="complete")
-        run = store.read(path, CODEC)
+            sweep(planned, [], starter or self.launcher, journal.append, path / folders.LOG, launches.append, _Nobody())
+        folders.write_environment(path, [{"launches": launches}])
+        folders.update_manifest(path, status="complete")
+        run = folders.read(path, CODEC)
         failures = [s.failure for s in run.samples if s.failure is not None]
         assert not failures, failures[0]
         return run
@@ -64,12 +66,12 @@ class Rig:
 
     def trained(self, planned: TrainingPlan, starter: Starter | None = None) -> TrainingRun:
         """The same of a plan."""
-        path = store.create(self.folder, TRAINING_CODEC, planned, b"", {})
+        path = folders.create(self.folder, TRAINING_CODEC, planned, b"", {})
         with Journal(path) as journal:
             train_sweep(
-                planned, [], starter or self.launcher, journal.append, path / store.LOG, lambda _: None, _Nobody()
+                planned, [], starter or self.launcher, journal.append, path / folders.LOG, lambda _: None, _Nobody()
             )
-        run = store.read(path, TRAINING_CODEC)
+        run = folders.read(path, TRAINING_CODEC)
         broken = [one.failure for one in run.facts if isinstance(one, LaunchFailure)]
         assert not broken, broken[0]
         failed = [check for one in run.facts if isinstance(one, StrategyChecks) for check in one.failed]

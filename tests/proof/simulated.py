@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.analyze import occasions, pairs, verdicts
+from bench.analyze import occasions, pairs
 from bench.analyze.compare import compare
-from bench.conclusions import Summary
-from bench.intervals import launch_interval, slowest_rank_s
-from bench.ledger import CaseNoise, LedgerEntry, MachineIdentity
-from bench.records import Case, Run
+from bench.model.conclusions import Summary
+from bench.model.records import Case, Run
+from bench.stats import verdicts
+from bench.stats.intervals import launch_interval, slowest_rank_s
+from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench import intervals
+from bench.model.units import format_seconds
+from bench.stats import intervals
 from bench.training.analyze.analysis import analyze
 from bench.training.plan import with_controls
 from bench.training.rank import models
@@ -28,7 +29,6 @@ from bench.training.records import (
     TrainingRun,
 )
 from bench.training.strategies import label
-from bench.units import format_seconds
 from proof.bucket_plans import of_launches
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.intervals import slowest_rank_s
+from bench.stats.intervals import slowest_rank_s
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 

@@ -5,7 +5,7 @@ from collections import Counter
 from bench.analyze.compare import compare
 from bench.analyze.stats import summarize
 from bench.machine import host
-from bench.records import Run
+from bench.model.records import Run
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.importers.traces.files import LongObject
 from bench.importers.traces.names import dtype_of, operation_of, rank_of
-from bench.recorded_calls import RankRecording, RecordedCall
-from bench.records import Json
+from bench.model.recorded_calls import RankRecording, RecordedCall
+from bench.model.records import Json
 
 CALL, GROUPS = "record_param_comms", "## process_group:init ##"
 WAIT = "wait"

@@ -12,9 +12,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.errors import ForeignError
 from bench.importers.traces import plain_pickle
-from bench.records import Json
+from bench.model.errors import ForeignError
+from bench.model.records import Json
 
 # Largest recording, uncompressed: beyond it a file is more likely hostile than long.
 MOST_BYTES = 2 * 2**30

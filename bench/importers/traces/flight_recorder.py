@@ -11,8 +11,8 @@ from typing import Any
 
 from bench.importers.traces.files import LongObject
 from bench.importers.traces.names import dtype_of, operation_of, peer_of, rank_of
-from bench.recorded_calls import RankRecording, RecordedCall
-from bench.records import Json
+from bench.model.recorded_calls import RankRecording, RecordedCall
+from bench.model.records import Json
 
 
 def read(name: str, text: str, left_out: Counter[str]) -> RankRecording:

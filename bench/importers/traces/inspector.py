@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 
 from bench.importers.traces.files import entries_of
 from bench.importers.traces.names import operation_of
-from bench.recorded_calls import RankRecording, RecordedCall
-from bench.records import Json
+from bench.model.recorded_calls import RankRecording, RecordedCall
+from bench.model.records import Json
 
 # NCCL knows no lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}

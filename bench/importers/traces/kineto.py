@@ -16,8 +16,8 @@ from typing import Any
 
 from bench.importers.traces.files import LongObject
 from bench.importers.traces.names import dtype_of, operation_of, peer_of
-from bench.recorded_calls import RankRecording, RecordedCall
-from bench.records import Json
+from bench.model.recorded_calls import RankRecording, RecordedCall
+from bench.model.records import Json
 
 CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#\d+")
 _ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")

@@ -1,6 +1,6 @@
 """Names of collectives and dtypes in recordings, and what they are here.
 
-In: a name as a format writes it. Out: the operation in `bench.operations`, or the dtype in `bench.dtypes`.
+In: a name as a format writes it. Out: the operation in `operations`, or the dtype in `dtypes`.
 Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, and NCCL's inspector.
 """
 

@@ -5,11 +5,11 @@ In: the text of one rank's file. Out: a `RankRecording`. It has groups, splits a
 
 from collections import Counter
 
-from bench.errors import ForeignError
 from bench.importers.traces.files import entries_of
 from bench.importers.traces.names import dtype_of, operation_of
-from bench.recorded_calls import RankRecording, RecordedCall
-from bench.records import Json
+from bench.model.errors import ForeignError
+from bench.model.recorded_calls import RankRecording, RecordedCall
+from bench.model.records import Json
 
 _NO_CALL = {"init", "wait"}
 

@@ -9,7 +9,7 @@ import json
 import pickle
 from typing import Never
 
-from bench.errors import ForeignError
+from bench.model.errors import ForeignError
 
 # First byte of pickles since protocol 2.
 BEGINS = b"\x80"

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import call_file
-from bench.errors import ForeignError
 from bench.importers.traces import execution_trace, files, flight_recorder, inspector, kineto, param_basic
-from bench.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.records import Json
+from bench.model.errors import ForeignError
+from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.model.records import Json
+from bench.store import call_file
 
 # How much of a file tells its format: torch writes the key of the events behind what describes the device.
 HEAD = 2**20

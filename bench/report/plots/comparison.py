@@ -17,8 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from bench.comparisons import Change, Comparison, Judgement, Trend
-from bench.records import Case, case_order
+from bench.model.comparisons import Change, Comparison, Judgement, Trend
+from bench.model.records import Case, case_order
 from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline
 from bench.report.labels import dtype_words, extras, label, ranks_text, size_text
 from bench.report.plots.panels import WIDE, wrapped

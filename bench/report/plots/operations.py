@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.conclusions import Analysis, Summary
-from bench.metrics import order
-from bench.records import Case, Run
+from bench.catalog.metrics import order
+from bench.model.conclusions import Analysis, Summary
+from bench.model.records import Case, Run
 from bench.report.groups import row_name, size_rows, title
 from bench.report.labels import Words, attributes, common_words, in_words, ranks_text, said, words_to_show
 from bench.report.plots.panels import WIDE, wrapped

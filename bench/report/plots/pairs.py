@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bench.comparisons import PairedComparison
+from bench.model.comparisons import PairedComparison
 from bench.report.comparison import headline
 from bench.report.plots.comparison import BARS, GREY, MOST_ROWS, directions, ratio_axis, ratio_rows, verdict_legend
 from bench.report.plots.panels import wrapped

@@ -17,9 +17,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench import metrics
-from bench.conclusions import Summary
-from bench.records import Run
+from bench.catalog import metrics
+from bench.model.conclusions import Summary
+from bench.model.records import Run
 from bench.report.labels import Words, attributes, common_words, in_words, said, words_to_show
 from bench.report.pictures import MOST_PAGES
 from bench.report.plots.plot_style import COLOURS, MOST_SERIES, legend_entries

@@ -18,9 +18,9 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from bench.conclusions import Summary
-from bench.records import Run
-from bench.units import format_bytes, format_seconds
+from bench.model.conclusions import Summary
+from bench.model.records import Run
+from bench.model.units import format_bytes, format_seconds
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

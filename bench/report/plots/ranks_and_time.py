@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.conclusions import Analysis, Finding, Summary
-from bench.intervals import slowest_rank_s
-from bench.operations import cycle
-from bench.records import Run, Samples, Timings, case_order
+from bench.catalog.operations import cycle
+from bench.model.conclusions import Analysis, Finding, Summary
+from bench.model.records import Run, Samples, Timings, case_order
+from bench.model.units import format_rate, format_seconds
 from bench.report.labels import label
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, MARKERS, framed, log_ticks, log_time_axis, time_axis
-from bench.units import format_rate, format_seconds
+from bench.stats.intervals import slowest_rank_s
 
 # Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.conclusions import Analysis, ReplayedStep, StepBar
-from bench.records import Case, Run
+from bench.model.conclusions import Analysis, ReplayedStep, StepBar
+from bench.model.records import Case, Run
+from bench.model.units import format_seconds
 from bench.report import replay
 from bench.report.plots.panels import wrapped
 from bench.report.plots.plot_style import COLOURS, time_axis
-from bench.units import format_seconds
 
 # Kinds that have a colour of their own; the rest are grey.
 OTHERS = "#BBBBBB"

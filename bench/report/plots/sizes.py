@@ -10,8 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.conclusions import Analysis, Fit, Summary
-from bench.records import Case, Run
+from bench.model.conclusions import Analysis, Fit, Summary
+from bench.model.records import Case, Run
+from bench.model.units import format_rate
 from bench.report.groups import row_name, size_rows
 from bench.report.labels import ranks_text
 from bench.report.plots import panels
@@ -27,7 +28,6 @@ from bench.report.plots.plot_style import (
     time_label,
     with_intervals,
 )
-from bench.units import format_rate
 
 # A bound above so many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4

@@ -6,14 +6,14 @@ In: a run and its analysis. Out: a figure; none if every all-to-all is even.
 import numpy as np
 from matplotlib.figure import Figure
 
-from bench import splits
-from bench.conclusions import Analysis, Summary
-from bench.dtypes import dtype_named
-from bench.operations import ranks_together
-from bench.records import Run
+from bench.catalog import splits
+from bench.catalog.dtypes import dtype_named
+from bench.catalog.operations import ranks_together
+from bench.model.conclusions import Analysis, Summary
+from bench.model.records import Run
+from bench.model.units import format_rounded_bytes
 from bench.report.labels import WORDS
 from bench.report.plots.panels import wrapped
-from bench.units import format_rounded_bytes
 
 # Distributions in one picture.
 MOST = 4

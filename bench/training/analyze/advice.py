@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.errors import BenchError
+from bench.model.errors import BenchError
 from bench.training import planner, stretch, torch_caps
 from bench.training.advisor import advise
 from bench.training.all_reduce_cost import AllReduceCost

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from bench.conclusions import Interval
-from bench.intervals import Floats
+from bench.model.conclusions import Interval
+from bench.stats.intervals import Floats
 from bench.training.analyze.advice import advice_for
 from bench.training.analyze.rounds import (
     Series,

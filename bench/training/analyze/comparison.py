@@ -9,12 +9,11 @@ others disturbed are left out as in a run's own report (`rounds.kept`). Prints n
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench import intervals
-from bench.analyze import verdicts
 from bench.analyze.compare import MIN_CHANGE, counted, decided, said_of
 from bench.analyze.environment_diff import Facts, differences, distinct, of_ranks, of_sessions
-from bench.conclusions import Interval
-from bench.errors import UnmeasurableError
+from bench.model.conclusions import Interval
+from bench.model.errors import UnmeasurableError
+from bench.stats import intervals, verdicts
 from bench.training.analyze.analysis import NOT_YET, analyze
 from bench.training.analyze.rounds import (
     LAUNCHES_FOR_INTERVAL,

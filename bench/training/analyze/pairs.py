@@ -9,7 +9,7 @@ from dataclasses import asdict
 import numpy as np
 
 from bench.analyze.pairs import TimedCase
-from bench.intervals import Floats
+from bench.stats.intervals import Floats
 from bench.training.analyze.rounds import steps_of
 from bench.training.records import Fact, Round, TrainingPlan
 from bench.training.strategies import label

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from bench import intervals
-from bench.analyze.moderation import moderated
-from bench.conclusions import Interval
-from bench.intervals import Floats
+from bench.model.conclusions import Interval
+from bench.stats import intervals
+from bench.stats.intervals import Floats
+from bench.stats.moderation import moderated
 from bench.training.records import REFERENCE, Round, Scenario, TimedBlock, TrainingRun
 
 # Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
@@ -122,7 +122,7 @@ def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
     """Mean of the launches' medians of each, with Student's t; with too few launches, the median of all rounds.
 
     Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
-    the same launches (`bench.analyze.moderation`).
+    the same launches (`bench.stats.moderation`).
     """
     of_launches = {name: medians(one) for name, one in many.items() if len(one) >= LAUNCHES_FOR_INTERVAL}
     freedom = np.array([len(values) - 1.0 for values in of_launches.values()])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
-from bench.records import Json
+from bench.model.records import Json
 from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, EquivalenceResult, Trial, TrialResult
 
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from bench.errors import RankError
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import LaunchOutcome, watch
-from bench.records import Json
+from bench.model.errors import RankError
+from bench.model.records import Json
 from bench.training.encoding import fact_from_line, fact_to_line
 from bench.training.records import (
     Advised,

@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from bench.model.records import Json
 from bench.protocol.rank_context import RankContext
 from bench.rank.process import joined, run_rank, wait_to_begin
 from bench.rank.process_group import Group
-from bench.records import Json
 from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
 from bench.training.rank import small_model
 from bench.training.rank.small_model import ProcessRole, Trained, train

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.machine import host
+from bench.model.records import Json
 from bench.rank.process_group import Group
-from bench.records import Json
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import Batch, RankInfo, Runner
 from bench.training.rank.shared_tensors import SharedTensors

@@ -5,13 +5,13 @@ In: an `ExplainedAdvice` and the link that it is for. Out: text. Computes nothin
 
 from collections.abc import Sequence
 
-from bench.conclusions import Interval
+from bench.model.conclusions import Interval
+from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.training.advisor import WORTH
 from bench.training.conclusions import Advice, ExplainedAdvice, Forecast, PlanPrediction
 from bench.training.link_model import LinkModel
 from bench.training.report.to_type import what_to_type
-from bench.units import format_rounded_bytes, format_seconds
 
 # Most rows in the table of buckets: a longer one is not read, and the code to paste has all of them.
 MOST_BUCKETS = 24

@@ -7,8 +7,8 @@ Computes nothing but layout. `plots/comparison.py` draws the picture.
 import json
 from collections.abc import Sequence
 
-from bench.conclusions import Interval
-from bench.records import Json
+from bench.model.conclusions import Interval
+from bench.model.records import Json
 from bench.report import junit, markdown
 from bench.report.comparison import csv_text, difference_rows, differing, headline, ratio_columns, verdict_table
 from bench.training.conclusions import ExposedChange, StepChange, TrainingComparison, Unpaired

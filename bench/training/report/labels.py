@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from bench.conclusions import Interval
+from bench.model.conclusions import Interval
+from bench.model.units import format_rate, format_seconds
 from bench.report.labels import ranks_text
 from bench.report.tables import between
 from bench.training.conclusions import ScenarioAnalysis, StrategyResult
 from bench.training.records import REFERENCE, Scenario
-from bench.units import format_rate, format_seconds
 
 NOTHING = "-"
 UNRESOLVED = "not resolved"

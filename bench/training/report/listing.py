@@ -5,7 +5,8 @@ In: a `TrainingPlan`, rows of a summary. Out: text.
 
 from collections.abc import Mapping, Sequence
 
-from bench.capabilities import Machine
+from bench.model.capabilities import Machine
+from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.training.footprint import rank_bytes
 from bench.training.notes import notes
@@ -13,7 +14,6 @@ from bench.training.plan import estimate_s
 from bench.training.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.training.records import REFERENCE, TrainingPlan
 from bench.training.strategies import kind, label
-from bench.units import format_rounded_bytes, format_seconds
 
 # Columns of `list models`.
 SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")

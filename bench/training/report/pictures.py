@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bench.deferred import Deferred
+from bench.model.deferred import Deferred
 from bench.report.pictures import Catalogue, PictureKind
 from bench.training.conclusions import TrainingAnalysis
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bench.backends import BACKENDS
-from bench.conclusions import Interval
+from bench.catalog.backends import BACKENDS
+from bench.model.conclusions import Interval
+from bench.model.units import format_bytes, format_rounded_bytes
 from bench.report import markdown
 from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, TrainingAnalysis
 from bench.training.records import InvariantCheck, SkippedStrategy, Strategy
 from bench.training.report.labels import NOTHING, bounds, cell, is_reference, names, ordered, seconds, short
 from bench.training.strategies import kind, label
-from bench.units import format_bytes, format_rounded_bytes
 
 # What each invariant says, in the order of docs/training.md.
 INVARIANTS = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench.conclusions import Interval
-from bench.records import Json
+from bench.model.conclusions import Interval
+from bench.model.records import Json
 from bench.report import markdown
 from bench.training.conclusions import ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
 from bench.training.records import InvariantCheck, Scenario, TrainingPlan

@@ -11,8 +11,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from bench.model.units import format_rounded_bytes
 from bench.training.conclusions import ExplainedAdvice
-from bench.units import format_rounded_bytes
 
 MIB = 2**20
 # Numbers in one line of code, so that it fits into 80 columns.

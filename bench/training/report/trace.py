@@ -8,10 +8,10 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 
 from collections.abc import Iterator, Sequence
 
-from bench.records import Json
+from bench.model.records import Json
+from bench.model.units import format_rounded_bytes
 from bench.training.records import CallRecord, RankTimeline, Timeline
 from bench.training.report.lanes import computing, lanes
-from bench.units import format_rounded_bytes
 
 COMPUTE, COMMUNICATION = 1, 2
 # Most names of gradients in one event; a bucket may have hundreds.

@@ -5,11 +5,11 @@ In: `Verified` plans. Out: text. Judges nothing itself.
 
 from collections.abc import Sequence
 
+from bench.model.units import format_seconds
 from bench.report import markdown
 from bench.training.conclusions import ScenarioAnalysis
 from bench.training.report.labels import NOTHING, scenario_text
 from bench.training.verification import OFF_S, OFF_SHARE, Verified
-from bench.units import format_seconds
 
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
 

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.conclusions import Interval
+from bench.model.conclusions import Interval
+from bench.model.units import format_bytes
 from bench.report.labels import ranks_text
 from bench.report.plots.panels import WIDER, wrapped
 from bench.report.plots.plot_style import (
@@ -29,7 +30,6 @@ from bench.report.plots.plot_style import (
 from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, TrainingAnalysis
 from bench.training.records import Strategy
 from bench.training.report.labels import ends, names, scenario_text, seconds
-from bench.units import format_bytes
 
 # Most sizes that are labelled on the x axis.
 MOST_SIZES = 10

@@ -1,0 +1,1 @@
+"""Tables of what exists: operations, dtypes, backends, metrics, groups of ranks, variables."""

@@ -1,0 +1,203 @@
+"""Define every backend: its device, what it does not support, and rates to estimate the time of a run.
+
+Does not import torch and does not look at the machine: `bench/machine/host.py` finds out which backends can be used
+here (`capabilities.Machine`), and `cases.unsupported` compares that with what a case needs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.catalog.dtypes import DTYPES, dtype_named
+from bench.catalog.metrics import metric_of
+from bench.catalog.operations import OPERATIONS, placement
+from bench.model.records import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One way to communicate.
+
+    device: "cpu" or "cuda"; one GPU a rank on "cuda". library: "torch" or "mpi4py".
+    unsupported_dtypes: dtypes that it cannot even copy. unsupported_reduce_dtypes: dtypes that it copies but cannot
+        reduce. unsupported_dtypes_of: operation or reduce op → dtypes that only this one refuses.
+    float8_capability: least compute capability of a GPU that reduces float8, such as 90 for 9.0; None: no condition.
+    unsupported_reduce_ops: reduce ops that it has for no dtype.
+    peculiar: operation → how this backend carries it out, for the report.
+    polls: whether a waiting rank keeps its core busy. most_elements: largest number of elements in a call; None: any.
+    latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks. `plan` estimates the time of
+        a run from them when the iteration count is fixed; no measurement uses them.
+    """
+
+    name: str
+    device: str
+    description: str
+    latency_s: float
+    bytes_per_s: float
+    library: str = "torch"
+    unsupported_dtypes: frozenset[str] = frozenset()
+    unsupported_reduce_dtypes: frozenset[str] = frozenset()
+    unsupported_dtypes_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unsupported_reduce_ops: frozenset[str] = frozenset()
+    implementation_notes: Mapping[str, str] = field(default_factory=dict)
+    float8_capability: int | None = None
+    polls: bool = False
+    most_elements: int | None = None
+
+
+_FLOAT8 = frozenset(name for name in DTYPES if name.startswith("float8"))
+_COMPLEX = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "complex")
+_PLACES = {"in": "in place", "out": "out of place"}
+_BITWISE = frozenset({"band", "bor", "bxor"})
+_OBJECTS = [name for name in OPERATIONS if name.endswith("_object")]
+_OBJECT_NOTE = "a pickled object: its size is sent ahead in a call of its own, and padded to the largest"
+_SLICE = "gloo has no reduce-scatter of its own: it reduces everything on every rank and keeps a part"
+_WHOLE_RING = "always a ring, in segments of at most 1 MiB: latency grows with the number of ranks"
+
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        # Rates: all_reduce on a 2-core virtual machine over loopback.
+        Backend(
+            "gloo",
+            "cpu",
+            "TCP between CPU processes; works everywhere",
+            1e-3,
+            0.9e9,
+            unsupported_dtypes=_FLOAT8 | {"int16"},
+            unsupported_dtypes_of={"gather": _COMPLEX},
+            unsupported_reduce_ops=frozenset({"premul_sum"}),
+            implementation_notes={
+                "all_reduce": _WHOLE_RING,
+                "reduce_scatter": _SLICE,
+                "reduce_scatter_list": _SLICE,
+                "reduce": "a ring reduce-scatter, then a gather to the root",
+                "broadcast": "a binomial tree",
+                "barrier": "a dissemination barrier",
+                **dict.fromkeys(_OBJECTS, _OBJECT_NOTE),
+            },
+        ),
+        # Rates: order of magnitude for two GPUs connected by PCIe.
+        Backend(
+            "nccl",
+            "cuda",
+            "NVIDIA GPUs, one a rank",
+            5e-5,
+            10e9,
+            unsupported_dtypes=frozenset({"int16"}),
+            unsupported_dtypes_of={
+                # torch views complex numbers as pairs of real ones, except in these.
+                **dict.fromkeys(("gather", "reduce_scatter", "reduce_scatter_list"), _COMPLEX),
+                "premul_sum": _FLOAT8,
+            },
+            float8_capability=90,
+            unsupported_reduce_ops=_BITWISE,
+            implementation_notes={
+                "gather": "made of sends and receives",
+                "scatter": "made of sends and receives",
+                **dict.fromkeys(_OBJECTS, f"{_OBJECT_NOTE}, by way of the GPU"),
+            },
+        ),
+        # Rates: Open MPI over shared memory on a 2-core virtual machine. Data that is only copied is sent as words of
+        # the dtype's size, so any dtype works.
+        Backend(
+            "mpi",
+            "cpu",
+            "MPI through mpi4py; shared memory between processes of one machine",
+            2e-5,
+            2e9,
+            library="mpi4py",
+            unsupported_reduce_dtypes=_FLOAT8 | {"float16", "bfloat16"},
+            unsupported_reduce_ops=frozenset({"avg", "premul_sum"}),
+            implementation_notes={
+                "all_gather_list": "MPI_Allgatherv into one buffer",
+                "reduce_scatter": "in place, each rank's share is left at the beginning of its buffer",
+                "reduce_scatter_list": "MPI_Reduce_scatter from one buffer",
+                "all_to_all_list": "MPI_Alltoallv between two buffers",
+                **dict.fromkeys(("sendrecv_pair", "sendrecv_ring", "pairwise"), "MPI_Sendrecv"),
+                **dict.fromkeys(_OBJECTS, "a pickled object: its size is sent ahead"),
+            },
+            polls=True,
+            most_elements=2**31 - 1,  # MPI-3 counts elements in an int; Open MPI 5 has no calls with larger counts
+        ),
+    )
+}
+
+
+def unsupported_operation(op: str, backend: Backend) -> str | None:
+    """Why the backend does not have the operation; None if it has it."""
+    return OPERATIONS[op].torch_only or None if backend.library != "torch" else None
+
+
+def unsupported_by_gpu(case: Case, capability: int | None) -> str | None:
+    """Why GPUs of this compute capability cannot carry it out; None if they can, or if it is not known."""
+    least = BACKENDS[case.backend].float8_capability
+    if capability is None or least is None or capability >= least:
+        return None
+    if case.dtype not in _FLOAT8 or not OPERATIONS[case.op].reduces:
+        return None
+    return f"{case.backend} reduces {case.dtype} from compute capability {least / 10} on; the GPU has {capability / 10}"
+
+
+def unsupported_by_backend(case: Case) -> str | None:
+    """Why the case's backend cannot carry it out; None if it can."""
+    backend = BACKENDS[case.backend]
+    checks = (_by_device, _by_operation, _by_dtype, _by_placement, _by_library)
+    return next((reason for check in checks if (reason := check(case, backend)) is not None), None)
+
+
+def _by_device(case: Case, backend: Backend) -> str | None:
+    if backend.device != "cuda" and (case.ctas or case.memory != "plain"):
+        return "ctas and registered memory need NCCL on GPUs"
+    if metric_of(case).device not in {None, backend.device}:
+        return f"metric {case.metric} needs GPUs: {metric_of(case).about}"
+    if metric_of(case).captured and not OPERATIONS[case.op].typed:
+        return f"a CUDA graph cannot hold {case.op}, which waits on the CPU"
+    return None
+
+
+def _by_operation(case: Case, backend: Backend) -> str | None:
+    if metric_of(case).makes_group and (not OPERATIONS[case.op].typed or backend.library != "torch"):
+        return f"metric {case.metric} is for torch's operations on buffers"
+    if case.call not in OPERATIONS[case.op].calls:
+        return f"{case.op} has no asynchronous call"
+    return unsupported_operation(case.op, backend)
+
+
+def _by_dtype(case: Case, backend: Backend) -> str | None:
+    if case.dtype in backend.unsupported_dtypes:
+        return f"{case.backend} has no {case.dtype}"
+    if case.dtype in backend.unsupported_dtypes_of.get(case.op, ()):
+        return f"{case.backend} has no {case.op} of {case.dtype}"
+    if not OPERATIONS[case.op].reduces:
+        return None
+    if case.dtype in backend.unsupported_reduce_dtypes:
+        return f"{case.backend} copies {case.dtype} and does not reduce it"
+    if case.dtype in backend.unsupported_dtypes_of.get(case.reduce_op, ()):
+        return f"{case.backend} has no {case.reduce_op} of {case.dtype}"
+    return f"{case.backend} has no {case.reduce_op}" if case.reduce_op in backend.unsupported_reduce_ops else None
+
+
+def _by_placement(case: Case, backend: Backend) -> str | None:
+    operation = OPERATIONS[case.op]
+    if placement(case) not in operation.placements:
+        return (
+            f"{case.op} works only {_PLACES[operation.placements[0]]}"
+            if operation.typed
+            else f"{case.op} has no buffers"
+        )
+    if backend.library == "torch" and placement(case) == "out" and operation.placements[0] == "in":
+        return f"torch's {case.op} works in place"
+    return None
+
+
+def _by_library(case: Case, backend: Backend) -> str | None:
+    if case.splits and backend.library != "torch":
+        return f"{case.backend} divides an all-to-all by all_to_all_uneven only"
+    if case.counts == "exchanged" and metric_of(case).captured:
+        return "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them"
+    if backend.polls and case.scheduling == "rr":
+        return f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores"
+    elements = case.size_bytes // dtype_named(case.dtype).itemsize
+    if backend.most_elements is not None and elements > backend.most_elements:
+        return f"{case.backend} counts at most {backend.most_elements} elements; this would be {elements}"
+    return None

@@ -1,0 +1,57 @@
+"""Define every metric: what one iteration times.
+
+Does not import torch. To add a metric: an entry here and its function in the table of `bench/rank/timing.py`; a test
+requires both.
+"""
+
+from dataclasses import dataclass
+
+from bench.catalog.operations import OPERATIONS
+from bench.model.records import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One way to time calls.
+
+    about: what is timed, in words. several: whether an iteration is `Case.depth` calls back to back, else one call.
+    device: "cuda" if it needs GPUs; None for any device. fixed_buffers: each call uses the same buffer for the whole
+    launch, so the pool has as many buffers as an iteration has calls. captured: calls are made once, into a graph.
+    makes_group: whether each iteration makes a process group of its own.
+    """
+
+    name: str
+    about: str
+    several: bool = True
+    device: str | None = None
+    fixed_buffers: bool = False
+    captured: bool = False
+    makes_group: bool = False
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("isolated", "one call between two stamps", several=False),
+        Metric("first", "the first call in a process group that was just made", several=False, makes_group=True),
+        Metric("pipelined", "several calls back to back"),
+        Metric("graph", "the same calls captured in a CUDA graph", device="cuda", fixed_buffers=True, captured=True),
+    )
+}
+# The only metric of operations whose iterations differ (`Operation.paired`): each call is timed by itself.
+ONE_BY_ONE = "isolated"
+
+
+def metric_of(case: Case) -> Metric:
+    """The entry of a case's metric."""
+    return METRICS[case.metric]
+
+
+def makes_groups(case: Case) -> bool:
+    """Whether its iterations make process groups: that is done by the host, and goes on in threads for a while."""
+    return metric_of(case).makes_group or OPERATIONS[case.op].startup
+
+
+def order(name: str) -> int:
+    """Position of a metric in tables and plots; a metric that only another tool has comes last."""
+    return [*METRICS, name].index(name)

@@ -1,0 +1,400 @@
+"""Define every collective: what `size` means, its bus bandwidth, its buffers, and the options that it has.
+
+Does not import torch. To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test
+requires both. MPI's call is in `bench/rank/mpi_calls.py`; if MPI has none, the entry says why (`torch_only`).
+Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be compared: where each rank contributes a
+share, size counts all n shares.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from bench.catalog import splits
+from bench.catalog.dtypes import BYTES, dtype_named
+from bench.catalog.subgroups import divide, group_size
+from bench.model.records import Case
+
+# Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
+ALIGNMENT = 512
+# NCCL moves packs of so many bytes, but single elements where a pointer is no multiple of them.
+PACK_BYTES = 16
+# Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
+COALESCED_PIECES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One collective. Functions take n, the number of ranks in its group.
+
+    size_means: what `size_bytes` counts, in words.
+    bus_factor: factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
+    buffers: bytes that a rank holds out of place, as a multiple of the size; in place it is one size.
+    pieces: number of equal pieces into which the size must divide; other sizes are rounded down.
+    reduces: whether it takes a reduce op. rooted: whether it has a root.
+    placements: "in" place, "out" of place, or both; the first is the usual one. calls: "sync", and "async" if torch
+        has an asynchronous call.
+    typed: whether it has a dtype; False for Python objects and if no data is moved. sized: whether it has a size.
+    fewest_ranks: smallest number of ranks that it needs.
+    paired: ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so such
+        an operation has no pipelined metric.
+    torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi_calls.py`).
+    splits: whether what a rank sends can be divided unevenly. recorded: whether it makes the calls of a recorded job.
+    startup: whether it is what a job does before its first call; once: whether a launch does it only once.
+    """
+
+    name: str
+    size_means: str
+    bus_factor: Callable[[int], float] | None
+    buffers: Callable[[int], Fraction]
+    pieces: Callable[[int], int] = lambda n: 1
+    reduces: bool = False
+    rooted: bool = False
+    placements: tuple[str, ...] = ("out",)
+    calls: tuple[str, ...] = ("sync", "async")
+    typed: bool = True
+    sized: bool = True
+    fewest_ranks: int = 1
+    paired: bool = False
+    torch_only: str = ""
+    splits: bool = False
+    recorded: bool = False
+    startup: bool = False
+    once: bool = False
+
+
+def _whole(n: int) -> float:
+    return 1.0
+
+
+def _others(n: int) -> float:
+    """All of n shares but the rank's own cross the bus."""
+    return (n - 1) / n
+
+
+def _ring(n: int) -> float:
+    """A ring sends each byte 2(n-1)/n times: reduce-scatter, then all-gather."""
+    return 2 * (n - 1) / n
+
+
+def _once(n: int) -> Fraction:
+    return Fraction(1)
+
+
+def _share_and_whole(n: int) -> Fraction:
+    return 1 + Fraction(1, n)
+
+
+def _twice(n: int) -> Fraction:
+    return Fraction(2)
+
+
+def _nothing(n: int) -> Fraction:
+    return Fraction(0)
+
+
+def _ranks(n: int) -> int:
+    return n
+
+
+ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
+A_RANKS = "bytes that each rank contributes and receives"
+BOTH = ("out", "in")
+REPLAY = "replay"
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation("all_reduce", A_RANKS, _ring, _twice, reduces=True, placements=("in", "out")),
+        Operation(
+            "all_reduce_coalesced",
+            f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
+            _ring,
+            _once,
+            pieces=lambda n: COALESCED_PIECES,
+            reduces=True,
+            placements=("in",),
+            torch_only="MPI has no call that reduces several buffers together",
+        ),
+        Operation("all_gather", ALL_SHARES, _others, _share_and_whole, _ranks, placements=BOTH),
+        Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, _share_and_whole, _ranks),
+        Operation(
+            "reduce_scatter",
+            "bytes that each rank contributes; each keeps 1/n of the result",
+            _others,
+            _share_and_whole,
+            _ranks,
+            reduces=True,
+            placements=BOTH,
+        ),
+        Operation(
+            "reduce_scatter_list",
+            "bytes that each rank contributes, from a list of tensors; each keeps 1/n of the result",
+            _others,
+            _share_and_whole,
+            _ranks,
+            reduces=True,
+        ),
+        Operation(
+            "broadcast", "bytes that the root sends to every rank", _whole, _once, rooted=True, placements=("in",)
+        ),
+        Operation(
+            "reduce",
+            "bytes that each rank contributes and the root receives",
+            _whole,
+            _twice,
+            reduces=True,
+            rooted=True,
+            placements=("in", "out"),
+        ),
+        Operation("gather", f"{ALL_SHARES}, and the root receives all", _others, _share_and_whole, _ranks, rooted=True),
+        Operation(
+            "scatter",
+            "bytes of the root, of which each rank receives 1/n",
+            _others,
+            _share_and_whole,
+            _ranks,
+            rooted=True,
+        ),
+        Operation(
+            "all_to_all",
+            "bytes that each rank sends, 1/n of it to each rank unless `splits` says otherwise",
+            _others,
+            _twice,
+            _ranks,
+            splits=True,
+        ),
+        Operation(
+            "all_to_all_list",
+            "bytes that each rank sends, 1/n of it to each rank, from a list of tensors",
+            _others,
+            _twice,
+            _ranks,
+        ),
+        Operation(
+            "all_to_all_uneven", "bytes that each rank sends, in n parts in the ratio 0 : 1 : … : n-1", _others, _twice
+        ),
+        Operation(
+            "send_recv",
+            "bytes that each rank with an even number sends to the next, one way",
+            _whole,
+            _twice,
+            fewest_ranks=2,
+        ),
+        # No asynchronous call for both directions at once: the call is already made of isend and irecv.
+        Operation(
+            "sendrecv_pair",
+            "bytes that each rank sends to its partner, and receives, at the same time (0 with 1, 2 with 3, …)",
+            _whole,
+            _twice,
+            calls=("sync",),
+            fewest_ranks=2,
+        ),
+        Operation(
+            "sendrecv_ring",
+            "bytes that each rank sends to the next and receives from the one before (nccl-tests: sendrecv)",
+            _whole,
+            _twice,
+            calls=("sync",),
+            fewest_ranks=2,
+        ),
+        # Both directions at once, so that one slow direction makes the pair slow.
+        Operation(
+            "pairwise",
+            "bytes that each rank sends to its partner, and receives, with another partner in each round",
+            _whole,
+            _twice,
+            calls=("sync",),
+            fewest_ranks=2,
+            paired=True,
+        ),
+        Operation("barrier", "nothing: no data is moved", None, _nothing, typed=False, sized=False),
+        Operation(
+            "init_process_group",
+            "nothing: ranks join, once a launch",
+            None,
+            _nothing,
+            calls=("sync",),
+            typed=False,
+            sized=False,
+            torch_only="MPI joins its ranks before the program begins",
+            startup=True,
+            once=True,
+        ),
+        Operation(
+            "new_group",
+            "nothing: a further process group is made",
+            None,
+            _nothing,
+            calls=("sync",),
+            typed=False,
+            sized=False,
+            torch_only="it is torch's",
+            startup=True,
+        ),
+        Operation(
+            REPLAY,
+            "bytes of the buffers that the calls of a recorded job use on a rank",
+            None,
+            _once,
+            calls=("sync",),
+            placements=("in",),
+            typed=False,
+            torch_only="it makes the calls of torch.distributed",
+            recorded=True,
+        ),
+        # The pickled object is a few bytes larger than the size, and its length is sent before it.
+        Operation(
+            "all_gather_object",
+            f"{ALL_SHARES}, as a Python object",
+            _others,
+            _nothing,
+            _ranks,
+            calls=("sync",),
+            typed=False,
+        ),
+        Operation(
+            "gather_object",
+            f"{ALL_SHARES}, as a Python object, and the root receives all",
+            _others,
+            _nothing,
+            _ranks,
+            rooted=True,
+            calls=("sync",),
+            typed=False,
+        ),
+        Operation(
+            "broadcast_object",
+            "bytes of one Python object that the root sends to every rank",
+            _whole,
+            _nothing,
+            rooted=True,
+            calls=("sync",),
+            typed=False,
+        ),
+        Operation(
+            "scatter_object",
+            "bytes of the root's Python objects, of which each rank receives one",
+            _others,
+            _nothing,
+            _ranks,
+            rooted=True,
+            calls=("sync",),
+            typed=False,
+        ),
+    )
+}
+
+
+# Those that are one call of a library: neither replays of many, nor what a job does before its first call.
+CALLS = tuple(name for name, one in OPERATIONS.items() if not (one.recorded or one.startup))
+
+
+def usual(case: Case) -> Case:
+    """The case with options that its operation does not have at their defaults, so that equal cases have equal keys."""
+    operation = OPERATIONS[case.op]
+    changes: dict[str, object] = {}
+    if not operation.reduces:
+        changes["reduce_op"] = "sum"
+    if not operation.rooted:
+        changes["root"] = 0
+    if case.placement == operation.placements[0]:
+        changes["placement"] = "usual"
+    if not operation.typed:
+        changes["dtype"] = BYTES.name
+        changes["alignment"] = "aligned"
+    if not operation.sized:
+        changes["size_bytes"] = 0
+    if not operation.splits:
+        changes["splits"] = ""
+    if not operation.splits or not case.splits:
+        changes["counts"] = "known"
+    if operation.recorded:
+        changes["groups"] = "world"  # its calls have groups of their own
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+def placement(case: Case) -> str:
+    """Whether the case works "in" or "out" of place."""
+    return OPERATIONS[case.op].placements[0] if case.placement == "usual" else case.placement
+
+
+def buffer_bytes(case: Case) -> int:
+    """Most bytes that the buffers of one call take on a rank: those of the root, which holds more than the others."""
+    if case.splits:
+        itemsize = dtype_named(case.dtype).itemsize
+        return case.size_bytes + itemsize * splits.most_received(
+            case.splits, ranks_together(case), case.size_bytes // itemsize
+        )
+    held = 1 if placement(case) == "in" else OPERATIONS[case.op].buffers(ranks_together(case))
+    return math.ceil(case.size_bytes * held)
+
+
+def size_unit(case: Case) -> int:
+    """Bytes that a size is a multiple of: equal pieces of whole elements, and of whole packs where it has them.
+
+    NCCL moves packs of PACK_BYTES only where every share begins at a multiple of them; nccl-tests rounds likewise.
+    """
+    pieces, itemsize = OPERATIONS[case.op].pieces(ranks_together(case)), dtype_named(case.dtype).itemsize
+    packs = pieces > 1 and case.size_bytes >= pieces * PACK_BYTES
+    return pieces * max(itemsize, PACK_BYTES if packs else 0)
+
+
+def behind(case: Case, elements: int) -> int:
+    """The element at which received data begin behind so many that are sent: at a multiple of ALIGNMENT."""
+    unit = ALIGNMENT // dtype_named(case.dtype).itemsize
+    return -(-elements // unit) * unit
+
+
+def room_bytes(case: Case) -> int:
+    """Bytes that one buffer takes, with the gaps that put it and its parts at multiples of ALIGNMENT or beside them."""
+    data = buffer_bytes(case)
+    if not data:
+        return 0
+    whole_parts = case.size_bytes % (ALIGNMENT * ranks_together(case)) == 0 and not case.splits
+    gap = 0 if placement(case) == "in" or whole_parts else ALIGNMENT
+    beside = ALIGNMENT if case.alignment == "unaligned" else 0
+    return -(-(data + gap + beside) // ALIGNMENT) * ALIGNMENT
+
+
+def ranks_together(case: Case) -> int:
+    """Number of ranks in one group: n in the definitions above."""
+    return group_size(case.groups, case.world_size)
+
+
+def algbw(size_bytes: int, time_s: float) -> float:
+    """Algorithm bandwidth in bytes/s: size over time."""
+    return size_bytes / time_s
+
+
+def busbw(case: Case, time_s: float) -> float | None:
+    """Bus bandwidth in bytes/s; None if nothing crosses a bus: in groups of one rank, or if no data is moved.
+
+    None also if ranks share a GPU: readers would take the number for that of the GPU.
+    """
+    factor, n = OPERATIONS[case.op].bus_factor, ranks_together(case)
+    if n == 1 or factor is None or case.oversubscribed:
+        return None
+    if case.splits:
+        return heaviest_bytes(case) / time_s
+    return algbw(case.size_bytes, time_s) * factor(n)
+
+
+def heaviest_bytes(case: Case) -> float:
+    """Bytes that the busiest rank of an uneven all-to-all sends to others, or receives, in the mean of its calls."""
+    itemsize, n = dtype_named(case.dtype).itemsize, ranks_together(case)
+    turns = range(splits.calls(case.splits))
+    elements = case.size_bytes // itemsize
+    return itemsize * sum(splits.heaviest(splits.matrix(case.splits, n, elements, t)) for t in turns) / len(turns)
+
+
+def cycle(case: Case) -> int:
+    """Number of iterations after which a case is back at its first round, or its first group."""
+    if OPERATIONS[case.op].paired:
+        together = ranks_together(case)
+        return together - 1 + together % 2
+    if case.splits:
+        return splits.calls(case.splits)
+    division = divide(case.groups, case.world_size)
+    return len(division.groups) if division.serial else 1

@@ -1,0 +1,1 @@
+"""The data that flows through CollBench, and its errors, units and spelling. Imports nothing else of `bench`."""

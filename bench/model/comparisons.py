@@ -1,0 +1,248 @@
+"""Define the types of conclusions from several runs, which `analyze` computes and `report` shows.
+
+    Summary ─▶ Change ─▶ Comparison    two runs
+    Summary ─▶ Trend                   many runs
+    Summary ─▶ Check                   a run and a table of limits
+
+Everything is frozen. Units: seconds, bytes per second. Nothing here reads or computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from bench.model.conclusions import Interval
+from bench.model.records import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether a time changed. ratio: AFTER / BEFORE, with an interval that is corrected for the number of cases.
+
+    verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/method.md, "Comparing two runs"). reason: why. p: of no change,
+        corrected for the number of cases; None if it is unknown how launches differ.
+    further_launches: launches to add on each side until a verdict is likely, if ratio and scatter stay as they are;
+        None if there is a verdict already, or if no reasonable number would suffice.
+    """
+
+    ratio: Interval
+    verdict: str
+    reason: str
+    p: float | None = None
+    further_launches: int | None = None
+
+
+class WithJudgement:
+    """What has a judgement shows its parts as its own."""
+
+    __slots__ = ()
+    judgement: Judgement
+
+    @property
+    def ratio(self) -> Interval:
+        """`Judgement.ratio`."""
+        return self.judgement.ratio
+
+    @property
+    def verdict(self) -> str:
+        """`Judgement.verdict`."""
+        return self.judgement.verdict
+
+    @property
+    def reason(self) -> str:
+        """`Judgement.reason`."""
+        return self.judgement.reason
+
+    @property
+    def p(self) -> float | None:
+        """`Judgement.p`."""
+        return self.judgement.p
+
+    @property
+    def further_launches(self) -> int | None:
+        """`Judgement.further_launches`."""
+        return self.judgement.further_launches
+
+
+@dataclass(frozen=True, slots=True)
+class Change(WithJudgement):
+    """One case in two runs. where: which part of its times changed; empty if that is not known or nothing changed."""
+
+    case: Case
+    before: Interval
+    after: Interval
+    judgement: Judgement
+    note: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs compared: changes of the common cases, differences of the environments, cases of one run only.
+
+    whole: the judgement of the run as a whole, by an index over the cases; None with a single case or too few launches.
+    verdict: the gravest of the cases' verdicts and that of the whole. broken: cases measured in the first run that
+        failed in the second. fail_on: the verdicts that are failures.
+    across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
+    """
+
+    before: str
+    after: str
+    verdict: str
+    min_change: float
+    changes: tuple[Change, ...]
+    differences: tuple[tuple[str, str, str], ...] = ()
+    only_before: tuple[Case, ...] = ()
+    only_after: tuple[Case, ...] = ()
+    broken: tuple[Case, ...] = ()
+    warnings: tuple[str, ...] = ()
+    across: str | None = None
+    whole: Judgement | None = None
+    fail_on: tuple[str, ...] = ("SLOWER",)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a verdict is a failure, or a case failed after."""
+        return failing(self.verdict, self.changes, self.fail_on) or bool(self.broken)
+
+
+def failing(verdict: str, changes: Iterable[WithJudgement], fail_on: Collection[str]) -> bool:
+    """Whether the verdict on the whole or on any change is a failure."""
+    return verdict in fail_on or any(change.verdict in fail_on for change in changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """From the run at position `first` on, a case takes `time_s` (geometric mean of its runs).
+
+    ratio: to the level before; 1 for the first one.
+    """
+
+    first: int
+    time_s: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One case over many runs, oldest first, and its levels: one level if nothing has changed."""
+
+    case: Case
+    runs: tuple[str, ...]
+    times_s: tuple[Interval, ...]
+    levels: tuple[Level, ...]
+
+    @property
+    def changed(self) -> tuple[Level, ...]:
+        """Every level but the first."""
+        return self.levels[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of a table of expectations, checked in a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
+
+    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short.
+    """
+
+    case: Case
+    expected: float
+    tolerance: float
+    measured: Interval | None
+    verdict: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTable:
+    """A table of expectations, checked in a run.
+
+    index: measured bandwidth over what the table allows at least, over all lines that can be tested together; None if
+    they cannot.
+    """
+
+    checks: tuple[Check, ...]
+    verdict: str
+    reason: str
+    index: Interval | None = None
+
+
+# ── the nodes of a fleet ─────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """A node that was measured in pairs with others. score: logarithm of its time over the usual one.
+
+    rate: its rate as a share of the usual one, where it was retested or held against a table. verdict: PASS, FAIL or
+    INCONCLUSIVE.
+    """
+
+    node: int
+    score: float
+    rate: float | None
+    verdict: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCheck:
+    """A group of nodes that is slow together. rate: as a share of that of other groups of its size."""
+
+    nodes: tuple[int, ...]
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """Whether a fleet is good enough. broken: sentences on what failed while it was measured."""
+
+    verdict: str
+    nodes: tuple[NodeCheck, ...]
+    groups: tuple[GroupCheck, ...]
+    broken: tuple[str, ...]
+
+
+# ── two sides, in pairs of launches ──────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class PairedChange(WithJudgement):
+    """One case on two sides of a run. name: of the case. ratios: B / A of each pair of launches.
+
+    before, after: side A and side B over their launches.
+    """
+
+    name: str
+    before: Interval
+    after: Interval
+    judgement: Judgement
+    ratios: tuple[float, ...]
+    note: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedComparison:
+    """Two sides of one run compared, pair by pair; other fields as in `Comparison`.
+
+    ratios: index B / A of each pair; empty with a single case. pairs: that the verdict rests on. ended: why measuring
+    ended. rule: by which the verdict was reached. broken: names of cases that have a time on side A only.
+    """
+
+    before: str
+    after: str
+    verdict: str
+    min_change: float
+    changes: tuple[PairedChange, ...]
+    whole: Judgement | None
+    ratios: tuple[float, ...]
+    pairs: int
+    ended: str = ""
+    rule: str = ""
+    differences: tuple[tuple[str, str, str], ...] = ()
+    broken: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    fail_on: tuple[str, ...] = ("SLOWER",)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a verdict is a failure, or a case failed on side B."""
+        return failing(self.verdict, self.changes, self.fail_on) or bool(self.broken)

@@ -1,0 +1,332 @@
+"""Define the types of conclusions, which `analyze` computes from facts and `report` shows.
+
+    Run ─▶ Summary ─┬─▶ Fit, Bound    how time depends on size, and what no run can beat
+                    └─▶ Finding       a rank, a link or a size that stands out, with its evidence
+
+Each type holds its evidence and its warnings. Everything is frozen. Units: seconds, bytes, bytes per second. Nothing
+here reads or computes. The types of facts are in `records`, those of conclusions from several runs in `comparisons`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.model.records import Case, Failure, Skip
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+
+NO_INTERVAL = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and the interval around it.
+
+    kind: "over launches"; "within-run" for one launch; "range of too few" iterations; "stated noise floor"; or
+    NO_INTERVAL, as for a single number of another tool: low and high are then the value, and must not be shown.
+    """
+
+    value: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def known(self) -> bool:
+        return self.kind != NO_INTERVAL
+
+    @property
+    def relative_half_width(self) -> float:
+        return (self.high - self.low) / 2 / self.value if self.value else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A second, slower mode in the times of one case.
+
+    share: of the iterations that are in it. fast_s: median of the fast mode. extra_s: slow median less fast median.
+    fast: interval of `fast_s` over launches; None within one launch.
+    """
+
+    share: float
+    fast_s: float
+    extra_s: float
+    fast: Interval | None = None
+
+    @property
+    def slow_s(self) -> float:
+        """Median of the slow mode."""
+        return self.fast_s + self.extra_s
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One case over all its launches. Times are the per-iteration maximum over ranks, for one call.
+
+    medians_s: the median of each launch. time_s: their geometric mean and its interval; None if no launch succeeded,
+        and then `failures` says why. scatter: standard deviation of the logarithms of the launches' medians; None
+        with one launch.
+    means_s: the geometric mean of each launch's iterations. quantiles_s: 10 %, 50 % and 90 % of the iterations,
+        geometric means over launches. Both are empty if not known.
+    fastest_rank_s: like `time_s`, with the minimum over ranks. skew_s: median of last minus first start.
+    pure_s: median of last end minus last start: the time after all ranks had arrived. Both are None where starts
+        on different ranks cannot be compared on one clock.
+    outliers, far_outliers: iterations beyond Tukey's fences, 1.5 and 3 interquartile ranges above the upper
+        quartile, counted and kept. outlier_causes: disturbances seen while the case ran.
+    stall: a second mode, if there is one.
+        steady: False if the times changed again late in a launch.
+    timer_s: cost of reading the clock. floor_s: time of the same call in a group of one rank.
+    asked, reached: relative half-width asked for, and mean of those within the launches.
+    chosen: what NCCL chose for it, in words; empty if it was not asked.
+    imported: how the times were obtained, if another tool measured them; a launch is then one number, and every
+        field that needs single iterations or ranks is missing.
+    """
+
+    case: Case
+    launches: int
+    iterations: int
+    time_s: Interval | None
+    medians_s: tuple[float, ...] = ()
+    means_s: tuple[float, ...] = ()
+    quantiles_s: tuple[float, ...] = ()
+    scatter: float | None = None
+    algbw: float | None = None
+    busbw: float | None = None
+    mean_s: float | None = None
+    p90_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
+    host_time_s: float | None = None
+    fastest_rank_s: float | None = None
+    skew_s: float | None = None
+    pure_s: float | None = None
+    outliers: int = 0
+    far_outliers: int = 0
+    outlier_causes: tuple[str, ...] = ()
+    stall: Stall | None = None
+    steady: bool = True
+    timer_s: float | None = None
+    floor_s: float | None = None
+    asked: float | None = None
+    reached: float | None = None
+    stopped_by: str = ""
+    foreign_cpu: float | None = None
+    failures: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
+    chosen: str = ""
+    imported: str = ""
+
+
+# ── dry runs ─────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class DryRunCases:
+    """The cases of one kind in a dry run: `case` is the first of them, the others differ only in size.
+
+    calls: number of calls checked, over all simulated ranks. buffer_bytes: most that a rank would hold for a case.
+    build_s: median time to build a case. call_s: time of one small call in Python; None if no call was made.
+    mismatches: how calls differ from the table of operations, with rank and size.
+    """
+
+    case: Case
+    cases: int
+    calls: int
+    buffer_bytes: int
+    build_s: float
+    call_s: float | None
+    mismatches: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunResult:
+    """Result of a dry run: a plan's calls, made as some ranks of a world that does not exist.
+
+    peak_rss_bytes: of the process that made the calls. most_iterations: limit for a case and launch at this world
+    size, if it is less than was asked for.
+    """
+
+    world_size: int
+    ranks: tuple[int, ...]
+    kinds: tuple[DryRunCases, ...]
+    skips: tuple[Skip, ...]
+    wall_s: float
+    peak_rss_bytes: int
+    most_iterations: int | None = None
+
+
+# ── models and bounds ────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """t = alpha_s + size * beta_s_per_byte, for sizes from `low` to `high` bytes, both included."""
+
+    low: int
+    high: int
+    alpha_s: float
+    beta_s_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Piecewise α–β model of one series of sizes: `case` is the smallest, the others differ only in size.
+
+    alpha_s: latency (first segment). rate: r∞ = 1/β in bytes/s of algorithm bandwidth (last segment).
+    half_size: n½ = α/β of the last segment. half_size_seen: size at which half the best measured bandwidth is
+        reached, interpolated between measured sizes.
+    worst_residual: largest relative deviation of the model from a measured time. note: why there is no model, or "".
+    """
+
+    case: Case
+    segments: tuple[Segment, ...]
+    alpha_s: Interval | None
+    rate: Interval | None
+    half_size: Interval | None
+    half_size_seen: float | None
+    worst_residual: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bus bandwidth that a case cannot exceed, in bytes/s, and where it comes from."""
+
+    backend: str
+    world_size: int
+    name: str
+    busbw: float
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Launches, iterations in each launch, and seconds in all that a case needs to reach a precision.
+
+    A field is None where the pilot run does not show it, and then `note` says why.
+    """
+
+    case: Case
+    launches: int | None
+    iterations: int | None
+    seconds: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsInAll:
+    """Needs of all cases together, as far as they are known.
+
+    seconds: sum of the needs. launches, iterations: the largest need. uniform_s: seconds if every case gets so many
+    launches. budget_s: value for the setting `budget`, which gives further launches only to cases that need them.
+    """
+
+    seconds: float
+    launches: int
+    iterations: int
+    uniform_s: float
+    budget_s: float
+
+
+# ── findings ─────────────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rank, node, link or size that stands out.
+
+    kind: "late rank", "late node", "slow rank", "slow node", "slow link", "inconsistent". subject: such as "rank 2",
+    "node h5", "link 0–3". rank: if the subject is one rank. ranks: all ranks that the finding is about.
+    cost_s: time that it adds to an operation. share: share of iterations in which it came last (late), or relative
+    excess of its time (slow, inconsistent). p: p-value after correction for multiple tests.
+    """
+
+    kind: str
+    subject: str
+    text: str
+    cases: tuple[Case, ...] = ()
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    link: tuple[int, int] | None = None
+    cost_s: float | None = None
+    share: float | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Median time of an exchange between each pair of ranks. times_s: symmetric, NaN on the diagonal."""
+
+    case: Case
+    times_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Late and slow ranks, nodes and links of a run. silent: sentences on what could not be determined, and why."""
+
+    findings: tuple[Finding, ...]
+    silent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """One call in the timeline of a step. kind: a case that stands for all calls like it. start_s: since the first."""
+
+    kind: Case
+    start_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedKind:
+    """Calls of one kind in a step of a recorded job. case: stands for all of them. ranks: of a group.
+
+    recorded_s, time: of all of them in a step; recorded_s is None unless the duration of each was recorded.
+    """
+
+    case: Case
+    calls: int
+    ranks: int
+    recorded_s: float | None
+    time: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedStep:
+    """The communication of one step of a recorded job, recorded and made again.
+
+    time, recorded_s: in which at least one call was under way; made again on the rank where that is longest, recorded
+    on recorded_rank. without_time: calls whose duration was not recorded. bars: of the median step; recorded_bars: of
+    the recording.
+    """
+
+    case: Case
+    source: str
+    recorded_rank: int | None
+    recorded_world: int | None
+    gaps: bool
+    time: Interval
+    recorded_s: float | None
+    without_time: int
+    kinds: tuple[ReplayedKind, ...]
+    changes: tuple[str, ...]
+    recorded_bars: tuple[StepBar, ...]
+    bars: tuple[StepBar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All conclusions from one run. warnings: on the run as a whole, the gravest first.
+
+    choices: where NCCL's choice changes with the size, in words. replayed: steps of recorded jobs, made again.
+    """
+
+    summaries: tuple[Summary, ...]
+    warnings: tuple[str, ...]
+    diagnosis: Diagnosis
+    inconsistencies: tuple[Finding, ...] = ()
+    fits: tuple[Fit, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    matrices: tuple[Matrix, ...] = ()
+    choices: tuple[str, ...] = ()
+    replayed: tuple[ReplayedStep, ...] = ()

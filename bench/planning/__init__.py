@@ -1,0 +1,1 @@
+"""Plans: a configuration and a machine in, the cases in the order of measuring out."""

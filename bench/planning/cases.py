@@ -1,0 +1,210 @@
+"""Expand a `Config` into cases, and say why a machine cannot measure a case.
+
+In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as one line. Starts nothing.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from bench.catalog import operations, splits, subgroups
+from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_by_gpu
+from bench.catalog.dtypes import dtype_named, unsupported_reduction
+from bench.catalog.metrics import METRICS, ONE_BY_ONE
+from bench.catalog.operations import OPERATIONS, ranks_together
+from bench.catalog.variables import SHARED_GPU
+from bench.config.models import Config
+from bench.model.capabilities import Machine
+from bench.model.records import Case, Replay, settings_of
+from bench.model.units import format_rounded_bytes
+from bench.planning import replays
+from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
+
+# Memory of a rank besides the buffers of its case: private pages of an idle torch process (about 60 MiB measured)
+# and the backend's own buffers.
+RANK_OVERHEAD_BYTES = 100 * 2**20
+# Share for the ranks; the rest is for the page cache, the parent process and the other processes of the machine.
+USABLE_SHARE_OF_MEMORY = 0.8
+# Memory of a rank on its GPU besides buffers: CUDA's context, NCCL's communicator and channels.
+GPU_OVERHEAD_BYTES = 2**30
+
+
+def combinations(
+    config: Config, machine: Machine, made: Mapping[tuple[str, int], Replay] = MappingProxyType({})
+) -> Iterable[Case]:
+    """Every case that is asked for, once: values of options that an operation does not have make no further cases.
+
+    made: the replay of each backend and world size.
+    """
+    sizes = config.size_list or [0]
+    what = itertools.product(
+        config.operations, config.backends, config.dtypes, config.world_sizes, sizes, config.reduce_ops
+    )
+    how = list(
+        itertools.product(
+            config.metrics,
+            config.placements,
+            config.calls,
+            config.groups,
+            _settings(config),
+            config.ctas,
+            config.memory,
+            config.alignments,
+            config.split_texts,
+            config.counts,
+        )
+    )
+    distinct: dict[str, Case] = {}
+    for (op, backend, dtype, n, size, reduce_op), chosen in itertools.product(what, how):
+        metric, place, call, groups, settings, ctas, memory, alignment, split, counts = chosen
+        if OPERATIONS[op].paired or OPERATIONS[op].recorded or OPERATIONS[op].startup:
+            metric = ONE_BY_ONE
+        case = Case(
+            op,
+            backend,
+            n,
+            dtype,
+            size,
+            reduce_op=reduce_op,
+            buffers=config.buffers,
+            metric=metric,
+            sync=config.sync,
+            scheduling=config.scheduling,
+            depth=config.pipeline_depth if METRICS[metric].several else 1,
+            placement=place,
+            call=call,
+            groups=groups,
+            settings=settings,
+            ctas=ctas,
+            memory=memory,
+            oversubscribed=config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus,
+            alignment=alignment,
+            splits=split,
+            counts=counts,
+        )
+        if OPERATIONS[op].recorded and (backend, n) in made:
+            case = replays.case_of(made[backend, n], case)
+        for root in range(ranks_together(case)) if config.roots == "all" else config.roots:
+            found = _whole_pieces(operations.usual(replace(case, root=int(root))))
+            distinct.setdefault(found.key, found)
+    return distinct.values()
+
+
+def _settings(config: Config) -> list[str]:
+    """Every combination of values of the environment variables, each as one text, such as `A=1 B=2`."""
+    each = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
+    return [" ".join(chosen) for chosen in itertools.product(*each)]
+
+
+def _whole_pieces(case: Case) -> Case:
+    """The case with its size rounded down to equal pieces, as nccl-tests does."""
+    if OPERATIONS[case.op].pieces(ranks_together(case)) == 1:
+        return case
+    unit = operations.size_unit(case)
+    return replace(case, size_bytes=case.size_bytes // unit * unit or case.size_bytes)
+
+
+def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+    """Why this machine cannot measure the case; None if it can."""
+    return (
+        _unsupported_by_job(case, machine)
+        or _unsupported_by_machine(case, machine)
+        or unsupported_anywhere(case)
+        or _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
+    )
+
+
+def _unsupported_by_job(case: Case, machine: Machine) -> str | None:
+    """Why the ranks that a launcher started cannot measure the case."""
+    if machine.ranks is not None and case.world_size > machine.ranks:
+        return f"the job has {machine.ranks} ranks"
+    if machine.ranks is not None and BACKENDS[case.backend].library == "mpi4py":
+        return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
+    if machine.ranks is not None and case.sync == "deadline":
+        return "sync: deadline needs memory that all ranks share; the ranks of a job share none"
+    return None
+
+
+def unsupported_anywhere(case: Case) -> str | None:
+    """Why no machine can measure the case, because of its ranks, its backend or its data; None if some machine can."""
+    return _unsupported_by_ranks(case) or unsupported_by_backend(case) or _unsupported_by_data(case)
+
+
+def _unsupported_by_machine(case: Case, machine: Machine) -> str | None:
+    if case.backend in machine.backends_missing:
+        return machine.backends_missing[case.backend]
+    if case.scheduling == "rr" and machine.realtime_missing is not None:
+        return machine.realtime_missing
+    if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
+        return (
+            f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus} "
+            "(oversubscribe_gpu: true only tries that it works)"
+        )
+    if case.memory != "plain" and machine.registered_missing is not None:
+        return machine.registered_missing
+    if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:
+        return reason
+    taken = [name for name, _ in settings_of(case) if name in SHARED_GPU] if case.oversubscribed else []
+    if taken:
+        return f"ranks that share a GPU need {taken[0]}={SHARED_GPU[taken[0]]}, so it cannot be varied"
+    return None
+
+
+def _unsupported_by_ranks(case: Case) -> str | None:
+    undivided = subgroups.unsupported(case.groups, case.world_size)
+    if undivided is not None:
+        return undivided
+    one_by_one = subgroups.divide(case.groups, case.world_size).serial
+    if OPERATIONS[case.op].paired and case.groups != subgroups.WORLD:
+        return f"{case.op} pairs all ranks of the world, so it has no groups"
+    if one_by_one and case.depth > 1:
+        return "groups that call one after the other are timed call by call"
+    together = ranks_together(case)
+    fewest = OPERATIONS[case.op].fewest_ranks
+    if together < fewest:
+        return f"{case.op} needs {fewest} ranks or more"
+    if case.root >= together:
+        return f"there is no rank {case.root} among {together}"
+    return None
+
+
+def _unsupported_by_data(case: Case) -> str | None:
+    operation, dtype, together = OPERATIONS[case.op], dtype_named(case.dtype), ranks_together(case)
+    if case.splits and (reason := splits.unsupported(case.splits, together)) is not None:
+        return reason
+    if case.size_bytes % (operation.pieces(together) * dtype.itemsize):
+        pieces = operation.pieces(together)
+        of = f"{pieces} pieces of {case.dtype}" if pieces > 1 else f"{case.dtype} elements"
+        return f"{case.size_bytes} B is not a whole number of {of} of {dtype.itemsize} B"
+    return unsupported_reduction(case.dtype, case.reduce_op, together) if operation.reduces else None
+
+
+def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+    if BACKENDS[case.backend].device == "cuda":
+        return _unsupported_by_gpu_memory(case, machine, pool_bytes, flush_bytes)
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + RANK_OVERHEAD_BYTES
+    usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
+    together = min(case.world_size, machine.ranks_a_host or case.world_size)
+    if together * a_rank <= usable:
+        return None
+    return (
+        f"needs {together} × {format_rounded_bytes(a_rank)} of memory{' on a host' if machine.ranks else ''}; "
+        f"{format_rounded_bytes(usable)} may be used ({USABLE_SHARE_OF_MEMORY:.0%} of what is available)"
+    )
+
+
+def _unsupported_by_gpu_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+    if machine.gpu_free_bytes is None:
+        return None
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + temporary_bytes(case)
+    a_rank += GPU_OVERHEAD_BYTES
+    together = math.ceil(case.world_size / max(1, machine.gpus)) if case.oversubscribed else 1
+    usable = USABLE_SHARE_OF_MEMORY * machine.gpu_free_bytes
+    if together * a_rank <= usable:
+        return None
+    return (
+        f"needs {together} × {format_rounded_bytes(a_rank)} of memory on a GPU; {format_rounded_bytes(usable)} may be "
+        f"used ({USABLE_SHARE_OF_MEMORY:.0%} of what is free)"
+    )

@@ -1,0 +1,126 @@
+"""Compute the buffers that a case needs on each rank, and the largest number of its iterations.
+
+In: a case, and the size of the pool of buffers. Out: numbers of buffers, bytes and iterations. Imports neither torch
+nor numpy.
+
+Calls use the buffers of a pool in turn. Its size is bounded: a pool larger than the last-level cache would make each
+call work on cold memory, but virtual machines report their host's cache, and filling twice 480 MiB for each case took
+63 % of a rank's time. An operation in place needs so many buffers that calls back to back need no refill between them
+(docs/method.md, "Data").
+
+Each iteration gives a start and a duration for each rank. All of them are kept as they are, not condensed into
+quantiles, which would not show which rank was late, and when. To bound their number, which grows with the ranks, fewer
+iterations are measured (docs/method.md, "Order, warm-up, stopping").
+"""
+
+import math
+from collections.abc import Sequence
+
+from bench.catalog import operations
+from bench.catalog.dtypes import calls_before_refill
+from bench.catalog.metrics import metric_of
+from bench.catalog.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
+from bench.model.records import Case, Plan
+
+# Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
+# 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
+MAX_STAMP_PAIRS = 2**18
+# Most bytes that the buffers of cases measured together may take on one rank; a single case may take more. Buffers are
+# filled only as far as they are used.
+MOST_BATCH_BYTES = 2**30
+# Most cases measured together: if a rank dies before their last round, all of them are measured again.
+MOST_TOGETHER = 16
+# Operations of which ProcessGroupNCCL makes one flat tensor in each call.
+FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
+# With fewer, a median has no interval. Equal to `intervals.FEWEST_FOR_MEDIAN`, which is not imported because it would
+# load scipy for planning.
+FEWEST_ITERATIONS = 6
+
+
+def pool_slots(case: Case, pool_bytes: int) -> int:
+    """Number of buffers that a case uses in turn; with `rotate`, so many that they fill the pool.
+
+    Always enough for `depth` calls back to back without a refill between them.
+    """
+    if case.size_bytes == 0 or OPERATIONS[case.op].recorded:
+        return 1
+    if metric_of(case).fixed_buffers:
+        return case.depth
+    rotating = math.ceil(pool_bytes / max(case.size_bytes, ALIGNMENT)) if case.buffers == "rotate" else 1
+    # Asynchronous calls are under way at the same time: two of them must not work on one buffer.
+    in_flight = case.depth if case.call == "async" else 1
+    return max(1, rotating, in_flight, math.ceil(case.depth / (calls_between_refills(case) or case.depth)))
+
+
+def calls_between_refills(case: Case) -> int | None:
+    """How often a buffer may be used before it must be refilled; None: any number of times."""
+    operation = OPERATIONS[case.op]
+    if not operation.reduces or placement(case) == "out":
+        return None
+    if case.op.startswith("all_reduce"):
+        return calls_before_refill(case.dtype, case.reduce_op, ranks_together(case))
+    return 1  # reduce destroys the root's input, reduce_scatter a part of every rank's
+
+
+def buffer_bytes(case: Case, pool_bytes: int) -> int:
+    """Bytes of buffers that one rank holds for a case, without `scratch_bytes`."""
+    return operations.room_bytes(case) * pool_slots(case, pool_bytes)
+
+
+def aligned(nbytes: int) -> int:
+    """The bytes that a pool takes in a rank's memory: every pool begins at a multiple of ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def batches(cases: Sequence[Case], pool_bytes: int, batch_bytes: int) -> list[tuple[Case, ...]]:
+    """Cases of one launch that are measured in the same rounds, in order: as many as memory allows.
+
+    A rank holds the pools of a whole batch. batch_bytes: that all ranks together may hold.
+    """
+    most = min(MOST_BATCH_BYTES, batch_bytes // max(case.world_size for case in cases))
+    found: list[list[Case]] = [[]]
+    used = 0
+    for case in cases:
+        nbytes = aligned(buffer_bytes(case, pool_bytes))
+        if found[-1] and (used + nbytes > most or len(found[-1]) == MOST_TOGETHER):
+            found.append([])
+            used = 0
+        found[-1].append(case)
+        used += nbytes
+    return [tuple(batch) for batch in found]
+
+
+def arena_bytes(cases: Sequence[Case], pool_bytes: int) -> int:
+    """Bytes of buffers that one rank holds for cases that are measured together, without `scratch_bytes`."""
+    return sum(aligned(buffer_bytes(case, pool_bytes)) for case in cases)
+
+
+def temporary_bytes(case: Case) -> int:
+    """Bytes that torch allocates in each call with NCCL: lists of tensors are flattened, and copied back."""
+    return case.size_bytes if case.op in FLATTENED else 0
+
+
+def scratch_bytes(case: Case, flush_bytes: int) -> int:
+    """Bytes that `flush` overwrites before each call, so that no buffer is in a cache."""
+    return flush_bytes if case.buffers == "flush" else 0
+
+
+def _replayed_calls(case: Case) -> int:
+    """Number of calls that one iteration makes: 1, but of a replay that of its recording."""
+    return int(case.recording.partition(":")[2] or 1)
+
+
+def most_iterations(case: Case) -> int:
+    """Most iterations of a case in one launch; never fewer than an interval needs in each round or group."""
+    calls = _replayed_calls(case)
+    return max(FEWEST_ITERATIONS * cycle(case), MAX_STAMP_PAIRS // (case.world_size * (calls + (calls > 1))))
+
+
+def bounded(plan: Plan) -> dict[int, int]:
+    """World size → most iterations of a case in one launch, where that is less than the plan asks for."""
+    asked = plan.sampling.iterations or plan.sampling.max_iterations
+    most: dict[int, int] = {}
+    for case in plan.cases:
+        if (kept := most_iterations(case)) < asked:
+            most[case.world_size] = max(kept, most.get(case.world_size, 0))
+    return most

@@ -1,0 +1,217 @@
+"""Make the plan of a run: the cases in the order of measuring, and the skipped cases with reasons.
+
+In: a `Config`, a `Machine` and a seed. Out: a `Plan`, and an estimate of its time. Starts nothing and touches no file.
+The seed, which the plan records, shuffles the order anew for each launch, so that a drift of the machine does not
+affect the same sizes each time (docs/method.md).
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from bench.catalog.backends import BACKENDS
+from bench.catalog.metrics import makes_groups
+from bench.config.models import Config
+from bench.model.capabilities import Demands, Machine
+from bench.model.recorded_calls import CallList
+from bench.model.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Skip
+from bench.planning import replays
+from bench.planning.cases import combinations, unsupported, unsupported_anywhere
+from bench.planning.footprint import most_iterations
+
+# L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
+LARGEST_GPU_CACHE_BYTES = 128 * 2**20
+# Memory for the buffers of cases that are measured in the same rounds, on all ranks of a host: at most so much, and at
+# most this part of what is available.
+MOST_BATCH_BYTES_OF_A_HOST, SHARE_OF_MEMORY_FOR_A_BATCH = 2**32, 4
+# Time to start the first set of ranks, which loads torch once, and each further set: measured 2.5 s and 0.1 s.
+FIRST_START_S, NEXT_START_S = 3.0, 0.3
+# What a case of a launch takes beside warm-up and timed calls: seconds, and calls to fill and verify buffers (measured
+# by `make bench-self`: 25 to 28 ms, and 2.1 to 2.5 calls).
+HANDLING_S, HANDLING_CALLS = 0.035, 2.5
+# Tables, report and plots at the end; measured 3 to 5 s.
+CONCLUDE_S = 4.0
+# Share of a budget for the planned launches; the rest buys further launches of the cases with the widest intervals.
+# Small, because launches differ more than iterations do: many short launches are better than few long ones.
+FIRST_LAUNCHES_SHARE = 0.3
+# Shortest time for a case in a launch: it gives the fewest iterations, as any shorter time would.
+FEWEST_S = 0.01
+
+
+def expand(config: Config, machine: Machine, seed: int, recorded: CallList | None = None) -> Plan:
+    """The plan of all cases that the configuration asks for, without those that this machine cannot measure.
+
+    recorded: the job whose calls the operation `replay` makes again.
+    """
+    flush_bytes = _flush_bytes(config, machine)
+    made = _replays(config, recorded) if recorded is not None else {}
+    return _planned(
+        config, machine, seed, lambda case: unsupported(case, machine, config.buffer_pool, flush_bytes), made
+    )
+
+
+def _replays(config: Config, recorded: CallList) -> dict[tuple[str, int], Replay]:
+    """The replay of each backend and world size."""
+    each = itertools.product(config.backends, config.world_sizes)
+    return {(backend, n): replays.replay(recorded, backend, n, config.gaps == "recorded") for backend, n in each}
+
+
+def dry_run_plan(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
+    """The plan of a dry run (`rank/dry_run.py`): one launch of `world_size` ranks, without what no machine can do."""
+    other = config.model_copy(update={"world_sizes": [world_size], "launches": 1, "budget": None})
+    return _planned(other, machine, seed, unsupported_anywhere)
+
+
+def _planned(
+    config: Config,
+    machine: Machine,
+    seed: int,
+    why_not: Callable[[Case], str | None],
+    made: Mapping[tuple[str, int], Replay] | None = None,
+) -> Plan:
+    cases: list[Case] = []
+    skips: list[Skip] = []
+    for case in combinations(config, machine, made or {}):
+        reason = why_not(case)
+        if reason is None:
+            cases.append(case)
+        else:
+            skips.append(Skip(case, reason))
+    sampling = _sampling(config)
+    if config.budget is not None and cases:
+        sampling = _within_budget(sampling, config, cases)
+    return Plan(
+        name=config.name,
+        order=tuple(_order(cases, config.launches, seed)),
+        skips=tuple(skips),
+        launches=config.launches,
+        seed=seed,
+        sampling=sampling,
+        timeout_s=config.timeout,
+        pool_bytes=config.buffer_pool,
+        flush_bytes=_flush_bytes(config, machine),
+        batch_bytes=min(MOST_BATCH_BYTES_OF_A_HOST, machine.memory_available_bytes // SHARE_OF_MEMORY_FOR_A_BATCH),
+        budget_s=config.budget,
+        faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
+        link_bytes_per_s=config.link,
+        replays={case.recording: (made or {})[case.backend, case.world_size] for case in cases if case.recording},
+    )
+
+
+def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
+    """The plan of one launch of these cases, in this order, sampled as the configuration says."""
+    launch = Launch(cases[0].backend, cases[0].world_size, 1, tuple(cases))
+    planned = _planned(config.model_copy(update={"budget": None}), machine, seed, lambda _: "not asked for")
+    return replace(planned, name=name, order=(launch,), skips=(), launches=1)
+
+
+def _flush_bytes(config: Config, machine: Machine) -> int:
+    """Memory that holds more than the caches do."""
+    on_gpu = any(BACKENDS[name].device == "cuda" for name in config.backends)
+    return 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
+
+
+def unmeasurable_reason(plan: Plan) -> str | None:
+    """Why nothing of the plan can be measured here; None if something can."""
+    if plan.total:
+        return None
+    reasons = list(dict.fromkeys(skip.reason for skip in plan.skips))
+    return reasons[0] + (f" (and {len(reasons) - 1} other reasons: see plan)" if len(reasons) > 1 else "")
+
+
+def demands(asked: Config | Plan) -> Demands:
+    """What a configuration or a plan requires of the job that measures it."""
+    if isinstance(asked, Plan):
+        backends, shared = {case.backend for case in asked.cases}, any(case.oversubscribed for case in asked.cases)
+        worlds = [case.world_size for case in asked.cases]
+    else:
+        backends, shared, worlds = set(asked.backends), asked.oversubscribe_gpu, asked.world_sizes
+    return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared, max(worlds))
+
+
+def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
+    """How many of `plan.total` measurements are made; None if nothing is left to do."""
+    return None if len(samples) >= plan.total and plan.budget_s is None else len(samples)
+
+
+def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Launch]:
+    """The launches without the (case key, launch) pairs that are measured already; launches left empty are dropped."""
+    rest = []
+    for launch in plan.order:
+        cases = tuple(case for case in launch.cases if (case.key, launch.number) not in done)
+        if cases:
+            rest.append(Launch(launch.backend, launch.world_size, launch.number, cases))
+    return rest
+
+
+def _within_budget(sampling: Sampling, config: Config, cases: list[Case]) -> Sampling:
+    """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
+    assert config.budget is not None  # noqa: S101 - the caller sees to it
+    groups = len({process_kind(case) for case in cases})
+    handling = sum(_handling_s(case) + sampling.warmup_s for case in cases)
+    left = FIRST_LAUNCHES_SHARE * (config.budget - FIRST_START_S)
+    a_launch = left / config.launches - handling - NEXT_START_S * groups
+    return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
+
+
+def estimate_s(plan: Plan) -> float:
+    """How long the run takes at most (adaptive), or about (fixed count, from rough rates)."""
+    if plan.budget_s is not None:
+        return plan.budget_s
+    starts = FIRST_START_S + NEXT_START_S * len(plan.order)
+    return starts + sum(_case_s(case, plan) for launch in plan.order for case in launch.cases) + CONCLUDE_S
+
+
+def _case_s(case: Case, plan: Plan) -> float:
+    beside = plan.sampling.warmup_s + _handling_s(case)
+    if plan.sampling.iterations is None:
+        return beside + plan.sampling.seconds_per_case
+    count = min(plan.sampling.iterations, most_iterations(case))
+    return beside + _call_s(case) * (plan.sampling.warmup + count)
+
+
+def _handling_s(case: Case) -> float:
+    return HANDLING_S + HANDLING_CALLS * _call_s(case)
+
+
+def _call_s(case: Case) -> float:
+    """A call, from rough rates. CPU ranks share the cores of their host."""
+    backend = BACKENDS[case.backend]
+    shared = max(1.0, case.world_size / 2) if backend.device == "cpu" else 1.0
+    return (backend.latency_s + case.size_bytes / backend.bytes_per_s) * shared
+
+
+def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
+    dice = random.Random(seed)
+    together: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        together.setdefault(process_kind(case), []).append(case)
+    kinds = list(together)
+    for launch in range(1, launches + 1):
+        dice.shuffle(kinds)
+        for kind in kinds:
+            mine = list(together[kind])
+            dice.shuffle(mine)
+            yield Launch(mine[0].backend, mine[0].world_size, launch, tuple(mine))
+
+
+def process_kind(case: Case) -> tuple[object, ...]:
+    """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
+
+    Groups that are made and left go on in threads for a while, which would make other cases slower.
+    """
+    processes = (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
+    return (*processes, makes_groups(case))
+
+
+def _sampling(config: Config) -> Sampling:
+    asked = config.sampling
+    return Sampling(
+        warmup=asked.warmup,
+        warmup_s=asked.warmup_seconds,
+        iterations=asked.iterations,
+        relative_error=asked.relative_error,
+        seconds_per_case=asked.seconds_per_case,
+        max_iterations=asked.max_iterations,
+    )

@@ -1,0 +1,385 @@
+"""Read and write results folders (their format: docs/results-format.md).
+
+In: a plan, facts as they are measured, finished documents. Out: a run, or a list of folders. The same for all
+benchmarks: a `Codec` converts the plans and facts of one benchmark to JSON and back. No other module writes these
+files, except log.txt, to which ranks and launchers append. `samples.jsonl` is appended and synced line by line and
+never rewritten; every other file is written whole or not at all (a temporary file, then a rename). Only one process at
+a time holds the journal of a run (`journal`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import errno
+import functools
+import gc
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from bench.model.errors import StoreError
+from bench.model.records import Json
+from bench.store import locks
+
+# Increased when a reader of the previous schema would misread or refuse what is written. History: 1 first version;
+# 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
+# 3 cases have placement, call, root, groups and the fields after it, samples may be an aggregate (2 reads as before);
+# 4 other names of operations, groups, keys and facts (`earlier_names`; 3 reads as before).
+SCHEMA = 4
+
+MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
+    "manifest.json",
+    "config.yaml",
+    "plan.json",
+    "environment.json",
+    "samples.jsonl",
+)
+LOG, SUMMARY, REPORT = "log.txt", "summary.csv", "report.md"
+# A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
+# name the sides; their documents are in folders of that name.
+SIDES = ("a", "b")
+CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
+# Damaged lines that are named one by one.
+MOST_DAMAGED = 5
+TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
+
+# The benchmark of older runs, whose manifests do not name one.
+FIRST_BENCHMARK = "collectives"
+
+T = TypeVar("T")
+P = TypeVar("P", bound="Named")
+F = TypeVar("F")
+R = TypeVar("R")
+
+
+class Named(Protocol):
+    """A plan, of which the store needs only the name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Codec(Generic[P, F, R]):
+    """How one benchmark writes its plans and reads its plans and facts.
+
+    benchmark: its name in manifests. plan_to_json, plan_from_json: content of plan.json. fact_from_line: reads a line
+    of samples.jsonl. The two readers raise ValueError, KeyError or TypeError on anything else. notes: on names in a
+    plan.json that have changed since it was written. run: makes a run from path, manifest, plan, environment, facts
+    and warnings.
+    """
+
+    benchmark: str
+    plan_to_json: Callable[[P], Json]
+    plan_from_json: Callable[[Json], P]
+    fact_from_line: Callable[[bytes], F]
+    notes: Callable[[Json], tuple[str, ...]]
+    run: Callable[[Path, Json, P, list[Json], list[F], tuple[str, ...]], R]
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────
+def create(root: Path, codec: Codec[P, Any, Any], plan: P, config: bytes, facts: Json) -> Path:
+    """Make `root/<utc>-<name>/` with all files of a run and no samples. Never touches an existing folder.
+
+    facts: what the manifest holds besides schema, name, benchmark, times and status (command line, version, commit).
+    """
+    now = datetime.now(UTC)
+    path = _new_folder(root, f"{now:%Y%m%dT%H%M%SZ}-{plan.name}")
+    (path / LOG).touch()
+    write(path / CONFIG, config)
+    write(path / PLAN, _json_text(codec.plan_to_json(plan)))
+    write(path / ENVIRONMENT, _json_text([]))
+    write(path / SAMPLES, b"")
+    manifest = {"schema": SCHEMA, "name": plan.name, "benchmark": codec.benchmark, **facts}
+    started = now.isoformat(timespec="seconds")
+    write(path / MANIFEST, _json_text({**manifest, "started": started, "finished": None, "status": "running"}))
+    return path
+
+
+def create_sides(
+    root: Path, codec: Codec[P, Any, Any], plans: tuple[P, P], configs: tuple[bytes, bytes], facts: Json
+) -> Path:
+    """As `create`, for a run of two sides."""
+    path = create(root, codec, plans[0], configs[0], facts)
+    write(path / CONFIG_B, configs[1])
+    write(path / PLAN_B, _json_text(codec.plan_to_json(plans[1])))
+    for side in SIDES:
+        (path / side).mkdir()
+    return path
+
+
+def of_side(line: bytes, side: str) -> bytes:
+    """A line of samples.jsonl with its side."""
+    return _prefix(side) + line[1:]
+
+
+def _prefix(side: str) -> bytes:
+    return f'{{"side":"{side}",'.encode()
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
+        path = root / (name + suffix)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue  # another run began in the same second
+        except OSError as error:
+            raise StoreError(f"{path}: {reason_of(error)}") from None
+        return path
+    raise StoreError(f"{root / name}: a hundred runs of this name in one second")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, if there is none. Raises StoreError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path}: {reason_of(error)}") from None
+
+
+def write(path: Path, content: bytes | str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"{path}: {reason_of(error)}") from None
+
+
+def update_manifest(path: Path, **changes: Any) -> None:
+    """Change keys of a run's manifest."""
+    write(path / MANIFEST, _json_text({**_read_json(path / MANIFEST, dict), **changes}))
+
+
+def write_environment(path: Path, sessions: list[Json]) -> None:
+    """Write what was read of the machine, one entry a session (the first run, and each resume)."""
+    write(path / ENVIRONMENT, _json_text(sessions))
+
+
+def discard(path: Path) -> None:
+    """Remove the folder of a run that is incomplete and can be made again, such as an import."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether a living process holds the run's journal."""
+    try:
+        fd = os.open(path / SAMPLES, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return locks.shared(fd) is False
+    finally:
+        os.close(fd)
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────────────
+def read(path: Path, codec: Codec[P, F, R]) -> R:
+    """Read a run folder in any state, finished or not, or one side of it (its folder `a` or `b`).
+
+    Raises StoreError with one line that says what is wrong.
+    """
+    manifest = read_manifest(path)
+    if manifest["benchmark"] != codec.benchmark:
+        raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']}, not of {codec.benchmark}")
+    folder, side = _side_of(path)
+    if "sides" in manifest and not side:
+        raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
+    plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
+    plan, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
+    facts, warnings = _read_lines(folder / SAMPLES, codec.fact_from_line, _prefix(side) if side else None)
+    understood = _understood(plan_file, lambda: codec.plan_from_json(plan))
+    if side:
+        environment = [session for session in environment if session.get("side") == side]
+        understood = _cut(understood, max((getattr(fact, "launch", 0) for fact in facts), default=0))
+    return codec.run(path, manifest, understood, environment, facts, (*warnings, *codec.notes(plan)))
+
+
+def _side_of(path: Path) -> tuple[Path, str]:
+    """The folder of a run and the side that a path names; no side if it names the run."""
+    path = path.resolve() if path.name in {"", "."} else path
+    if path.name in SIDES and not (path / MANIFEST).is_file() and (path.parent / MANIFEST).is_file():
+        return path.parent, path.name
+    return path, ""
+
+
+def _cut(plan: Any, launches: int) -> Any:
+    """The plan of the launches that were made: `ab` plans more than it needs."""
+    order = tuple(launch for launch in plan.order if launch.number <= launches)
+    return dataclasses.replace(plan, order=order, launches=launches)
+
+
+def read_plans(path: Path, codec: Codec[P, Any, Any]) -> tuple[P, P]:
+    """The plans of both sides, with all launches."""
+    first, second = (
+        _understood(path / name, functools.partial(codec.plan_from_json, _read_json(path / name, dict)))
+        for name in (PLAN, PLAN_B)
+    )
+    return first, second
+
+
+def read_manifest(path: Path) -> Json:
+    """The manifest. `benchmark` is always in it; status "running" becomes "interrupted" if no process is writing."""
+    if not path.is_dir():
+        raise StoreError(f"{path}: no such folder")
+    if not (_side_of(path)[0] / MANIFEST).is_file():
+        raise StoreError(f"{path}: not a run folder (it has no {MANIFEST})")
+    path, side = _side_of(path)
+    manifest = _read_json(path / MANIFEST, dict)
+    schema = manifest.get("schema")
+    if not isinstance(schema, int):
+        raise StoreError(f"{path / MANIFEST}: damaged: no schema number")
+    if schema > SCHEMA:
+        raise StoreError(
+            f"{path}: written with schema {schema}, but this version reads up to {SCHEMA}: update CollBench"
+        )
+    manifest = {"benchmark": FIRST_BENCHMARK, **manifest}
+    if manifest.get("status") == "running" and not is_being_written(path):
+        manifest["status"] = "interrupted"
+    return {**manifest, "side": side} if side else manifest
+
+
+def has_sides(path: Path) -> bool:
+    """Whether this is the folder of a run of two sides, not one of them."""
+    manifest = read_manifest(path)
+    return "sides" in manifest and "side" not in manifest
+
+
+def read_summary(path: Path) -> list[dict[str, str]]:
+    """The rows of summary.csv as the last report wrote it; none if there is no report yet."""
+    try:
+        with (path / SUMMARY).open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except OSError:
+        return []
+
+
+def first_line(path: Path) -> str:
+    """Of the report that was written last; empty if there is none."""
+    with contextlib.suppress(OSError), (path / REPORT).open(encoding="utf-8") as file:
+        return file.readline().strip()
+    return ""
+
+
+def newest(root: Path) -> Path:
+    """The run that was started last."""
+    folders = list(runs(root))
+    if not folders:
+        raise StoreError(f"{root}: no runs here yet; make one with: run gloo")
+    return folders[-1]
+
+
+def strays(root: Path) -> list[Path]:
+    """Folders below `root` that are no runs, because their manifest is missing."""
+    return sorted({path for path in root.iterdir() if path.is_dir()} - {*runs(root)}) if root.is_dir() else []
+
+
+def runs(root: Path) -> Iterator[Path]:
+    """All run folders below `root`, oldest first (the names begin with the UTC time)."""
+    if root.is_dir():
+        yield from sorted(path for path in root.iterdir() if (path / MANIFEST).is_file())
+
+
+def find(root: Path, run: str | None) -> Path:
+    """Find a run by path, by name below `root`, or by the end of its name (the newest match); None: the newest run.
+
+    With `:a` or `:b` behind it, a side of a run.
+    """
+    if run is None:
+        return newest(root)
+    name, _, side = run.rpartition(":")
+    if name and side in SIDES:
+        path = find(root, name)
+        if not has_sides(path):
+            raise StoreError(f"{run}: {path} has no sides; only runs of the verb ab have")
+        return path / side
+    if Path(run).is_dir():
+        return Path(run)
+    pattern = re.compile(rf"(.*-)?{re.escape(run)}(-\d+)?")
+    matches = [path for path in runs(root) if pattern.fullmatch(path.name)]
+    if not matches:
+        raise StoreError(f"{run}: no such run, neither as a folder nor below {root} (see: list)")
+    return matches[-1]
+
+
+def _read_lines(
+    path: Path, understand: Callable[[bytes], T], prefix: bytes | None = None
+) -> tuple[list[T], tuple[str, ...]]:
+    """What the lines mean, and a sentence on each that is damaged.
+
+    Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
+
+    prefix: only lines that begin so are read, without it.
+    """
+    samples: list[T] = []
+    damaged: list[str] = []
+    # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
+    gc.disable()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    damaged.append(TORN)
+                    break
+                if prefix is not None:
+                    if not line.startswith(prefix):
+                        continue
+                    line = b"{" + line[len(prefix) :]
+                try:
+                    samples.append(_understood(path, functools.partial(understand, line), f" line {number}:"))
+                except StoreError as error:
+                    damaged.append(f"{error}; that case counts as not measured: run --resume measures it again")
+    except OSError as error:
+        raise StoreError(f"{path}: {reason_of(error)}") from None
+    finally:
+        gc.enable()
+    if len(damaged) > MOST_DAMAGED:
+        damaged[MOST_DAMAGED:] = [f"{path}: {len(damaged) - MOST_DAMAGED} further lines are damaged"]
+    return samples, tuple(damaged)
+
+
+def _understood(path: Path, make: Callable[[], T], where: str = "") -> T:
+    try:
+        return make()
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        what = "is missing" if isinstance(error, KeyError) else ""
+        reason = " ".join(f"{error} {what}".split())[:120]
+        raise StoreError(f"{path}:{where} damaged: {reason}") from None
+
+
+def _read_json(path: Path, kind: type[T]) -> T:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"{path}: {reason_of(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: damaged: {str(error)[:120]}") from None
+    if not isinstance(value, kind):
+        raise StoreError(f"{path}: damaged: expected a JSON {'object' if kind is dict else 'list'}")
+    return value
+
+
+def reason_of(error: OSError) -> str:
+    """What an operating system's error says, for a message."""
+    if error.errno == errno.ENOSPC:
+        return "the disk is full"
+    return (error.strerror or str(error)).lower()
+
+
+def _json_text(value: Any) -> bytes:
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    # Lists of plain numbers are put on one line, so that a plan's order stays readable.
+    return re.sub(r"\[\s+([-0-9.,\s]+?)\s+\]", lambda m: "[" + " ".join(m[1].split()) + "]", text).encode() + b"\n"

@@ -1,0 +1,98 @@
+"""Read and write the noise ledger: what each run on this machine scattered by, a line of `results/ledger.jsonl` a run.
+
+In: a `LedgerEntry`. Out: all entries. Lines are only appended, each in one write under a lock, so that several runs can
+end at the same time. Launches of one run have an occasion in common (the boot of the machine, its neighbours), so that
+only a history shows by how much occasions differ. The format: docs/results-format.md.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from bench.model.errors import StoreError
+from bench.store import locks
+
+FILE = "ledger.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineIdentity:
+    """What must be the same for two runs to be of one machine; boot is for the reader."""
+
+    hosts: str
+    cpu: str
+    cores: str
+    gpus: str
+    boot: str
+
+    def is_same(self, other: "MachineIdentity") -> bool:
+        """Whether only the boot differs."""
+        return (self.hosts, self.cpu, self.cores, self.gpus) == (other.hosts, other.cpu, other.cores, other.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseNoise:
+    """One case in one run: its times in seconds, and standard deviations of logarithms.
+
+    median_s, mean_s: geometric means over launches of the launches' medians, and of their geometric means. launch,
+    launch_of_means: from launch to launch, of the same two. block: from block to block within a launch; iteration: from
+    iteration to iteration. None if there are too few.
+    """
+
+    launches: int
+    median_s: float
+    mean_s: float
+    launch: float
+    launch_of_means: float
+    block: float | None
+    iteration: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One run. ended: UTC. cases: by key."""
+
+    run: str
+    ended: str
+    machine: MachineIdentity
+    cases: dict[str, CaseNoise]
+
+
+_ENTRY = TypeAdapter(LedgerEntry)
+
+
+def append(root: Path, entry: LedgerEntry) -> None:
+    """Add a line. Raises StoreError."""
+    line = json.dumps(asdict(entry), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    try:
+        fd = os.open(root / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            locks.wait_for(fd)
+            end = os.fstat(fd).st_size
+            if os.write(fd, line) != len(line):  # the disk is full: half a line would damage the next one, too
+                os.ftruncate(fd, end)
+                raise StoreError(f"{root / FILE}: the disk is full")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StoreError(f"{root / FILE}: {(error.strerror or str(error)).lower()}") from None
+
+
+def read(root: Path) -> list[LedgerEntry]:
+    """All entries, oldest first; of a run that was resumed, the last. Lines that cannot be read count as missing."""
+    found: dict[str, LedgerEntry] = {}
+    try:
+        lines = (root / FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            entry = _ENTRY.validate_json(line)
+        except ValidationError:  # written by a later version, or torn by a crash
+            continue
+        found.pop(entry.run, None)
+        found[entry.run] = entry
+    return list(found.values())
