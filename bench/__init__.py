@@ -3,17 +3,19 @@
 Start reading at `bench/model/records.py`, which holds the data in the order in which it flows.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from bench.model.deferred import Deferred
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.cli.notebook import LoadedRun
 
 __all__ = ["__version__", "load_run"]
 __version__ = "0.1.0"
 
 
-def load_run(run: Any = None) -> Any:
-    """A run as pandas tables, for notebooks: its folder, its name below results/, or the newest (docs/python.md).
+def load_run(run: "Path | str | None" = None) -> "LoadedRun":
+    """A run as pandas tables, for notebooks: its folder, its name below results/, or the newest (docs/python.md)."""
+    from bench.cli.notebook import load_run as load  # here: loads pandas, which no rank needs
 
-    Returns `bench.cli.notebook.LoadedRun`. pandas is imported by the first call.
-    """
-    return Deferred("cli.notebook:load_run")(run)
+    return load(run)

@@ -196,7 +196,7 @@ def test_broken_runs_are_one_line(example):
     one_line(example("report", "."), 2, "not a run folder")
     folder = example.folder / "example" / "before"
     folders.update_manifest(folder, schema=99)
-    one_line(example("report", str(folder)), 2, "schema 99", f"up to {folders.SCHEMA}")
+    one_line(example("report", str(folder)), 2, "schema 99", f"schema {folders.SCHEMA}")
     folders.update_manifest(folder, schema=1)
     samples = folder / "samples.jsonl"
     lines = samples.read_bytes().split(b"\n")

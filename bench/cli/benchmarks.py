@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from bench.config import earlier_names, problems, yaml_file
+from bench.config import problems, yaml_file
 from bench.model import spelling
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, StoreError
@@ -177,12 +175,10 @@ BENCHMARKS = {benchmark.name: benchmark for benchmark in (COLLECTIVES, TRAINING)
 def read_config(raw: bytes, source: str, sets: Sequence[str], default_name: str) -> tuple[Benchmark, Any]:
     """The benchmark that the key `benchmark` names (without it, collectives), and the settings of the configuration.
 
-    Prints a note for each key or name in it that has been renamed. Raises ConfigError.
+    Raises ConfigError.
     """
     document = yaml_file.document(raw, source, "backends: [gloo]", sets)
     benchmark = _named(document)
-    for note in dict.fromkeys(earlier_names.configuration(document.values)[1]):
-        typer.echo(f"note: {source}: {note}", err=True)
     try:
         return benchmark, benchmark.parse(raw, source, list(sets), default_name)
     except ConfigError:

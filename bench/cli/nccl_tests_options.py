@@ -1,8 +1,8 @@
 """The flags of nccl-tests as options of a verb: `run -b 8 -e 128M -f 2 -g 2` in place of a configuration.
 
 A verb that is decorated with `with_flags` gets the flags as its argument `given`; `source` turns them into YAML. What
-the flags mean is in `bench/config/nccl_tests_flags.py`. Flags that are not honoured are accepted, so that the YAML can say
-what happens instead, but --help does not list them.
+the flags mean is in `bench/config/nccl_tests_flags.py`. Flags that are not honoured are accepted, so
+that the YAML can say what happens instead, but --help does not list them.
 """
 
 import functools

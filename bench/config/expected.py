@@ -18,7 +18,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bench.config import earlier_names, problems, yaml_file
+from bench.config import problems, yaml_file
 from bench.config.sections import OneOf, Strict, problems_at
 from bench.config.values import (
     Alignment,
@@ -156,7 +156,4 @@ def load(path: Path) -> Expectations:
 def parse(raw: bytes, source: str) -> Expectations:
     """Validate the bytes of a file; `source` names it in messages. Raises ConfigError."""
     document = yaml_file.document(raw, source, "expect: [...]")
-    data = dict(document.values)
-    if isinstance(data.get("expect"), list):
-        data["expect"] = [earlier_names.expectation(line) for line in data["expect"]]
-    return problems.validate(Expectations, data, document)
+    return problems.validate(Expectations, dict(document.values), document)

@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import REPLAY
-from bench.config import earlier_names, problems, yaml_file
+from bench.config import problems, yaml_file
 from bench.config.config_sections import EVEN_OTHERS, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
 from bench.config.sections import OneOf, Several, Strict, problem_at
 from bench.config.values import (
@@ -256,5 +256,4 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, bytes]:
 def parse(raw: bytes, source: str, overrides: Sequence[str] = (), default_name: str = "run") -> Config:
     """Validate the bytes of a YAML file; `source` names it in messages. Raises ConfigError with all problems."""
     document = yaml_file.document(raw, source, "backends: [gloo]", overrides)
-    data, _ = earlier_names.configuration({"name": default_name, **document.values})
-    return problems.validate(Config, data, document)
+    return problems.validate(Config, {"name": default_name, **document.values}, document)

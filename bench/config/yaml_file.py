@@ -14,7 +14,6 @@ from typing import Any
 
 import yaml
 
-from bench.config import earlier_names
 from bench.config.yaml_syntax import plain_words
 from bench.model.errors import ConfigError
 
@@ -92,10 +91,9 @@ def _step(node: yaml.Node, part: Part, inward: bool) -> _Step | None:
         return _Step((part,), node.value[part], node.value[part])
     if not isinstance(node, yaml.MappingNode):
         return None
-    for name in (part, earlier_names.key(str(part))):
-        for key, value in node.value:
-            if key.value == name:
-                return _Step((str(name),), key, value)
+    for key, value in node.value:
+        if key.value == part:
+            return _Step((str(part),), key, value)
     if inward and len(node.value) == 1:
         key, value = node.value[0]
         deeper = _step(value, part, inward=False)

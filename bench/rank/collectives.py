@@ -2,8 +2,8 @@
 
 In: a case, a rank and the number of ranks. Out: a `Transfer`; and from a transfer with its buffers, a function without
 arguments that makes the call. An asynchronous call returns its handle at once. Ranks are numbered within the subgroup.
-Owns no buffer. To add a collective: an entry in `bench/catalog/operations.py` and one in the table below; where MPI has it too,
-its call in `mpi_calls`.
+Owns no buffer. To add a collective: an entry in `bench/catalog/operations.py` and one in the table below; where MPI
+has it too, its call in `mpi_calls`.
 """
 
 import functools

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import TypeAdapter
 
-from bench.config import earlier_names
 from bench.model.records import Aggregate, Case, Failure, Job, Json, Plan, Run, Samples, Timings, Usage, settings_of
-from bench.store.folders import FIRST_BENCHMARK, Codec
+from bench.store.folders import Codec
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
@@ -58,7 +57,7 @@ def plan_from_json(data: Json) -> Plan:
 
 
 def _case(data: Json) -> Case:
-    found: Case = _adapter(Case).validate_python(earlier_names.case(data))
+    found: Case = _adapter(Case).validate_python(data)
     return found
 
 
@@ -177,4 +176,4 @@ def _array(ranks: list[list[int]]) -> Integers:
     return array.T
 
 
-CODEC = Codec(FIRST_BENCHMARK, plan_to_json, plan_from_json, samples_from_line, earlier_names.notes_on_cases, Run)
+CODEC = Codec("collectives", plan_to_json, plan_from_json, samples_from_line, Run)

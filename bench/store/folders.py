@@ -28,10 +28,7 @@ from bench.model.errors import StoreError
 from bench.model.records import Json
 from bench.store import locks
 
-# Increased when a reader of the previous schema would misread or refuse what is written. History: 1 first version;
-# 2 cases have scheduling and depth, timings have calls, usage has floors (a run of schema 1 reads as before);
-# 3 cases have placement, call, root, groups and the fields after it, samples may be an aggregate (2 reads as before);
-# 4 other names of operations, groups, keys and facts (`earlier_names`; 3 reads as before).
+# Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
 SCHEMA = 4
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
@@ -49,9 +46,6 @@ CONFIG_B, PLAN_B = "config-b.yaml", "plan-b.json"
 # Damaged lines that are named one by one.
 MOST_DAMAGED = 5
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
-
-# The benchmark of older runs, whose manifests do not name one.
-FIRST_BENCHMARK = "collectives"
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Named")
@@ -71,16 +65,14 @@ class Codec(Generic[P, F, R]):
     """How one benchmark writes its plans and reads its plans and facts.
 
     benchmark: its name in manifests. plan_to_json, plan_from_json: content of plan.json. fact_from_line: reads a line
-    of samples.jsonl. The two readers raise ValueError, KeyError or TypeError on anything else. notes: on names in a
-    plan.json that have changed since it was written. run: makes a run from path, manifest, plan, environment, facts
-    and warnings.
+    of samples.jsonl. The two readers raise ValueError, KeyError or TypeError on anything else. run: makes a run
+    from path, manifest, plan, environment, facts and warnings.
     """
 
     benchmark: str
     plan_to_json: Callable[[P], Json]
     plan_from_json: Callable[[Json], P]
     fact_from_line: Callable[[bytes], F]
-    notes: Callable[[Json], tuple[str, ...]]
     run: Callable[[Path, Json, P, list[Json], list[F], tuple[str, ...]], R]
 
 
@@ -205,7 +197,7 @@ def read(path: Path, codec: Codec[P, F, R]) -> R:
     if side:
         environment = [session for session in environment if session.get("side") == side]
         understood = _cut(understood, max((getattr(fact, "launch", 0) for fact in facts), default=0))
-    return codec.run(path, manifest, understood, environment, facts, (*warnings, *codec.notes(plan)))
+    return codec.run(path, manifest, understood, environment, facts, warnings)
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
@@ -232,7 +224,7 @@ def read_plans(path: Path, codec: Codec[P, Any, Any]) -> tuple[P, P]:
 
 
 def read_manifest(path: Path) -> Json:
-    """The manifest. `benchmark` is always in it; status "running" becomes "interrupted" if no process is writing."""
+    """The manifest; its status "running" becomes "interrupted" if no process is writing."""
     if not path.is_dir():
         raise StoreError(f"{path}: no such folder")
     if not (_side_of(path)[0] / MANIFEST).is_file():
@@ -240,13 +232,10 @@ def read_manifest(path: Path) -> Json:
     path, side = _side_of(path)
     manifest = _read_json(path / MANIFEST, dict)
     schema = manifest.get("schema")
-    if not isinstance(schema, int):
-        raise StoreError(f"{path / MANIFEST}: damaged: no schema number")
-    if schema > SCHEMA:
-        raise StoreError(
-            f"{path}: written with schema {schema}, but this version reads up to {SCHEMA}: update CollBench"
-        )
-    manifest = {"benchmark": FIRST_BENCHMARK, **manifest}
+    if not isinstance(schema, int) or not isinstance(manifest.get("benchmark"), str):
+        raise StoreError(f"{path / MANIFEST}: damaged: no schema number, or no benchmark")
+    if schema != SCHEMA:
+        raise StoreError(f"{path}: written with schema {schema}; this version of CollBench reads schema {SCHEMA}")
     if manifest.get("status") == "running" and not is_being_written(path):
         manifest["status"] = "interrupted"
     return {**manifest, "side": side} if side else manifest

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from bench.config import earlier_names, problems, yaml_file
+from bench.config import problems, yaml_file
 from bench.config.sections import OneOf, Several, Strict, problem_at, unknown_keys
 from bench.config.values import BackendName, Bytes, Name, Seconds, Share, WorldSize
 from bench.model.spelling import allowed
@@ -305,5 +305,4 @@ class TrainingConfig(Strict):
 def parse(raw: bytes, source: str, sets: list[str], default_name: str) -> TrainingConfig:
     """The configuration, with the overrides `sets` applied. Raises a ConfigError with all problems."""
     document = yaml_file.document(raw, source, EXAMPLE, sets)
-    data, _ = earlier_names.configuration({"name": default_name, **document.values})
-    return problems.validate(TrainingConfig, data, document)
+    return problems.validate(TrainingConfig, {"name": default_name, **document.values}, document)

@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from bench.config import earlier_names
 from bench.model.records import Json
 from bench.store.folders import Codec
 from bench.training.records import Fact, TrainingJob, TrainingPlan, TrainingRun
@@ -27,7 +26,7 @@ def plan_to_json(plan: TrainingPlan) -> Json:
 
 def plan_from_json(data: Json) -> TrainingPlan:
     """The inverse of `plan_to_json`; raises ValueError on anything else."""
-    return _PLAN.validate_python(earlier_names.training_plan(data))
+    return _PLAN.validate_python(data)
 
 
 def job_to_json(job: TrainingJob) -> Json:
@@ -60,10 +59,10 @@ def fact_to_line(fact: Fact) -> bytes:
 
 def fact_from_line(line: bytes) -> Fact:
     """The inverse of `fact_to_line`; raises ValueError or KeyError on anything else."""
-    data = earlier_names.training_fact(json.loads(line))
+    data = json.loads(line)
     found: Any = _KINDS[data.pop("kind")].validate_python(data)
     fact: Fact = found
     return fact
 
 
-CODEC = Codec("training", plan_to_json, plan_from_json, fact_from_line, earlier_names.notes_on_strategies, TrainingRun)
+CODEC = Codec("training", plan_to_json, plan_from_json, fact_from_line, TrainingRun)

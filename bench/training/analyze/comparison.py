@@ -1,7 +1,7 @@
 """Compare two training runs: did a strategy's step change, and its exposed communication?
 
 In: two `TrainingRun`. Out: a `TrainingComparison`, with its warnings. A verdict comes from the median step of each
-launch, by the rule of `bench/analyze/verdicts.py`, for all strategies at once. With fewer than three launches on a side
+launch, by the rule of `bench/stats/verdicts.py`, for all strategies at once. With fewer than three launches on a side
 the rounds of all launches are pooled; that is within-run and decides nothing without a stated noise floor. Blocks that
 others disturbed are left out as in a run's own report (`rounds.kept`). Prints nothing.
 """
