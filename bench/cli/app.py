@@ -118,12 +118,6 @@ VERBS = {
     "equivalence": Verb(
         "equivalence:equivalence", "Training", "Do K ranks train the same model as one process?", "equivalence"
     ),
-    "audit": Verb(
-        "audit:audit",
-        "Training",
-        "Say which published communication times cannot be right.",
-        "audit docs/step-times.md",
-    ),
 }
 
 

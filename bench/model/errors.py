@@ -47,7 +47,7 @@ class StoreError(BenchError):
 
 
 class ForeignError(BenchError):
-    """A file of another tool, or a published table, cannot be read: the message has file and reason."""
+    """A file of another tool cannot be read: the message has file and reason."""
 
 
 class UnmeasurableError(BenchError):

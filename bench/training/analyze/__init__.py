@@ -1,1 +1,1 @@
-"""Turn facts of the training benchmark, and published tables, into conclusions."""
+"""Turn facts of the training benchmark into conclusions."""
