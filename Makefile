@@ -129,7 +129,7 @@ schema: .venv/.installed  ## Write the JSON Schemas that editors complete the YA
 
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
-	@$(BENCH) report everything --format coverage > docs/coverage.md
+	@PYTHONPATH=. $(PY) tools/coverage_page.py everything > docs/coverage.md
 
 ##@ Prove (nothing else may run meanwhile)
 prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes (37 min); docs/accuracy.md

@@ -8,11 +8,12 @@ import pytest
 from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.catalog.operations import ALIGNMENT, CALLS, OPERATIONS, busbw, cycle, placement, ranks_together, room_bytes
-from bench.config.models import parse
+from bench.config.models import load, parse
 from bench.machine import host
 from bench.model.records import Case
 from bench.planning.cases import combinations, unsupported
 from bench.protocol import messages
+from conftest import ROOT
 
 EVERYTHING = f"""
 backends: [gloo]
@@ -85,6 +86,12 @@ def test_every_operation_in_every_dtype_and_reduce_op(launcher, world_size):
     assert taken == {*DTYPES, "bytes"}
     for reason in skipped.values():
         assert "gloo has no" in reason or "is not defined for" in reason or "not exact" in reason
+
+
+def test_the_page_of_what_runs_asks_for_everything():
+    config, _ = load(ROOT / "configs/everything.yaml")
+    assert set(config.operations) == set(CALLS)
+    assert set(config.dtypes) == set(DTYPES) and set(config.reduce_ops) == set(REDUCE_OPS)
 
 
 VARIANTS = {

@@ -16,7 +16,7 @@ from bench.model.errors import ConfigError, StoreError
 from bench.store import folders
 
 MARKDOWN, CSV, JSON, JUNIT = "markdown", "csv", "json", "junit"
-NCCL_TESTS, COVERAGE, CS336 = "nccl-tests", "coverage", "cs336"
+NCCL_TESTS, CS336 = "nccl-tests", "cs336"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,6 @@ COLLECTIVES = Benchmark(
         CSV: Deferred("report.document:csv_of"),
         JSON: Deferred("report.document:json_of"),
         NCCL_TESTS: Deferred("report.nccl_tests:document"),
-        COVERAGE: Deferred("report.coverage:document"),
         CS336: Deferred("report.cs336:document"),
     },
     ledger_entry=Deferred("analyze.occasions:entry_of"),

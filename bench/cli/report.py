@@ -22,7 +22,6 @@ class Format(StrEnum):
     CSV = benchmarks.CSV
     JSON = benchmarks.JSON
     NCCL_TESTS = benchmarks.NCCL_TESTS
-    COVERAGE = benchmarks.COVERAGE
     CS336 = benchmarks.CS336
 
 

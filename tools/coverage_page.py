@@ -1,0 +1,102 @@
+"""Print docs/coverage.md: which operations ran with which dtypes and reduce ops on which backends.
+
+usage: PYTHONPATH=. .venv/bin/python tools/coverage_page.py RUN > docs/coverage.md     (`make coverage` calls it)
+
+In: a run of configs/everything.yaml. Out: Markdown with a table for each backend. A cell lists the reduce ops that
+were measured and verified; the reasons why others were skipped or failed are numbered below the table. No times.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.operations import OPERATIONS
+from bench.model.records import Case, Run
+from bench.model.units import format_bytes
+from bench.report import markdown
+from bench.store import folders
+from bench.store.encoding import CODEC
+
+# Text of a cell whose operation reduces nothing, and header of the column for operations that have no dtype.
+DONE, NO_DTYPE = "✓", "no dtype"
+EXPLAINED = (
+    f"{DONE}: measured, and every element of the result verified. Operations that reduce list the reduce ops for which "
+    "that is so. [1]: why not, below the table, where *operation*, *dtype* and *reduce op* stand for those of the cell."
+)
+# (operation, dtype) → reduce op ("" where nothing is reduced) → why it was not measured; "" if it was.
+Table = dict[tuple[str, str], dict[str, str]]
+
+
+def page(run: Run) -> str:
+    """The page of a run."""
+    tables: dict[str, Table] = {}
+
+    def note(case: Case, reason: str) -> None:
+        operation = OPERATIONS[case.op]
+        cell = tables.setdefault(case.backend, {}).setdefault(
+            (case.op, case.dtype if operation.typed else NO_DTYPE), {}
+        )
+        cell[case.reduce_op if operation.reduces else ""] = reason
+
+    for case in run.plan.cases:
+        note(case, "**failed** planned, and not measured")
+    for samples in run.samples:
+        failure = samples.failure
+        note(samples.case, f"**failed** {failure.kind}: {' '.join(failure.text.split())}" if failure else "")
+    for skip in run.plan.skips:
+        reason, case = skip.reason, skip.case
+        # With placeholders in place of names, many cells can share a reason.
+        for word, general in ((case.op, "*operation*"), (case.dtype, "*dtype*"), (case.reduce_op, "*reduce op*")):
+            reason = re.sub(rf"(?<![\w.]){re.escape(word)}(?![\w.])", general, reason)
+        note(case, reason)
+    parts = [f"# What runs\n\n{origin(run)}\n\n{EXPLAINED}"]
+    parts += [backend_section(name, tables[name]) for name in BACKENDS if name in tables]
+    return "\n\n".join(parts)
+
+
+def origin(run: Run) -> str:
+    """The run, its software and its hardware: the page is true only for these."""
+    sizes = sorted({case.size_bytes for case in run.plan.cases if case.size_bytes})
+    host = run.environment[0]["host"]
+    failed = sum(1 for samples in run.samples if samples.failure is not None)
+    return (
+        f"Made by `make coverage` from the run `{run.name}`, sizes {', '.join(map(format_bytes, sizes))}. "
+        f"torch {host['packages'].get('torch')}, Python {host['python']}, CollBench {host['collbench']}; "
+        f"{host['cpu']['usable_cores']} cores, {len(host['gpus'])} GPUs. {len(run.samples) - failed} of "
+        f"{run.plan.total} measurements good, {failed} failed, {len(run.plan.skips)} combinations skipped."
+    )
+
+
+def backend_section(backend: str, table: Table) -> str:
+    """The table of a backend: a row for each operation, a column for the dtypes whose cells are equal."""
+    reasons = list(dict.fromkeys(reason for cell in table.values() for reason in cell.values() if reason))
+    if len(reasons) == 1 and not any("" in cell.values() for cell in table.values()):
+        return f"## {backend}\n\nNothing was measured: {reasons[0]}"
+    operations = [name for name in OPERATIONS if any(op == name for op, _ in table)]
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for dtype in (name for name in (*DTYPES, NO_DTYPE) if any(typed == name for _, typed in table)):
+        cells = tuple(cell_text(table.get((op, dtype), {}), reasons) for op in operations)
+        columns.setdefault(cells, []).append(dtype)
+    rows = [[op, *row] for op, row in zip(operations, zip(*columns, strict=True), strict=True)]
+    headers = ["", *(", ".join(dtypes) for dtypes in columns.values())]
+    notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
+    return "\n\n".join([f"## {backend}", markdown.table(rows, headers, ["left"] * len(headers)), notes])
+
+
+def cell_text(cell: dict[str, str], reasons: list[str]) -> str:
+    """Such as `sum max min; avg band [1]`; reduce ops with the same outcome stand together."""
+    alike: dict[str, list[str]] = {}
+    for reduce_op in sorted(cell, key=["", *REDUCE_OPS].index):
+        alike.setdefault(cell[reduce_op], []).append(reduce_op)
+    parts = []
+    for reason, names in alike.items():
+        number = f"[{reasons.index(reason) + 1}]" if reason else ""
+        named = DONE if names == [""] and not reason else " ".join(names) if not reason or len(alike) > 1 else ""
+        parts.append(f"{named} {number}".strip())
+    return "; ".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(folders.read(folders.find(Path("results"), sys.argv[1]), CODEC)) + "\n")
