@@ -1,14 +1,18 @@
 """What rank 0 and its agents make of strangers, of each other's nonsense, and of orders that must not be obeyed."""
 
+import dataclasses
 import os
 import random
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
+import training_fixtures
 from bench.catalog.variables import unsettable
+from bench.cli.job import WORKERS
 from bench.launch.agent import _Agent
 from bench.launch.agents import Agents
 from bench.launch.job import JobRank
@@ -16,7 +20,7 @@ from bench.launch.secret import JobSecret
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Job, Launch, Sampling
 from bench.protocol import channel, messages
-from bench.store import encoding
+from bench.training.records import TrainingJob
 
 KEY = b"k" * 32
 OWN = {"kind": "handshake", "rank": 0, "hostname": "a"}
@@ -125,14 +129,13 @@ def job(settings):
     return Job(Launch("gloo", 2, 1, (case,)), Sampling(1, 0, 8, 0.05, 1.0, 8), 1, 0, 10.0, (), "log")
 
 
-@pytest.mark.parametrize("settings", ["LD_PRELOAD=x", "NCCL_NET_PLUGIN=x", "NCCL_DEBUG_FILE=x", "GLOO_X=/tmp/x"])
-def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, settings):
-    """Whoever sends the order: the rules are those of YAML."""
+def answer_to(order, tmp_path):
+    """The answer of an agent to an order that it must not obey."""
 
     class Launchers:
         def folder(self):
             made = tmp_path / "launch"
-            made.mkdir()
+            made.mkdir(parents=True)
             return made
 
         def fork(self, *_):
@@ -143,12 +146,34 @@ def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, se
         answering = threading.Thread(target=lambda: told.append(channel.answer(listener.accept()[0], KEY)))
         answering.start()
         line = type("Line", (), {"send_bytes": staticmethod(told.append)})()
-        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"")
-        order = {"launch": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0, "worker": "collectives"}
-        agent._start({"kind": "start", **order, "job": encoding.job_to_json(job(settings))})
+        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"", WORKERS)
+        where = {"launch": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
+        agent._start({"kind": "start", **where, "side": "", **order})
         answering.join()
     (answer,) = [message for message in told if isinstance(message, bytes)]
-    assert b'"failed"' in answer and b"could not be started" in answer and settings.split("=")[0].encode() in answer
+    assert b'"failed"' in answer and b"could not be started" in answer
+    return answer.decode()
+
+
+@pytest.mark.parametrize("settings", ["LD_PRELOAD=x", "NCCL_NET_PLUGIN=x", "NCCL_DEBUG_FILE=x", "GLOO_X=/tmp/x"])
+def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, settings):
+    """Whoever sends the order: the rules are those of YAML."""
+    order = {"entry": "bench.rank.main:main", "job": dataclasses.asdict(job(settings))}
+    assert settings.split("=")[0] in answer_to(order, tmp_path)
+
+
+@pytest.mark.parametrize("entry", ["os:system", "bench.rank.main:_work", "collectives", None, 7])
+def test_an_agent_runs_no_function_but_those_of_its_table(tmp_path, entry):
+    order = {"entry": entry, "job": dataclasses.asdict(job(""))}
+    assert f"{entry} is no function that a rank may run" in answer_to(order, tmp_path)
+    assert "could not be started" in answer_to({"entry": [], "job": {}}, tmp_path / "unhashable")
+
+
+def test_an_agent_imports_nothing_that_its_own_configuration_does_not_name(tmp_path):
+    plan = training_fixtures.run().plan
+    launch = replace(plan.order[0], scenario=replace(plan.order[0].scenario, model="os:system", shape=None))
+    order = {"entry": "bench.training.rank.main:main", "job": dataclasses.asdict(TrainingJob(launch, plan, "log"))}
+    assert "os:system is not in the configuration" in answer_to(order, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 """The two records of benchmarks: what they name exists, and a configuration asks for one of them by its key."""
 
 import json
-from dataclasses import fields, replace
+import pkgutil
+from dataclasses import asdict, fields, replace
 
 import pytest
 
 import training_fixtures
 from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, read_config
-from bench.launch import workers
+from bench.cli.job import WORKERS
 from bench.model.errors import ConfigError
-from bench.model.records import Job, Launch
+from bench.model.records import Case, Fault, Job, Launch
 from bench.training.records import Strategy, TrainingJob
 from conftest import SAMPLING
 
@@ -65,23 +66,23 @@ def test_a_training_benchmark_that_is_asked_for_on_the_command_line_is_planned(w
     assert done.returncode == 0 and "flat" in done.stdout, done.stderr
 
 
-def test_ranks_of_a_job_run_workers_and_nothing_else():
-    assert {workers.name_of(worker.target) for worker in workers.WORKERS.values()} == {"collectives", "training"}
-    with pytest.raises(ValueError, match="workers only"):
-        workers.name_of("os:system")
+def arrived(entry, job):
+    return WORKERS[entry](json.loads(json.dumps(asdict(job))))
 
 
-@pytest.mark.parametrize("name", workers.WORKERS)
-def test_what_travels_to_a_rank_arrives(name):
-    worker = workers.WORKERS[name]
-    collective = Job(Launch("gloo", 2, 1, ()), SAMPLING, 1, 1024, 60.0, (), "log")
-    training = TrainingJob(training_fixtures.run().plan.order[0], training_fixtures.run().plan, "log", side="b")
-    sent = training if name == "training" else collective
-    assert worker.from_json(json.loads(json.dumps(worker.to_json(sent)))) == sent
-
-
-def test_an_agent_knows_what_of_the_user_a_rank_would_import():
+def test_a_job_travels_to_its_rank_with_what_it_imports_and_sets():
+    case = Case("all_reduce", "gloo", 2, "float32", 4096, root=1, settings="NCCL_ALGO=Ring")
+    faults = (Fault("late", 1, delay_s=0.1),)
+    collective = Job(Launch("gloo", 2, 3, (case,)), SAMPLING, 1, 1024, 60.0, faults, "log")
+    received = arrived("bench.rank.main:main", collective)
+    assert received.job == collective and received.variables == [("NCCL_ALGO", "Ring")]
     plan = training_fixtures.run().plan
     launch = replace(plan.order[0], scenario=replace(plan.order[0].scenario, model="users:build"))
     launch = replace(launch, strategies=(*launch.strategies, Strategy("import", imported="users:sync")))
-    assert workers.WORKERS["training"].imports(TrainingJob(launch, plan, "log")) == ["users:build", "users:sync"]
+    received = arrived("bench.training.rank.main:main", TrainingJob(launch, plan, "log"))
+    assert received.job == TrainingJob(launch, plan, "log")
+    assert received.imports == ["users:build", "users:sync"]
+
+
+def test_the_functions_that_ranks_of_a_job_run_exist():
+    assert all(callable(pkgutil.resolve_name(entry)) for entry in WORKERS)

@@ -1,7 +1,6 @@
 """Processes that do not fit together are named in one line; those that do are planned for as their weakest host."""
 
 import copy
-import json
 import re
 
 import pytest
@@ -11,8 +10,7 @@ from bench.analyze.environment_diff import differences, facts_of
 from bench.launch import compatibility
 from bench.launch.job import JobRank
 from bench.model.errors import ConfigError, JobError
-from bench.model.records import Case, Fault, Job, Launch, Sampling
-from bench.store import encoding
+from bench.model.records import Case
 from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 4, "float32", 4096)
@@ -116,9 +114,3 @@ def test_a_rank_that_is_bound_to_one_core_is_told(handshakes):
     run = invented_run([samples(CASE, 1, [[1000] * 4] * 10)])
     run.environment.append({"job": {"launcher": "srun", "ranks": 4}, "hosts": hosts})
     assert "--cpu-bind=none" in "\n".join(warnings.warnings_of(run, []))
-
-
-def test_a_job_survives_the_way_over_the_network():
-    block = Launch("gloo", 2, 3, (Case("all_reduce", "gloo", 2, "float32", 4096, root=1, settings="NCCL_ALGO=Ring"),))
-    job = Job(block, Sampling(1, 0.0, None, 0.05, 1.0, 20), 7, 2**20, 9.0, (Fault("late", 1, delay_s=0.1),), "log")
-    assert encoding.job_from_json(json.loads(json.dumps(encoding.job_to_json(job)))) == job

@@ -16,8 +16,8 @@ from bench.model.errors import BenchError
 from bench.store import folders
 
 
-def main(descriptor: str, folder: str) -> None:
-    """Measure until the connection is closed."""
+def main(folder: str, descriptor: str) -> None:
+    """Measure until the connection is closed. folder: of the side, in the run's. descriptor: of the connection."""
     line = SideLine(descriptor)
     try:
         with contextlib.suppress(OSError):  # nobody listens any more
@@ -29,7 +29,6 @@ def main(descriptor: str, folder: str) -> None:
 
 
 def _serve(path: Path, line: SideLine) -> None:
-    """path: of the side, in the run's folder."""
     benchmark = benchmarks.of_run(path)
     plan = folders.read_plans(path.parent, benchmark.codec.value)[folders.SIDES.index(path.name)]
     before = benchmark.read(path).facts

@@ -144,14 +144,18 @@ def _measuring(
     with contextlib.ExitStack() as stack:
         processes = {
             side: stack.enter_context(
-                SideProcess(f"side {side.upper()}", sides[side]["python"], sides[side]["variables"], path / side)
+                SideProcess(
+                    f"side {side.upper()}",
+                    [*sides[side]["python"], "-m", "bench.cli.side", str(path / side)],
+                    sides[side]["variables"],
+                )
             )
             for side in SIDES
             if sides[side]["own_process"]
         }
         launcher: Any = None
         if len(processes) < len(SIDES):
-            launcher = coordinator.launcher if coordinator else stack.enter_context(measured.benchmark.launcher())
+            launcher = None if coordinator else stack.enter_context(measured.benchmark.launcher())
         for process in processes.values():
             process.wait_until_ready()
 
@@ -161,23 +165,12 @@ def _measuring(
                 return
             done = facts_of_launch(measured.facts[side], number)
             plan = one_launch(measured.plans[side], number)
-            starter = _OfSide(launcher, side) if coordinator else launcher
+            starter = replace(coordinator.launcher, side=side) if coordinator else launcher
             measured.benchmark.sweep(plan, done, starter, append, path / folders.LOG, launched, benchmarks.SILENT)
 
         more = coordinator.facts() if coordinator else {}
         facts = {side: {"host": processes[side].facts if side in processes else host.facts(), **more} for side in SIDES}
         yield measure, facts
-
-
-@dataclass(frozen=True, slots=True)
-class _OfSide:
-    """Starts the ranks of a side in a job, whose processes add the variables that their command lines have for it."""
-
-    launcher: Any
-    side: str
-
-    def start(self, world_size: int, target: str, argument: Any) -> Any:
-        return self.launcher.start(world_size, target, replace(argument, side=self.side))
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────

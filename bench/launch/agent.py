@@ -20,9 +20,8 @@ from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, LocalRank, RankAssignment
-from bench.launch.ranks import KILL_WAIT_S
+from bench.launch.ranks import KILL_WAIT_S, Workers
 from bench.launch.secret import JobSecret
-from bench.launch.workers import WORKERS
 from bench.machine import network
 from bench.model.errors import INTERRUPTED, JobError, RankError
 from bench.model.records import Json
@@ -54,10 +53,10 @@ class _Child:
     asked: bool = False
 
 
-def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides) -> int:
+def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides, workers: Workers) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
-    sides: variables of each side, from this process's own command line.
+    sides: variables of each side, from this process's own command line. workers: the functions that ranks may run.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None if place.one_host else _interface(place, deadline)
@@ -66,7 +65,7 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
         line, reached, key = _reach(place, secret, deadline)
         with line:
             messages.send(line, handshake)
-            return _Agent(place.rank, line, reached, key, launcher, sides, asked).serve()
+            return _Agent(place.rank, line, reached, key, launcher, sides, asked, workers).serve()
 
 
 class _Agent:
@@ -81,9 +80,10 @@ class _Agent:
         launcher: Launcher,
         sides: Sides,
         asked: Callable[[], bytes],
+        workers: Workers,
     ) -> None:
         self._rank, self._line, self._reached, self._key, self._launcher = rank, line, reached, key, launcher
-        self._sides, self._asked = sides, asked
+        self._sides, self._asked, self._workers = sides, asked, workers
         self._child: _Child | None = None
 
     def serve(self) -> int:
@@ -129,12 +129,14 @@ class _Agent:
             line = channel.connect(*self._reached, self._key, CONNECT_S)
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self._rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
-            worker = WORKERS[message["worker"]]
-            task = replace(worker.from_json(message["job"]), log=str(folder / "log"))
-            for name in worker.imports(task):
+            entry, side = message["entry"], message["side"]
+            if entry not in self._workers:
+                raise RankError(f"{entry} is no function that a rank may run")
+            received = self._workers[entry](message["job"])
+            for name in received.imports:
                 if name.encode() not in self._asked():
                     raise RankError(f"{name} is not in the configuration of this process")
-            for name, value in worker.variables(task):
+            for name, value in received.variables:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
             assignment = RankAssignment(
@@ -143,9 +145,10 @@ class _Agent:
                 message["rendezvous"],
                 message["device"],
                 line,
-                variables=self._sides.get(task.side, {}),
+                variables=self._sides.get(side, {}),
             )
-            self._child = _Child(launch, self._launcher.fork(assignment, folder, worker.target, task), folder)
+            job = replace(received.job, log=str(folder / "log"))
+            self._child = _Child(launch, self._launcher.fork(assignment, folder, entry, job), folder)
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))

@@ -15,15 +15,14 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from bench.launch import compatibility, workers
+from bench.launch import compatibility
 from bench.launch.agents import Agents, RemoteRank
 from bench.launch.job import JobRank
 from bench.launch.launcher import Launcher, RankAssignment
-from bench.launch.ranks import Ranks
+from bench.launch.ranks import RankJob, Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
 from bench.model.capabilities import Demands, Machine
@@ -96,42 +95,42 @@ def coordinating(
             before_leaving()
 
 
+@dataclass(slots=True)
 class JobLauncher:
-    """Starts rank 0 of each launch here, and has the agents start the others. devices: GPU of each rank."""
+    """Starts rank 0 of each launch here, and has the agents start the others.
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        agents: Agents,
-        address: str,
-        devices: list[int],
-        sides: Mapping[str, Mapping[str, str]],
-    ) -> None:
-        self._launcher, self._agents, self._address, self._sides = launcher, agents, address, sides
-        self._launches = itertools.count(1)
-        self.devices = devices
+    address: of this host, where rank 0 listens. devices: GPU of each rank. sides: variables of each side of a run that
+    has sides, from the command line of this process; the agents have theirs. side: the one whose variables ranks get.
+    """
 
-    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
+    launcher: Launcher
+    agents: Agents
+    address: str
+    devices: list[int]
+    sides: Mapping[str, Mapping[str, str]]
+    side: str = ""
+    launches: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
         """Start `world_size` ranks; raises LostRankError at once if an agent that should start one is lost."""
-        name = workers.name_of(target)
-        listener = channel.listen(self._address, [0])
+        listener = channel.listen(self.address, [0])
         assert listener is not None  # noqa: S101 - port 0 is any free one
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            task = {"worker": name, "job": workers.WORKERS[name].to_json(argument)}
+            task = {"entry": entry, "job": asdict(job), "side": self.side}
             messages = [
                 {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
                 for rank in range(1, world_size)
             ]
-            others = self._agents.start(next(self._launches), world_size, messages)
-            folder = self._launcher.folder()
-            ranks = Ranks([], lambda: _clean(folder, others, Path(argument.log)))
+            others = self.agents.start(next(self.launches), world_size, messages)
+            folder = self.launcher.folder()
+            ranks = Ranks([], lambda: _clean(folder, others, Path(job.log)))
             ranks.members = others
-            variables = self._sides.get(argument.side, {})
+            variables = self.sides.get(self.side, {})
             assignment = RankAssignment(0, world_size, rendezvous, self.devices[0], None, listener, variables)
             try:
-                own = self._launcher.fork(assignment, folder, target, argument)
+                own = self.launcher.fork(assignment, folder, entry, job)
             except BaseException:
                 ranks.kill()
                 raise

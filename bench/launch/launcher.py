@@ -123,8 +123,8 @@ class Launcher:
             psutil.wait_procs(ranks, timeout=KILL_WAIT_S)
         self._rendezvous.__exit__()
 
-    def start(self, world_size: int, target: str, argument: Any, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
-        """Fork `world_size` ranks, each of which runs `target(context, argument)`.
+    def start(self, world_size: int, entry: str, job: object, variables: Sequence[Mapping[str, str]] = ()) -> Ranks:
+        """Fork `world_size` ranks, each of which runs `entry(context, job)`.
 
         variables: for each rank, environment variables besides those that all ranks inherit.
         """
@@ -142,7 +142,7 @@ class Launcher:
                     rank, world_size, theirs, barrier[rank], counts, store, stack, self._rendezvous.folder, rank
                 )
                 context.variables = variables[rank] if variables else {}
-                members.append(self._fork(context, target, argument, ours))
+                members.append(self._fork(context, entry, job, ours))
         except (EOFError, OSError) as error:
             ranks.kill()
             raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
@@ -155,7 +155,7 @@ class Launcher:
         """A new folder for the files of a rank, or of mpirun; the caller removes it."""
         return self._rendezvous.place()
 
-    def fork(self, assignment: "RankAssignment", folder: Path, target: str, argument: Any) -> LocalRank:
+    def fork(self, assignment: "RankAssignment", folder: Path, entry: str, job: object) -> LocalRank:
         """Fork one rank of a process group whose other ranks are forked by other processes."""
         counts = self._context.RawArray(ctypes.c_uint64, assignment.world_size + 1)
         ours, theirs = (assignment.line, assignment.line) if assignment.line else self._context.Pipe()
@@ -173,12 +173,12 @@ class Launcher:
             assignment.variables,
         )
         try:
-            return self._fork(context, target, argument, ours)
+            return self._fork(context, entry, job, ours)
         except (EOFError, OSError) as error:
             raise RankError(f"the rank's process could not be started: {type(error).__name__} {error}") from None
 
-    def _fork(self, context: RankContext, target: str, argument: Any, ours: Line) -> LocalRank:
-        process = self._context.Process(target=enter, args=(target, context, argument), name=f"rank {context.rank}")
+    def _fork(self, context: RankContext, entry: str, job: object, ours: Line) -> LocalRank:
+        process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {context.rank}")
         process.start()
         context.connection.close()
         return LocalRank(context.rank, process, ours, context.stack_file, context.progress)

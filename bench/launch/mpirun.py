@@ -22,12 +22,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher
-from bench.launch.ranks import KILL_WAIT_S, Ranks, Starter
+from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks, Starter
 from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import confine, environment, libraries, network
 from bench.model.errors import MpirunError
@@ -91,14 +90,13 @@ class MpiLauncher:
 
     launcher: Launcher
 
-    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start `world_size` ranks, each of which runs `target(context, argument)`; raises MpirunError."""
-        job = argument if isinstance(argument, Job) else None
-        running = _started(world_size, self.launcher.folder(), job)
+    def start(self, world_size: int, entry: str, job: object) -> Ranks:
+        """Start `world_size` ranks, each of which runs `entry(context, job)`; raises MpirunError."""
+        running = _started(world_size, self.launcher.folder(), job if isinstance(job, Job) else None)
         try:
             running.wait(world_size)
             remarks = _confined(running.process.pid)
-            ranks = self.launcher.start(world_size, target, argument, running.variables)
+            ranks = self.launcher.start(world_size, entry, job, running.variables)
         except BaseException:
             running.undo.close()
             raise
@@ -200,7 +198,7 @@ class ByBackend:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._launcher.__exit__(kind, error, tb)
 
-    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start `world_size` ranks, each of which runs `target(context, argument)`; the argument is a `Job`."""
-        assert isinstance(argument, Job)  # noqa: S101 - nothing else tells of a backend
-        return self._starters[BACKENDS[argument.launch.backend].library].start(world_size, target, argument)
+    def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
+        """Start `world_size` ranks, each of which runs `entry(context, job)`; the job is a `records.Job`."""
+        assert isinstance(job, Job)  # noqa: S101 - nothing else tells of a backend
+        return self._starters[BACKENDS[job.launch.backend].library].start(world_size, entry, job)

@@ -3,10 +3,11 @@
 `launcher` implements it for child processes, `agents` for the ranks of other processes of a job. Starts no rank.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, Protocol
 
+from bench.model.records import Json
 from bench.protocol.channel import Line
 
 # Wait after SIGKILL, in seconds: no process can resist it, but the kernel may have gigabytes of buffers to free.
@@ -95,8 +96,34 @@ class Ranks:
         return f"{', '.join(said)} did not end within {KILL_WAIT_S:g} s of SIGKILL" if said else None
 
 
+# ── what ranks run ───────────────────────────────────────────────────────────────────────────────
+class RankJob(Protocol):
+    """The argument of a rank's entry point: a dataclass whose fields are JSON. log: the file into which ranks print."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def log(self) -> str: ...
+
+
 class Starter(Protocol):
     """Starts ranks: `launcher.Launcher`, or a class that prepares something first and then uses it."""
 
-    def start(self, world_size: int, target: str, argument: Any) -> Ranks:
-        """Start `world_size` ranks, each of which runs `target(context, argument)`."""
+    def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
+        """Start `world_size` ranks, each of which runs `entry(context, job)`. entry: "package.module:function"."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedJob:
+    """A job that has arrived in a message. imports: "module:name" of each object of the user that the rank will import.
+
+    variables: (name, value) of each environment variable that the rank will set for itself.
+    """
+
+    job: RankJob
+    imports: Sequence[str] = ()
+    variables: Sequence[tuple[str, str]] = ()
+
+
+# Entry point → function that reads its job; raises ValueError. Ranks that messages ask for run these and nothing else.
+Workers = Mapping[str, Callable[[Json], ReceivedJob]]

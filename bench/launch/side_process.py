@@ -1,8 +1,8 @@
 """A side of `ab` that needs an interpreter or environment variables of its own: a process that starts its ranks.
 
 In: the command of the process. Out: `SideProcess`, which has it measure one launch after the other and hands on the
-lines for samples.jsonl. The other end is `bench/cli/side.py`. Both talk over a pair of sockets, in the messages of
-`protocol/messages.py`; nothing is pickled.
+lines for samples.jsonl. The process uses the other end, `SideLine`. Both talk over a pair of sockets, in the messages
+of `protocol/messages.py`; nothing is pickled.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from bench.machine import environment
@@ -26,17 +25,20 @@ END_WAIT_S = 10.0
 
 
 class SideProcess:
-    """Context in which the process of a side runs. name: for errors, such as "side B"."""
+    """Context in which the process of a side runs. name: for errors, such as "side B".
 
-    def __init__(self, name: str, python: Sequence[str], variables: Mapping[str, str], folder: Path) -> None:
-        self._name, self._python, self._variables, self._folder = name, python, variables, folder
+    command: starts the process; the number of its socket is added. It hands this number to a `SideLine`.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._name, self._command, self._variables = name, command, variables
         self.facts: Json = {}
 
     def __enter__(self) -> "SideProcess":
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [*self._python, "-m", "bench.cli.side", str(theirs.fileno()), str(self._folder)],
+                [*self._command, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=environment.of_side(self._variables),
                 start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
@@ -55,7 +57,7 @@ class SideProcess:
     def wait_until_ready(self) -> None:
         """Wait until it can start ranks; sets `facts`: about its host and its packages. Raises BenchError."""
         if not self._line.poll(READY_WAIT_S):
-            raise BenchError(f"{self._name}: {self._python[0]} is not ready after {READY_WAIT_S:g} s")
+            raise BenchError(f"{self._name}: {self._command[0]} is not ready after {READY_WAIT_S:g} s")
         message, _ = self._received()
         self.facts = message["facts"]
 
@@ -80,7 +82,7 @@ class SideProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_WAIT_S)
             status = self._process.returncode
-            raise BenchError(f"{self._name}: {self._python[0]} ended with status {status}; it printed why") from None
+            raise BenchError(f"{self._name}: {self._command[0]} ended with status {status}; it printed why") from None
         if message["kind"] == "error":
             raise BenchError(f"{self._name}: {message['text']}")
         return message, line

@@ -231,8 +231,7 @@ class Plan:
 class Job:
     """What every rank of one launch is told. log: path of the file into which ranks print.
 
-    side: "a" or "b" in a job that measures two sides: each process of the job adds the variables that its own command
-        line has for that side. probe: time nothing; have NCCL tell what it chooses for each case.
+    probe: time nothing; have NCCL tell what it chooses for each case.
     """
 
     launch: Launch
@@ -244,7 +243,6 @@ class Job:
     log: str
     flush_bytes: int = 0
     batch_bytes: int = 2**32
-    side: str = ""
     probe: bool = False
     replays: dict[str, Replay] = field(default_factory=dict)
 

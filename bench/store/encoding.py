@@ -61,20 +61,10 @@ def _case(data: Json) -> Case:
     return found
 
 
-def job_to_json(job: Job) -> Json:
-    """A Job as JSON, to send to the agent that starts the rank."""
-    return dataclasses.asdict(job)
-
-
 def job_from_json(data: Json) -> Job:
-    """The inverse of `job_to_json`; raises ValueError on anything else."""
+    """The job that a message carries, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     job: Job = _adapter(Job).validate_python(data)
     return job
-
-
-def imports_of(_: Job) -> list[str]:
-    """Objects of the user that a rank imports: none."""
-    return []
 
 
 def variables_of(job: Job | Plan) -> list[tuple[str, str]]:

@@ -29,13 +29,8 @@ def plan_from_json(data: Json) -> TrainingPlan:
     return _PLAN.validate_python(data)
 
 
-def job_to_json(job: TrainingJob) -> Json:
-    """A TrainingJob as JSON, to send to the agent that starts the rank."""
-    return dataclasses.asdict(job)
-
-
 def job_from_json(data: Json) -> TrainingJob:
-    """The inverse of `job_to_json`; raises ValueError on anything else."""
+    """The job that a message carries, as `dataclasses.asdict` wrote it; raises ValueError on anything else."""
     return _JOB.validate_python(data)
 
 
@@ -46,7 +41,7 @@ def imports_of(job: TrainingJob) -> list[str]:
     return [*of_user, *(one.imported for one in job.launch.strategies if one.imported is not None)]
 
 
-def variables_of(_: TrainingJob | TrainingPlan) -> list[tuple[str, str]]:
+def variables_of(_: TrainingPlan) -> list[tuple[str, str]]:
     """Environment variables that ranks set for themselves: none."""
     return []
 

@@ -177,7 +177,6 @@ class TrainingJob:
 
     log: the file for what torch prints. checked: an earlier try of this launch has already reported its checks.
     detail: also record one step and the communication only of each strategy; one launch of a scenario does.
-    side: of a run with sides, "a" or "b".
     """
 
     launch: TrainingLaunch
@@ -186,7 +185,6 @@ class TrainingJob:
     first_round: int = 1
     checked: bool = False
     detail: bool = True
-    side: str = ""
 
 
 # ── what was measured: each `Fact` is a line of samples.jsonl ────────────────────────────────────
