@@ -198,7 +198,8 @@ LINK = ("--link", "2ms+1GB/s")
         ((*TINY, "--from", "x", *LINK), "name a model"),
         ((*TINY, "--gradients", "x.csv", *LINK), "name a model"),
         ((*TINY, *LINK, "--curve", "x"), "give the link once"),
-        ((*TINY, *LINK, "--backend", "gloo"), "--backend chooses"),
+        ((*TINY, *LINK, "--backend", "gloo"), "--backend and --world-size choose"),
+        ((*TINY, *LINK, "--world-size", "4"), "--backend and --world-size choose"),
         (("--model", "tny", "--backward", "60ms", *LINK), "did you mean tiny?"),
         (("--model", "tiny", *LINK, "--backward", "60 lightyears"), "--backward: unknown unit"),
         (("--model", "tiny", *LINK, "--backward", "0ms"), "not more than 0"),
@@ -253,7 +254,7 @@ def test_two_ranks_make_the_buckets_of_the_pasted_code(tmp_path, advised):
     cost = AllReduceCost.of_link(1e-4, 2e8)
     found = replace(advisor.advise(profile, cost), advised=advised)
     assert len(found.plan.buckets) > 3 and len(set(found.plan.buckets)) > 1
-    code = to_type.ddp_code(advisor.explain(profile, cost, found, 2, 4))
+    code = to_type.ddp_code(advisor.explain(profile, cost, found, 4))
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", RANK.format(code=code), str(rank), str(tmp_path / "store")],
@@ -269,7 +270,7 @@ def test_two_ranks_make_the_buckets_of_the_pasted_code(tmp_path, advised):
 def test_every_framework_is_told():
     profile, names = twelve()
     cost = AllReduceCost.of_link(1e-4, 2e8)
-    explained = advisor.explain(profile, cost, replace(advisor.advise(profile, cost), advised="cap"), 2, 4)
+    explained = advisor.explain(profile, cost, replace(advisor.advise(profile, cost), advised="cap"), 4)
     text = to_type.what_to_type(explained, [f"layers.{name}" for name in names])
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         ast.parse(block)
@@ -284,7 +285,7 @@ def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
     cost = AllReduceCost.of_link(0, 1e6)
     link = link_model.LinkModel(cost, "a link", largest=MIB // 2)
     found = replace(advisor.advise(profile, cost), advised="plan")
-    explained = advisor.explain(profile, cost, found, 2, 4)
+    explained = advisor.explain(profile, cost, found, 4)
     text = advice.document(explained, link, "forty", [f"weight{number}" for number in range(40)])
     assert len(found.plan.buckets) > advice.MOST_BUCKETS
     assert f"{len(found.plan.buckets) - advice.MOST_BUCKETS} more" in text

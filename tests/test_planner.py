@@ -183,11 +183,6 @@ def test_thousands_of_caps_are_thinned_out_evenly():
     assert set(some) < set(every) and {some[0], some[-1]} == {every[0], every[-1]}
 
 
-def test_the_textbook_cap_ignores_ready_times():
-    ready_times = ReadyTimes.of([10**6] * 16, [0.0] * 16)
-    assert planner.textbook_cap(ready_times, LINK) == round((16e6 * 2e-3 * 1e9) ** 0.5)
-
-
 # ── the link ─────────────────────────────────────────────────────────────────────────────────────
 @PATIENT
 @given(curves())

@@ -31,7 +31,7 @@ from bench.store import folders
 from bench.store.encoding import CODEC
 from bench.training import advisor, gradient_list, link_model, verification
 from bench.training.all_reduce_cost import AllReduceCost
-from bench.training.analyze.advice import all_reduce_cost_of, lateness_of, stretch_of
+from bench.training.analyze.advice import all_reduce_cost_of, stretch_of
 from bench.training.analyze.advice import shape_of as recorded_shape
 from bench.training.conclusions import Advice
 from bench.training.encoding import CODEC as TRAINING_CODEC
@@ -88,7 +88,7 @@ def advise(
     backend: Annotated[str | None, typer.Option(help="With --curve: take the series of this backend.")] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(help="Ranks for which the link holds; with --curve, take the series of this world size.", min=2),
+        typer.Option(help="With --curve: take the series of this world size.", min=2),
     ] = None,
     uncertainty: Annotated[
         str, typer.Option(help="How far latency, rate and backward may be off.", metavar="SHARE")
@@ -98,15 +98,15 @@ def advise(
 ) -> None:
     """Print what to set: a bucket plan that stays good if the link is not as assumed, a cap, or torch's default.
 
-    With it what each leaves exposed, what brings more, a forecast for more ranks, and code to paste. --verify measures
+    With it what each leaves exposed, what brings more, and code to paste. --verify measures
     the plans: with --from the model of that run, else the gradients and a backward that waits instead of computing. The
     link is that run's own if no other is given; gloo if --curve names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
     if sum(one is not None for one in (model, gradients, recorded)) != 1:
         raise ConfigError(WHOSE)
-    if curve is None and backend is not None:
-        raise ConfigError("advise: --backend chooses from a run, which --curve names")
+    if curve is None and (backend is not None or world_size is not None):
+        raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
     box = _box(uncertainty)
     of_run: LinkModel | None = None
     if recorded is None:
@@ -122,14 +122,13 @@ def advise(
         raise ConfigError("advise: say what the link is, by --link 2ms+1GB/s or by a run of all_reduce (--curve RUN)")
     if model_of_link is not of_run:
         chosen = replace(chosen, scenario=_on(chosen.scenario, model_of_link))
-    _answer(chosen, model_of_link, box, world_size, model or str(gradients or recorded), verify, context.obj)
+    _answer(chosen, model_of_link, box, model or str(gradients or recorded), verify, context.obj)
 
 
 def _answer(
     chosen: "Chosen",
     model_of_link: LinkModel,
     box: Box,
-    world_size: int | None,
     name: str,
     verify: bool,
     argv: Sequence[str],
@@ -138,9 +137,8 @@ def _answer(
     ready_times = ReadyTimes.of_shape(chosen.shape, chosen.forward_s)
     best = advisor.advise(ready_times, model_of_link.cost, box.at_least(model_of_link.error))
     names = [gradient.name for gradient in chosen.shape.gradients]
-    ranks = world_size or model_of_link.ranks or chosen.scenario.world_size
     itemsize = DTYPES[chosen.scenario.dtype].itemsize
-    explained = advisor.explain(ready_times, model_of_link.cost, best, ranks, itemsize, chosen.late_s)
+    explained = advisor.explain(ready_times, model_of_link.cost, best, itemsize)
     show(advice.document(explained, model_of_link, name, names))
     if verify:
         show("\n" + _verified(chosen.scenario, ready_times, model_of_link.cost, best, argv))
@@ -160,14 +158,12 @@ def _box(uncertainty: str) -> Box:
 class Chosen:
     """The gradients to advise on. scenario: in which --verify measures the plans.
 
-    forward_s: when backward begins, on the clock of the shape. late_s: seconds by which the last rank came after the
-    mean, of each step that was measured.
+    forward_s: when backward begins, on the clock of the shape.
     """
 
     shape: Shape
     scenario: Scenario
     forward_s: float = 0.0
-    late_s: tuple[float, ...] = ()
 
 
 def _stated(model: str | None, gradients: Path | None, backward: str | None, dtype: str) -> Chosen:
@@ -221,7 +217,7 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
     link = None if curve is None else LinkModel(curve, words, None if emulated else costs_cpu(scenario.backend))
-    return Chosen(steps[key].shape, scenario, steps[key].forward_s, lateness_of(run, scenario)), link
+    return Chosen(steps[key].shape, scenario, steps[key].forward_s), link
 
 
 def _on(scenario: Scenario, link: LinkModel) -> Scenario:

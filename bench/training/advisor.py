@@ -13,9 +13,8 @@ from itertools import product
 
 import numpy as np
 
-from bench.model.units import format_rounded_bytes
 from bench.stats.intervals import Floats
-from bench.training import buckets, forecast, other_ways, planner, torch_caps
+from bench.training import buckets, other_ways, planner, torch_caps
 from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
 from bench.training.planner import RESOLUTION_S, BucketPlan, bucket_bytes, uniform
@@ -133,23 +132,11 @@ def plan_of(ready_times: ReadyTimes, prediction: PlanPrediction) -> BucketPlan:
     return buckets.by_caps(ready_times.nbytes, prediction.buckets)
 
 
-def explain(
-    ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice, ranks: int, itemsize: int, late: Sequence[float] = ()
-) -> ExplainedAdvice:
-    """The advice with predictions of plans in common use, its buckets, other ways, forecasts, and caps for torch.
-
-    ranks: for which the cost holds. late: seconds by which the last of them came after the mean, for each step.
-    """
-    box = Box(*advice.box)
-    judge = _Judge(ready_times, cost, box)
-    number, textbook = len(ready_times.nbytes), planner.textbook_cap(ready_times, cost)
+def explain(ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice, itemsize: int) -> ExplainedAdvice:
+    """The advice with predictions of plans in common use, its buckets, other ways, and caps for torch."""
+    judge = _Judge(ready_times, cost, Box(*advice.box))
+    number = len(ready_times.nbytes)
     cap = torch_caps.cap_mib(ready_times, advice.cap.cap or 1)
-    others = {
-        f"textbook cap √(s·w·o), {format_rounded_bytes(textbook)}": uniform(ready_times, textbook),
-        "bucket_cap_mb=25": planner.explicit_25(ready_times),
-        "all in one": (number,),
-        "one call a gradient": tuple(range(1, number + 1)),
-    }
     plan = plan_of(ready_times, advice.chosen)
     sizes, held = bucket_bytes(ready_times, plan), planner.members(ready_times, plan)
     times = planner.schedule(ready_times, plan, cost)
@@ -160,20 +147,20 @@ def explain(
         total=ready_times.total,
         itemsize=itemsize,
         backward_s=ready_times.ready_s[-1],
+        bytes_s=ready_times.total * cost.slope_s,
         predictions=(
             ("plan with the least worst regret", advice.plan),
             (f"best uniform cap, {cap:g} MiB", advice.cap),
             ("torch's default, 1 MiB then 25 MiB", advice.default),
             ("best if all is as assumed", judge.predicted(planner.optimal(ready_times, cost))),
-            *((name, judge.predicted(ends)) for name, ends in others.items()),
+            ("bucket_cap_mb=25", judge.predicted(planner.explicit_25(ready_times))),
+            ("all in one", judge.predicted((number,))),
         ),
         buckets=tuple(
             PlannedBucket(size, inside, at, *took)
             for size, inside, at, took in zip(sizes, held, ready, times, strict=True)
         ),
         others=tuple(other_ways.other_ways(ready_times, cost, itemsize)),
-        forecasts=tuple(forecast.forecasts(ready_times, cost, ranks, box, late)),
         caps_mib=torch_caps.caps_mib(ready_times, plan_of(ready_times, advice.plan)),
         cap_mib=cap,
-        ranks=ranks,
     )

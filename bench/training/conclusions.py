@@ -149,27 +149,12 @@ class OtherWay:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """One number of ranks. bytes_s: all gradients at the rate of the link; late_s: the slowest rank's lateness.
-
-    exposed, of_default: the best and torch's default plan, value as assumed, range over the box. late_s: None if no run
-    says how ranks differ.
-    """
-
-    ranks: int
-    bytes_s: float
-    exposed: Interval
-    of_default: Interval
-    late_s: Interval | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ExplainedAdvice:
     """An advice with all that explains it.
 
-    total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. predictions: of the
-    advised plan and of plans in common use, by name. caps_mib, cap_mib: `bucket_cap_mb_list` of DistributedDataParallel
-    for the plan, and `bucket_cap_mb` for the cap. ranks: for which the link's cost holds.
+    total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. bytes_s: all
+    gradients at the rate of the link. predictions: of the advised plan and of plans in common use, by name. caps_mib,
+    cap_mib: `bucket_cap_mb_list` of DistributedDataParallel for the plan, and `bucket_cap_mb` for the cap.
     """
 
     advice: Advice
@@ -177,13 +162,12 @@ class ExplainedAdvice:
     total: int
     itemsize: int
     backward_s: float
+    bytes_s: float
     predictions: tuple[tuple[str, PlanPrediction], ...]
     buckets: tuple[PlannedBucket, ...]
     others: tuple[OtherWay, ...]
-    forecasts: tuple[Forecast, ...]
     caps_mib: tuple[float, ...]
     cap_mib: float
-    ranks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,6 @@ def other_ways(ready_times: ReadyTimes, cost: AllReduceCost, itemsize: int) -> I
         _stall_of_gathers(ready_times, plan, _half(cost)) for plan in _uniform_plans(ready_times)
     )
     yield OtherWay("reduce-scatter, then all-gather in forward", sharded, "ZeRO-1, FSDP: optimizer states are sharded")
-    first = min(_stall_of_priorities(ready_times, plan, cost) for plan in _uniform_plans(ready_times))
-    yield OtherWay("priority: into the next forward", first, "no framework below does it (ByteScheduler, SOSP 2019)")
 
 
 def _least(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
@@ -72,16 +70,3 @@ def _stall_of_gathers(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduce
     """Gathers begin with forward, in its order, one after the other."""
     times = cost(np.array(bucket_bytes(ready_times, plan), dtype=float))[::-1]
     return _stall(np.cumsum(times), _forward(ready_times, plan))
-
-
-def _stall_of_priorities(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
-    """All-reduces of what forward needs first overtake others.
-
-    With preemption, those of the buckets up to k in the order of forward are not delayed by any other. They become
-    ready in the opposite order, so that they are done at the latest of: bucket i ≤ k is ready, plus the times of
-    buckets 1 … i.
-    """
-    times = cost(np.array(bucket_bytes(ready_times, plan), dtype=float))[::-1]
-    ready = np.array([ready_times.ready_s[end - 1] for end in plan])[::-1]
-    done = np.maximum.accumulate(ready + np.cumsum(times)) - ready_times.ready_s[-1]
-    return _stall(np.maximum(done, 0.0), _forward(ready_times, plan))

@@ -127,14 +127,6 @@ def explicit_25(ready_times: ReadyTimes) -> BucketPlan:
     return uniform(ready_times, TORCH_CAPS[1])
 
 
-def textbook_cap(ready_times: ReadyTimes, cost: AllReduceCost) -> int:
-    """√(s·w·o), the cap that minimises (s/k)/w + k·o over k buckets, as if ready times did not matter.
-
-    s: all bytes; w: bytes a second of large messages; o: latency of a call.
-    """
-    return max(1, round(math.sqrt(ready_times.total * cost.latency_s / cost.slope_s)))
-
-
 def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]:
     """Caps at which a uniform plan changes: sums of consecutive gradients; an even selection if more than `most`.
 

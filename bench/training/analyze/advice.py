@@ -111,17 +111,6 @@ def _computing_s(block: TimedBlock, steps: int) -> float:
     return sum(float(np.mean(block.parts_ns[part])) for part in ("forward", "backward", "pack")) / steps / 1e9
 
 
-def lateness_of(run: TrainingRun, scenario: Scenario) -> tuple[float, ...]:
-    """Seconds a step by which the last rank's backward ended after the mean of the ranks, of each block of steps."""
-    timed = by_launch(kept(run, scenario), REFERENCE, _late_s)
-    return tuple(float(late) for launch in timed.values() for late in launch)
-
-
-def _late_s(block: TimedBlock, steps: int) -> float:
-    ended = np.sum([block.parts_ns[part] for part in ("forward", "backward")], axis=0)
-    return float(np.max(ended) - np.mean(ended)) / steps / 1e9
-
-
 def _backward_ended_s(block: TimedBlock, steps: int) -> float:
     return sum(float(np.mean(block.parts_ns[part])) for part in ("forward", "backward")) / steps / 1e9
 

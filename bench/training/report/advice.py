@@ -5,11 +5,10 @@ In: an `ExplainedAdvice` and the link that it is for. Out: text. Computes nothin
 
 from collections.abc import Sequence
 
-from bench.model.conclusions import Interval
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.training.advisor import WORTH
-from bench.training.conclusions import Advice, ExplainedAdvice, Forecast, PlanPrediction
+from bench.training.conclusions import Advice, ExplainedAdvice, PlanPrediction
 from bench.training.link_model import LinkModel
 from bench.training.report.to_type import what_to_type
 
@@ -33,7 +32,6 @@ OLDER = "Versions of torch from before the middle of 2024 keep a first bucket of
 UNTRIED = (
     "What to type for Accelerate, transformers, DeepSpeed and Megatron-LM follows their documentation; it was not run."
 )
-NOT_LATE = "How late the slowest rank comes is not in the forecast: no run was given that measured it (`--from RUN`)."
 
 
 def document(explained: ExplainedAdvice, link: LinkModel, model: str, names: Sequence[str]) -> str:
@@ -48,8 +46,6 @@ def document(explained: ExplainedAdvice, link: LinkModel, model: str, names: Seq
         _regret(explained.advice),
         "## What brings more",
         _others(explained),
-        "## With more ranks",
-        _forecasts(explained),
         "## What to type",
         what_to_type(explained, names),
         "## The buckets",
@@ -71,9 +67,8 @@ def _advised(explained: ExplainedAdvice) -> str:
 
 def _bound_by(explained: ExplainedAdvice) -> str:
     """Whether the bytes alone take longer than backward."""
-    here = next(one for one in explained.forecasts if one.ranks == explained.ranks)
-    bytes_, backward = format_seconds(here.bytes_s), format_seconds(explained.backward_s)
-    if here.bytes_s > explained.backward_s:
+    bytes_, backward = format_seconds(explained.bytes_s), format_seconds(explained.backward_s)
+    if explained.bytes_s > explained.backward_s:
         return (
             f"Communication-bound: the bytes alone take {bytes_} and backward {backward}, so that no bucket plan can "
             "hide them all; send fewer bytes."
@@ -123,29 +118,6 @@ def _others(explained: ExplainedAdvice) -> str:
     return f"{table}\n\nEach has the buckets that are best for it. Forward is taken to last half as long as backward."
 
 
-def _forecasts(explained: ExplainedAdvice) -> str:
-    late = any(one.late_s is not None for one in explained.forecasts)
-    rows = [_forecast(one, explained, late) for one in explained.forecasts]
-    headers = ["ranks", "the bytes alone", "best plan leaves", "torch's default leaves", "bound by"]
-    headers += ["slowest rank late by"] if late else []
-    table = markdown.table(rows, headers, ["right"] * 4 + ["left"] + ["right"] * late)
-    return (
-        f"{table}\n\nIn brackets the range if link and backward are off as above. What the link costs "
-        f"{explained.ranks} ranks is carried over by the faster of ring and tree; hosts that share a slower network "
-        "are not modelled."
-    )
-
-
-def _forecast(one: Forecast, explained: ExplainedAdvice, late: bool) -> list[str]:
-    bound = "communication" if one.bytes_s > explained.backward_s else "computing"
-    cells = [str(one.ranks), format_seconds(one.bytes_s), _range(one.exposed), _range(one.of_default), bound]
-    return [*cells, _range(one.late_s)] if late and one.late_s else cells
-
-
-def _range(interval: Interval) -> str:
-    return f"{format_seconds(interval.value)} [{format_seconds(interval.low)} – {format_seconds(interval.high)}]"
-
-
 def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
     """One row for each bucket, in the order in which they are sent; of a long plan only the first and the last ones."""
     rows = []
@@ -163,8 +135,6 @@ def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
 
 def _notes(explained: ExplainedAdvice, link: LinkModel) -> list[str]:
     notes = [LIMITS[link.cpu], REALISED, OLDER, UNTRIED, *link.notes]
-    if all(one.late_s is None for one in explained.forecasts):
-        notes.append(NOT_LATE)
     largest = max(one.nbytes for one in explained.buckets)
     if link.largest is not None and explained.total > link.largest:
         reached = "and so has a bucket of the plan" if largest > link.largest else "but no bucket of the plan"
