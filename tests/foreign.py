@@ -174,26 +174,3 @@ def osu(
         us = time_s(size) * 1e6
         lines.append(f"{size:<10}{us:18.2f}" + (f"{us - 1:18.2f}{us + 1:18.2f}{1000:12d}" if full else ""))
     return "\n".join([*lines, ""])
-
-
-def param(collective: str = "all_reduce", ranks: int = 4, dtype: str | None = "float32", blocking: int = 1) -> str:
-    """comms.py of PARAM; with a dtype in the rows the newest layout, else the one before."""
-    lines = [
-        f"\t MPI environment: {{'world_size': {ranks}, 'local_size': {ranks}, 'global_rank': 0, 'local_rank': 0}} ",
-        "\t backend: nccl nw-stack: pytorch-dist mode: comms args.dtype: torch.float32 args.b: 1024 args.e: 134217728 "
-        f"args.f: 2 args.z: {blocking} args.master_ip: 127.0.0.1 ",
-        f"[Rank   0] allSizes: {list(SIZES)} local_rank: 0 element_size: 4",
-        "",
-        f"\tCOMMS-RES{'size (B)':>40}{'nElementsPerRank':>18}{'Latency(us):p50':>18}{'p75':>12}{'p95':>12}{'Min':>12}"
-        f"{'Max':>12}{'AlgBW(GB/s)':>15}{'BusBW(GB/s)':>12}",
-    ]
-    factor = 2 * (ranks - 1) / ranks if collective == "all_reduce" else (ranks - 1) / ranks
-    for size in SIZES:
-        us = time_s(size) * 1e6
-        algbw = size / us / 1e3
-        name = f"{collective}-{dtype}" if dtype else collective
-        lines.append(
-            f"\tCOMMS-RES-{name}{size:>18}{size // 4:>18}{us:>18.1f}{us + 1:>12.1f}{us + 2:>12.1f}{us - 3:>12.1f}"
-            f"{us + 3:>12.1f}{algbw:>15.3f}{algbw * factor:>12.3f}"
-        )
-    return "\n".join([*lines, ""])

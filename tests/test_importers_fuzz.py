@@ -18,7 +18,6 @@ from bench.store import encoding
 FILES = {
     "nccl-tests": [foreign.nccl(), foreign.nccl_old(), foreign.nccl_v1(), foreign.nccl_json()],
     "osu": [foreign.osu(full=True), "#Using NCCL\n" * 4 + foreign.osu("NCCL-CUDA Allgather")],
-    "param": [foreign.param(), foreign.param(dtype=None)],
 }
 PIECES = st.one_of(
     st.binary(max_size=6),

@@ -10,11 +10,11 @@ from bench.importers import names, nccl_tests, osu
 
 
 def test_every_name_leads_to_something_that_exists():
-    assert set(nccl_tests_names.OPERATIONS.values()) | set(names.PARAM.values()) <= set(OPERATIONS)
+    assert set(nccl_tests_names.OPERATIONS.values()) <= set(OPERATIONS)
     assert {test.op for test in osu.TESTS.values()} <= set(OPERATIONS)
     assert set(names.DTYPES.values()) <= set(DTYPES)
     assert {*nccl_tests_names.REDUCE_OPS.values(), names.DEFAULT_REDUCE_OP} <= set(REDUCE_OPS)
-    assert {*names.PARAM_BACKENDS.values(), nccl_tests.BACKEND, "mpi"} <= set(BACKENDS)
+    assert {nccl_tests.BACKEND, "mpi"} <= set(BACKENDS)
 
 
 def test_sizes_are_multiplied_where_ours_count_all_shares():

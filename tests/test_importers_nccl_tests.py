@@ -90,29 +90,10 @@ def test_the_case_is_ours(read):
     assert case.key == "all_reduce/nccl/n4/float32/1024/metric=pipelined/depth=20"
 
 
-def test_milliseconds_of_version_1_are_recognised(read):
-    reading = read(foreign.nccl_v1(), name="all_reduce.log")
-    largest = [n for n in reading.numbers if n.case.size_bytes == foreign.SIZES[-1] and n.case.placement == "out"]
-    assert largest[0].aggregate.time_s == pytest.approx(foreign.time_s(foreign.SIZES[-1]), rel=1e-3)
-    assert not any("do not follow" in note for note in reading.notes)
-
-
-def test_the_tests_of_nccl_1_time_a_single_call(read):
-    text = "\n".join(
-        [
-            "$ ./build/test/single/all_reduce_test 10000000",
-            "# Using devices",
-            *(f"#   Device  {rank} ->  {rank} [0x0{rank}] Example GPU" for rank in range(4)),
-            "",
-            "#                                                 out-of-place                    in-place",
-            "#      bytes             N    type      op" + 2 * "     time  algbw  busbw      res",
-            "    10000000      10000000    char     max    1.600   6.25   9.38    0e+00    2.000   5.00   7.50  0e+00",
-        ]
-    )
-    out, usual = read(text).numbers
-    assert (out.case.metric, out.case.dtype, out.case.reduce_op, out.case.world_size) == ("isolated", "int8", "max", 4)
-    assert (out.aggregate.time_s, usual.aggregate.time_s) == (pytest.approx(1.6e-3), pytest.approx(2e-3))
-    assert "one call" in out.aggregate.statistic
+def test_version_1_is_refused_with_the_versions_that_are_read(read):
+    """It wrote milliseconds, which nothing in the file says."""
+    with pytest.raises(ForeignError, match=r"nccl-tests 1 or older; text of versions from 2\.0 on is read"):
+        read(foreign.nccl_v1(), name="all_reduce.log")
 
 
 @pytest.mark.parametrize(

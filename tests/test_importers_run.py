@@ -186,7 +186,6 @@ def test_wrong_results_are_kept_as_failures(cli):
         (["nccl-tests", "good.txt", "--name", "a/b"], "--name 'a/b'"),
         (["nccl-tests", "good.txt", "--operation", "allreduce"], "no such operation; allowed: all_reduce"),
         (["osu", "good.txt"], "no table of results of the OSU"),
-        (["param", "good.txt"], "no COMMS-RES row"),
     ],
 )
 def test_a_fault_is_one_line_and_leaves_nothing(warm, arguments, words):

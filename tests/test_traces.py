@@ -230,19 +230,6 @@ def test_inspector_counts_bytes_of_one_rank(tmp_path):
     assert call.duration_s == pytest.approx(41e-6) and found.unknown["dtype"] == 2
 
 
-def test_param_lists(tmp_path):
-    entries = [
-        {"comms": "init", "pg_id": 1, "global_ranks": [0, 2]},
-        {"comms": "all_reduce", "req": 4, "pg_id": 1, "in_msg_size": 64, "out_msg_size": 64, "dtype": "bfloat16"},
-        {"compute": "gemm"},
-        {"comms": "wait", "req": 4},
-    ]
-    found = reading.read([written(tmp_path, "p.json", entries)])
-    (call,) = found.ranks[0].calls
-    assert (call.operation, call.elements_in, call.group, call.asynchronous) == ("all_reduce", 64, (0, 2), True)
-    assert found.left_out == {"compute": 1, "wait": 1}
-
-
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 def tar_of(folder, members):
     path = folder / "all.tar.gz"
@@ -318,7 +305,6 @@ SAMPLES = [
     kineto([param_event(100, "allreduce"), kernel(150, 40, 100)], pg_config=[{"pg_name": "7", "ranks": [1, 3]}]),
     kineto([kernel(150, 40, None)]),
     recorder(),
-    [{"comms": "all_reduce", "req": 4, "pg_id": 1, "in_msg_size": 64, "out_msg_size": 64, "dtype": "bfloat16"}],
     {
         "schema": "1.1.1-chakra.0.0.4",
         "nodes": [{"id": 1, "name": "c10d::allreduce_", "inputs": {"values": [[[[1, 2, 0, 9, 4, "cpu"]]]]}}],

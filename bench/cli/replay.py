@@ -37,7 +37,7 @@ def replay(
     sets: Sets = [],  # noqa: B006 - typer reads the default
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
 ) -> int:
-    """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, PARAM, and saved lists of calls."""
+    """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls."""
 
     def task(coordinator: "Coordinator | None") -> int:
         asked = _configuration(traces, backend, world_size, gaps, coordinator)

@@ -6,7 +6,7 @@ To add a tool, add a module and an entry.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.importers import nccl_tests, osu, param
+from bench.importers import nccl_tests, osu
 from bench.importers.found import Options, Reading
 from bench.importers.sources import Source
 
@@ -20,7 +20,6 @@ class ToolFormat:
 
 
 FORMATS = {
-    "nccl-tests": ToolFormat("text of any version of nccl-tests and rccl-tests, or JSON", nccl_tests.read),
+    "nccl-tests": ToolFormat("text of nccl-tests 2.0 or later and of rccl-tests, or JSON", nccl_tests.read),
     "osu": ToolFormat("OSU Micro-Benchmarks", osu.read),
-    "param": ToolFormat("PARAM's comms.py", param.read),
 }

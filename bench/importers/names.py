@@ -7,27 +7,8 @@ import re
 
 from bench.catalog import nccl_tests_names
 
-# Collectives of PARAM's comms.py. Its all_gather and reduce_scatter work on lists of tensors, the _base ones do not.
-PARAM = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather_list",
-    "all_gather_base": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "reduce_scatter": "reduce_scatter_list",
-    "reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
-PARAM_BACKENDS = {"nccl": "nccl", "gloo": "gloo", "mpi": "mpi"}
-
 DTYPES = {
     **nccl_tests_names.DTYPES,
-    "float32": "float32", "float16": "float16", "float64": "float64", "char": "int8", "int": "int32", "long": "int64",
     "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
     "MPI_CHAR": "int8", "MPI_SIGNED_CHAR": "int8", "MPI_INT8_T": "int8", "MPI_BYTE": "uint8",
     "MPI_UNSIGNED_CHAR": "uint8", "MPI_UINT8_T": "uint8", "MPI_INT": "int32", "MPI_INT32_T": "int32",

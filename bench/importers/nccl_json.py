@@ -54,7 +54,6 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
         registered=(_option(args, "R", "local_register") or "0") != "0",
         timed_each=_true(config.get("per_iter_timing")),
         parallel_init=_true(config.get("parallel_init")),
-        unit=1e-6,
         out_of_bounds=_whole(_object(document.get("out_of_bounds")).get("count")),
         errors=[str(error)[:200] for error in _list(document.get("errors")) if error],
     )
@@ -170,7 +169,7 @@ def _of_rccl(rows: Sequence[Json]) -> list[Section]:
     for row in rows:
         size, ranks = _whole(row.get("size")), _whole(row.get("ranks")) or _whole(row.get("gpus"))
         test, cycle = str(row.get("name", row.get("collective", ""))), _whole(row.get("numCycle")) or 0
-        new = Section(test=test.lower(), tool="rccl-tests (JSON)", unit=1e-6, expected_ranks=ranks)
+        new = Section(test=test.lower(), tool="rccl-tests (JSON)", expected_ranks=ranks)
         section = found.setdefault((test, cycle, ranks), new)
         if size is None:
             section.cut += 1

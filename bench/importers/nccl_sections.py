@@ -22,9 +22,9 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One of the two halves of a row. place: "out" or "in". time: in the unit of its section.
+    """One of the two halves of a row. place: "out" or "in". time: in microseconds.
 
-    error: text of the column #wrong (a count, N/A), or of error or res (the largest deviation, perhaps with a star).
+    error: text of the column #wrong (a count, N/A), or of error (the largest deviation, perhaps with a star).
     each_us: of each call, of the slowest process; empty if the file does not have them.
     """
 
@@ -51,12 +51,12 @@ class Row:
 
 @dataclass(slots=True)
 class Section:
-    """One execution. test: such as `all_reduce` for `all_reduce_perf`. single: each time is that of one call.
+    """One execution. test: such as `all_reduce` for `all_reduce_perf`.
 
     ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: their product is the number of
-    calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written. unit:
-    of times, in seconds; None if the table does not say it. counts_errors: `Half.error` is a number of wrong elements.
-    out_of_bounds: how many rows the tool itself found wrong. cut: number of rows that could not be read to their end.
+    calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written.
+    counts_errors: `Half.error` is a number of wrong elements. out_of_bounds: how many rows the tool itself found wrong.
+    cut: number of rows that could not be read to their end.
     """
 
     test: str | None = None
@@ -75,8 +75,6 @@ class Section:
     cpu_time: bool = False
     timed_each: bool = False
     parallel_init: bool = False
-    single: bool = False
-    unit: float | None = None
     counts_errors: bool = True
     out_of_bounds: int | None = None
     rows: list[Row] = field(default_factory=list)

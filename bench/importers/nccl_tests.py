@@ -1,15 +1,13 @@
 """Read the output of nccl-tests and rccl-tests, text or JSON: one `Number` for each placement of each row.
 
 In: a `Source`. Out: a `Reading`. The time of the file is taken as it is; its bandwidths only serve to find or check
-the number of ranks, the unit of time and what size means. `nccl_text` and `nccl_json` parse the layouts.
+the number of ranks and what size means. `nccl_text` and `nccl_json` parse the layouts.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from statistics import median
 
 from bench.catalog import nccl_tests_names
 from bench.catalog.operations import OPERATIONS
@@ -33,6 +31,7 @@ from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure
 
 BACKEND = "nccl"
+US = 1e-6
 AVERAGES = {
     "rank0": "of rank 0",
     "avg": "averaged over ranks",
@@ -56,7 +55,7 @@ def read(source: Source, options: Options) -> Reading:
         if dropped:
             reading.note(f"{dropped} variables of the file's environment dump were dropped")
     else:
-        sections = nccl_text.sections(source.lines())
+        sections = nccl_text.sections(source.lines(), where)
     measured = [section for section in sections if section.rows]
     if not measured:
         seen = [section.test for section in sections if section.test]
@@ -94,12 +93,11 @@ def _section(section: Section, options: Options, where: str, operation_named: st
         return
     _facts(section, reading)
     _remarks(section, reading)
-    unit = section.unit or _unit(section.rows, reading)
     rooted = OPERATIONS[op].rooted
     rows = [row for row in section.rows if _usable(row, ranks if rooted else None, reading)]
-    _check_rates(rows, op, ranks // len(set(section.colours.values()) or {0}), unit, reading)
+    _check_rates(rows, op, ranks // len(set(section.colours.values()) or {0}), reading)
     for row in rows:
-        reading.numbers += _numbers(row, section, _case(row, section, op, ranks, division), unit, reading)
+        reading.numbers += _numbers(row, section, _case(row, section, op, ranks, division), reading)
 
 
 def _ranks(section: Section, op: str, options: Options, where: str, reading: Reading) -> int:
@@ -167,8 +165,6 @@ def _remarks(section: Section, reading: Reading) -> None:
             "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
             "every version prints"
         )
-    if section.single:
-        return
     if section.average is None:
         reading.lacks("how ranks were combined (-a): the tool's default, their average, is assumed")
     if section.iterations is None:
@@ -196,7 +192,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
 def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
     """The case of a row in its usual placement; fields that its operation does not have stay at their defaults."""
     together = (section.iterations or row.iterations or 0) * section.aggregated
-    metric = "graph" if section.graph else "isolated" if section.blocking or section.single else "pipelined"
+    metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"
     reduces, rooted = OPERATIONS[op].reduces, OPERATIONS[op].rooted
     return Case(
         op,
@@ -215,7 +211,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Cas
     )
 
 
-def _numbers(row: Row, section: Section, case: Case, unit: float, reading: Reading) -> Iterable[Number]:
+def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterable[Number]:
     for block in row.blocks:
         placed = replace(case, placement=placement(case.op, block.place))
         failure, verified = _verdict(block, case.dtype, section)
@@ -224,19 +220,17 @@ def _numbers(row: Row, section: Section, case: Case, unit: float, reading: Readi
         elif block.time is None or block.time.value <= 0:
             reading.left_out["no time in one half of the row"] += 1
         else:
-            iterations = 1 if section.single else section.iterations or row.iterations
+            iterations = section.iterations or row.iterations
             calls = iterations * section.aggregated if iterations else None
-            each = tuple(time * 1e-6 for time in block.each_us)
+            each = tuple(time * US for time in block.each_us)
             statistic = _statistic(section, iterations)
             if each:
                 statistic = statistic.replace("mean of", "median of", 1)
-            yield Number(placed, Aggregate(block.time.value * unit, statistic, calls, each), None, verified)
+            yield Number(placed, Aggregate(block.time.value * US, statistic, calls, each), None, verified)
 
 
 def _statistic(section: Section, iterations: int | None) -> str:
     """How a time of this execution was obtained, in words."""
-    if section.single:
-        return "time of one call, from issuing it on the first GPU until all were done"
     over = AVERAGES[section.average or "avg"]
     calls = f"{iterations} calls" if iterations else "an unknown number of calls"
     if section.aggregated > 1:
@@ -270,22 +264,7 @@ def _verdict(block: Half, dtype: str, section: Section) -> tuple[Failure | None,
 
 
 # ── bandwidths of the file against its times ─────────────────────────────────────────────────────
-def _unit(rows: Iterable[Row], reading: Reading) -> float:
-    """The unit of times in seconds, from algbw = size/time, if the header does not say it. v1 wrote milliseconds."""
-    ratios = [
-        row.size / b.time.value / 1e9 / b.algbw.value
-        for row in rows
-        for b in row.blocks
-        if b.time and b.algbw and b.time.value > 0 and b.algbw.value > 0.1
-    ]
-    if not ratios:
-        reading.lacks("the unit of times is not in the file: milliseconds are assumed, as in nccl-tests 1")
-        return 1e-3
-    ratio = median(ratios)
-    return min((1.0, 1e-3, 1e-6, 1e-9), key=lambda unit: abs(math.log(ratio / unit)))
-
-
-def _check_rates(rows: Iterable[Row], op: str, together: int, unit: float, reading: Reading) -> None:
+def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:
     """Note bus bandwidths of the file that do not follow from size, time and `together`, the ranks of one group."""
     factor = bus_factor(op, together)
     if together == 1:
@@ -297,16 +276,12 @@ def _check_rates(rows: Iterable[Row], op: str, together: int, unit: float, readi
         if block.time
         and block.busbw
         and block.time.value > 0
-        and not agrees(size * factor, _s(block.time, unit), block.busbw)
+        and not agrees(size * factor, Printed(block.time.value * US, block.time.half * US), block.busbw)
     ]
     if wrong:
         size, block = wrong[0]
-        ours = size * factor / (block.time.value * unit) / 1e9 if block.time else 0.0
+        ours = size * factor / (block.time.value * US) / 1e9 if block.time else 0.0
         reading.note(
             f"{len(wrong)} of {len(pairs)} bus bandwidths of the file do not follow from size, time and {together} "
             f"ranks (at {size} B: {block.busbw.value if block.busbw else 0:g} GB/s in the file, {ours:.3g} computed)"
         )
-
-
-def _s(time: Printed, unit: float) -> Printed:
-    return Printed(time.value * unit, time.half * unit)

@@ -1,6 +1,6 @@
-"""Parse the text of nccl-tests and rccl-tests, of any version, into sections, by header and not by column number.
+"""Parse the text of nccl-tests and rccl-tests, from version 2.0 on, into sections, by header and not by column number.
 
-Layouts differ: v1 has `bytes N type op time algbw busbw res` in milliseconds, 2.0 to 2.9 an `error` column, later
+Layouts differ: 2.0 to 2.9 have an `error` column, later
 ones `#wrong` and `root`; rows of alltoall may lack the redop that the header names; per-iteration columns, time
 stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between rows and
 inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
@@ -14,13 +14,13 @@ from bench.catalog.nccl_tests_names import DTYPES_LACKING, NO_REDUCE_OP, REDUCE_
 from bench.importers.found import Printed, printed, whole
 from bench.importers.names import DTYPES
 from bench.importers.nccl_sections import DeviceRow, Half, Row, Section
+from bench.model.errors import ForeignError
 
-UNITS = {"(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0, "(ns)": 1e-9}
 PLACES = {"out-of-place": "out", "in-place": "in"}
 TIMES = {"time", "cputime"}
-# Columns whose number is a count of wrong elements; error and res are largest deviations.
+# Columns whose number is a count of wrong elements; `error` is the largest deviation.
 COUNTS = {"#wrong", "wrong"}
-ERRORS = COUNTS | {"error", "res"}
+ERRORS = COUNTS | {"error"}
 # With more blanks than this before its only half, a row has an empty first half (nccl-tests writes 32 where it replays
 # in place only).
 EMPTY_HALF = 28
@@ -34,13 +34,11 @@ _ROOT = re.compile(r"\s*(-?\d+)(?![\d.])")
 _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*)"
 )
-# The tests that came with NCCL 1 itself: one process, no settings.
-_RANK_OF_NCCL_1 = re.compile(r"(?:Rank|Device)\s+(\d+)\s+(?:uses device|->)\s+\d+\s+\[[^\]]*\]\s+(.*)")
+# Columns of nccl-tests 1 and of the tests that came with NCCL 1, which wrote milliseconds.
+_COLUMNS_OF_1 = {"bytes", "N"}
 _SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
-_TEST = re.compile(
-    r"(?<![\w-])(?:(\w+?)_perf(?:_mpi)?|(all_reduce|all_gather|reduce_scatter|broadcast|reduce)_test)\b(?!\.)"
-)
+_TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +66,9 @@ class _Begun:
     gap: int = 0
 
 
-def sections(lines: Iterable[str]) -> list[Section]:
-    """The executions in a log, in its order, including those without a row."""
-    reader = _Reader()
+def sections(lines: Iterable[str], where: str) -> list[Section]:
+    """The executions in a log, in its order, including those without a row. Raises ForeignError for version 1."""
+    reader = _Reader(where)
     for line in lines:
         reader.take(line)
     return reader.end()
@@ -82,7 +80,8 @@ class _Reader:
     hint: the test that a command line named, for the next section that does not name its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: str) -> None:
+        self.where = where
         self.header: Header | None = None
         self.places: tuple[str, ...] = ()
         self.now = Section()
@@ -108,7 +107,7 @@ class _Reader:
                 reaction(self, line)
         test = _TEST.search(line)
         if test is not None and "Collective test" not in line:
-            self.hint = test[1] or test[2]
+            self.hint = test[1]
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────
     def _begin(self, if_closed: bool = False) -> None:
@@ -167,13 +166,6 @@ class _Reader:
             self.now.ranks.append(DeviceRow(whole(rank) or 0, whole(group or "0") or 0, host or "", device))
             self.now.ranks_cut = self.now.ranks_cut or line.endswith("...")
 
-    def device_of_nccl_1(self, line: str) -> None:
-        match = _RANK_OF_NCCL_1.search(line)
-        if match:
-            self._begin(if_closed=True)
-            self.now.tool, self.now.single = "tests of NCCL 1", True
-            self.now.ranks.append(DeviceRow(whole(match[1]) or 0, 0, "", match[2].strip()))
-
     def nccl(self, line: str) -> None:
         match = re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)
         if match:
@@ -194,6 +186,8 @@ class _Reader:
 
     def columns(self, line: str) -> None:
         names = line.replace("#wrong", " #wrong ").replace("# ", " ").split()
+        if set(names) >= _COLUMNS_OF_1:
+            raise ForeignError(f"{self.where}: written by nccl-tests 1 or older; text of versions from 2.0 on is read")
         starts = [i for i, name in enumerate(names) if name in TIMES]
         if "busbw" not in names or not starts:
             return
@@ -205,11 +199,6 @@ class _Reader:
         self.header = Header(tuple(lead), tuple(names[starts[0] : end]), places)
         self.now.cpu_time = "cputime" in names
         self.now.counts_errors = bool(COUNTS & set(names)) or not ERRORS & set(names)
-
-    def units(self, line: str) -> None:
-        found = [UNITS[word] for word in line.split() if word in UNITS]
-        if found and self.now.unit is None:
-            self.now.unit = found[0]
 
     def _row(self, match: re.Match[str]) -> bool:
         """Begin a row; False if the line is none."""
@@ -267,12 +256,10 @@ _REACTIONS: tuple[tuple[str, Callable[[_Reader, str], None]], ...] = (
     ("Per-Iteration Report", _Reader.each),
     ("Parallel Init Enabled", _Reader.parallel),
     ("Rank", _Reader.device),
-    ("[0x", _Reader.device_of_nccl_1),
     ("CCL version", _Reader.nccl),
     ("NCCL INFO", _Reader.info),
     ("-place", _Reader.halves),
     ("algbw", _Reader.columns),
-    ("(GB/s)", _Reader.units),
     ("Out of bounds", _Reader.bounds),
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.importers.traces import execution_trace, files, flight_recorder, inspector, kineto, param_basic
+from bench.importers.traces import execution_trace, files, flight_recorder, inspector, kineto
 from bench.model.errors import ForeignError
 from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
 from bench.model.records import Json
@@ -81,7 +81,6 @@ def _read_one(name: str, text: str, found: _Found) -> None:
 READERS: dict[str, Callable[[str, str, Counter[str]], RankRecording]] = {
     "PyTorch execution trace": execution_trace.read,
     "flight recorder": flight_recorder.read,
-    "PARAM": param_basic.read,
 }
 # Key that only files of this format have near their beginning → format.
 KEYS = {
@@ -91,7 +90,6 @@ KEYS = {
     '"profiling_name"': "flight recorder",
     '"pg_config"': "flight recorder",
     '"nodes"': "PyTorch execution trace",
-    '"comms"': "PARAM",
 }
 
 
@@ -101,8 +99,8 @@ def _kind(name: str, text: str) -> str:
         if key in head:
             return kind
     raise ForeignError(
-        f"{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector, PARAM nor a "
-        "list of calls"
+        f"{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of "
+        "calls"
     )
 
 
