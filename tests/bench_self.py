@@ -19,7 +19,6 @@ from bench.analyze.analysis import diagnose
 from bench.analyze.stats import headlines
 from bench.catalog.operations import CALLS
 from bench.model.records import Case, Launch, Plan, Samples
-from bench.stats.intervals import slowest_rank_s
 from bench.store import encoding, folders
 from bench.store.encoding import CODEC
 from bench.store.journal import Journal
@@ -81,7 +80,7 @@ def share_of_the_sweep(folder: Path) -> list[Row]:
         what = f"beside calls, a case and launch up to 1 MiB, {n} ranks"
         rows.append((what, f"≤ {limit} ms", f"{beside:.0f} ms", beside <= limit))
         large_ones = [s for s in run.samples if s.case.world_size == n and s.case.size_bytes == 64 * MIB]
-        one = statistics.median(float(np.median(slowest_rank_s(s.timed))) for s in large_ones)
+        one = statistics.median(float(np.median(s.timed.slowest_s)) for s in large_ones)
         units = statistics.mean(s.usage.wall_s - in_calls(s) for s in large_ones) / one
         rows.append((f"the same at 64 MiB, {n} ranks, in calls", "≤ 4", f"{units:.1f}", units <= 4))
     return rows

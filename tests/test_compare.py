@@ -214,11 +214,13 @@ def test_few_launches_decide_nothing_and_it_is_said():
 
 
 def test_what_permutations_do_not_support_is_undecided():
-    judged = Judgement(Interval(2, 1.5, 3, "over launches"), SLOWER, "")
-    assert verdicts.supported(judged, lambda: 0.04).verdict == SLOWER
-    assert verdicts.supported(judged, lambda: 0.06).verdict == INCONCLUSIVE
-    same = dataclasses.replace(judged, verdict=SAME)
-    assert verdicts.supported(same, lambda: pytest.fail("not needed")).verdict == SAME
+    judgement = Judgement(Interval(2, 1.5, 3, "over launches"), SLOWER, "")
+    alike, unlike = np.array([1.0, 1.1, 0.9, 1.05]), np.array([2.0, 2.2, 1.8, 2.1])
+    assert verdicts.permutation_p(np.log(alike), np.log(unlike)) <= verdicts.ERROR_RATE
+    assert verdicts.decided(judgement, alike, unlike).verdict == SLOWER
+    assert verdicts.decided(judgement, alike, alike[::-1]).verdict == INCONCLUSIVE
+    same = dataclasses.replace(judgement, verdict=SAME)
+    assert verdicts.decided(same, alike, alike[::-1]).verdict == SAME
 
 
 def test_of_two_modes_geometric_means_are_compared_and_where_it_changed_is_said():

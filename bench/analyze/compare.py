@@ -181,20 +181,20 @@ def _tested(pairs: Sequence[Pair], min_change: float, by_occasion: Occasions) ->
         estimates, wholly = _with_occasions(estimates, wholly, [one for one in scatter if one is not None])
     rate = verdicts.ERROR_RATE if wholly is None else verdicts.ERROR_RATE_OF_EACH
     changes = [
-        Change(pair[0].case, launch_interval(a), launch_interval(b), decided(judged, a, b), _note(pair), _where(pair))
+        Change(
+            pair[0].case,
+            launch_interval(a),
+            launch_interval(b),
+            verdicts.decided(judged, a, b),
+            _note(pair),
+            _where(pair),
+        )
         for pair, a, b, judged in zip(pairs, before, after, verdicts.judge(estimates, min_change, rate), strict=True)
     ]
     if wholly is None:
         return changes, None
     (whole,) = verdicts.judge(wholly.estimates, min_change, rate)
-    return changes, decided(whole, wholly.before, wholly.after)
-
-
-def decided(judged: Judgement, before: Floats, after: Floats) -> Judgement:
-    """The judgement, unless launches are too few or a permutation test does not support it."""
-    if min(len(before), len(after)) < verdicts.FEWEST_LAUNCHES:
-        return verdicts.undecided(judged, f"fewer than {verdicts.FEWEST_LAUNCHES} launches on a side")
-    return verdicts.supported(judged, lambda: verdicts.permutation_p(np.log(before), np.log(after)))
+    return changes, verdicts.decided(whole, wholly.before, wholly.after)
 
 
 def _with_occasions(

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from bench.analyze.environment_diff import of_sessions
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run, Samples
-from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, slowest_rank_s
+from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, block_medians
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 
 # Fewer occasions say too little of how occasions differ.
@@ -51,9 +51,10 @@ def entry_of(run: Run, analysis: Analysis) -> LedgerEntry | None:
 
 def _noise(summary: Summary, samples: Sequence[Samples]) -> CaseNoise:
     medians, means = np.log(summary.medians_s), np.log(summary.means_s)
-    blocks = [_of_blocks(one) for one in samples]
-    known = [block for block in blocks if block is not None]
-    iterations = [float(np.var(np.log(slowest_rank_s(one.timed)))) for one in samples if one.timed is not None]
+    timed = [launch.timed for launch in samples if launch.timed is not None]
+    several = [timings for timings in timed if len(timings.blocks) >= FEWEST_BLOCKS]
+    known = [float(np.var(np.log(block_medians(t.slowest_s, t.blocks)), ddof=1)) for t in several]
+    iterations = [float(np.var(np.log(timings.slowest_s))) for timings in timed]
     return CaseNoise(
         launches=summary.launches,
         median_s=float(np.exp(medians.mean())),
@@ -63,16 +64,6 @@ def _noise(summary: Summary, samples: Sequence[Samples]) -> CaseNoise:
         block=float(np.sqrt(np.mean(known))) if known else None,
         iteration=float(np.sqrt(np.mean(iterations))) if iterations else None,
     )
-
-
-def _of_blocks(samples: Samples) -> float | None:
-    """Variance of the logarithms of the blocks' medians within a launch."""
-    assert samples.timed is not None  # noqa: S101 - the caller selects such
-    blocks = samples.timed.blocks
-    if len(blocks) < FEWEST_BLOCKS:
-        return None
-    parts = np.split(slowest_rank_s(samples.timed), np.cumsum(blocks)[:-1])
-    return float(np.var(np.log([np.median(part) for part in parts]), ddof=1))
 
 
 # ── from the ledger ──────────────────────────────────────────────────────────────────────────────

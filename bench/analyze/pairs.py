@@ -205,7 +205,7 @@ def of_collectives(facts: Sequence[Samples], cases: Sequence[Case], name: Callab
     found: dict[Case, dict[int, Floats]] = {case: {} for case in cases}
     for one in facts:
         if one.failure is None and one.timed is not None:
-            found[one.case][one.launch] = intervals.slowest_rank_s(one.timed)
+            found[one.case][one.launch] = one.timed.slowest_s
     return [
         TimedCase({key: str(value) for key, value in asdict(case).items()}, name(case), launches)
         for case, launches in found.items()

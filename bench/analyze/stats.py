@@ -82,10 +82,12 @@ def _headline(case: Case, launches: list[Samples]) -> Summary:
     good = [s.timed for s in launches if s.failure is None and s.timed is not None]
     if not good:
         return Summary(case, 0, 0, None, failures=failures)
-    series = [intervals.slowest_rank_s(timed) for timed in good]
+    series = [timed.slowest_s for timed in good]
     medians = np.array([np.median(times) for times in series])
     quantiles = [quantiles_of(times) for times in series]
-    time_s = intervals.within_launch(good[0]) if len(good) == 1 else intervals.launch_interval(medians)
+    time_s = (
+        intervals.within_launch(series[0], good[0].blocks) if len(good) == 1 else intervals.launch_interval(medians)
+    )
     return Summary(
         case=case,
         launches=len(good),
@@ -148,13 +150,13 @@ def _summary(case: Case, launches: list[Samples], sampling: Sampling, clocks: Cl
 
 def _series(samples: Samples) -> _Series:
     assert samples.timed is not None  # noqa: S101 - the caller selects such
-    slowest = intervals.slowest_rank_s(samples.timed)
+    slowest = samples.timed.slowest_s
     # Iterations of different rounds or groups are different operations, not one series in time.
     level = operations.cycle(samples.case) > 1 or steady(slowest)
     supported = [percent for percent, fewest in intervals.FEWEST_FOR_PERCENTILE.items() if len(slowest) >= fewest]
     shares = [percent / 100 for percent in supported]
     percentiles = dict(zip(supported, intervals.quantiles(np.sort(slowest), shares), strict=True))
-    interval = intervals.within_launch(samples.timed)
+    interval = intervals.within_launch(slowest, samples.timed.blocks)
     return _Series(samples, samples.timed, slowest, level, interval, percentiles)
 
 

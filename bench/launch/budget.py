@@ -39,7 +39,7 @@ class Spent:
         """Add the samples of one case and launch; of a failure only the launch counts."""
         self.launches = max(self.launches, samples.launch)
         if samples.failure is None and samples.timed is not None and samples.usage is not None:
-            interval = within_launch(samples.timed)
+            interval = within_launch(samples.timed.slowest_s, samples.timed.blocks)
             self.medians_s[samples.case.key].append(interval.value)
             self.within[samples.case.key] = interval.relative_half_width
             self.wall_s[samples.case.key].append(samples.usage.wall_s)

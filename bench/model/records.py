@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 Json = dict[str, Any]
 # Recorded in place of a fact that could not be read; the fact is never left out.
@@ -290,6 +291,12 @@ class Timings:
     blocks: tuple[int, ...] = ()
     inner_start_ns: Integers | None = None
     inner_duration_ns: Integers | None = None
+
+    @property
+    def slowest_s(self) -> Floats:
+        """Maximum over ranks of each iteration, in seconds a call: the time of a program that waits for all ranks."""
+        slowest: Floats = self.duration_ns.max(axis=1) / (1e9 * self.calls)
+        return slowest
 
 
 @dataclass(frozen=True, slots=True)

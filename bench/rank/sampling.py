@@ -101,7 +101,8 @@ class Sampler:
             return "count"
         if rounds < FEWEST_BLOCKS:
             return None
-        narrow = within_launch(self.timed).relative_half_width <= sampling.relative_error
+        timed = self.timed
+        narrow = within_launch(timed.slowest_s, timed.blocks).relative_half_width <= sampling.relative_error
         self._narrow = self._narrow + 1 if narrow and done >= FEWEST_FOR_MEDIAN else 0
         if self._narrow == LOOKS:
             return "precision"

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrik, ndtri, stdtrit
 
 from bench.model.conclusions import NO_INTERVAL, Interval
-from bench.model.records import Timings
 
 Floats = NDArray[np.float64]
 
@@ -31,11 +30,6 @@ BATCHES, FEWEST_PER_BATCH = 5, 8
 NORMAL_QUANTILE = float(ndtri((1 + CONFIDENCE) / 2))
 # Percentile → smallest count at which an order statistic bounds it from above at 95 % confidence.
 FEWEST_FOR_PERCENTILE = {90: 36, 95: 72, 99: 368}
-
-
-def slowest_rank_s(timings: Timings) -> Floats:
-    """Maximum over ranks of each iteration, in seconds a call: the time of a program that waits for all ranks."""
-    return np.asarray(timings.duration_ns.max(axis=1) / (1e9 * timings.calls))
 
 
 def median_interval(samples: Floats) -> Interval:
@@ -54,18 +48,23 @@ def median_interval(samples: Floats) -> Interval:
     return Interval(middle, low, high, "within-run")
 
 
-def within_launch(timings: Timings) -> Interval:
+def within_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
     """Median of all iterations of one launch, and its interval.
 
-    With FEWEST_BLOCKS or more, from the medians of the blocks: Student's t on their logarithms, around the median of
-    all. Blocks lie far enough apart to be independent; iterations do not. Else as `median_interval`.
+    blocks: number of iterations in each block, in order. With FEWEST_BLOCKS or more, the interval comes from the
+    medians of the blocks: Student's t on their logarithms, around the median of all. Blocks lie far enough apart to be
+    independent; iterations do not. With fewer blocks: `median_interval`.
     """
-    slowest = slowest_rank_s(timings)
-    if len(timings.blocks) < FEWEST_BLOCKS:
-        return median_interval(slowest)
-    medians = [np.median(block) for block in np.split(slowest, np.cumsum(timings.blocks)[:-1])]
-    half = _t_half_width(float(np.var(np.log(medians), ddof=1)) / len(medians), len(medians) - 1)
-    return _from_logs(float(np.log(np.median(slowest))), half, half, "within-run")
+    if len(blocks) < FEWEST_BLOCKS:
+        return median_interval(times_s)
+    variance = float(np.var(np.log(block_medians(times_s, blocks)), ddof=1)) / len(blocks)
+    half = _t_half_width(variance, len(blocks) - 1)
+    return _from_logs(float(np.log(np.median(times_s))), half, half, "within-run")
+
+
+def block_medians(times_s: Floats, blocks: Sequence[int]) -> list[float]:
+    """The median of each block of one launch's iterations."""
+    return [float(np.median(block)) for block in np.split(times_s, np.cumsum(blocks)[:-1])]
 
 
 def quantiles(ordered: Floats, shares: Sequence[float]) -> list[float]:
@@ -87,32 +86,21 @@ def effective_size(samples: Floats) -> int:
         r = max(0.0, rank_correlation(samples[:-1], samples[1:]))
         return max(FEWEST_FOR_MEDIAN, int(n * (1 - r) / (1 + r)))
     ranks = average_ranks(samples) / n
-    return max(FEWEST_FOR_MEDIAN, int(min(n / _correlation_time(ranks), n * _batch_efficiency(ranks))))
-
-
-def _correlation_time(ranks: Floats) -> float:
-    """Integrated autocorrelation time by the initial monotone sequence (Geyer, Statistical Science 7, 1992)."""
-    n = len(ranks)
-    centred = ranks - ranks.mean()
-    spectrum = np.fft.rfft(centred, 2 * n)
+    # Integrated autocorrelation time by the initial monotone sequence (Geyer, Statistical Science 7, 1992).
+    correlation_time = 1.0
+    spectrum = np.fft.rfft(ranks - ranks.mean(), 2 * n)
     lags = np.fft.irfft(spectrum * spectrum.conj())[: n // 2 * 2]
-    if lags[0] <= 0:
-        return 1.0
-    pairs = (lags[0::2] + lags[1::2]) / lags[0]
-    positive = pairs[: int(np.argmax(pairs <= 0)) or None] if (pairs <= 0).any() else pairs
-    return max(1.0, float(2 * np.minimum.accumulate(positive).sum() - 1))
-
-
-def _batch_efficiency(ranks: Floats) -> float:
-    """Variance of the mean if samples were independent, over that estimated from batch means (with Student's t)."""
-    means = ranks[: len(ranks) // BATCHES * BATCHES].reshape(BATCHES, -1).mean(axis=1)
-    shown = float(means.var(ddof=1)) / BATCHES * (_student(BATCHES - 1) / NORMAL_QUANTILE) ** 2
-    return min(1.0, float(ranks.var()) / len(ranks) / shown) if shown > 0 else 1.0
-
-
-@functools.cache
-def _student(freedom: int) -> float:
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    if lags[0] > 0:
+        pairs = (lags[0::2] + lags[1::2]) / lags[0]
+        positive = pairs[: int(np.argmax(pairs <= 0)) or None] if (pairs <= 0).any() else pairs
+        correlation_time = max(1.0, float(2 * np.minimum.accumulate(positive).sum() - 1))
+    # Variance of the mean if samples were independent, over that estimated from batch means (with Student's t).
+    efficiency = 1.0
+    means = ranks[: n // BATCHES * BATCHES].reshape(BATCHES, -1).mean(axis=1)
+    variance = float(means.var(ddof=1)) / BATCHES * (student_quantile(BATCHES - 1) / NORMAL_QUANTILE) ** 2
+    if variance > 0:
+        efficiency = min(1.0, float(ranks.var()) / n / variance)
+    return max(FEWEST_FOR_MEDIAN, int(min(n / correlation_time, n * efficiency)))
 
 
 def rank_correlation(a: Floats, b: Floats) -> float:
@@ -174,8 +162,14 @@ def _binomial_half_quantile(p: float, n: int) -> float:
     return float(below if bdtr(below, n, 0.5) >= p else k)
 
 
+@functools.cache
+def student_quantile(freedom: float) -> float:
+    """Student's quantile of a two-sided interval at CONFIDENCE."""
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+
+
 def _t_half_width(variance: float, freedom: float) -> float:
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(variance))
+    return float(student_quantile(freedom) * np.sqrt(variance))
 
 
 def _from_logs(center: float, down: float, up: float, kind: str) -> Interval:

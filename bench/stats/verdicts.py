@@ -12,7 +12,7 @@ which is not used here because it can neither predict the result of further laun
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,6 +41,9 @@ TICK_S = 1e-9
 MOST_FURTHER_LAUNCHES = 200
 # Assignments of launches to sides that a permutation test tries: all, or so many at random.
 MOST_PERMUTATIONS = 20_000
+
+# Two launches that differ much leave an interval that no number can hold; beyond this factor (10²¹) all are alike.
+WIDEST_LOG = 50.0
 
 Texts = NDArray[np.str_]
 Counts = int | NDArray[np.int64]
@@ -80,28 +83,19 @@ def paired(ratios: Sequence[Floats]) -> Estimates:
 
 
 def with_occasions(estimates: Estimates, scatter: Floats, freedom: Floats) -> Estimates:
-    """The same, if each side also varies from occasion to occasion, by a standard deviation of `scatter`."""
+    """The estimates if each side also varies from occasion to occasion, by a standard deviation of `scatter`."""
     part = Part(2 * scatter**2, np.ones_like(scatter), freedom, grows=False)
     return replace(estimates, parts=(*estimates.parts, part))
 
 
 def _estimates(sides: Sequence[Sequence[Floats]], smallest_scatter: float) -> Estimates:
-    means, variances, counts = (
-        [np.array([of(case) for case in side], dtype=float) for side in sides]
-        for of in (np.mean, lambda case: max(float(np.var(case, ddof=1)), smallest_scatter**2), len)
-    )
-    every, freedoms = moderated(np.concatenate(variances), np.concatenate(counts) - 1)
-    parts = tuple(
-        Part(variance, count, freedom)
-        for variance, count, freedom in zip(
-            np.split(every, len(sides)), counts, np.split(freedoms, len(sides)), strict=True
-        )
-    )
-    return Estimates(means[-1] - (means[0] if len(sides) == 2 else 0), parts)
-
-
-# Two launches that differ much leave an interval that no number can hold; beyond this factor (10²¹) all are alike.
-WIDEST_LOG = 50.0
+    """One side of differences, or two sides, whose difference is the second less the first."""
+    counts = [np.array([len(case) for case in side], dtype=float) for side in sides]
+    means = [np.array([np.mean(case) for case in side], dtype=float) for side in sides]
+    variances = np.array([max(float(np.var(case, ddof=1)), smallest_scatter**2) for side in sides for case in side])
+    variances, freedoms = moderated(variances, np.concatenate(counts) - 1)
+    columns = zip(np.split(variances, len(sides)), counts, np.split(freedoms, len(sides)), strict=True)
+    return Estimates(means[-1] - (means[0] if len(sides) == 2 else 0), tuple(itertools.starmap(Part, columns)))
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
@@ -110,16 +104,22 @@ def judge(estimates: Estimates, smallest: float, error_rate: float = ERROR_RATE)
     if not len(estimates.difference):
         return []
     error, freedom = _error(estimates, 0)
-    p = 2 * stdtr(freedom, -np.abs(estimates.difference) / error)
+    p = _corrected(2 * stdtr(freedom, -np.abs(estimates.difference) / error))
     half = half_width(estimates, error_rate)
-    found = _verdicts(estimates.difference, half, smallest)
-    further = _further(estimates, smallest, error_rate)
-    ends = (np.clip(estimates.difference + shift, -WIDEST_LOG, WIDEST_LOG) for shift in (-half, 0, half))
-    low, middle, high = (np.exp(end).tolist() for end in ends)
+    verdicts = _verdicts(estimates.difference, half, smallest)
+    # The fewest further launches on each side that would decide if mean and scatter stay as they are: an estimate,
+    # which sufficed in about 7 of 10 simulated cases. All cases get them at once: launches are a setting of a run.
+    counts = np.arange(MOST_FURTHER_LAUNCHES + 1)[:, None]
+    later = _verdicts(estimates.difference, half_width(estimates, error_rate, counts), smallest) != INCONCLUSIVE
+    further = np.argmax(later, axis=0).tolist()  # 0 where decided now, and where never
+    logs = estimates.difference + np.array([np.zeros_like(half), -half, half])
+    ratios = np.exp(np.clip(logs, -WIDEST_LOG, WIDEST_LOG)).T.tolist()
     return [
-        Judgement(Interval(m, a, b, "over launches"), verdict, reason_of(verdict, smallest), q, more)
-        for m, a, b, verdict, q, more in zip(
-            middle, low, high, found.tolist(), _corrected(p).tolist(), further, strict=True
+        Judgement(
+            Interval(ratio, low, high, "over launches"), verdict, reason_of(verdict, smallest), p_of_case, more or None
+        )
+        for (ratio, low, high), verdict, p_of_case, more in zip(
+            ratios, verdicts.tolist(), p.tolist(), further, strict=True
         )
     ]
 
@@ -135,19 +135,20 @@ def reason_of(verdict: str, smallest: float) -> str:
 
 
 def undecided(judgement: Judgement, reason: str) -> Judgement:
-    """The same without a verdict."""
+    """The judgement without its verdict."""
     return replace(judgement, verdict=INCONCLUSIVE, reason=reason)
 
 
-def supported(judgement: Judgement, permutation_p: Callable[[], float]) -> Judgement:
-    """The same, without a verdict of a change that a permutation test does not support.
+def decided(judgement: Judgement, before: Floats, after: Floats) -> Judgement:
+    """The judgement, unless launches are too few, or a permutation test does not support a change.
 
-    The test makes no assumption on how launches are distributed. permutation_p: called only where there is such a
-    verdict.
+    before, after: seconds, one for each launch. The test makes no assumption on how launches are distributed.
     """
-    if judgement.verdict not in {SLOWER, FASTER} or (p := permutation_p()) <= ERROR_RATE:
-        return judgement
-    return undecided(judgement, f"a permutation test of the launches does not support it (p = {p:.2f})")
+    if min(len(before), len(after)) < FEWEST_LAUNCHES:
+        return undecided(judgement, f"fewer than {FEWEST_LAUNCHES} launches on a side")
+    if judgement.verdict in {SLOWER, FASTER} and (p := permutation_p(np.log(before), np.log(after))) > ERROR_RATE:
+        return undecided(judgement, f"a permutation test of the launches does not support it (p = {p:.2f})")
+    return judgement
 
 
 def of_run(verdicts: Sequence[str]) -> str:
@@ -164,15 +165,17 @@ def _verdicts(difference: Floats, half: Floats, smallest: float) -> Texts:
 
 
 def _error(estimates: Estimates, further: Counts) -> tuple[Floats, Floats]:
-    """Standard error of the difference, and its degrees of freedom (Welch and Satterthwaite)."""
-    variances, freedoms = [], []
+    """Standard error of the difference, and its degrees of freedom (Welch and Satterthwaite).
+
+    further: launches to come on each side.
+    """
+    total, spread = np.zeros(()), np.zeros(())
     for part in estimates.parts:
         more = further if part.grows else 0
-        variances.append(part.variance / (part.count + more))
-        freedoms.append(part.freedom + more)
-    total = sum(variances)
-    spread = sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
-    return np.sqrt(np.asarray(total)), np.asarray(total) ** 2 / np.asarray(spread)
+        variance = part.variance / (part.count + more)
+        total = total + variance
+        spread = spread + variance**2 / (part.freedom + more)
+    return np.sqrt(total), total**2 / spread
 
 
 def half_width(estimates: Estimates, error_rate: float, further: Counts = 0) -> Floats:
@@ -196,22 +199,9 @@ def _corrected(p: Floats) -> Floats:
     order = np.argsort(p, axis=-1)
     scaled = np.take_along_axis(p, order, -1) * cases / np.arange(1, cases + 1)
     least = np.minimum(np.minimum.accumulate(scaled[..., ::-1], axis=-1)[..., ::-1], 1)
-    found = np.empty_like(p)
-    np.put_along_axis(found, order, least, -1)
-    return found
-
-
-def _further(estimates: Estimates, smallest: float, error_rate: float) -> list[int | None]:
-    """Smallest number of further launches on each side that would decide if mean and scatter stay as they are.
-
-    All cases get the launches at once, since launches are a setting of a run. None: decided already, or more than
-    MOST_FURTHER_LAUNCHES. An estimate: in simulations it sufficed in about 7 of 10 cases.
-    """
-    counts = np.arange(MOST_FURTHER_LAUNCHES + 1)[:, None]
-    half = half_width(estimates, error_rate, counts)
-    decided = _verdicts(estimates.difference, half, smallest) != INCONCLUSIVE
-    first = np.argmax(decided, axis=0)  # 0 where decided now, and where never
-    return [int(count) or None for count in first]
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, least, -1)
+    return corrected
 
 
 # ── the run as a whole ───────────────────────────────────────────────────────────────────────────
@@ -250,10 +240,10 @@ def weights(estimates: Estimates) -> Floats:
 # ── permutation tests ────────────────────────────────────────────────────────────────────────────
 def permutation_p(before: Floats, after: Floats) -> float:
     """Two-sided p-value of the difference of means if launches were assigned to the sides at random."""
-    every, chosen = np.concatenate([before, after]), _assignments(len(before), len(after))
-    means = every[chosen].mean(axis=1)
-    seen = abs(before.mean() - every.mean())
-    return float(np.mean(np.abs(means - every.mean()) >= seen * (1 - 1e-9)))
+    launches = np.concatenate([before, after])
+    means = launches[_assignments(len(before), len(after))].mean(axis=1)
+    seen = abs(before.mean() - launches.mean())
+    return float(np.mean(np.abs(means - launches.mean()) >= seen * (1 - 1e-9)))
 
 
 @functools.cache
@@ -274,10 +264,10 @@ def differences(before: Sequence[Floats], after: Sequence[Floats]) -> list[tuple
     """
     if not before:
         return []
-    cases = _estimates((before, after), TICK_S)
-    half = half_width(cases, ERROR_RATE)
-    low, middle, high = ((cases.difference + shift).tolist() for shift in (-half, 0, half))
-    return [(Interval(m, a, b, "over launches"), a > 0 or b < 0) for m, a, b in zip(middle, low, high, strict=True)]
+    estimates = _estimates((before, after), TICK_S)
+    half = half_width(estimates, ERROR_RATE)
+    ends = zip(*((estimates.difference + shift).tolist() for shift in (0, -half, half)), strict=True)
+    return [(Interval(value, low, high, "over launches"), low > 0 or high < 0) for value, low, high in ends]
 
 
 # ── one launch on a side ─────────────────────────────────────────────────────────────────────────

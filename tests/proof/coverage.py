@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.stats.intervals import launch_interval, median_interval, slowest_rank_s
+from bench.stats.intervals import launch_interval, median_interval
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 
@@ -52,7 +52,7 @@ sizes: [4KiB, 1MiB]
 sampling: {{warmup: 50, iterations: {effort.splits * PART}}}
 timeout: 60s
 """
-    launches = [slowest_rank_s(samples.timed) for samples in rig.measure(text).samples]
+    launches = [samples.timed.slowest_s for samples in rig.measure(text).samples]
     interleaved = [hit for x in launches for hit in _hits(x, [x[i :: effort.splits] for i in range(effort.splits)])]
     stretches = {n: [hit for x in launches for hit in _hits(x, np.array_split(x, len(x) // n))] for n in (100, PART)}
     claim = f"coverage of the interval within a launch, real launches, {effort.splits} parts of {PART} each"

@@ -13,7 +13,7 @@ from bench.analyze.compare import compare
 from bench.model.conclusions import Summary
 from bench.model.records import Case, Run
 from bench.stats import verdicts
-from bench.stats.intervals import launch_interval, slowest_rank_s
+from bench.stats.intervals import launch_interval
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
@@ -60,11 +60,7 @@ def measured(rig: Rig, effort: Effort) -> Noise:
     run = rig.measure(SWEEP.format(launches=effort.noise_launches))
     logs = np.array(
         [
-            [
-                np.log(slowest_rank_s(s.timed)).mean()
-                for s in sorted(run.samples, key=lambda s: s.launch)
-                if s.case == case
-            ]
+            [np.log(s.timed.slowest_s).mean() for s in sorted(run.samples, key=lambda s: s.launch) if s.case == case]
             for case in run.plan.cases
         ]
     )

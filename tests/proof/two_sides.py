@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.stats.intervals import slowest_rank_s
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 
@@ -146,5 +145,5 @@ def _times(rig: Rig, sizes: tuple[int, ...]) -> dict[int, float]:
     run = rig.measure(SWEEP.format(launches=4, sizes=list(sizes)))
     logs: dict[int, list[float]] = {}
     for one in run.samples:
-        logs.setdefault(one.case.size_bytes, []).append(float(np.log(slowest_rank_s(one.timed)).mean()))
+        logs.setdefault(one.case.size_bytes, []).append(float(np.log(one.timed.slowest_s).mean()))
     return {size: float(np.exp(np.mean(values))) for size, values in logs.items()}

@@ -20,7 +20,6 @@ from bench.model.units import format_rate, format_seconds
 from bench.report.labels import label
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, MARKERS, framed, log_ticks, log_time_axis, time_axis
-from bench.stats.intervals import slowest_rank_s
 
 # Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16
@@ -257,7 +256,7 @@ def _modes_text(summary: Summary, iterations: int) -> str:
 def _iterations(run: Run, summary: Summary) -> Any:
     """The seconds of every iteration of a case, over all launches."""
     parts = [s.timed for s in run.samples if s.case == summary.case and s.failure is None and s.timed is not None]
-    return np.concatenate([slowest_rank_s(timed) for timed in parts])
+    return np.concatenate([timed.slowest_s for timed in parts])
 
 
 def matrix(run: Run, analysis: Analysis) -> list[Figure]:

@@ -9,7 +9,7 @@ others disturbed are left out as in a run's own report (`rounds.kept`). Prints n
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench.analyze.compare import MIN_CHANGE, counted, decided, said_of
+from bench.analyze.compare import MIN_CHANGE, counted, said_of
 from bench.analyze.environment_diff import Facts, differences, distinct, of_ranks, of_sessions
 from bench.model.conclusions import Interval
 from bench.model.errors import UnmeasurableError
@@ -172,7 +172,7 @@ def _tested(pairs: Sequence[Pair], min_change: float) -> Iterator[StepChange]:
     for (old, _), a, b, judgement in zip(pairs, before, after, judged, strict=True):
         # geometric means, as for collectives, so that their quotient is the reported ratio
         steps = intervals.launch_interval(a), intervals.launch_interval(b)
-        yield StepChange(old.scenario, old.result.label, *steps, decided(judgement, a, b))
+        yield StepChange(old.scenario, old.result.label, *steps, verdicts.decided(judgement, a, b))
 
 
 def _pooled(old: Side, new: Side, min_change: float, noise_floor: float | None) -> StepChange:
