@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.analyze.analysis import diagnose
-from bench.analyze.clocks import Clocks
+from bench.analyze.sessions import Clocks
 from bench.analyze.stats import summarize
 from bench.launch.launcher import Launcher
 from bench.model.records import Case

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bench.analyze import warnings
-from bench.analyze.environment_diff import differences, facts_of
+from bench.analyze.sessions import differences, facts_of
 from bench.launch import compatibility
 from bench.launch.job import JobRank
 from bench.model.errors import ConfigError, JobError

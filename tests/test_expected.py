@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from bench.analyze.expect import Place, check, least_of_two_nodes
+from bench.analyze.expect import check, least_of_two_nodes
+from bench.analyze.sessions import Place
 from bench.config.expected import load, parse
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import ConfigError, UnmeasurableError

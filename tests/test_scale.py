@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import scale
-from bench.analyze import hosts
+from bench.analyze import sessions
 from bench.analyze.analysis import analyze, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
 from bench.report.plots import ranks_and_time
@@ -117,10 +117,10 @@ def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
 
 
 def test_hosts_come_with_their_ranks(tmp_path):
-    found = hosts.hosts(folders.read(small(tmp_path, cases=1, launches=1), CODEC))
+    found = sessions.hosts(folders.read(small(tmp_path, cases=1, launches=1), CODEC))
     assert found["gloo", RANKS]["node7"] == tuple(range(56, 64))
-    assert hosts.in_words((8, 9, 10)) == "ranks 8–10"
-    assert (hosts.in_words((3,)), hosts.in_words((1, 4))) == ("rank 3", "ranks 1, 4")
+    assert sessions.in_words((8, 9, 10)) == "ranks 8–10"
+    assert (sessions.in_words((3,)), sessions.in_words((1, 4))) == ("rank 3", "ranks 1, 4")
 
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bench.analyze.environment_diff import differences, facts_of
-from bench.analyze.occasions import FEWEST_OCCASIONS, machine_of, occasions
+from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
+from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.stats import headlines
 from bench.model.comparisons import Change, Comparison, Judgement
 from bench.model.conclusions import Summary

@@ -7,17 +7,17 @@ nothing is dropped silently: a line that was not measured is MISSING.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from bench.analyze.sessions import Place
 from bench.catalog.operations import busbw
 from bench.config.expected import Expectation, Expectations
 from bench.model.comparisons import Check, CheckedTable
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import UnmeasurableError
-from bench.model.records import CASE_EXTRAS, Case, Run
+from bench.model.records import CASE_EXTRAS, Case
 from bench.stats import verdicts
 from bench.stats.intervals import Floats
 
@@ -26,27 +26,6 @@ PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
 OPEN = ("reduce_op", "buffers", "sync")
 # Fields never compared: depth follows from the metric; a case whose ranks share a GPU is MISSING with that reason.
 FREE = ("depth", "oversubscribed")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What the ranks of a backend and world size ran on. gpus: their names. hosts: their number."""
-
-    gpus: frozenset[str]
-    hosts: int
-
-
-def places_of(run: Run) -> dict[tuple[str, int], Place]:
-    """Backend and world size → where its ranks ran."""
-    found: dict[tuple[str, int], Place] = {}
-    for session in run.environment:
-        for launch in session.get("launches", []):
-            ranks = [rank for rank in launch.get("ranks", []) if isinstance(rank, dict)]
-            gpus = frozenset(str(rank.get("device_name")) for rank in ranks)
-            hosts = len({rank.get("hostname") for rank in ranks}) or 1
-            if "backend" in launch and "world_size" in launch:
-                found[launch["backend"], launch["world_size"]] = Place(gpus, hosts)
-    return found
 
 
 def check(

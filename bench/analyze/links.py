@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.analyze.hosts import Hosts, hosts, in_words
+from bench.analyze.sessions import Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.catalog.pairing import rounds
 from bench.model.conclusions import Finding, Matrix

@@ -10,29 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.analyze.environment_diff import of_sessions
+from bench.analyze.sessions import machine_of
 from bench.model.conclusions import Analysis, Summary
-from bench.model.records import NOT_AVAILABLE, Json, Run, Samples
+from bench.model.records import Run, Samples
 from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, block_medians
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 
 # Fewer occasions say too little of how occasions differ.
 FEWEST_OCCASIONS = 8
-
-
-def machine_of(run: Run) -> MachineIdentity | None:
-    """The machine that measured a run; None if the run does not tell."""
-    if run.imported is not None or not run.environment:
-        return None
-    return machine_of_sessions(run.environment)
-
-
-def machine_of_sessions(sessions: list[Json]) -> MachineIdentity:
-    """The machine that entries of environment.json describe."""
-    facts = of_sessions(sessions)
-    names = ("hostname", "cpu.model", "cpu.usable_cores", "gpus", "boot_id")
-    hosts, cpu, cores, gpus, boot = (facts.get(name, NOT_AVAILABLE) for name in names)
-    return MachineIdentity(hosts, cpu, cores, gpus, boot)
 
 
 def entry_of(run: Run, analysis: Analysis) -> LedgerEntry | None:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.analyze.clocks import Clocks
-from bench.analyze.hosts import Hosts, hosts, in_words
+from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Finding
 from bench.model.records import Case, Run, Samples

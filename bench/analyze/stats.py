@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.analyze.aggregates import of_aggregates
-from bench.analyze.clocks import Clocks
 from bench.analyze.disturbance import causes, foreign_cpu
+from bench.analyze.sessions import Clocks
 from bench.catalog import operations
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Run, Samples, Sampling, Timings, case_order

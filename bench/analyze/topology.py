@@ -8,6 +8,7 @@ after encoding; the overhead of protocols is not subtracted.
 import re
 from collections.abc import Iterable, Sequence
 
+from bench.analyze.sessions import places_of
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.model.conclusions import Bound, Summary
@@ -26,13 +27,13 @@ TOLERANCE = 1.02
 def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
     """What the links between the GPUs, and between the hosts, can carry, for each backend and world size of a run."""
     gpu, fabric = gpu_rate(_host(run)), infiniband_rate(_host(run))
-    hosts = _hosts_at(run)
-    places = {(s.case.backend, s.case.world_size) for s in summaries if s.case.world_size > 1 and s.busbw is not None}
+    places = places_of(run)
+    measured = {(s.case.backend, s.case.world_size) for s in summaries if s.case.world_size > 1 and s.busbw is not None}
     found = []
-    for backend, n in sorted(places):
+    for backend, n in sorted(measured):
         if gpu is not None and BACKENDS[backend].device == "cuda":
             found.append(Bound(backend, n, gpu[0], gpu[1]))
-        h = hosts.get((backend, n), 1)
+        h = places[backend, n].hosts if (backend, n) in places else 1
         if fabric is not None and h > 1:
             # If each host reduces first, 2(h-1)/h of the data cross a host's ports, which is less than 2(n-1)/n.
             most = fabric * ((n - 1) / n) / ((h - 1) / h)
@@ -88,16 +89,6 @@ def infiniband_rate(host: Json) -> float | None:
         if match and "ACTIVE" in str(port.get("state")).upper():
             rates.append(float(match[1]) * 1e9 / 8)
     return sum(rates) or None
-
-
-def _hosts_at(run: Run) -> dict[tuple[str, int], int]:
-    """How many hosts the ranks of a backend and world size were on."""
-    found: dict[tuple[str, int], int] = {}
-    for session in run.environment:
-        for launch in session.get("launches", []):
-            names = {rank.get("hostname") for rank in launch.get("ranks", [])} - {None}
-            found[launch["backend"], launch["world_size"]] = max(1, len(names))
-    return found
 
 
 def _host(run: Run) -> Json:

@@ -90,10 +90,10 @@ def _describe(asked: ConfigSource, sets: list[str]) -> int:
 
 def _smallest_change(planned: Plan, entries: Sequence[LedgerEntry]) -> str:
     """A line on what two such runs could show; empty if the noise ledger has none of these cases."""
-    from bench.analyze import occasions  # here: loads numpy and scipy
+    from bench.analyze import occasions, sessions  # here: loads numpy and scipy
     from bench.report import listings
 
-    here = occasions.machine_of_sessions([{"host": host.facts()}])
+    here = sessions.machine_of_sessions([{"host": host.facts()}])
     found = occasions.smallest_changes(entries, here, planned.launches, [case.key for case in planned.cases])
     return listings.smallest_change(sorted(found.values()), len(planned.cases))
 

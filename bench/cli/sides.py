@@ -205,7 +205,7 @@ def _drawn(result: PairedComparison, path: Path) -> str:
 def compared(path: Path) -> PairedComparison:
     """The comparison of the two sides, as far as they have been measured."""
     from bench.analyze import pairs
-    from bench.analyze.environment_diff import differences, of_sessions
+    from bench.analyze.sessions import differences, of_sessions
 
     manifest = folders.read_manifest(path)
     asked, sides = manifest["ab"], manifest["sides"]

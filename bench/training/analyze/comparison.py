@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.analyze.compare import MIN_CHANGE, counted, said_of
-from bench.analyze.environment_diff import Facts, differences, distinct, of_ranks, of_sessions
+from bench.analyze.sessions import Facts, differences, distinct, of_ranks, of_sessions
 from bench.model.conclusions import Interval
 from bench.model.errors import UnmeasurableError
 from bench.stats import intervals, verdicts

@@ -1,0 +1,227 @@
+"""Read what the sessions of a run recorded of its machine, hosts, ranks and clocks.
+
+In: `Run.environment`, or entries of it. Out: facts by name and their differences between two runs; the machine of a
+run; where its ranks ran; timings of all ranks on one clock. Judges nothing: the reader has to decide whether a newer
+NCCL explains a change.
+"""
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.model.records import NOT_AVAILABLE, Json, Run, Samples, Timings
+from bench.store.ledger import MachineIdentity
+
+# Name of a fact → its value in words.
+Facts = dict[str, str]
+# Host name → its ranks.
+Hosts = dict[str, tuple[int, ...]]
+BackendAndSize = tuple[str, int]
+
+# Facts of a host that can explain a difference in numbers, by their path in environment.json.
+FACTS = (
+    "hostname",
+    "collbench",
+    "commit",
+    "python",
+    "packages.torch",
+    "kernel",
+    "boot_id",
+    "cpu.model",
+    "cpu.usable_cores",
+    "cpu.governor",
+    "memory_bytes",
+    "cgroup_cpu_max",
+)
+
+
+def launches_of(sessions: Iterable[Json]) -> list[Json]:
+    """The records of all launches, in their order."""
+    return [launch for session in sessions for launch in session.get("launches", [])]
+
+
+# ── facts that can explain a difference ──────────────────────────────────────────────────────────
+def differences(before: Facts, after: Facts) -> tuple[tuple[str, str, str], ...]:
+    """(fact, value before, value after) of the facts that differ; "-" where a run does not have one."""
+    rows = [(name, before.get(name, "-"), after.get(name, "-")) for name in dict.fromkeys([*before, *after])]
+    return tuple(row for row in rows if row[1] != row[2])
+
+
+def facts_of(run: Run) -> Facts:
+    """The facts of a run of collectives, as far as they are known of an imported one."""
+    if run.imported is not None:
+        sources = [session.get("imported", {}) for session in run.environment]
+        return {
+            "measured by": distinct(run.imported.get("tool", [])),
+            "aggregation": distinct(run.imported.get("statistic", [])),
+            "hostname": distinct(host for source in sources for host in source.get("hosts", [])),
+            "devices": distinct(source.get("devices") for source in sources),
+            "nccl": distinct(source.get("nccl") for source in sources),
+            **{name: str(value) for source in sources for name, value in source.get("variables", {}).items()},
+            "launches": str(run.plan.launches),
+        }
+    sampling = dataclasses.asdict(run.plan.sampling)
+    return {
+        "measured by": "CollBench",
+        "aggregation": "maximum over ranks, median over iterations",
+        **of_sessions(run.environment),
+        **{f"sampling.{name}": str(value) for name, value in sampling.items()},
+        "launches": str(run.plan.launches),
+        "pool_bytes": str(run.plan.pool_bytes),
+        "planted faults": str(len(run.plan.faults)),
+    }
+
+
+def of_sessions(sessions: list[Json]) -> Facts:
+    """Machine, software and environment variables of a measured run; each variable is a fact of its own."""
+    hosts = [host for session in sessions for host in session.get("hosts") or [session.get("host", {})]]
+    gpus = [host.get("gpus", []) for host in hosts]
+    facts = {path: distinct(_dig(host, path) for host in hosts) for path in FACTS}
+    facts["launcher"] = distinct(session.get("job", {}).get("launcher", "none") for session in sessions)
+    facts["gpus"] = distinct(_counted(gpu.get("name") for gpu in of_host) for of_host in gpus)
+    facts["gpu driver"] = distinct(distinct(gpu.get("driver") for gpu in of_host) for of_host in gpus)
+    facts["infiniband"] = distinct(_counted(port.get("rate") for port in host.get("infiniband", [])) for host in hosts)
+    facts["devices"] = distinct(of_ranks(sessions, lambda rank: rank.get("device_name")))
+    facts["nccl"] = distinct(of_ranks(sessions, lambda rank: rank.get("nccl")))
+    facts["mpi"] = distinct(of_ranks(sessions, lambda rank: rank.get("mpi")))
+    for name in sorted({name for host in hosts for name in host.get("variables", {})}):
+        facts[name] = distinct(host.get("variables", {}).get(name, "-") for host in hosts)
+    return facts
+
+
+def of_ranks(sessions: list[Json], fact: Callable[[Json], Any]) -> list[Any]:
+    """One fact of each rank of each launch."""
+    return [fact(rank) for launch in launches_of(sessions) for rank in launch.get("ranks", [])]
+
+
+def distinct(values: Iterable[Any]) -> str:
+    """The distinct values over sessions or ranks, joined by slashes; usually one."""
+    known = sorted({str(value) for value in values if value is not None})
+    return " / ".join(known) or NOT_AVAILABLE
+
+
+def _counted(values: Iterable[Any]) -> str:
+    counts = Counter(str(value) for value in values if value)
+    return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def _dig(facts: Any, path: str) -> Any:
+    for key in path.split("."):
+        facts = facts.get(key, NOT_AVAILABLE) if isinstance(facts, dict) else NOT_AVAILABLE
+    return facts
+
+
+# ── the machine ──────────────────────────────────────────────────────────────────────────────────
+def machine_of(run: Run) -> MachineIdentity | None:
+    """The machine that measured a run; None if the run does not tell."""
+    if run.imported is not None or not run.environment:
+        return None
+    return machine_of_sessions(run.environment)
+
+
+def machine_of_sessions(sessions: list[Json]) -> MachineIdentity:
+    """The machine that entries of environment.json describe."""
+    facts = of_sessions(sessions)
+    names = ("hostname", "cpu.model", "cpu.usable_cores", "gpus", "boot_id")
+    return MachineIdentity(*(facts.get(name, NOT_AVAILABLE) for name in names))
+
+
+# ── where ranks ran ──────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Hardware under the ranks of a backend and world size. gpus: their names. hosts: their number."""
+
+    gpus: frozenset[str]
+    hosts: int
+
+
+def places_of(run: Run) -> dict[BackendAndSize, Place]:
+    """Where the ranks of each backend and world size ran in the latest launch."""
+    places: dict[BackendAndSize, Place] = {}
+    for launch in launches_of(run.environment):
+        ranks = [rank for rank in launch.get("ranks", []) if isinstance(rank, dict)]
+        names = {rank.get("hostname") for rank in ranks} - {None}
+        if "backend" in launch and "world_size" in launch:
+            gpus = frozenset(str(rank.get("device_name")) for rank in ranks)
+            places[launch["backend"], launch["world_size"]] = Place(gpus, max(1, len(names)))
+    return places
+
+
+def hosts(run: Run) -> dict[BackendAndSize, Hosts]:
+    """Which ranks ran on which host, for each backend and world size.
+
+    A backend and world size is left out if a rank did not report its host, or if launches placed ranks differently:
+    a host then has no fixed set of ranks.
+    """
+    agreed: dict[BackendAndSize, Hosts] = {}
+    unclear: set[BackendAndSize] = set()
+    for launch in launches_of(run.environment):
+        backend, world_size = str(launch.get("backend")), int(launch.get("world_size", 0))
+        names = {rank.get("rank"): rank.get("hostname") for rank in launch.get("ranks", [])}
+        members: dict[str, list[int]] = {}
+        for rank in range(world_size):
+            members.setdefault(str(names.get(rank)), []).append(rank)
+        placed = {host: tuple(ranks) for host, ranks in members.items()}
+        known = None not in names.values() and names.keys() == set(range(world_size))
+        if not known or agreed.setdefault((backend, world_size), placed) != placed:
+            unclear.add((backend, world_size))
+    return {place: placed for place, placed in agreed.items() if place not in unclear}
+
+
+def in_words(ranks: tuple[int, ...]) -> str:
+    """Such as `ranks 8–15`, or `ranks 0, 4, 8`."""
+    if len(ranks) > 2 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}–{ranks[-1]}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+# ── one clock for all ranks ──────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """timings: starts on rank 0's clock. uncertainty_s: 0 where all ranks read the same clock."""
+
+    timings: Timings
+    uncertainty_s: float
+
+
+class Clocks:
+    """The clock records of each launch of a run, by which the arrivals of all ranks are put on rank 0's clock."""
+
+    def __init__(self, run: Run) -> None:
+        self._launches: dict[tuple[Any, ...], list[Json]] = defaultdict(list)
+        for launch in launches_of(run.environment):
+            self._launches[launch.get("backend"), launch.get("world_size"), launch.get("launch")].append(launch)
+        # Computed once: there are more cases than launches, and a launch can have a thousand ranks.
+        self._several = {
+            place
+            for place, launches in self._launches.items()
+            if any(len({rank.get("clock") for rank in launch.get("ranks", [])}) > 1 for launch in launches)
+        }
+
+    def aligned(self, samples: Samples) -> Aligned | None:
+        """The timed iterations, aligned; None where the clocks' offsets are unknown.
+
+        Offsets are interpolated between the start and the end of a launch, because clocks drift apart.
+        """
+        timed = samples.timed
+        assert timed is not None  # noqa: S101 - failures have no arrivals
+        place = (samples.case.backend, samples.case.world_size, samples.launch)
+        if place not in self._several:
+            return Aligned(timed, 0.0)
+        launches = self._launches[place]
+        # After a failure new processes measure the rest: which of them made these samples is not recorded.
+        if len(launches) != 1 or not launches[0].get("clocks"):
+            return None
+        # `rank.clocks.Bounds` of each rank (at, low, high; ns), at the start and at the end of the launch.
+        begin, end = (np.array(bounds, dtype=np.int64) for bounds in launches[0]["clocks"])
+        offset_0, offset_1 = ((bounds[:, 1] + bounds[:, 2]) // 2 for bounds in (begin, end))
+        span = max(1, int(end[-1, 0] - begin[-1, 0]))
+        at = timed.start_ns[:, :1] + samples.base_ns - begin[-1, 0]  # rank 0's offset is 0
+        offset = offset_0 + (offset_1 - offset_0) * (at / span)
+        start = timed.start_ns - np.rint(offset).astype(np.int64)
+        uncertainty = max(int((bounds[:, 2] - bounds[:, 1]).max()) for bounds in (begin, end)) / 2e9
+        return Aligned(dataclasses.replace(timed, start_ns=start), uncertainty)
