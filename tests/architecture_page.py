@@ -43,7 +43,7 @@ A folder says in which process its lines run:
 | `rank/` | rank processes; loads torch | what stands above but `launch/` |
 | `analyze/`, `importers/`, `report/` | the parent process, after measuring | `bench/*.py` |
 | `training/` | the training benchmark, with folders of the same names | their namesakes; only `cli/` imports it |
-| `cli/` | the parent process; the only place that prints | everything but `rank/` (a dry run is the exception) |
+| `cli/` | the parent process; the only place that prints | everything but `rank/` |
 
 Facts (`records.py`) and conclusions (`conclusions.py`) are different types, and facts are kept: everything below the
 line can be deleted and made again from `samples.jsonl`. Read `records.py` first.

@@ -17,7 +17,6 @@ from tabulate import tabulate
 import scale as large
 from bench.analyze.analysis import diagnose
 from bench.analyze.stats import headlines
-from bench.catalog.operations import CALLS
 from bench.model.records import Case, Launch, Plan, Samples
 from bench.store import encoding, folders
 from bench.store.encoding import CODEC
@@ -211,20 +210,6 @@ def many_ranks(folder: Path) -> list[Row]:
     ]
 
 
-def dry_run_plan(folder: Path) -> list[Row]:
-    """Every call of a configuration in a world of 1024 ranks, as three of them."""
-    sizes = "sizes: {from: 4KiB, to: 1GiB, factor: 4}"
-    everything = f"backends: [gloo]\nworld_sizes: [2]\noperations: [{', '.join(CALLS)}]\n{sizes}\n"
-    (folder / "everything.yaml").write_text(everything)
-    rows = []
-    for config, limit in ((str(ROOT / "configs/gloo.yaml"), 10.0), ("everything.yaml", 60.0)):
-        took, peak = call_measured(folder, "plan", config, "--simulate", "1024")
-        text = f"{took:.1f} s, {peak / MIB:.0f} MiB"
-        good = took < limit and peak < 1024 * MIB
-        rows.append((f"`plan {Path(config).name} --simulate 1024`", f"< {limit:.0f} s, < 1 GiB", text, good))
-    return rows
-
-
 def sixty_four_ranks(folder: Path) -> list[Row]:
     """Real gloo ranks, many more than there are cores."""
     (folder / "many.yaml").write_text(THREE_SIZES.replace("[2]", "[64]").replace("[4KiB, 1MiB, 64MiB]", "[1KiB]"))
@@ -275,7 +260,6 @@ def main() -> int:
             hundred_cases,
             scale,
             many_ranks,
-            dry_run_plan,
             sixty_four_ranks,
             memory_of_a_rank,
             share_of_the_sweep,

@@ -54,11 +54,6 @@ MAY_NAME = {
     ("training.launch", "bench.training.rank.equivalence"),
     ("training.launch", "bench.training.rank.main"),
 }
-# What still breaks the law; to be emptied.
-KNOWN = {
-    "bench.cli.plan must not import or name bench.rank",
-    "bench.cli.plan must not import or name bench.rank.dry_run",
-}
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(BENCH.rglob("*.py"))
@@ -105,7 +100,7 @@ def test_imports_keep_the_law():
                 continue
             if room_of(name) != room and room_of(name) not in {*MAY_IMPORT[room], ""}:
                 broken.append(f"{module} must not import or name {name}")
-    assert set(broken) <= KNOWN
+    assert broken == []
 
 
 def test_the_law_sees_late_imports_and_names():

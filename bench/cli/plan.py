@@ -1,9 +1,7 @@
 """The verb `plan`: print what a run would do, without starting ranks."""
 
 import secrets
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,10 +13,9 @@ from bench.cli.launch_file import launch_file_for
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, source, with_flags
 from bench.cli.screen import show
 from bench.machine import host
-from bench.model.errors import BenchError, ConfigError, UnmeasurableError
-from bench.model.records import MOST_RANKS, Plan
+from bench.model.errors import BenchError, UnmeasurableError
+from bench.model.records import Plan
 from bench.model.units import parse_share
-from bench.planning import plan as planning
 from bench.report.launch_files import LauncherName
 from bench.store import folders, ledger
 from bench.store.ledger import LedgerEntry
@@ -43,12 +40,6 @@ def plan(
     ranks_per_node: Annotated[
         int | None, typer.Option(help="With --launcher; left out: as many as the largest world size needs.")
     ] = None,
-    simulate: Annotated[
-        int | None, typer.Option(help="Dry run: make every call once, in a world of RANKS ranks.", metavar="RANKS")
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option(help="With --simulate: the rank to be; else first, middle and last.")
-    ] = None,
     given: Given = NO_FLAGS,
 ) -> int:
     """With --from RUN: how many launches and iterations a run like that one needs."""
@@ -66,8 +57,6 @@ def plan(
         return 0
     asked = source("plan", config, given)
     typer.echo(asked.shown, nl=bool(asked.shown))
-    if simulate is not None:
-        return _simulate(asked, sets, simulate, rank)
     return _describe(asked, sets)
 
 
@@ -100,30 +89,6 @@ def _smallest_change(planned: Plan, entries: Sequence[LedgerEntry]) -> str:
 
 def _seed(chosen: int | None) -> int:
     return chosen if chosen is not None else secrets.randbelow(2**32)
-
-
-def _simulate(asked: ConfigSource, sets: list[str], world_size: int, rank: int | None) -> int:
-    """A dry run as some ranks of an imaginary world; returns 1 if a call does not match the table of operations."""
-    began = time.perf_counter()
-    # Imported here: it loads torch, which the rest of this verb does not need.
-    from bench.rank import dry_run
-    from bench.report import listings
-
-    benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
-    if benchmark is not benchmarks.COLLECTIVES:
-        raise ConfigError(f"--simulate is for configurations of collectives; {asked.name} is of another benchmark")
-    if not 1 <= world_size <= MOST_RANKS:
-        raise BenchError(f"--simulate {world_size}: a world has 1 to {MOST_RANKS} ranks")
-    if rank is not None and not 0 <= rank < world_size:
-        raise BenchError(f"--rank {rank}: a world of {world_size} has ranks 0 to {world_size - 1}")
-    planned = planning.dry_run_plan(settings, host.machine(), world_size, settings.seed or 0)
-    ranks = sorted({0, world_size // 2, world_size - 1}) if rank is None else [rank]
-    result = dry_run.dry_run(planned, world_size, ranks)
-    show(listings.simulation(replace(result, wall_s=time.perf_counter() - began)))
-    if not result.kinds:
-        reason = planning.unmeasurable_reason(planned)
-        raise UnmeasurableError(f"{asked.name}: nothing can be measured at {world_size} ranks: {reason}")
-    return 1 if any(one.mismatches for one in result.kinds) else 0
 
 
 def _needs(name: str, precision: str) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.model.records import Case, Failure, Skip
+from bench.model.records import Case, Failure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,42 +121,6 @@ class Summary:
     warnings: tuple[str, ...] = ()
     chosen: str = ""
     imported: str = ""
-
-
-# ── dry runs ─────────────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class DryRunCases:
-    """The cases of one kind in a dry run: `case` is the first of them, the others differ only in size.
-
-    calls: number of calls checked, over all simulated ranks. buffer_bytes: most that a rank would hold for a case.
-    build_s: median time to build a case. call_s: time of one small call in Python; None if no call was made.
-    mismatches: how calls differ from the table of operations, with rank and size.
-    """
-
-    case: Case
-    cases: int
-    calls: int
-    buffer_bytes: int
-    build_s: float
-    call_s: float | None
-    mismatches: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DryRunResult:
-    """Result of a dry run: a plan's calls, made as some ranks of a world that does not exist.
-
-    peak_rss_bytes: of the process that made the calls. most_iterations: limit for a case and launch at this world
-    size, if it is less than was asked for.
-    """
-
-    world_size: int
-    ranks: tuple[int, ...]
-    kinds: tuple[DryRunCases, ...]
-    skips: tuple[Skip, ...]
-    wall_s: float
-    peak_rss_bytes: int
-    most_iterations: int | None = None
 
 
 # ── models and bounds ────────────────────────────────────────────────────────────────────────────

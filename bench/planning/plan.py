@@ -17,7 +17,7 @@ from bench.model.capabilities import Demands, Machine
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Skip
 from bench.planning import replays
-from bench.planning.cases import combinations, unsupported, unsupported_anywhere
+from bench.planning.cases import combinations, unsupported
 from bench.planning.footprint import most_iterations
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
@@ -55,12 +55,6 @@ def _replays(config: Config, recorded: CallList) -> dict[tuple[str, int], Replay
     """The replay of each backend and world size."""
     each = itertools.product(config.backends, config.world_sizes)
     return {(backend, n): replays.replay(recorded, backend, n, config.gaps == "recorded") for backend, n in each}
-
-
-def dry_run_plan(config: Config, machine: Machine, world_size: int, seed: int) -> Plan:
-    """The plan of a dry run (`rank/dry_run.py`): one launch of `world_size` ranks, without what no machine can do."""
-    other = config.model_copy(update={"world_sizes": [world_size], "launches": 1, "budget": None})
-    return _planned(other, machine, seed, unsupported_anywhere)
 
 
 def _planned(

@@ -1,17 +1,15 @@
-"""Write plans, dry runs, and lists of runs, operations, backends and configurations, as text for a terminal.
+"""Write plans and lists of runs, operations, backends and configurations, as text for a terminal.
 
-In: a `Plan`, a `DryRunResult`, manifests, the tables of operations and backends. Out: text. Loads no pandas, so that
+In: a `Plan`, manifests, the tables of operations and backends. Out: text. Loads no pandas, so that
 `plan` and `list` answer quickly.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.catalog.operations import OPERATIONS, Operation
 from bench.model.capabilities import Machine
-from bench.model.conclusions import DryRunResult
 from bench.model.records import Case, Json, Plan
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.planning.footprint import bounded, buffer_bytes
@@ -25,7 +23,6 @@ FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 MOST_REASONS = 12
 # Alignment of the columns of tables.
 PLAN_COLUMNS = [*["left"] * 3, *["right"] * 2, "left", *["right"] * 2]
-DRY_RUN_COLUMNS = [*["left"] * 3, *["right"] * 5, "left"]
 RUN_COLUMNS = ["left", "left", "left", "right", "left"]
 
 
@@ -106,46 +103,6 @@ def _reach(cases: Sequence[Case]) -> frozenset[tuple[int, str]]:
 
 def _memory(size_bytes: int) -> str:
     return format_rounded_bytes(size_bytes) if size_bytes else "-"
-
-
-def simulation(found: DryRunResult) -> str:
-    """What a dry run checked: a line for each kind of case, the mismatches, the skips, time and memory."""
-    rows = [
-        [
-            one.case.op,
-            one.case.backend,
-            " ".join([*dtype_words(one.case), *extras(one.case)]) or "-",
-            str(one.cases),
-            str(one.calls),
-            format_rounded_bytes(one.buffer_bytes),
-            format_seconds(one.build_s),
-            "-" if one.call_s is None else format_seconds(one.call_s),
-            f"{len(one.mismatches)} mismatches" if one.mismatches else "matches",
-        ]
-        for one in found.kinds
-    ]
-    headers = ["operation", "backend", "data", "sizes", "calls", "buffers a rank", "to build", "a call", ""]
-    calls, cases = (sum(getattr(one, what) for one in found.kinds) for what in ("calls", "cases"))
-    wrong = sum(len(one.mismatches) for one in found.kinds)
-    who = f"rank{'s' if len(found.ranks) > 1 else ''} {', '.join(map(str, found.ranks))}"
-    lines = [
-        markdown.table(rows, headers, DRY_RUN_COLUMNS) if rows else "nothing can be measured at this world size",
-        "",
-        f"dry run as {who} of {found.world_size}: {calls} calls of {cases} cases against the table of operations, "
-        f"{wrong or 'none'} that {'does' if wrong == 1 else 'do'} not fit; nothing was sent and no data were checked",
-        f"took {format_seconds(found.wall_s)} in all and {format_rounded_bytes(found.peak_rss_bytes)}; “a call” is "
-        "what a small one costs in Python and torch, with the fake group's own copies",
-    ]
-    if any(one.call_s is None for one in found.kinds):
-        lines.append("“-”: calls on Python objects are built, of at most 1 MiB, and not made")
-    if found.most_iterations is not None:
-        lines.append(f"at {found.world_size} ranks at most {found.most_iterations} iterations are kept")
-    lines += [f"  {one.case.op}: {text}" for one in found.kinds for text in one.mismatches]
-    reasons = Counter((skip.case.op, skip.case.backend, skip.reason) for skip in found.skips)
-    if reasons:
-        lines += ["", f"{len(found.skips)} cases are skipped:"]
-        lines += [f"  {op} on {backend}: {count} × {reason}" for (op, backend, reason), count in reasons.items()]
-    return "\n".join(lines)
 
 
 def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:

@@ -1,0 +1,368 @@
+"""Each rank of any world makes exactly the calls of torch that the table below demands.
+
+Cases are built by the code of a run, at their true size, on torch's fake process group and the meta device, which hold
+and move no data. A recorder takes the calls in torch's place. The table is a second statement of
+`rank/collectives.py`, written in bytes, so that a mistake there is seen.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.catalog import operations
+from bench.catalog.dtypes import DTYPES
+from bench.catalog.operations import CALLS, COALESCED_PIECES, OPERATIONS, cycle, ranks_together
+from bench.catalog.pairing import partner, rounds
+from bench.config.models import parse
+from bench.machine import host
+from bench.model.records import Case
+from bench.planning.cases import combinations, unsupported_anywhere
+from bench.planning.footprint import buffer_bytes
+from bench.rank import objects, timing, workload
+from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
+from bench.rank.device import Host
+from bench.rank.process_group import make_group
+from bench.rank.tensors import Arena
+from bench.rank.transfer import Subgroup, rest
+
+EVERYTHING = f"""
+backends: [gloo]
+operations: [{", ".join(CALLS)}]
+sizes: [4KiB, 16MiB]
+"""
+MACHINE = host.machine()
+# Objects take real memory.
+LARGEST_OBJECT_BYTES = 2**12
+
+
+# ── what is called ───────────────────────────────────────────────────────────────────────────────
+class Recorded(NamedTuple):
+    """One call. sent, received: (start, stop) in bytes of the buffer, of each tensor. peer: the root or the partner.
+
+    arguments: positional ones, of torch's functions on Python objects.
+    """
+
+    name: str
+    ranks: int
+    sent: list[tuple[int, int]]
+    received: list[tuple[int, int]]
+    peer: int | None
+    sent_parts: Sequence[int] = ()
+    received_parts: Sequence[int] = ()
+    arguments: Sequence[Any] = ()
+
+
+class Recorder(TorchDispatchMode):
+    """Context that records torch's collectives in `calls` and runs none of them; their handles are complete."""
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else torch loads its compiler, which takes seconds
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[Recorded] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace != "c10d":
+            return func(*args, **(kwargs or {}))
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+        name = func._schema.name.removeprefix("c10d::")
+        tensors = {
+            way: [given[key] for key in given if key.startswith(way) and "split" not in key]
+            for way in ("input", "output")
+        }
+        if "tensors" in given:  # one argument for both ways
+            tensors["input"] = [] if name.startswith("recv") else [given["tensors"]]
+            tensors["output"] = [] if name == "send" else [given["tensors"]]
+        self.calls.append(
+            Recorded(
+                name,
+                dist.ProcessGroup.unbox(given["process_group"]).size(),
+                spans(tensors["input"]),
+                spans(tensors["output"]),
+                next((int(given[key]) for key in ("root_rank", "dst", "src") if key in given), None),
+                given.get("input_split_sizes", ()),
+                given.get("output_split_sizes", ()),
+            )
+        )
+        work = FakeWork().boxed()
+        return (args[0], work) if len(func._schema.returns) > 1 else work
+
+
+def spans(values) -> list[tuple[int, int]]:
+    """(start, stop) in bytes of each tensor in nested lists; all tensors are contiguous."""
+    if isinstance(values, torch.Tensor):
+        begin = values.storage_offset() * values.element_size()
+        return [(begin, begin + values.numel() * values.element_size())]
+    return [span for value in values for span in spans(value)]
+
+
+@contextmanager
+def fake_group(rank: int, world_size: int):
+    """A rank of a world whose other ranks do not exist."""
+    devices = dist.Backend.backend_capability["fake"]
+    if "meta" not in devices:  # batched calls look there
+        devices.append("meta")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield make_group(rank, world_size, "fake", Host(torch.device("meta")), control=None, barrier=lambda: None)
+    finally:
+        dist.destroy_process_group()
+
+
+def turns_of(case: Case, group) -> list[list[Recorded]]:
+    """The calls of each turn of a case."""
+    work = workload.build(case, group, Arena(buffer_bytes(case, 0), group.device.handle), 0, 0, seed=1)
+    turns = []
+    for _ in range(cycle(case)):
+        with Recorder() as recorder:
+            if case.op not in OBJECT_COLLECTIVES:
+                timing.call_once(work, case)
+            elif (call := work.prepare()) is not rest:  # built and not made: nothing would arrive to be unpickled
+                named = call.keywords
+                peer = next((named[key] for key in ("group_src", "group_dst") if key in named), None)
+                size = dist.get_world_size(named["group"])
+                recorder.calls.append(Recorded(call.func.__name__, size, [], [], peer, arguments=call.args))
+        turns.append(recorder.calls)
+    return turns
+
+
+# ── what must be called ──────────────────────────────────────────────────────────────────────────
+class Expected(NamedTuple):
+    """One call. sent, received: bytes of each tensor. peer: None where nobody is named."""
+
+    name: str
+    sent: list[int]
+    received: list[int]
+    peer: int | None = None
+
+
+class Member(NamedTuple):
+    """size, share: bytes of the case, and of one rank's part of it. n, rank: of the group; root is one of them."""
+
+    size: int
+    share: int
+    n: int
+    rank: int
+    root: int
+
+    @property
+    def at_root(self) -> bool:
+        return self.rank == self.root
+
+
+def both_ways(m: Member, to: int, source: int) -> list[Expected]:
+    return [Expected("send", [m.size], [], to), Expected("recv_", [], [m.size], source)]
+
+
+def coalesced(m: Member, turn: int) -> list[Expected]:
+    pieces = [m.size // COALESCED_PIECES] * COALESCED_PIECES
+    return [Expected("allreduce_coalesced_", pieces, pieces)]
+
+
+def paired(m: Member, turn: int) -> list[Expected]:
+    return both_ways(m, m.rank ^ 1, m.rank ^ 1) if (m.rank ^ 1) < m.n else []
+
+
+def pairwise(m: Member, turn: int) -> list[Expected]:
+    other = partner(m.rank, turn, m.n)
+    return [] if other is None else both_ways(m, other, other)
+
+
+# (member, turn) → the calls of torch's operators, in their order; none: this rank rests.
+EXPECTED: dict[str, Callable[[Member, int], list[Expected]]] = {
+    "all_reduce": lambda m, turn: [Expected("allreduce_", [m.size], [m.size])],
+    "all_reduce_coalesced": coalesced,
+    "all_gather": lambda m, turn: [Expected("_allgather_base_", [m.share], [m.size])],
+    "all_gather_list": lambda m, turn: [Expected("allgather_", [m.share], [m.share] * m.n)],
+    "reduce_scatter": lambda m, turn: [Expected("_reduce_scatter_base_", [m.size], [m.share])],
+    "reduce_scatter_list": lambda m, turn: [Expected("reduce_scatter_", [m.share] * m.n, [m.share])],
+    "broadcast": lambda m, turn: [Expected("broadcast_", [m.size], [m.size], m.root)],
+    "reduce": lambda m, turn: [Expected("reduce_", [m.size], [m.size], m.root)],
+    "gather": lambda m, turn: [Expected("gather_", [m.share], [m.share] * m.n * m.at_root, m.root)],
+    "scatter": lambda m, turn: [Expected("scatter_", [m.share] * m.n * m.at_root, [m.share], m.root)],
+    "all_to_all": lambda m, turn: [Expected("alltoall_base_", [m.size], [m.size])],
+    "all_to_all_list": lambda m, turn: [Expected("alltoall_", [m.share] * m.n, [m.share] * m.n)],
+    "all_to_all_uneven": lambda m, turn: [Expected("alltoall_base_", [m.size], [m.size])],
+    "send_recv": lambda m, turn: paired(m, turn)[m.rank % 2 :][:1],
+    "sendrecv_pair": paired,
+    "sendrecv_ring": lambda m, turn: both_ways(m, (m.rank + 1) % m.n, (m.rank - 1) % m.n),
+    "pairwise": pairwise,
+    "barrier": lambda m, turn: [Expected("barrier", [], [])],
+}
+# (member, positional arguments) → the list that receives, and what is sent; None where this rank has none.
+ON_OBJECTS: dict[str, Callable[[Member, Sequence[Any]], tuple[Any, Any]]] = {
+    "all_gather_object": lambda m, given: (given[0], [given[1]]),
+    "gather_object": lambda m, given: (given[1], [given[0]]),
+    "broadcast_object": lambda m, given: (given[0], given[0] if m.at_root else None),
+    "scatter_object": lambda m, given: (given[0], given[1]),
+}
+
+
+def mismatch(case: Case, subgroup: Subgroup, turn: int, calls: Sequence[Recorded]) -> str | None:
+    """What is not as it must be in the calls of one turn."""
+    n = ranks_together(case)
+    m = Member(case.size_bytes, case.size_bytes // subgroup.size, n, subgroup.rank, case.root)
+    resting = subgroup.subgroups > 1 and turn != subgroup.number
+    if case.op in ON_OBJECTS:
+        return mismatch_of_objects(case, m, resting, calls)
+    wanted = [] if resting else EXPECTED[case.op](m, turn)
+    if [call.name for call in calls] != [call.name for call in wanted]:
+        return f"torch is called with {[call.name for call in calls]}, not with {[call.name for call in wanted]}"
+    for want, got in zip(wanted, calls, strict=True):
+        if got.ranks != n:
+            return f"{got.name} goes to a group of {got.ranks} ranks, not of {n}"
+        if got.peer != want.peer:
+            return f"{got.name} names rank {got.peer}, not {want.peer}"
+        for tensors, sizes in ((got.sent, want.sent), (got.received, want.received)):
+            if [stop - start for start, stop in tensors] != sizes:
+                return f"{got.name} has tensors of {[stop - start for start, stop in tensors]} B, not of {sizes}"
+        parts = got.sent_parts
+        if case.op != "all_to_all_uneven":
+            if parts or got.received_parts:
+                return f"{got.name} has parts of different sizes where all are equal"
+        elif parts != got.received_parts or len(parts) != n or sum(parts) * DTYPES[case.dtype].itemsize != m.size:
+            return f"{got.name} sends parts {parts} and receives parts {got.received_parts}"
+        elif n > 1 and min(parts) != 0:
+            return f"{got.name} has no empty part"
+    # All tensors together take the memory that was planned; a rank that is not the root, or only sends, takes less.
+    held = end = 0
+    for start, stop in sorted(span for call in calls for span in (*call.sent, *call.received)):
+        held, end = held + max(0, stop - max(start, end)), max(end, stop)
+    planned = operations.buffer_bytes(case)
+    partly = case.op == "send_recv" or (OPERATIONS[case.op].rooted and not m.at_root)
+    if OPERATIONS[case.op].typed and calls and (held > planned or (held < planned and not partly)):
+        return f"the tensors take {held} B, and {planned} B are planned"
+    return None
+
+
+def mismatch_of_objects(case: Case, m: Member, resting: bool, calls: Sequence[Recorded]) -> str | None:
+    """A call on Python objects shows in its arguments: nothing of it reaches torch's operators whole."""
+    if resting or len(calls) != 1:
+        return None if resting and not calls else f"{len(calls)} calls"
+    (call,) = calls
+    into, sent = ON_OBJECTS[case.op](m, call.arguments)
+    gathers = "gather" in case.op
+    room = (m.n if gathers else 1) if not case.op.startswith("gather") or m.at_root else None
+    if (None if into is None else len(into)) != room:
+        return f"room for {into} objects, not for {room}"
+    size = m.size if case.op == "broadcast_object" else m.share
+    count = 1 if gathers or case.op == "broadcast_object" else m.n
+    sizes = [size] * count if m.at_root or gathers else []
+    if list(map(len, sent or [])) != sizes:
+        return f"objects of {list(map(len, sent or []))} B are sent, not of {sizes}"
+    wanted = m.root if OPERATIONS[case.op].rooted else None
+    return None if call.peer == wanted else f"names rank {call.peer}, not {wanted}"
+
+
+# ── the law ──────────────────────────────────────────────────────────────────────────────────────
+def mismatches(world_size: int, *sets: str, ranks=None) -> tuple[set[str], list[str]]:
+    """The operations that were called as first, middle and last rank of a world, and what was wrong."""
+    config = parse(EVERYTHING.encode(), "everything", [f"world_sizes=[{world_size}]", *sets])
+    cases = [case for case in combinations(config, MACHINE) if unsupported_anywhere(case) is None]
+    problems = []
+    for rank in ranks or sorted({0, world_size // 2, world_size - 1}):
+        with fake_group(rank, world_size) as group:
+            # Cases that share their data follow each other: at 1024 ranks a reduced result takes a third of a second.
+            for case in sorted(cases, key=lambda case: (case.dtype, case.reduce_op)):
+                if case.op in OBJECT_COLLECTIVES and case.size_bytes > LARGEST_OBJECT_BYTES:
+                    continue
+                try:
+                    for turn, calls in enumerate(turns_of(case, group)):
+                        problem = mismatch(case, group.subgroup(case), turn, calls)
+                        problems += [] if problem is None else [f"{case.key} as rank {rank}: {problem}"]
+                except (ValueError, RuntimeError) as error:
+                    problems.append(f"{case.key} as rank {rank}: {error}")
+    return {case.op for case in cases}, problems
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5, 1024])
+def test_every_operation_fits_the_table(world_size):
+    called, problems = mismatches(world_size)
+    assert not problems
+    assert called == {name for name in CALLS if OPERATIONS[name].fewest_ranks <= world_size}
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        ["placements=[usual, in, out]", "calls=[sync, async]"],
+        ["roots=[0, 3, 15]"],
+        ["groups=['contiguous:4', 'strided:4', 'contiguous:4:serial', 'strided:2:serial']"],
+        ["dtypes=[float64, bfloat16, bool, complex64, int8]", "reduce_ops=[sum, avg, product, max]"],
+        ["metrics=[isolated, pipelined]", "buffers=flush"],
+        ["backends=[nccl]", "metrics=[isolated, graph]", "dtypes=[float8_e5m2, float32]"],
+    ],
+    ids=lambda variant: variant[0].split("=")[0],
+)
+def test_variants_fit_too(variant):
+    called, problems = mismatches(16, "sizes=[4KiB]", *variant, ranks=[7])
+    assert called and not problems
+
+
+def wrong_transfer(op: str, **changes):
+    """An operation one of whose transfer's fields is wrong."""
+    right = COLLECTIVES[op].transfer
+    wrong = lambda member, case, length, turn: dataclasses.replace(right(member, case, length, turn), **changes)  # noqa: E731
+    return COLLECTIVES[op]._replace(transfer=wrong)
+
+
+def in_the_world():
+    """An all-reduce of all ranks where those of a subgroup are meant."""
+    right = COLLECTIVES["all_reduce"]
+    arguments = lambda s: s._replace(subgroup=dataclasses.replace(s.subgroup, handle=None))  # noqa: E731
+    return right._replace(call=lambda s: right.call(arguments(s)))
+
+
+def too_few_objects():
+    right = OBJECT_COLLECTIVES["scatter_object"]
+    return right._replace(call=lambda subgroup, case, own, into: right.call(subgroup, case, own[1:], into))
+
+
+# The mistake: the operation, what takes its place, what is said.
+MISTAKES = {
+    "too little": ("all_reduce", lambda: wrong_transfer("all_reduce", sends=(0, 8), receives=(0, 8)), "[32] B"),
+    "too much": ("all_gather", lambda: wrong_transfer("all_gather", receives=(0, 1024)), "planned"),
+    "wrong partner": ("sendrecv_ring", lambda: wrong_transfer("sendrecv_ring", to=0), "names rank 0, not 3"),
+    "no such partner": ("sendrecv_ring", lambda: wrong_transfer("sendrecv_ring", to=9), "names rank 9"),
+    "wrong parts": ("all_to_all_uneven", lambda: wrong_transfer("all_to_all_uneven", sent=(0,) * 4), "parts"),
+    "wrong call": (
+        "broadcast",
+        lambda: COLLECTIVES["broadcast"]._replace(call=COLLECTIVES["all_reduce"].call),
+        "with ['allreduce_'], not with ['broadcast_']",
+    ),
+    "wrong group": ("all_reduce", in_the_world, "a group of 4 ranks, not of 2"),
+    "wrong objects": ("scatter_object", too_few_objects, "objects of"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_seen(mistake, monkeypatch):
+    op, wrong, said = MISTAKES[mistake]
+    monkeypatch.setitem(COLLECTIVES if op in COLLECTIVES else OBJECT_COLLECTIVES, op, wrong())
+    groups = ["groups=['strided:2']"] if mistake == "wrong group" else []
+    rank = 0 if op in OBJECT_COLLECTIVES else 2
+    _, (problem,) = mismatches(4, f"operations=[{op}]", "sizes=[4KiB]", *groups, ranks=[rank])
+    assert said in problem
+
+
+def test_a_rank_holds_no_object_of_a_broadcast_but_the_roots():
+    assert [len(text) for text in objects._objects(1, 4, 100, 2)] == [0, 0, 100, 0]
+    assert [len(text) for text in objects._objects(1, 4, 100, None)] == [100] * 4
+
+
+def test_a_rank_meets_the_partner_of_the_schedule():
+    for n in range(1, 12):
+        for turn, pairs in enumerate(rounds(n)):
+            met = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
+            assert [partner(rank, turn, n) for rank in range(n)] == [met.get(rank) for rank in range(n)]
