@@ -28,7 +28,7 @@ import pytest
 import run_bench
 from bench.launch.launcher import Launcher
 from bench.launch.launcher import _fork_servers as fork_servers
-from bench.machine import confine
+from bench.machine import network
 from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Timings, Usage
 from bench.store import folders
 from bench.store.encoding import CODEC
@@ -203,7 +203,7 @@ def warm(tmp_path: Path, launcher: Launcher) -> CommandLine:
 
 def interface_bound_to(pid: int, descriptor: int) -> str:
     """The interface that a child's socket is bound to; empty for all."""
-    with confine._borrowed(pid, descriptor) as theirs:
+    with network.borrowed_socket(pid, descriptor) as theirs:
         return theirs.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 64).rstrip(b"\0").decode()
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.machine import gpus, health
+from bench.machine import gpus
 
 
 class FakeNvml:
@@ -120,14 +120,14 @@ def test_without_a_driver_there_is_no_gpu(monkeypatch):
 
 def test_what_a_launch_did_to_gpus_and_adapters(nvml, monkeypatch, tmp_path):
     """Differences of counters, and the worst of what was seen meanwhile; before and after, GPUs are idle."""
-    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(gpus, "LOOK_EVERY_S", 0.01)
     fake = nvml()
     counters = tmp_path / "mlx5_0/ports/1/counters"
     counters.mkdir(parents=True)
     (counters / "port_xmit_data").write_text("100\n")
     (counters / "symbol_error").write_text("2\n")
     fake.clocks = [1980, 1200, 1980]
-    with health.HealthMeter(gpus.visible("0"), tmp_path) as meter:
+    with gpus.HealthMeter(gpus.visible("0"), tmp_path) as meter:
         fake.energy = 250
         (counters / "port_xmit_data").write_text("1100\n")
         deadline = time.monotonic() + 20
@@ -140,6 +140,6 @@ def test_what_a_launch_did_to_gpus_and_adapters(nvml, monkeypatch, tmp_path):
 
 
 def test_where_there_is_nothing_to_read_nothing_is_recorded(tmp_path):
-    with health.HealthMeter([], tmp_path) as meter:
+    with gpus.HealthMeter([], tmp_path) as meter:
         pass
     assert meter.record == {}

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from bench.cli.launch_file import launch_file_for
-from bench.machine import libraries
+from bench.machine import host
 from bench.report.launch_files import LauncherName
 from bench.store import folders
 from bench.store.encoding import CODEC
@@ -170,12 +170,12 @@ def test_the_training_benchmark_in_a_job(cli):
     assert_nothing_left(cli)
 
 
-@pytest.mark.skipif(libraries.mpirun() is None, reason="mpirun is not installed")
+@pytest.mark.skipif(host.mpirun() is None, reason="mpirun is not installed")
 def test_mpirun(cli):
     file = file_for(cli, LauncherName.MPIRUN, TINY, nodes=1, each=2)
     (cli.folder / "hosts").write_text("# a comment\nlocalhost slots=2\n")
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    path = f"{libraries.mpirun().parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{host.mpirun().parent}{os.pathsep}{os.environ['PATH']}"
     command, environment = ["sh", file, "hosts"], cli.environment | allowed | {"PATH": path}
     done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr

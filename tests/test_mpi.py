@@ -20,7 +20,7 @@ from bench.launch import mpirun
 from bench.launch.mpirun import MEMORY, MpiLauncher
 from bench.launch.rendezvous import LOCK, PREFIX
 from bench.launch.sweep import sweep
-from bench.machine import confine, libraries, network
+from bench.machine import host, network
 from bench.model.errors import MpirunError
 from bench.model.records import Case
 from bench.planning import plan as planning
@@ -187,7 +187,7 @@ def test_nothing_listens_to_the_network_and_a_killed_parent_leaves_nothing(cli):
             with_address = []
             try:
                 with_address = [one for one in child.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-                outside = [one for one in with_address if not one.laddr.ip.startswith(confine.LOOPBACKS)]
+                outside = [one for one in with_address if not one.laddr.ip.startswith(network.LOOPBACKS)]
                 assert {interface_bound_to(child.pid, one.fd) for one in outside} <= {
                     network.interface_of(network.LOOPBACK)
                 }
@@ -223,7 +223,7 @@ def broken(monkeypatch, tmp_path):
     program = tmp_path / "mpirun"
     program.write_text("#!/bin/sh\necho 'There are not enough slots available'\nexit 7\n")
     program.chmod(0o755)
-    monkeypatch.setattr(libraries, "mpirun", lambda: program)
+    monkeypatch.setattr(host, "mpirun", lambda: program)
     return program
 
 

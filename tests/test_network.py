@@ -1,13 +1,17 @@
 """The way to the other hosts of a job: asked of the kernel, never over all interfaces, whatever a host calls itself."""
 
+import subprocess
+import sys
 import time
 
+import psutil
 import pytest
 
 from bench.launch import agent, coordinator
 from bench.launch.job import JobRank
 from bench.machine import network
 from bench.model.errors import JobError
+from conftest import interface_bound_to
 
 
 def place(address: str, one_host: bool = False) -> JobRank:
@@ -41,3 +45,47 @@ def test_a_host_that_calls_itself_loopback_is_found_from_outside(monkeypatch):
 def test_an_address_of_another_host_cannot_be_listened_at():
     with pytest.raises(JobError, match="is no address of its host: set MASTER_ADDR"):
         coordinator._listener(place("192.0.2.77"), "192.0.2.77")
+
+
+# ── sockets of a child ───────────────────────────────────────────────────────────────────────────
+LISTENING = """
+import socket, sys
+sockets = [socket.socket() for _ in range(2)]
+for one, host in zip(sockets, ("0.0.0.0", "127.0.0.1")):
+    one.bind((host, 0))
+    one.listen()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def child():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", LISTENING], **pipes) as process:
+        process.stdout.readline()
+        yield process
+        process.stdin.close()
+
+
+def descriptor(process, host: str) -> int:
+    """Of the child's socket that listens there."""
+    (found,) = [one for one in psutil.Process(process.pid).net_connections("tcp") if one.laddr.ip == host]
+    return found.fd
+
+
+def test_an_open_port_is_kept_to_loopback_and_another_one_left_alone(child):
+    loopback = network.interface_of(network.LOOPBACK)
+    if network.confine(child.pid, loopback):
+        pytest.skip("this system does not lend descriptors of children")
+    assert interface_bound_to(child.pid, descriptor(child, "0.0.0.0")) == loopback
+    assert interface_bound_to(child.pid, descriptor(child, "127.0.0.1")) == ""
+
+
+def test_what_stays_open_is_told(child, monkeypatch):
+    def refused(*_):
+        raise PermissionError("pidfd_getfd")
+
+    monkeypatch.setattr(network, "borrowed_socket", refused)
+    (address,) = network.confine(child.pid, "lo")
+    assert address.startswith("0.0.0.0:")

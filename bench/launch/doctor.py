@@ -13,7 +13,7 @@ from typing import Literal
 
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import sweep
-from bench.machine import environment, host, libraries
+from bench.machine import environment, host
 from bench.model.capabilities import Machine
 from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Plan, Sampling
 from bench.model.units import format_rounded_bytes, format_seconds
@@ -81,7 +81,7 @@ def _software(machine: Machine, torch: object) -> Iterator[DoctorFinding]:
 def _mpi(missing: str | None) -> DoctorFinding:
     if missing:
         return DoctorFinding("note", "mpi", missing, "only needed for backends: [mpi]")
-    return DoctorFinding("ok", "mpi", f"{libraries.mpi_versions()}: can be measured")
+    return DoctorFinding("ok", "mpi", f"{host.mpi_versions()}: can be measured")
 
 
 def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[DoctorFinding]:

@@ -28,7 +28,7 @@ from bench.launch import mpirun_placeholder
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks, Starter
 from bench.launch.rendezvous import RendezvousFolder
-from bench.machine import confine, environment, libraries, network
+from bench.machine import environment, host, network
 from bench.model.errors import MpirunError
 from bench.model.records import Job
 
@@ -106,9 +106,9 @@ class MpiLauncher:
 
 
 def _started(world_size: int, folder: Path, job: Job | None) -> RunningMpirun:
-    program = libraries.mpirun()
+    program = host.mpirun()
     if program is None:
-        raise MpirunError(f"mpirun was not found: {libraries.REMEDY}")
+        raise MpirunError(f"mpirun was not found: {host.MPI_REMEDY}")
     with contextlib.ExitStack() as undo:  # undone from the last to the first
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
         if job is not None:
@@ -165,7 +165,7 @@ def _end(process: subprocess.Popen[bytes], lock: int) -> None:
 
 def _confined(pid: int) -> tuple[str, ...]:
     loopback = network.interface_of(network.LOOPBACK)
-    still_open = confine.to_interface(pid, loopback) if loopback else []
+    still_open = network.confine(pid, loopback) if loopback else []
     if not still_open:
         return ()
     return (

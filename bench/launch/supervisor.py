@@ -43,7 +43,7 @@ class LaunchOutcome:
     None if they never did. remarks: about how the ranks were started (`ranks.Ranks`).
     chosen: what NCCL wrote of its choices, before the first case and during each, in a launch that only probes.
     stuck: which rank cannot be ended, so that nothing else should be measured. health: of GPUs and network adapters
-    (`machine.health`).
+    (`machine.gpus`).
     """
 
     measured: int = 0

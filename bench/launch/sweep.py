@@ -20,7 +20,7 @@ from bench.catalog.operations import OPERATIONS
 from bench.launch.budget import Spent, next_launch
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import LaunchOutcome, watch
-from bench.machine import health, host, nccl_log
+from bench.machine import gpus, host, nccl_log
 from bench.model.errors import LostRankError, MpirunError, RankError
 from bench.model.records import Case, Failure, Job, Json, Launch, Plan, Samples
 from bench.planning.plan import remaining
@@ -158,7 +158,7 @@ def _launch(
         return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
     except MpirunError as error:  # only launches that need mpirun fail
         return LaunchOutcome(failure=Failure("start", None, str(error)))
-    meter = health.HealthMeter(host.visible_gpus() if BACKENDS[launch.backend].device == "cuda" else [])
+    meter = gpus.HealthMeter(host.visible_gpus() if BACKENDS[launch.backend].device == "cuda" else [])
     try:
         with meter:
             outcome = watch(

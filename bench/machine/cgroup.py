@@ -18,35 +18,34 @@ UNLIMITED_BYTES = 2**60
 
 def free_memory_bytes(root: Path = ROOT) -> int | None:
     """The least of what each group still allows; None without a limit. Caches of files that can be dropped are free."""
-    found = []
+    free = []
     for group in _groups(root, "memory"):
         limit = _number(group, "memory.max", "memory.limit_in_bytes")
         used = _number(group, "memory.current", "memory.usage_in_bytes")
         if limit is None or used is None or limit >= UNLIMITED_BYTES:
             continue
         droppable = re.search(r"^(?:total_)?inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
-        found.append(max(0, limit - used + (int(droppable[1]) if droppable else 0)))
-    return min(found, default=None)
+        free.append(max(0, limit - used + (int(droppable[1]) if droppable else 0)))
+    return min(free, default=None)
 
 
 def cpu_max(root: Path = ROOT) -> str | None:
     """The tightest limit of CPU time, as `QUOTA PERIOD` in µs, such as "150000 100000"; None without one."""
-    found: list[tuple[float, str]] = []
+    limits: list[tuple[float, str]] = []
     for group in _groups(root, "cpu"):
-        quota, period = _quota(group)
-        if quota is not None and period:
-            found.append((quota / period, f"{quota} {period}"))
-    return min(found)[1] if found else None
+        quota, _, period = _text(group / "cpu.max").partition(" ")
+        if not quota:
+            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):
+            limits.append((int(quota) / int(period), f"{quota} {period}"))
+    return min(limits)[1] if limits else None
 
 
 def throttled_periods(root: Path = ROOT) -> int | None:
     """Number of periods in which a group's quota was used up, since it was made: of the group that limits most."""
-    found = []
-    for group in _groups(root, "cpu"):
-        periods = re.search(r"^nr_throttled (\d+)$", _text(group / "cpu.stat"), re.MULTILINE)
-        if periods:
-            found.append(int(periods[1]))
-    return max(found, default=None)
+    stats = (_text(group / "cpu.stat") for group in _groups(root, "cpu"))
+    periods = (re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE) for text in stats)
+    return max((int(number[1]) for number in periods if number), default=None)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
@@ -64,13 +63,6 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
             yield group
             group = group.parent
         yield mount
-
-
-def _quota(group: Path) -> tuple[int | None, int]:
-    quota, _, period = _text(group / "cpu.max").partition(" ")
-    if not quota:
-        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
-    return (int(quota), int(period)) if quota.isdigit() and period.isdigit() else (None, 0)
 
 
 def _number(group: Path, *names: str) -> int | None:

@@ -52,15 +52,17 @@ def prepare_process(interface: str | None = None) -> None:
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     raise_file_limit()
-    # The fork server does not take over this process's sys.path (Python 3.11), only its environment.
-    paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ["PYTHONPATH"] = _python_path()
 
 
 def of_side(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process that measures a side of `ab`: this process's own, and these variables."""
-    paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
+    return {**os.environ, "PYTHONPATH": _python_path(), **variables}
+
+
+def _python_path() -> str:
+    """PYTHONPATH with this package: processes do not take over sys.path (Python 3.11), only the environment."""
+    return os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def words_to_complete() -> list[str]:
@@ -92,8 +94,8 @@ def raise_file_limit() -> int:
 # ── for joining a job ────────────────────────────────────────────────────────────────────────────
 def job_variables() -> dict[str, str]:
     """The variables that launchers set for the processes of a job, and the pid of the launcher on this host."""
-    found = {name: value for name, value in os.environ.items() if JOB_VARIABLES.fullmatch(name)}
-    return found | {"COLLBENCH_STARTER_PID": str(_starter().pid)}
+    own = {name: value for name, value in os.environ.items() if JOB_VARIABLES.fullmatch(name)}
+    return own | {"COLLBENCH_STARTER_PID": str(_starter().pid)}
 
 
 def starter() -> str:

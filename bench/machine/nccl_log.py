@@ -30,7 +30,6 @@ _CHOSEN = re.compile(
 )
 _KERNEL = re.compile(r"Kernel (?P<kernel>\S+)(?: nchannels (?P<channels>\d+))?")
 _VIA = re.compile(r"NCCL INFO Channel \S+ : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via (?P<transport>\S+)")
-_CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels,(?:.*?(\d+) nvls channels)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Choice:
 
 
 def choices(text: str) -> Iterator[Choice]:
-    """Of each call, in order."""
+    """The choice of each call, in order."""
     for call in _CALL.finditer(text):
         operation, nbytes, what = call["operation"] or "", int(call["nbytes"]), call["what"]
         if call["symmetric"]:
@@ -64,13 +63,7 @@ def choices(text: str) -> Iterator[Choice]:
 
 def transports(text: str) -> list[str]:
     """How ranks reach each other, each way once, such as `P2P/CUMEM`, `SHM/direct`, `NET/IB/0/GDRDMA`."""
-    return sorted({found["transport"] for found in _VIA.finditer(text)})
-
-
-def channels(text: str) -> tuple[int, int | None] | None:
-    """Channels of collectives, and of those by NVLS, that the last communicator has; None where it does not tell."""
-    found = _CHANNELS.findall(text)
-    return (int(found[-1][0]), int(found[-1][1]) if found[-1][1] else None) if found else None
+    return sorted({way["transport"] for way in _VIA.finditer(text)})
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:

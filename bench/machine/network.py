@@ -1,10 +1,12 @@
-"""Interfaces and addresses of this host: facts for the record, and the route to the other hosts of a job.
+"""Interfaces, addresses and listening sockets of this host: for the record, and to reach the other hosts of a job.
 
 Out: JSON objects; interface names and addresses as text. Sends nothing but name look-ups: the kernel knows the routes.
 A value that cannot be read is "not available", never left out.
 """
 
+import ctypes
 import ipaddress
+import os
 import socket
 import time
 from pathlib import Path
@@ -14,10 +16,13 @@ import psutil
 from bench.model.records import NOT_AVAILABLE, Json
 
 LOOPBACK = "127.0.0.1"
+LOOPBACKS = ("127.", "::1")
 # Pause between look-ups, in seconds: the name of a host that has just started may be unknown for a while (Kubernetes).
 RESOLVE_AGAIN_S = 1.0
 # An address that no host has (RFC 5737): the route to it leads out of this host.
 ELSEWHERE = "192.0.2.1"
+# Number of the system call pidfd_getfd, the same on every architecture of Linux (asm-generic/unistd.h).
+PIDFD_GETFD = 438
 
 
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
@@ -63,7 +68,7 @@ def text(path: str) -> str:
 def interface_of(address: str) -> str | None:
     """Name of the interface that has this address; None if none has it."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == address for one in addresses):
+        if any(own.address.partition("%")[0] == address for own in addresses):
             return name
     return None
 
@@ -72,9 +77,9 @@ def resolve(host: str, deadline: float) -> str | None:
     """The numeric address of a host; None if its name is still unknown at the deadline (monotonic)."""
     while True:
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             # IPv4 first: gloo and NCCL look for it first, too.
-            return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+            return str(min(addresses, key=lambda address: address[0] != socket.AF_INET)[4][0])
         except OSError:
             if time.monotonic() + RESOLVE_AGAIN_S > deadline:
                 return None
@@ -101,3 +106,37 @@ def interface_towards(address: str) -> str | None:
 def is_loopback(address: str) -> bool:
     """Whether the address can be reached from this host only."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+# ── listening sockets of a child, where the program itself offers no way to confine them ─────────
+def confine(pid: int, interface: str) -> list[str]:
+    """Bind the listening TCP sockets of a child to an interface; returns the addresses that could not be bound.
+
+    mpirun is such a program: it listens on every interface for daemons on other hosts, whatever its parameters say
+    (PRRTE 3: `oob_tcp_listener.c` binds to INADDR_ANY), and any process that connects could pass for such a daemon.
+    On Linux a process can bind a duplicate of its child's socket to an interface (SO_BINDTODEVICE, without privileges
+    from 5.7 on). On other systems the socket stays open and is returned.
+    """
+    still_open = []
+    for connection in psutil.Process(pid).net_connections(kind="tcp"):
+        address = connection.laddr
+        if connection.status != psutil.CONN_LISTEN or address.ip.startswith(LOOPBACKS):
+            continue
+        try:
+            with borrowed_socket(pid, connection.fd) as theirs:
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+        except (AttributeError, OSError):  # not Linux, an old kernel, or a container that forbids it
+            still_open.append(f"{address.ip}:{address.port}")
+    return still_open
+
+
+def borrowed_socket(pid: int, descriptor: int) -> socket.socket:
+    """A duplicate, in this process, of a child's socket (pidfd_getfd, Linux 5.6)."""
+    handle = os.pidfd_open(pid)
+    try:
+        ours = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, handle, descriptor, 0)
+    finally:
+        os.close(handle)
+    if ours < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    return socket.socket(fileno=ours)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.catalog.subgroups import WORLD, divide
-from bench.machine import confine, network
+from bench.machine import network
 from bench.model.records import Case
 from bench.protocol.rank_context import RankContext
 from bench.rank import mpi_calls
@@ -43,7 +43,7 @@ def joined(
             f"that mpi4py has loaded ({version()})"
         )
     # A rank listens only with a transport other than shared memory, such as OMPI_MCA_btl=self,tcp.
-    confine.to_interface(os.getpid(), network.interface_of(network.LOOPBACK) or "")
+    network.confine(os.getpid(), network.interface_of(network.LOOPBACK) or "")
     control = world.Dup()
     barrier = control.Barrier
     if sync == "deadline" and context.barrier is not None:

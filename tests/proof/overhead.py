@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from bench.launch.mpirun import MpiLauncher
 from bench.launch.ranks import Starter
-from bench.machine import host, libraries
+from bench.machine import host
 from bench.model.conclusions import Interval
 from bench.model.records import Case
 from bench.planning.footprint import buffer_bytes
@@ -54,7 +54,7 @@ def against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
 
 def mpi_against_a_bare_loop(rig: Rig, effort: Effort) -> list[Outcome]:
     """The same through mpi4py, against a loop of its own calls with the same arguments."""
-    unsupported = libraries.unsupported_mpi()
+    unsupported = host.unsupported_mpi()
     if unsupported is not None:
         return [Outcome("mpi: reported / bare loop", "contains 1", unsupported, None)]
     return _compared(MpiLauncher(rig.launcher), "mpi", MPI_BLOCKS, effort)

