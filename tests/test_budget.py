@@ -6,8 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bench.launch.budget import Spent, next_launch
-from bench.launch.sweep import sweep
+from bench.launch.sweep import Spent, next_launch, sweep
 from bench.model.errors import MpirunError
 from bench.model.records import Case, Launch, Plan
 from bench.planning.plan import expand

@@ -1,19 +1,23 @@
-"""Watch the ranks of one launch from outside: pass on what they measure, and notice how they end.
+"""Watch the ranks of one launch from outside: pass on what they measure, and name the rank that ends it early.
 
 In: started `Ranks`, on this host or on others. Out: calls of `begun` and `sampled` with the results of the ranks, and
 a `Failure` if the launch did not reach its end. Every wait has a deadline.
+
+The failure is found from the evidence of all ranks: exit status, last error, Python stack, state of the process,
+progress. When one rank ends, all others soon fail too, with a closed connection: they are victims and are not named. So
+is a rank that NCCL's watchdog aborts because it waited too long: the one that did not come says nothing of a timeout,
+or had enqueued less. If the evidence points to no rank, none is named.
 """
 
 import contextlib
+import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from bench.launch import blame
-from bench.launch.blame import Evidence, explain_exit, explain_hang, innermost_frame
 from bench.launch.ranks import Rank, Ranks
 from bench.model.records import Failure, Json
 from bench.protocol import messages
@@ -58,17 +62,6 @@ class LaunchOutcome:
     health: Json = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Reported:
-    """What a rank has reported so far."""
-
-    ready: bool = False
-    finished: bool = False
-    silent: bool = False  # its connection is closed: no more messages can come
-    said: str | None = None
-    waits_in: tuple[str, ...] = ()
-
-
 Begun = Callable[[int], None]
 Sampled = Callable[[bytes, str | None], None]
 
@@ -88,81 +81,74 @@ def watch(
     ranks have joined, before they are told to measure. begun: takes the number in each message `begin`. sampled: takes
     each line for the journal, and why it holds no number, or None. log: the file into which ranks of this host print.
     """
-    printed = _Printed(log)
-    listener = _Listener(ranks, LaunchOutcome(), begun, sampled)
-    result = listener.result
-    silence, last_progress = _Silence(), ranks.progress()
-    while not listener.all_finished():
-        if listener.listen():
-            silence.end()
-        if result.ready_s is None and listener.all_ready():
-            result.ready_s = time.monotonic() - requested
+    printed_from = _size(log)
+    outcome = LaunchOutcome()
+    listener = _Listener(ranks, outcome, begun, sampled)
+    last_progress, silence_s, looked = ranks.progress(), 0.0, time.monotonic()
+    while not all(report.finished for report in listener.reports):
+        alive = listener.listen()
+        if outcome.ready_s is None and all(report.ready for report in listener.reports):
+            outcome.ready_s = time.monotonic() - requested
             before_go()
-            listener.send_go()
-            silence.end()
+            for member in ranks.members:
+                with contextlib.suppress(OSError):  # it has ended already, which is noticed below
+                    messages.send(member.connection, {"kind": "go"})
+            alive = True
         if listener.one_ended_early():
             listener.read_last_messages()
-            result.failure = explain_exit(_evidence(ranks, listener.seen, printed))
+            outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
         progress = ranks.progress()
-        if progress != last_progress:
-            last_progress = progress
-            silence.end()
-        allowed = timeout_s if result.ready_s is not None else timeout_s + START_ALLOWANCE_S
-        if silence.look() > allowed:
-            result.failure = explain_hang(_evidence_of_hang(ranks, listener.seen, printed), allowed)
-            break
-    result.position = ranks.position()
-    return result
-
-
-class _Silence:
-    """How long no rank has shown progress. Time counts only as far as the supervisor polled."""
-
-    def __init__(self) -> None:
-        self._seconds, self._looked = 0.0, time.monotonic()
-
-    def end(self) -> None:
-        """A rank has shown progress."""
-        self._seconds, self._looked = 0.0, time.monotonic()
-
-    def look(self) -> float:
-        """Seconds of silence until this poll."""
         now = time.monotonic()
-        self._seconds += min(now - self._looked, LONGEST_LOOK_S)
-        self._looked = now
-        return self._seconds
+        if alive or progress != last_progress:
+            silence_s = 0.0
+        else:
+            silence_s += min(now - looked, LONGEST_LOOK_S)
+        last_progress, looked = progress, now
+        allowed = timeout_s if outcome.ready_s is not None else timeout_s + START_ALLOWANCE_S
+        if silence_s > allowed:
+            for member in ranks.members:
+                member.ask_stack()
+            deadline = time.monotonic() + STACK_WAIT_S
+            while time.monotonic() < deadline and not all(member.stack() for member in ranks.members):
+                time.sleep(0.02)
+            outcome.failure = explain_hang(_evidence(ranks, listener.reports, log, printed_from), allowed)
+            break
+    outcome.position = ranks.position()
+    return outcome
+
+
+@dataclass(slots=True)
+class _Report:
+    """What a rank has reported so far. silent: its connection is closed, so that no more messages can come."""
+
+    ready: bool = False
+    finished: bool = False
+    silent: bool = False
+    error: str | None = None
+    waits_in: tuple[str, ...] = ()
 
 
 class _Listener:
     """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
 
-    def __init__(self, ranks: Ranks, result: LaunchOutcome, begun: Begun, sampled: Sampled) -> None:
-        self._members, self.result = ranks.members, result
-        self._begun, self._sampled = begun, sampled
-        self.seen = [_Reported() for _ in ranks.members]
-
-    def all_ready(self) -> bool:
-        return all(one.ready for one in self.seen)
-
-    def all_finished(self) -> bool:
-        return all(one.finished for one in self.seen)
+    def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled) -> None:
+        self._members, self._outcome, self._begun, self._sampled = ranks.members, outcome, begun, sampled
+        self.reports = [_Report() for _ in ranks.members]
 
     def one_ended_early(self) -> bool:
-        ended = any(one.said is not None or (one.silent and not one.finished) for one in self.seen)
-        return ended or any(member.lost and not self.seen[member.rank].finished for member in self._members)
-
-    def send_go(self) -> None:
-        for member in self._members:
-            with contextlib.suppress(OSError):  # it has ended already: `one_ended_early` notices that
-                messages.send(member.connection, {"kind": "go"})
+        """Whether a rank has raised an error, closed its connection or been lost before it had finished."""
+        return any(
+            report.error is not None or ((report.silent or member.lost) and not report.finished)
+            for member, report in zip(self._members, self.reports, strict=True)
+        )
 
     def listen(self) -> bool:
         """Receive what has arrived, waiting at most LOOK_EVERY_S; returns whether there was a message."""
         # `wait` also returns the connection of a killed rank: reading it gives EOFError, and the rank counts as silent.
-        listening = {one.connection: one for one in self._members if not self.seen[one.rank].silent}
+        listening = {member.connection: member for member in self._members if not self.reports[member.rank].silent}
         ready = wait(list(listening), LOOK_EVERY_S)  # type: ignore[arg-type]
-        return sum(self._take_in(member) for connection, member in listening.items() if connection in ready) > 0
+        return sum(self._receive(member) for connection, member in listening.items() if connection in ready) > 0
 
     def read_last_messages(self) -> None:
         """Receive until all ranks have ended, or for LAST_MESSAGES_S: last messages may still be on the way."""
@@ -170,88 +156,193 @@ class _Listener:
         while True:
             all_gone = all(member.exit_code is not None or member.lost for member in self._members)
             for member in self._members:
-                self._take_in(member)
+                self._receive(member)
             if all_gone or time.monotonic() > deadline:
                 return
             time.sleep(0.02)
 
-    def _take_in(self, member: Rank) -> int:
-        one, heard = self.seen[member.rank], 0
-        while not one.silent:
+    def _receive(self, member: Rank) -> int:
+        """Record what has arrived from a rank; returns the number of its messages."""
+        report, received = self.reports[member.rank], 0
+        while not report.silent:
             try:
                 if not member.connection.poll():
                     break
                 message, line = messages.receive(member.connection)
             except (EOFError, OSError):
-                one.silent = True
+                report.silent = True
                 break
-            heard += 1
-            self._note(one, message, line)
-        return heard
-
-    def _note(self, one: _Reported, message: Json, line: bytes) -> None:
-        match message["kind"]:
-            case "ready":
-                one.ready = True
-                one.waits_in = tuple(message["waits_in"])
-                self.result.facts.append(message["facts"])
-            case "begin":
-                self._begun(message["index"])
-            case "sampled":
-                self.result.measured += 1
-                self._sampled(line, message["failure"])
-            case "chosen":
-                self.result.chosen = tuple(message["texts"])
-            case "error":
-                one.said = message["text"]
-            case "done":
-                one.finished = True
-                self.result.clocks = message.get("clocks") or self.result.clocks
+            received += 1
+            match message["kind"]:
+                case "ready":
+                    report.ready, report.waits_in = True, tuple(message["waits_in"])
+                    self._outcome.facts.append(message["facts"])
+                case "begin":
+                    self._begun(message["index"])
+                case "sampled":
+                    self._outcome.measured += 1
+                    self._sampled(line, message["failure"])
+                case "chosen":
+                    self._outcome.chosen = tuple(message["texts"])
+                case "error":
+                    report.error = message["text"]
+                case "done":
+                    report.finished = True
+                    self._outcome.clocks = message.get("clocks") or self._outcome.clocks
+        return received
 
 
-class _Printed:
-    """What ranks have printed since this was made."""
-
-    def __init__(self, log: Path | None) -> None:
-        self._log, self._from = log, self._size(log)
-
-    @staticmethod
-    def _size(log: Path | None) -> int:
-        return log.stat().st_size if log is not None and log.exists() else 0
-
-    def text(self) -> str:
-        if self._log is None:
-            return ""
-        with contextlib.suppress(OSError), self._log.open("rb") as file:
-            file.seek(max(self._from, self._size(self._log) - LOG_BYTES))
-            return file.read().decode(errors="replace")
-        return ""
+# ── evidence ─────────────────────────────────────────────────────────────────────────────────────
+# Errors of torch in a rank whose peer is gone or silent; the texts differ between versions and backends.
+_VICTIM = re.compile(
+    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|timed? ?out"
+    r"|socket closed|remote process|ncclRemoteError|peer has closed|NCCL communicator was aborted|crash on rank \d",
+    re.IGNORECASE,
+)
+# Lines of torch's ProcessGroupNCCL in the log, each with the rank that wrote it.
+_WATCHDOG = re.compile(r"Rank (\d+)\] .*?Watchdog caught collective operation timeout")
+_ENQUEUED = re.compile(r"Rank (\d+)\] .*?last enqueued (?:NCCL )?work: (\d+)")
+# A rank whose stack ends inside torch waits for the other ranks.
+_IN_TORCH = re.compile(r"[/\\]torch[/\\]")
 
 
-def _evidence(ranks: Ranks, seen: list[_Reported], printed: _Printed) -> list[Evidence]:
-    said = blame.watchdog("\n".join([printed.text(), *(member.log for member in ranks.members)]))
-    return [
-        Evidence(
-            rank=member.rank,
-            exit_code=member.exit_code,
-            said=one.said,
-            finished=one.finished,
-            stack=innermost_frame(member.stack()),
-            state=member.state(),
-            progress=member.progress(),
-            lost=member.lost,
-            waits_in=one.waits_in,
-            aborted=member.exit_code == -signal.SIGABRT and said.get(member.rank, (False, None))[0],
-            enqueued=said.get(member.rank, (False, None))[1],
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of one rank. exit_code: None while it runs, negative for a signal.
+
+    error: the last one that it reported. finished: it reported that it was done. stack: innermost frame of its Python
+    stack, None if it wrote none. state: of the process, from the operating system. progress: iterations. lost: why its
+    host no longer answers; None while it does. waits_in: source files in which this rank waits for the others, such as
+    that of the barrier: the functions called there leave no Python frame of their own. aborted: by NCCL's watchdog,
+    because it waited too long. enqueued: number of its last call that NCCL had been given; None if its log does not
+    tell.
+    """
+
+    rank: int
+    exit_code: int | None = None
+    error: str | None = None
+    finished: bool = False
+    stack: str | None = None
+    state: str = "running"
+    progress: int = 0
+    lost: str | None = None
+    waits_in: tuple[str, ...] = ()
+    aborted: bool = False
+    enqueued: int | None = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its stack shows that it is not waiting for the other ranks."""
+        if not self.stack:
+            return False
+        return not _IN_TORCH.search(self.stack) and not any(file in self.stack for file in self.waits_in)
+
+
+def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printed_from: int) -> list[Evidence]:
+    """The evidence of each rank. printed_from: length of the log before the launch."""
+    texts = [member.log for member in ranks.members]
+    if log is not None:
+        with contextlib.suppress(OSError), log.open("rb") as file:
+            file.seek(max(printed_from, _size(log) - LOG_BYTES))
+            texts.insert(0, file.read().decode(errors="replace"))
+    waited = watchdog("\n".join(texts))
+    evidence = []
+    for member, report in zip(ranks.members, reports, strict=True):
+        aborted, enqueued = waited.get(member.rank, (False, None))
+        evidence.append(
+            Evidence(
+                rank=member.rank,
+                exit_code=member.exit_code,
+                error=report.error,
+                finished=report.finished,
+                stack=innermost_frame(member.stack()),
+                state=member.state(),
+                progress=member.progress(),
+                lost=member.lost,
+                waits_in=report.waits_in,
+                aborted=member.exit_code == -signal.SIGABRT and aborted,
+                enqueued=enqueued,
+            )
         )
-        for member, one in zip(ranks.members, seen, strict=True)
-    ]
+    return evidence
 
 
-def _evidence_of_hang(ranks: Ranks, seen: list[_Reported], printed: _Printed) -> list[Evidence]:
-    for member in ranks.members:
-        member.ask_stack()
-    deadline = time.monotonic() + STACK_WAIT_S
-    while time.monotonic() < deadline and not all(member.stack() for member in ranks.members):
-        time.sleep(0.02)
-    return _evidence(ranks, seen, printed)
+def _size(log: Path | None) -> int:
+    return log.stat().st_size if log is not None and log.exists() else 0
+
+
+def watchdog(log: str) -> dict[int, tuple[bool, int | None]]:
+    """For each rank of which the log tells: whether NCCL's watchdog aborted it, and the number of its last call."""
+    aborted = {int(rank) for rank in _WATCHDOG.findall(log)}
+    enqueued = {int(rank): int(number) for rank, number in _ENQUEUED.findall(log)}
+    return {rank: (rank in aborted, enqueued.get(rank)) for rank in sorted(aborted | set(enqueued))}
+
+
+def innermost_frame(dump: str) -> str | None:
+    """`in function (file.py:12)` of the first frame in a faulthandler dump; None if there is none."""
+    match = re.search(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)', dump)
+    return f"in {match['function']} ({match['file']}:{match['line']})" if match else None
+
+
+# ── whom the evidence names ──────────────────────────────────────────────────────────────────────
+def explain_exit(ranks: Sequence[Evidence]) -> Failure:
+    """The failure of the rank that ended first, if known. In order: lost, killed, raised, left early, victims."""
+    for rank in ranks:
+        if rank.lost is not None:
+            return Failure("lost", rank.rank, rank.lost)
+    for rank in ranks:
+        if rank.exit_code is not None and rank.exit_code < 0 and not rank.aborted:
+            try:
+                name = signal.Signals(-rank.exit_code).name
+            except ValueError:
+                name = f"signal {-rank.exit_code}"
+            why = " (out of memory, or killed from outside)" if name == "SIGKILL" else ""
+            return Failure("killed", rank.rank, f"rank {rank.rank} was ended by {name}{why}")
+    if any(rank.aborted for rank in ranks):
+        return _did_not_come(ranks)
+    raised = [rank for rank in ranks if rank.error is not None]
+    for rank in raised:
+        if not _VICTIM.search(rank.error or ""):
+            return Failure("raised", rank.rank, f"rank {rank.rank} raised {rank.error}")
+    left = [rank for rank in ranks if rank.exit_code is not None and not rank.finished and rank.error is None]
+    if len(ranks) > 1 and len(left) == len(ranks) and len({rank.exit_code for rank in left}) == 1:
+        # MPI ranks do this when mpirun is killed
+        text = f"all ranks left with status {left[0].exit_code} before they were done; log.txt says more"
+        return Failure("exited", None, text)
+    if left:
+        text = f"rank {left[0].rank} left with status {left[0].exit_code} before it was done"
+        return Failure("exited", left[0].rank, text)
+    if raised:
+        text = f"every rank lost the others; rank {raised[0].rank} says {raised[0].error}"
+        return Failure("raised", None, text)
+    return Failure("exited", None, "the ranks ended without a word")
+
+
+def _did_not_come(ranks: Sequence[Evidence]) -> Failure:
+    """The failure where NCCL's watchdog ended those that waited: of the one that did not, or had enqueued least."""
+    ended = "NCCL's watchdog ended the ranks that waited"
+    others = [rank for rank in ranks if not rank.aborted]
+    if len(others) == 1:
+        return Failure("hang", others[0].rank, f"{ended}: rank {others[0].rank} did not come to the collective")
+    known = {rank.rank: rank.enqueued for rank in ranks if rank.aborted and rank.enqueued is not None}
+    behind = [rank for rank, number in known.items() if number == min(known.values())]
+    if not others and len(known) == len(ranks) and len(behind) < len(ranks):
+        return Failure("hang", behind[0], f"{ended}: rank {behind[0]} had enqueued least, {known[behind[0]]} calls")
+    return Failure("hang", None, f"{ended}; none of the others stands out")
+
+
+def explain_hang(ranks: Sequence[Evidence], timeout_s: float) -> Failure:
+    """The failure of the rank that holds up the others: it is stopped, else not waiting, else an iteration behind."""
+    silence = f"no rank has gone on for {timeout_s:g} s"
+    least = min(rank.progress for rank in ranks)
+    for suspects, reason in (
+        ([rank for rank in ranks if rank.state == "stopped"], "is stopped (SIGSTOP or a debugger)"),
+        ([rank for rank in ranks if rank.is_elsewhere], "is not in the collective"),
+        ([rank for rank in ranks if rank.progress == least], "is an iteration behind the others"),
+    ):
+        if 0 < len(suspects) < len(ranks):
+            first = suspects[0]
+            where = f", but {first.stack}" if first.stack and "not in" in reason else ""
+            also = "".join(f", so is rank {other.rank}" for other in suspects[1:])
+            return Failure("hang", first.rank, f"{silence}: rank {first.rank} {reason}{where}{also}")
+    return Failure("hang", None, f"{silence}: all ranks wait for each other, none stands out")
