@@ -11,7 +11,7 @@ from bench.report import groups, labels
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
 OTHER = {
-    "reduce_op": "max", "buffers": "hot", "metric": "pipelined", "sync": "deadline", "scheduling": "rr", "depth": 8,
+    "reduce_op": "max", "buffers": "hot", "metric": "pipelined", "scheduling": "rr", "depth": 8,
     "placement": "out", "call": "async", "root": 3, "groups": "strided:2", "settings": "NCCL_ALGO=Ring", "ctas": 4,
     "memory": "registered", "oversubscribed": True, "alignment": "unaligned", "splits": "hot:2", "counts": "exchanged",
     "recording": "ab12:3",

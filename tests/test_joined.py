@@ -408,13 +408,3 @@ def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
 def test_processes_that_only_start_ranks_load_no_torch():
     code = "import sys, bench.launch.coordinator, bench.launch.agent; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_deadlines_are_not_for_ranks_that_share_no_memory():
-    from bench.config.models import parse
-    from bench.model.capabilities import Machine
-    from bench.planning import plan
-
-    machine = Machine("h", 2, 2**34, 2**25, 0, {}, ranks=2, ranks_a_host=1)
-    planned = plan.expand(parse(TINY.encode(), "c", ["sync=deadline"]), machine, 1)
-    assert not planned.order and "memory that all ranks share" in planned.skips[0].reason

@@ -78,9 +78,9 @@ def test_one_rank_has_nobody_to_pair_with():
     assert "needs 2 ranks" in skip.reason
 
 
-def test_a_deadline_and_real_time_are_cases_of_their_own(warm):
+def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
     config = warm.config(BASE)
-    settings = ["sync=deadline"]
+    settings = ["buffers=flush"]
     if host.unsupported_realtime() is None:
         settings.append("scheduling=rr")
     for setting in settings:

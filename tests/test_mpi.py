@@ -113,12 +113,12 @@ def test_what_mpi_lacks_is_said():
 
 # ── a run ────────────────────────────────────────────────────────────────────────────────────────
 @needs_mpi
-def test_settings_reach_mpi_and_deadlines_are_met_or_counted(mpi, tmp_path):
+def test_settings_reach_mpi(mpi, tmp_path):
     """Over TCP, ranks and mpirun listen, on loopback only; shared memory is left out of it."""
     rig = Rig(mpi.launcher, tmp_path)
-    run = rig.measure(MPI + 'sync: deadline\nenv: {OMPI_MCA_btl: ["self,tcp", "self,sm"]}\n', mpi)
+    run = rig.measure(MPI + 'env: {OMPI_MCA_btl: ["self,tcp", "self,sm"]}\n', mpi)
     assert len(run.samples) == 4
-    assert all(len(one.usage.deadline_misses) == 2 and one.usage.floor_ns for one in run.samples)
+    assert all(one.usage.floor_ns for one in run.samples)
     ranks = [rank for launch in run.environment[0]["launches"] for rank in launch["ranks"]]
     assert {rank["variables"]["OMPI_MCA_btl"] for rank in ranks} == {"self,tcp", "self,sm"}
     assert {rank["mpi"].partition(" v")[0] for rank in ranks} == {"Open MPI"}

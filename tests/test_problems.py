@@ -112,7 +112,6 @@ def test_an_old_key_is_named_as_it_is_written():
         ("NCCL", "backends", "nccl"),
         ("mean", "reduce_ops", "avg"),
         ("latency", "metrics", "isolated"),
-        ("deadlin", "sync", "deadline"),
     ],
 )
 def test_usual_other_names_are_recognised(written, key, meant):

@@ -23,7 +23,7 @@ from bench.stats.intervals import Floats
 
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
 # Fields of a case that may have any value, unless the line names one.
-OPEN = ("reduce_op", "buffers", "sync")
+OPEN = ("reduce_op", "buffers")
 # Fields never compared: depth follows from the metric; a case whose ranks share a GPU is MISSING with that reason.
 FREE = ("depth", "oversubscribed")
 

@@ -180,9 +180,6 @@ def _warnings(summary: Summary, good: list[_Series]) -> list[str]:
     elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
         beside = f"; beside them: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
         found.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")
-    misses = sum(sum(one.samples.usage.deadline_misses or []) for one in good if one.samples.usage)
-    if misses:
-        found.append(f"{misses} starts came after the agreed instant: fewer ranks than cores are needed for it")
     bound = sum(sum(one.samples.usage.dispatch_bound or []) for one in good if one.samples.usage)
     if bound:
         found.append(f"{bound} device times have dispatching in them: the GPU ran out of work before all was enqueued")

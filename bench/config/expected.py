@@ -37,7 +37,6 @@ from bench.config.values import (
     Root,
     Scheduling,
     Share,
-    Sync,
 )
 from bench.model.records import MOST_RANKS
 
@@ -93,9 +92,6 @@ class Expectation(Strict):
     )
     buffers: BufferPolicy | None = Field(
         default=None, description="The buffer policy. Without it, any.", examples=["rotate"]
-    )
-    sync: Sync | None = Field(
-        default=None, description="How ranks begin together. Without it, any way.", examples=["barrier"]
     )
     scheduling: Scheduling = Field(default="normal", description="The scheduling.", examples=["rr"])
     placement: Placement = Field(default="usual", description="Where the result goes.", examples=["out"])

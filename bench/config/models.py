@@ -35,7 +35,6 @@ from bench.config.values import (
     Root,
     Scheduling,
     Seconds,
-    Sync,
     VariableName,
     VariableValue,
     WorldSize,
@@ -132,11 +131,6 @@ class Config(Strict):
     )
     pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = Field(
         default=20, description="Number of calls in an iteration of the metrics pipelined and graph.", examples=[50]
-    )
-    sync: Sync = Field(
-        default="barrier",
-        description="How ranks begin together. With deadline they spin until an agreed instant, and need a core each.",
-        examples=["deadline"],
     )
     scheduling: Scheduling = Field(
         default="normal",

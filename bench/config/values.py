@@ -25,7 +25,6 @@ CALLS = ("sync", "async")
 ALIGNMENTS = ("aligned", "unaligned")
 COUNTS = ("known", "exchanged")
 MEMORIES = ("plain", "registered", "symmetric")
-SYNCS = ("barrier", "deadline")
 SCHEDULINGS = ("normal", "rr")
 FAULT_KINDS = ("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow")
 
@@ -95,6 +94,5 @@ Division = Annotated[str, AfterValidator(subgroups.check)]
 Root = Annotated[int, Field(ge=0)]
 VariableName = Annotated[str, AfterValidator(_variable)]
 VariableValue = Annotated[str, BeforeValidator(_text), AfterValidator(_value)]
-Sync = Annotated[str, OneOf(SYNCS, "way to synchronise")]
 Scheduling = Annotated[str, OneOf(SCHEDULINGS, "scheduling")]
 FaultKind = Annotated[str, OneOf(FAULT_KINDS, "fault")]

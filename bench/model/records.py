@@ -32,7 +32,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 # Fields of a case that are in its key only if they differ from the default.
 CASE_EXTRAS = (
-    "reduce_op", "buffers", "metric", "sync", "scheduling", "depth",
+    "reduce_op", "buffers", "metric", "scheduling", "depth",
     "placement", "call", "root", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
     "splits", "counts", "recording",
 )  # fmt: skip
@@ -45,7 +45,6 @@ class Case:
 
     metric: "isolated", one call between two stamps; "pipelined", `depth` calls back to back between them; or "graph",
         these calls captured in a CUDA graph.
-    sync: "barrier" before each iteration, or "deadline": an instant that all ranks wait for on their clocks.
     scheduling: "normal", or "rr" for real-time round robin of everything that a rank does.
     placement: "usual" is the first one that the table of operations lists; else "in" or "out" of place.
     call: "sync", or "async": the call returns a handle, which is waited for before the second stamp.
@@ -68,7 +67,6 @@ class Case:
     reduce_op: str = "sum"
     buffers: str = "rotate"
     metric: str = "isolated"
-    sync: str = "barrier"
     scheduling: str = "normal"
     depth: int = 1
     placement: str = "usual"
@@ -306,9 +304,9 @@ class Usage:
     machine_busy_s: CPU seconds of all processes on the ranks' hosts, except a parent of ranks. steal_s: CPU seconds
         that the hypervisor gave to others. throttled: periods in which a cgroup's quota was used up. None if the
         kernel does not report them.
-    floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it. deadline_misses:
-        iterations that a rank began after the agreed instant. dispatch_bound: iterations whose device time has
-        dispatching in it, because the stream ran out of work. None if they were not measured.
+    floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it. dispatch_bound:
+        iterations whose device time has dispatching in it, because the stream ran out of work. None if they were not
+        measured.
     """
 
     wall_s: float
@@ -321,7 +319,6 @@ class Usage:
     steal_s: float | None
     throttled: int | None = None
     floor_ns: list[float] | None = None
-    deadline_misses: list[int] | None = None
     dispatch_bound: list[int] | None = None
 
 

@@ -70,7 +70,6 @@ def combinations(
             reduce_op=reduce_op,
             buffers=config.buffers,
             metric=metric,
-            sync=config.sync,
             scheduling=config.scheduling,
             depth=config.pipeline_depth if METRICS[metric].several else 1,
             placement=place,
@@ -122,8 +121,6 @@ def _unsupported_by_job(case: Case, machine: Machine) -> str | None:
         return f"the job has {machine.ranks} ranks"
     if machine.ranks is not None and BACKENDS[case.backend].library == "mpi4py":
         return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
-    if machine.ranks is not None and case.sync == "deadline":
-        return "sync: deadline needs memory that all ranks share; the ranks of a job share none"
     return None
 
 

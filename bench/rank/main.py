@@ -46,7 +46,7 @@ def _work(context: RankContext, job: Job) -> Json:
     log = context.stack_file.with_name(f"nccl-{context.rank}.log")
     if job.probe:
         environment.apply(probe.settings(log))
-    with joined(context, job.launch.backend, job.timeout_s, kind.sync, kind.ctas) as group:
+    with joined(context, job.launch.backend, job.timeout_s, kind.ctas) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             probe.choices(context, job, group, log)

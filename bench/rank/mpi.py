@@ -27,9 +27,7 @@ from bench.rank.transfer import Subgroup, rest
 
 
 @contextmanager
-def joined(
-    context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
-) -> Iterator[Group]:
+def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) -> Iterator[Group]:
     """Join the other ranks; leave MPI at the end of the context if nothing was raised in it.
 
     timeout_s, ctas: not used, because MPI has neither; the parent ends a hang.
@@ -45,11 +43,7 @@ def joined(
     # A rank listens only with a transport other than shared memory, such as OMPI_MCA_btl=self,tcp.
     network.confine(os.getpid(), network.interface_of(network.LOOPBACK) or "")
     control = world.Dup()
-    barrier = control.Barrier
-    if sync == "deadline" and context.barrier is not None:
-        context.barrier.calibrate()
-        barrier = context.barrier.wait_for_deadline
-    yield _group(context, world, control, barrier)
+    yield _group(context, world, control, control.Barrier)
     # Not in a `finally`: it waits for the other ranks.
     MPI.Finalize()
 

@@ -53,11 +53,9 @@ def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> N
 
 
 @contextmanager
-def joined(
-    context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
-) -> Iterator[Group]:
+def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) -> Iterator[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it."""
-    with JOINED[BACKENDS[backend].library](context, backend, timeout_s, sync, ctas) as group:
+    with JOINED[BACKENDS[backend].library](context, backend, timeout_s, ctas) as group:
         yield group
 
 

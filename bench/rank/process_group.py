@@ -69,9 +69,7 @@ class Group:
 
 
 @contextmanager
-def joined(
-    context: RankContext, backend: str, timeout_s: float, sync: str = "barrier", ctas: int = 0
-) -> Iterator[Group]:
+def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) -> Iterator[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it.
 
     ctas: CTAs of NCCL's communicators; 0: NCCL chooses.
@@ -96,9 +94,6 @@ def joined(
     joined_ns = (began, time.perf_counter_ns() - began)
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
     barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
-    if sync == "deadline" and context.barrier is not None:
-        context.barrier.calibrate()
-        barrier = context.barrier.wait_for_deadline
     group = make_group(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas)
     yield replace(group, joined_ns=joined_ns)
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.

@@ -105,10 +105,10 @@ class _Measured:
 
     def __init__(self, case: Case, position: int, group: Group, arena: Arena, job: Job, context: RankContext) -> None:
         self.case, self.position = case, position
-        self._group, self._job, self._barrier = group, job, context.barrier
+        self._group, self._job = group, job
         self._unix_s, self.spent = 0.0, usage.Counters()
         self.failure: Failure | None = None
-        self._misses = self._bound = 0
+        self._bound = 0
         work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed, context.tick, job.replays)
         self._replay = work if isinstance(work, ReplayOperation) else None
         self.work, barrier = faults.plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
@@ -138,12 +138,10 @@ class _Measured:
         if OPERATIONS[self.case.op].once:
             start_ns, duration_ns = self._group.joined_ns
             return RankTimings([start_ns], [duration_ns], None, duration_ns)
-        before = self._misses_so_far()
         found = self._timer.measure(self.sampler.block.total)
         if self._replay is not None:
             # On a GPU host times were measured first, in as many further iterations.
             found.inner = self._replay.stamps()[-self.sampler.block.total :]
-        self._misses += self._misses_so_far() - before
         self._bound += found.dispatch_bound or 0
         return found
 
@@ -151,13 +149,12 @@ class _Measured:
         """Let go of what only timing needs."""
         self._timer.close()
 
-    def costs(self) -> tuple[float | None, int | None, int | None]:
-        """What dispatching a call costs in ns, how often this rank missed an agreed instant, and in how many iterations
-        its device ran out of work while calls were enqueued; None: not measured."""
+    def costs(self) -> tuple[float | None, int | None]:
+        """The time of dispatching a call in ns, and the number of iterations in which the device ran out of work while
+        calls were enqueued; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
         floor = None if call is None else timing.floor_ns(call, self._group.device)
-        misses = self._misses if self._barrier and self.case.sync == "deadline" else None
-        return floor, misses, self._bound if self._group.device.enqueues else None
+        return floor, self._bound if self._group.device.enqueues else None
 
     def samples(self, costs: Usage, failure: Failure | None) -> Samples:
         """The line for samples.jsonl."""
@@ -177,9 +174,6 @@ class _Measured:
             usage=costs,
             failure=failure,
         )
-
-    def _misses_so_far(self) -> int:
-        return self._barrier.misses if self._barrier else 0
 
 
 def _agreed(everyone: list[RankTimings], depth: int) -> AgreedTimings:

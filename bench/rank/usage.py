@@ -61,7 +61,7 @@ class Meter:
         return so_far.plus(self._last, before)
 
 
-def of_rank(spent: Counters, floor_ns: float | None, misses: int | None, bound: int | None, stamp_ns: float) -> Json:
+def of_rank(spent: Counters, floor_ns: float | None, bound: int | None, stamp_ns: float) -> Json:
     """What a case cost this rank, to be gathered."""
     return {
         "cpu_s": round(spent.cpu_s, 4),
@@ -73,7 +73,6 @@ def of_rank(spent: Counters, floor_ns: float | None, misses: int | None, bound: 
         "steal": spent.steal_s,
         "throttled": spent.throttled,
         "floor": floor_ns,
-        "misses": misses,
         "bound": bound,
     }
 
@@ -91,7 +90,6 @@ def of_all(everyone: list[Json], wall_s: float, buffer_bytes: int) -> Usage:
         steal_s=_over_hosts(everyone, "steal"),
         throttled=None if (periods := _over_hosts(everyone, "throttled")) is None else int(periods),
         floor_ns=_known([one["floor"] for one in everyone]),
-        deadline_misses=_known([one["misses"] for one in everyone]),
         dispatch_bound=_known([one["bound"] for one in everyone]),
     )
 

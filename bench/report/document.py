@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.model.conclusions import Analysis, Summary
-from bench.model.records import Case, Json, Run
+from bench.model.records import Json, Run
 from bench.model.units import format_bytes, format_rounded_bytes, format_seconds
 from bench.report import answer, findings, groups, imported, machine_format, markdown, replay, tables
 from bench.report.labels import dtype_words, label, metric_name, span
@@ -163,19 +163,15 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
     launches = "–".join(str(count) for count in sorted({min(each), max(each)}))
     launches += " launch" if max(each) == 1 else " launches"
+    # In a job, ranks share no memory for a barrier (docs/method.md, "The barrier").
+    barrier = "barrier over the network" if any("job" in session for session in run.environment) else "barrier"
     scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
     return (
-        f"How measured: {metrics} · {_barrier(run, case)} before each call · {clock} · maximum over ranks, "
+        f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
         f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · "
         "what size counts stands with each table, GB = 10⁹ bytes"
     )
-
-
-def _barrier(run: Run, case: Case) -> str:
-    """How ranks were synchronised. In a job they share no memory for a barrier (docs/method.md, "The barrier")."""
-    run_task = any("job" in session for session in run.environment)
-    return "barrier over the network" if run_task and case.sync == "barrier" else case.sync
 
 
 def summary_tables(summaries: Sequence[Summary]) -> str:

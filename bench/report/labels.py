@@ -19,14 +19,13 @@ SEPARATOR = " · "
 MOST_LISTED = 5
 PLACES = {"in": "in place", "out": "out of place"}
 # Attributes that are listed only if they are not at their default: a case without one has another value.
-PARTIAL = {"sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment"}
+PARTIAL = {"scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment"}
 # Attributes that are left out if they are at their default and the same in all cases of an operation.
 UNSAID = ("reduce_op", "placement", "root", "buffers")
 # Field of a case → its value in words.
 WORDS: dict[str, Callable[[Any], str]] = {
     "reduce_op": str,
     "buffers": "{} buffers".format,
-    "sync": "{} sync".format,
     "scheduling": "{} scheduling".format,
     "placement": lambda place: PLACES.get(place, place),
     "call": str,
@@ -43,7 +42,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
 }
 # Attributes that are said only where they are not at their default.
 RARE = (
-    "sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
+    "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
     "splits", "counts", "recording",
 )  # fmt: skip
 # Longer lists of groups or parts are cut.

@@ -25,7 +25,7 @@ HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
 # Fields in which the rows of a table differ. The two halves of a row are out of place and in place.
 OF_A_ROW = ("dtype", "reduce_op", "root", "size_bytes")
 # Fields that a comment names if they are not at their default.
-SAID = ("buffers", "sync", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment")
+SAID = ("buffers", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment")
 
 
 def document(run: Run, analysis: Analysis) -> str:
