@@ -116,12 +116,12 @@ test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
-	@$(PY) tests/architecture_page.py
-	@PYTHONPATH=.:tests $(PY) tests/configuration_page.py
-	@PYTHONPATH=.:tests $(PY) -m proof --pages
+	@$(PY) -m tools.architecture_page
+	@$(PY) -m tools.configuration_page
+	@$(PY) -m proof --pages
 
 pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/
-	@PYTHONPATH=.:tests $(PY) tests/example_pictures.py
+	@$(PY) -m tools.example_pictures
 
 schema: .venv/.installed  ## Write the JSON Schemas that editors complete the YAML with
 	@$(BENCH) schema > configs/schema.json
@@ -129,24 +129,24 @@ schema: .venv/.installed  ## Write the JSON Schemas that editors complete the YA
 
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1
-	@PYTHONPATH=. $(PY) tools/coverage_page.py everything > docs/coverage.md
+	@$(PY) -m tools.coverage_page everything > docs/coverage.md
 
 ##@ Prove (nothing else may run meanwhile)
 prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes (37 min); docs/accuracy.md
-	@PYTHONPATH=.:tests $(PY) -m proof
+	@$(PY) -m proof
 
 prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
-	@PYTHONPATH=.:tests $(PY) -m proof --quick
+	@$(PY) -m proof --quick
 
 prove-ab: .venv/.installed-dev  ## Are two sides told apart? Planted changes under ab (70 min); docs/ab-accuracy.md
-	@PYTHONPATH=.:tests $(PY) -m proof sides
+	@$(PY) -m proof sides
 
 prove-ddp: .venv/.installed-dev  ## Is the training half right? (43 min); docs/training-accuracy.md
-	@PYTHONPATH=.:tests $(PY) -m proof gradients
+	@$(PY) -m proof gradients
 
 bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets (11 min)
-	@PYTHONPATH=. $(PY) tests/bench_self.py
+	@$(PY) -m tools.bench_self
 
 clean:  ## Remove caches and .venv; never results or plots
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
-	@find bench tests -name __pycache__ -prune -exec rm -rf {} +
+	@find bench proof tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-import configuration_page as page
 from bench.config import expected, models
 from bench.config.problems import MOST_LINES, fields_of
 from bench.model.errors import ConfigError
 from bench.model.spelling import near
 from bench.training import config as training
+from tools import configuration_page as page
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"
 TRAINING = "benchmark: training\nmodels: [nano]\nstrategies: [flat]\n"
@@ -92,10 +92,6 @@ def test_settings_of_a_strategy_have_the_path_of_the_file():
     assert found[0] == f"c.yaml:4:11: strategies[0].ddp.capp: {unknown}"
     assert found[1] == "c.yaml:5:17: strategies[1].flat.cap: flat does not take cap; it takes accumulate"
     assert found[2].startswith("c.yaml:7:12: strategies[2].ddp.cap: '1M' is ambiguous")
-
-
-def test_an_old_key_is_named_as_it_is_written():
-    assert lines(TRAINING + "foreign: 200%", parse_training)[0].startswith("c.yaml:4:10: foreign: '200%'")
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,16 @@ The first command of each verb runs in a process of its own, which finds what an
 """
 
 import functools
-import json
 import re
 import subprocess
 
 import pytest
 
-import architecture_page
 import bench
 from bench.cli.app import VERBS as VERBS_OF_HELP
 from bench.cli.app import _app
 from conftest import ROOT, called_here
 from proof import code
-from proof.__main__ import BOOKS, page
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -121,19 +118,6 @@ def test_pages_link_to_what_exists():
 def test_target(line):
     done = subprocess.run(["make", "-n", *line.split()[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_page_of_the_architecture_is_current():
-    assert architecture_page.PAGE.read_text() == architecture_page.page(), "run: make docs"
-
-
-@pytest.mark.parametrize("name", BOOKS)
-def test_the_pages_of_the_proof_say_what_is_of_older_code(name):
-    kept = BOOKS[name].file.with_suffix(".json")
-    if not kept.exists():
-        pytest.skip(f"{kept.name} does not exist: make {BOOKS[name].command.split()[1]} has not run yet")
-    parts = json.loads(kept.read_bytes())
-    assert BOOKS[name].file.with_suffix(".md").read_text() == page(BOOKS[name], parts), "run: make docs"
 
 
 def test_a_fingerprint_changes_with_the_code_and_not_with_comments(tmp_path, monkeypatch):

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-import scale
 from bench.analyze import sessions
 from bench.analyze.analysis import analyze, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
 from bench.report.plots import ranks_and_time
 from bench.store import folders
 from bench.store.encoding import CODEC
+from tools import large_runs
 
 RANKS = 64
 
@@ -22,7 +22,7 @@ def named(path) -> list[str]:
 
 
 def small(root, late=(), **more):
-    return scale.large_run(root, late, **{"ranks": RANKS, "cases": 4, "iterations": 30, **more})
+    return large_runs.large_run(root, late, **{"ranks": RANKS, "cases": 4, "iterations": 30, **more})
 
 
 def hosts_changed(path, rename) -> None:
@@ -36,11 +36,11 @@ def hosts_changed(path, rename) -> None:
 
 @pytest.mark.parametrize("nodes", [[0], [5], [2, 6]])
 def test_late_nodes_are_named_with_their_ranks_and_delay(tmp_path, nodes):
-    late = [rank for node in nodes for rank in scale.ranks_of(node)]
+    late = [rank for node in nodes for rank in large_runs.ranks_of(node)]
     found = diagnose(folders.read(small(tmp_path, late, delay_s=1e-3), CODEC)).findings
     assert sorted(f.subject for f in found) == [f"node node{node}" for node in nodes]
     for finding, node in zip(sorted(found, key=lambda f: f.ranks), nodes, strict=True):
-        assert (finding.kind, finding.ranks) == ("late node", tuple(scale.ranks_of(node)))
+        assert (finding.kind, finding.ranks) == ("late node", tuple(large_runs.ranks_of(node)))
         assert finding.cost_s == pytest.approx(1e-3, rel=0.1)
         assert len(finding.cases) == 4 and finding.p < 1e-6
 
@@ -48,7 +48,7 @@ def test_late_nodes_are_named_with_their_ranks_and_delay(tmp_path, nodes):
 def test_a_late_rank_makes_no_late_node_and_both_can_be_late(tmp_path):
     assert named(small(tmp_path, [11])) == ["rank 11"]
     assert named(small(tmp_path, [11, 12, 13])) == ["rank 11", "rank 12", "rank 13"]
-    assert named(small(tmp_path, [*scale.ranks_of(3), 11])) == ["node node3", "rank 11"]
+    assert named(small(tmp_path, [*large_runs.ranks_of(3), 11])) == ["node node3", "rank 11"]
 
 
 def test_without_a_fault_nobody_is_named(tmp_path):
@@ -56,7 +56,7 @@ def test_without_a_fault_nobody_is_named(tmp_path):
 
 
 def test_late_is_who_differs_from_most_others(tmp_path):
-    most = range(int(LARGEST_SHARE * RANKS) + scale.RANKS_A_NODE)
+    most = range(int(LARGEST_SHARE * RANKS) + large_runs.RANKS_A_NODE)
     assert named(small(tmp_path, most)) == []
     assert "a quarter of the ranks" in diagnose(folders.read(small(tmp_path, most), CODEC)).silent[0]
 
@@ -67,14 +67,14 @@ def test_late_is_who_differs_from_most_others(tmp_path):
         lambda launch, rank: None,
         lambda launch, rank: "one",
         lambda launch, rank: f"host of rank {rank}",
-        lambda launch, rank: scale.host_of((rank + launch) % RANKS),
+        lambda launch, rank: large_runs.host_of((rank + launch) % RANKS),
     ],
     ids=["not said", "all on one", "each on its own", "elsewhere in each launch"],
 )
 def test_where_hosts_say_nothing_ranks_are_named(tmp_path, rename):
-    path = small(tmp_path, scale.ranks_of(2))
+    path = small(tmp_path, large_runs.ranks_of(2))
     hosts_changed(path, rename)
-    assert named(path) == sorted(f"rank {rank}" for rank in scale.ranks_of(2))
+    assert named(path) == sorted(f"rank {rank}" for rank in large_runs.ranks_of(2))
 
 
 def test_one_late_rank_of_two_on_a_host_is_a_rank(tmp_path):
@@ -92,15 +92,15 @@ def test_ranks_that_are_late_in_one_launch_only_are_not_named(tmp_path):
 
 
 def test_a_slow_node_is_named_in_a_matrix_and_not_its_ranks(tmp_path):
-    assert named(scale.pairs_run(tmp_path, scale.across(2, 32, 1.5))) == ["node node2"]
-    assert named(scale.pairs_run(tmp_path, {})) == []
+    assert named(large_runs.pairs_run(tmp_path, large_runs.across(2, 32, 1.5))) == ["node node2"]
+    assert named(large_runs.pairs_run(tmp_path, {})) == []
 
 
 def test_a_slow_link_between_two_nodes_is_one_finding(tmp_path):
-    slow = {(a, b): 2.0 for a in scale.ranks_of(0) for b in scale.ranks_of(3)}
-    assert named(scale.pairs_run(tmp_path, slow)) == ["link node0–node3"]
+    slow = {(a, b): 2.0 for a in large_runs.ranks_of(0) for b in large_runs.ranks_of(3)}
+    assert named(large_runs.pairs_run(tmp_path, slow)) == ["link node0–node3"]
     few = dict.fromkeys([(0, 24), (3, 25)], 3.0)
-    assert named(scale.pairs_run(tmp_path, few)) == ["link 0–24", "link 3–25"]
+    assert named(large_runs.pairs_run(tmp_path, few)) == ["link 0–24", "link 3–25"]
 
 
 def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
@@ -124,7 +124,7 @@ def test_hosts_come_with_their_ranks(tmp_path):
 
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
-    run = folders.read(small(tmp_path, [*scale.ranks_of(5), 3], cases=1), CODEC)
+    run = folders.read(small(tmp_path, [*large_runs.ranks_of(5), 3], cases=1), CODEC)
     (figure,) = ranks_and_time.ranks(run, analyze(run))
     words = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"node node5", "rank 3"} <= words

@@ -1,6 +1,6 @@
 """Writes docs/architecture.md: the flow of data, and every module with the first sentence of its docstring.
 
-`make docs` runs it; a test holds the page against the code.
+`make docs` runs it.
 """
 
 import ast

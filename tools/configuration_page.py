@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the models of the configurations: every key with meaning, default and example.
 
-`make docs` runs it; a test holds the page against the models.
+`make docs` runs it.
 """
 
 import sys

@@ -5,11 +5,11 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+BENCH = Path(__file__).resolve().parents[1] / "bench"
 
 
 def fingerprint(parts: Sequence[str]) -> str:
-    """Of all modules of these folders and files of `bench/`; comments, docstrings and layout do not count."""
+    """Of all modules in these folders of `bench/`, or patterns of files; comments and docstrings do not count."""
     digest = hashlib.sha256()
     for path in sorted(set(_modules(parts))):
         tree = ast.parse(path.read_bytes())
@@ -22,10 +22,6 @@ def fingerprint(parts: Sequence[str]) -> str:
 
 def _modules(parts: Iterable[str]) -> Iterator[Path]:
     for part in parts:
-        path = BENCH / part
-        if path.is_file():
-            yield path
-        else:
-            found = list(path.rglob("*.py"))
-            assert found, f"bench/{part} does not exist"
-            yield from found
+        modules = list(BENCH.glob(part if part.endswith(".py") else f"{part}/**/*.py"))
+        assert modules, f"bench/{part} does not exist"
+        yield from modules

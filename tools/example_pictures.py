@@ -1,7 +1,8 @@
 """Draws docs/images/ from the runs that are kept in docs/example/, and notes what they were made from.
 
 `make pictures` runs it. Pixels differ from library to library, so docs/images/made-from.json has a fingerprint of each
-run's samples and of the modules that draw; a test compares those. What the analysis concludes is not part of it.
+run's samples and of the modules that draw. `--check` compares those, and draws nothing (`.ci/run`). What the analysis
+concludes is not part of them.
 """
 
 import hashlib
@@ -20,16 +21,19 @@ MADE_FROM = IMAGES / "made-from.json"
 # Run in docs/example/ → the pictures of it that a page shows.
 SHOWN = {"before": ("time", "modes"), "training": ("training-timeline", "training-buckets")}
 # The modules that lay out and label pictures.
-DRAWING = (
-    "report/labels.py", "report/pictures.py", "report/plots",
-    "training/report/labels.py", "training/report/lanes.py", "training/report/pictures.py", "training/report/plots",
-)  # fmt: skip
+DRAWING = ("report/plots", "training/report/plots")
 
 
 def made_from() -> dict[str, object]:
     """What the pictures would be made from now. Fingerprints of code depend on the version of Python."""
     runs = {name: hashlib.sha256((EXAMPLES / name / "samples.jsonl").read_bytes()).hexdigest() for name in SHOWN}
     return {"samples": runs, "python": ".".join(map(str, sys.version_info[:2])), "code": fingerprint(DRAWING)}
+
+
+def stale() -> bool:
+    """Whether the pictures are of other runs or other code than today's; in another Python, only the runs count."""
+    kept, now = json.loads(MADE_FROM.read_bytes()), made_from()
+    return kept["samples"] != now["samples"] or (kept["python"] == now["python"] and kept["code"] != now["code"])
 
 
 def draw() -> None:
@@ -45,4 +49,6 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit("docs/images/ is stale: make pictures" if stale() else 0)
     draw()

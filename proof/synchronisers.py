@@ -5,9 +5,22 @@ import time
 import torch
 import torch.distributed as dist
 
-from broken_syncs import Right
-
 WAIT_S = 5e-3
+
+
+class Right:
+    """The mean over ranks, after backward."""
+
+    def __init__(self, module, world_size):
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.world_size = world_size
+        for p in module.parameters():
+            dist.broadcast(p.data, 0)
+
+    def finish(self):
+        for p in self.parameters:
+            dist.all_reduce(p.grad)
+            p.grad.div_(self.world_size)
 
 
 class OneCall(Right):

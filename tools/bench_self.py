@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-import scale as large
 from bench.analyze.analysis import diagnose
 from bench.analyze.stats import headlines
-from bench.model.records import Case, Launch, Plan, Samples
-from bench.store import encoding, folders
+from bench.model.records import Case, Samples
+from bench.store import folders
 from bench.store.encoding import CODEC
-from bench.store.journal import Journal
-from conftest import ROOT, SAMPLING, samples
+from tools import large_runs
 
+ROOT = Path(__file__).resolve().parents[1]
 MIB = 2**20
 THREE_SIZES = """
 backends: [gloo]
@@ -134,19 +133,16 @@ def light_verbs(folder: Path) -> list[Row]:
     return rows
 
 
+def quiet_run(root: Path, name: str, cases: list[Case], launches: int, seed: int) -> Path:
+    """A run of 200 iterations a case and launch, without a fault."""
+    rng = np.random.default_rng(seed)
+    made = {(case.key, n): large_runs.scattered(rng, case) for case in cases for n in range(1, launches + 1)}
+    return large_runs.write(root, name, cases, launches, made)
+
+
 def hundred_cases(folder: Path) -> list[Row]:
-    cases = tuple(Case("all_reduce", "gloo", n, "float32", 1024 * k) for n in (2, 4) for k in range(1, 51))
-    blocks = tuple(
-        Launch("gloo", n, launch, tuple(c for c in cases if c.world_size == n)) for launch in (1, 2, 3) for n in (2, 4)
-    )
-    plan = Plan("hundred", blocks, (), 3, 1, SAMPLING, 60.0, 0)
-    path = folders.create(folder / "results", CODEC, plan, b"", {})
-    rng = np.random.default_rng(1)
-    with Journal(path) as journal:
-        for block in blocks:
-            for case in block.cases:
-                durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, case.world_size)))).astype(np.int64)
-                journal.append(encoding.samples_to_line(samples(case, block.number, durations)))
+    cases = [Case("all_reduce", "gloo", n, "float32", 1024 * k) for n in (2, 4) for k in range(1, 51)]
+    path = quiet_run(folder / "results", "hundred", cases, launches=3, seed=1)
     reports = [call(folder, "report", path.name) for _ in range(5)]
     plots = [call(folder, "plots", path.name) for _ in range(3)]
     rows = []
@@ -166,21 +162,8 @@ def hundred_cases(folder: Path) -> list[Row]:
 def scale(folder: Path) -> list[Row]:
     """500 cases × 8 ranks × 200 iterations × 5 launches, 70 MB a run."""
     sizes = [(f"pool{pool}", 1024 * 2**k) for pool in range(25) for k in range(20)]
-    cases = tuple(Case("all_reduce", "gloo", 8, "float32", size, buffers=pool) for pool, size in sizes)
-    blocks = tuple(Launch("gloo", 8, launch, cases) for launch in range(1, 6))
-    paths = []
-    for seed in (1, 2):
-        path = folders.create(
-            folder / "results", CODEC, Plan(f"large{seed}", blocks, (), 5, 1, SAMPLING, 60.0, 0), b"", {}
-        )
-        rng = np.random.default_rng(seed)
-        with Journal(path) as journal:
-            for block in blocks:
-                for case in block.cases:
-                    durations = (1e6 * np.exp(0.2 * rng.normal(size=(200, 8)))).astype(np.int64)
-                    starts = np.arange(200)[:, None] * 10**7 + rng.integers(0, 10**5, (200, 8))
-                    journal.append(encoding.samples_to_line(samples(case, block.number, durations, starts)))
-        paths.append(path.name)
+    cases = [Case("all_reduce", "gloo", 8, "float32", size, buffers=pool) for pool, size in sizes]
+    paths = [quiet_run(folder / "results", f"large{seed}", cases, launches=5, seed=seed).name for seed in (1, 2)]
     rows = []
     for verb, names in (("report", paths[:1]), ("compare", [*paths, "--format", "json"])):
         times, peaks = zip(*(call_measured(folder, verb, *names) for _ in range(3)), strict=True)
@@ -192,9 +175,9 @@ def scale(folder: Path) -> list[Row]:
 
 def many_ranks(folder: Path) -> list[Row]:
     """200 cases of 256 ranks on 32 nodes, one of which is late: found in time, and nobody where nobody is late."""
-    late = [*large.ranks_of(5)]
-    node, quiet = (large.large_run(folder / "results", ranks) for ranks in (late, []))
-    pairs = large.pairs_run(folder / "results", large.across(2, 32, 1.5))
+    late = [*large_runs.ranks_of(5)]
+    node, quiet = (large_runs.large_run(folder / "results", ranks) for ranks in (late, []))
+    pairs = large_runs.pairs_run(folder / "results", large_runs.across(2, 32, 1.5))
     reports, diagnoses = ([call(folder, verb, node.name) for _ in range(3)] for verb in ("report", "diagnose"))
     plots = call(folder, "plots", node.name)
     total = min(reports) + min(diagnoses)
@@ -274,5 +257,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     sys.exit(main())

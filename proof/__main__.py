@@ -21,8 +21,10 @@ from typing import Any
 
 from tabulate import tabulate
 
+from bench.launch.launcher import Launcher
 from bench.machine import host
 from bench.model.units import format_seconds
+from bench.training.launch.sweep import PRELOAD
 from proof import (
     bucket_plans,
     coverage,
@@ -37,51 +39,39 @@ from proof import (
 )
 from proof.claim import FULL, QUICK, Claim, Effort, Outcome
 from proof.code import fingerprint
-from proof.rig import Rig, rig
+from proof.rig import Rig
 
-ROOT = Path(__file__).resolve().parents[2]
-# What every measured number rests on; what decides on one; what compares two.
-MEASURED = ("rank", "launch", "protocol", "plan.py", "cases.py", "footprint.py", "operations.py", "intervals.py")
-SUMMARISED = (*MEASURED, "analyze/stats.py", "analyze/series.py")
-COMPARED = (
-    "intervals.py",
-    "analyze/compare.py",
-    "analyze/verdicts.py",
-    "analyze/moderation.py",
-    "analyze/occasions.py",
-)
-PAIRED = (*COMPARED, "analyze/pairs.py", "analyze/series.py")
-PLANNED = tuple(
-    f"training/{name}.py"
-    for name in ("advisor", "all_reduce_cost", "buckets", "planner", "presets", "ready_times", "uncertainty")
-)
-ANALYZED = ("intervals.py", "analyze/moderation.py", "training/analyze")
-TRAINED = (
-    *MEASURED, *PLANNED, *ANALYZED, "training/rank", "training/launch", "training/plan.py", "training/strategies.py",
-)  # fmt: skip
+ROOT = Path(__file__).resolve().parents[1]
+# What every measured number rests on; what summarises and compares them; what trains.
+MEASURED = ("catalog", "launch", "planning", "protocol", "rank")
+COMPARED = ("analyze", "stats")
+SUMMARISED = (*MEASURED, *COMPARED)
+PLANNED = ("training/*.py",)
+ANALYZED = ("stats", "training/analyze")
+TRAINED = (*MEASURED, *PLANNED, *ANALYZED, "training/launch", "training/rank")
 
 COLLECTIVES: dict[str, Claim] = {
-    "rates": Claim(links_recovered.rates, (*SUMMARISED, "analyze/model.py")),
-    "delays": Claim(links_recovered.delays, (*SUMMARISED, "analyze/model.py")),
-    "matrix": Claim(links_recovered.matrix, (*MEASURED, "analyze/links.py")),
-    "late-rank": Claim(naming.late_rank, (*MEASURED, "analyze/ranks.py", "analyze/clocks.py")),
-    "unchanged": Claim(verdicts.unchanged, (*SUMMARISED, *COMPARED)),
-    "slowed": Claim(verdicts.slowed, (*SUMMARISED, *COMPARED)),
+    "rates": Claim(links_recovered.rates, SUMMARISED),
+    "delays": Claim(links_recovered.delays, SUMMARISED),
+    "matrix": Claim(links_recovered.matrix, SUMMARISED),
+    "late-rank": Claim(naming.late_rank, SUMMARISED),
+    "unchanged": Claim(verdicts.unchanged, SUMMARISED),
+    "slowed": Claim(verdicts.slowed, SUMMARISED),
     "occasions": Claim(simulated.known_occasions, COMPARED),
-    "identical-sides": Claim(simulated.identical_sides, PAIRED),
-    "launches": Claim(simulated.launches_of_all_kinds, ("intervals.py",)),
-    "simulated-coverage": Claim(coverage.simulated, ("intervals.py",)),
-    "real-coverage": Claim(coverage.real, (*MEASURED,)),
+    "identical-sides": Claim(simulated.identical_sides, COMPARED),
+    "launches": Claim(simulated.launches_of_all_kinds, ("stats",)),
+    "simulated-coverage": Claim(coverage.simulated, ("stats",)),
+    "real-coverage": Claim(coverage.real, (*MEASURED, "stats")),
     "headline": Claim(headline.repeats, SUMMARISED),
     "overhead": Claim(overhead.against_a_bare_loop, MEASURED),
     "mpi-overhead": Claim(overhead.mpi_against_a_bare_loop, MEASURED),
 }
 SIDES: dict[str, Claim] = {
-    "all-by-20": Claim(two_sides.all_by_20, (*MEASURED, *PAIRED)),
-    "all-by-5": Claim(two_sides.all_by_5, (*MEASURED, *PAIRED)),
-    "all-by-2": Claim(two_sides.all_by_2, (*MEASURED, *PAIRED)),
-    "one-of-six": Claim(two_sides.one_of_six, (*MEASURED, *PAIRED)),
-    "identical": Claim(two_sides.identical, (*MEASURED, *PAIRED)),
+    "all-by-20": Claim(two_sides.all_by_20, SUMMARISED),
+    "all-by-5": Claim(two_sides.all_by_5, SUMMARISED),
+    "all-by-2": Claim(two_sides.all_by_2, SUMMARISED),
+    "one-of-six": Claim(two_sides.one_of_six, SUMMARISED),
+    "identical": Claim(two_sides.identical, SUMMARISED),
 }
 GRADIENTS: dict[str, Claim] = {
     "planning": Claim(bucket_plans.planning, PLANNED),
@@ -118,7 +108,7 @@ ABOUT = (
     "Written by `{}`; do not edit. Each line is measured, on links whose rate and delay are known, with "
     "faults and changes that were planted, or on series whose median is known. Counts have 95 % intervals by Clopper "
     "and Pearson. A line that is missed stays missed: the gates are not loosened. What each line does is in "
-    "`tests/proof/`. "
+    "`proof/`. "
     "A part is of older code if something that it rests on in `bench/` has changed since it ran, comments aside: its "
     "lines say what was true of that code."
 )
@@ -140,7 +130,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     book = BOOKS[asked.book]
     parts: dict[str, Part] = {}
-    with tempfile.TemporaryDirectory(prefix="proof-") as name, rig(Path(name)) as used:
+    with tempfile.TemporaryDirectory(prefix="proof-") as name, Launcher(preload=PRELOAD) as launcher:
+        used = Rig(launcher, Path(name))
         for claim in asked.only or book.claims:
             parts[claim] = _tried(claim, book.claims[claim], used, QUICK if asked.quick else FULL)
             if not asked.quick:

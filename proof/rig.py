@@ -4,10 +4,7 @@ In: the text of a configuration and whoever starts the ranks. Out: a `Run` as `s
 of the training benchmark.
 """
 
-import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +22,8 @@ from bench.store.journal import Journal
 from bench.training import config as training
 from bench.training import plan as training_plan
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.launch.sweep import PRELOAD
 from bench.training.launch.sweep import sweep as train_sweep
 from bench.training.records import LaunchFailure, StrategyChecks, TrainingPlan, TrainingRun
-
-TESTS = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,15 @@ class Rig:
         path = folders.create(self.folder, CODEC, planned, text.encode(), {})
         launches: list[Any] = []
         with Journal(path) as journal:
-            sweep(planned, [], starter or self.launcher, journal.append, path / folders.LOG, launches.append, _Nobody())
+            sweep(
+                planned,
+                [],
+                starter or self.launcher,
+                journal.append,
+                path / folders.LOG,
+                launches.append,
+                SilentObserver(),
+            )
         folders.write_environment(path, [{"launches": launches}])
         folders.update_manifest(path, status="complete")
         run = folders.read(path, CODEC)
@@ -69,7 +71,13 @@ class Rig:
         path = folders.create(self.folder, TRAINING_CODEC, planned, b"", {})
         with Journal(path) as journal:
             train_sweep(
-                planned, [], starter or self.launcher, journal.append, path / folders.LOG, lambda _: None, _Nobody()
+                planned,
+                [],
+                starter or self.launcher,
+                journal.append,
+                path / folders.LOG,
+                lambda _: None,
+                SilentObserver(),
             )
         run = folders.read(path, TRAINING_CODEC)
         broken = [one.failure for one in run.facts if isinstance(one, LaunchFailure)]
@@ -79,17 +87,8 @@ class Rig:
         return run
 
 
-@contextmanager
-def rig(folder: Path) -> Iterator[Rig]:
-    """A rig whose ranks can import this package."""
-    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    with Launcher(preload=PRELOAD) as launcher:
-        yield Rig(launcher, folder)
-
-
-class _Nobody:
-    """An observer that does not care."""
+class SilentObserver:
+    """An observer of a sweep that shows nothing."""
 
     def launching(self, *_: object) -> None: ...
 

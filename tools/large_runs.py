@@ -12,15 +12,15 @@ import orjson
 
 from bench.catalog.pairing import rounds
 from bench.machine import host
-from bench.model.records import Case, Json, Launch, Plan
+from bench.model.records import Case, Json, Launch, Plan, Sampling
 from bench.store import folders
 from bench.store.encoding import CODEC
 from bench.store.journal import Journal
-from conftest import SAMPLING
 
 RANKS_A_NODE = 8
 # Times in nanoseconds: how late ranks come by themselves, and how long an operation takes once all have come.
 JITTER, TAKES = 50e3, 1e6
+SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)
 Numbers = np.ndarray
 
 
@@ -66,21 +66,35 @@ def exchanges(rng: np.random.Generator, case: Case, cycles: int, slow: dict[tupl
     return {"start_ns": _rank_by_rank(start), "duration_ns": _rank_by_rank(duration)}
 
 
+def scattered(rng: np.random.Generator, case: Case, iterations: int = 200) -> Json:
+    """Timings about 1 ms that scatter by a fifth, as ranks without any fault have them."""
+    shape = (iterations, case.world_size)
+    start = np.arange(iterations)[:, None] * 1e7 + rng.integers(0, 10**5, shape)
+    return {"start_ns": _rank_by_rank(start), "duration_ns": _rank_by_rank(1e6 * rng.lognormal(0, 0.2, shape))}
+
+
 def _rank_by_rank(values: Numbers) -> list[list[int]]:
     return values.astype(np.int64).T.tolist()
 
 
 def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dict[tuple[str, int], Json]) -> Path:
     """A run folder of `made` timings, by case key and launch; its ranks say on which host they are."""
-    ranks = cases[0].world_size
-    blocks = tuple(Launch("gloo", ranks, launch, tuple(cases)) for launch in range(1, launches + 1))
+    world_sizes = sorted({case.world_size for case in cases})
+    blocks = tuple(
+        Launch("gloo", ranks, launch, tuple(case for case in cases if case.world_size == ranks))
+        for launch in range(1, launches + 1)
+        for ranks in world_sizes
+    )
     path = folders.create(root, CODEC, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
-    facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(ranks)]
+    facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(world_sizes[-1])]
     session = {"host": {}, "before": host.state(), "after": host.state()}
     session["launches"] = [
-        {"backend": "gloo", "world_size": ranks, "launch": launch, "ready_s": 1.0, "clocks": None, "ranks": facts}
-        for launch in range(1, launches + 1)
-    ]
+        {
+            "backend": "gloo", "world_size": block.world_size, "launch": block.number, "ready_s": 1.0, "clocks": None,
+            "ranks": facts[: block.world_size],
+        }
+        for block in blocks
+    ]  # fmt: skip
     folders.write_environment(path, [session])
     with Journal(path) as journal:
         for block in blocks:
