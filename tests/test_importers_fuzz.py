@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import foreign
 from bench.catalog.operations import OPERATIONS
-from bench.importers import assembly, sources
-from bench.importers.formats import FORMATS
-from bench.importers.found import Options
+from bench.importers import assembly
+from bench.importers.readings import Options, Source, decode
 from bench.model.errors import ForeignError
 from bench.store import encoding
 
@@ -29,9 +28,8 @@ PIECES = st.one_of(
 
 def imported(format: str, raw: bytes) -> assembly.Imported:  # noqa: A002
     path = Path("all_reduce.txt")
-    text = sources._decoded(path, raw)
-    source = sources.Source(path, "0", text)
-    reading = FORMATS[format].read(source, Options())
+    source = Source(path, "0", decode(path, raw))
+    reading = assembly.READERS[format](source, Options())
     return assembly.assemble(format, "x", [(source, reading)])
 
 
@@ -45,16 +43,16 @@ def test_mutilated_files(format, data):  # noqa: A002
         raw[at : at + data.draw(st.integers(0, 40))] = data.draw(PIECES)
     raw = raw[: data.draw(st.integers(0, len(raw)))] if data.draw(st.booleans()) else raw
     try:
-        found = imported(format, bytes(raw))
+        run = imported(format, bytes(raw))
     except ForeignError as error:
         assert str(error).isprintable()
         return
-    for samples in found.samples:
+    for samples in run.samples:
         case = samples.case
         assert case.op in OPERATIONS and case.world_size >= 1 and case.size_bytes >= 0
         assert samples.failure is not None or 0 < samples.aggregate.time_s < math.inf
         assert encoding.samples_from_line(encoding.samples_to_line(samples)) == samples
-    assert encoding.plan_from_json(encoding.plan_to_json(found.plan)).total == len(found.samples)
+    assert encoding.plan_from_json(encoding.plan_to_json(run.plan)).total == len(run.samples)
 
 
 @pytest.mark.parametrize("format", FILES)

@@ -8,8 +8,8 @@ import pytest
 
 import foreign
 from bench.analyze.aggregates import of_aggregates
-from bench.importers import assembly, nccl_tests, sources
-from bench.importers.found import Options
+from bench.importers import assembly, nccl_tests
+from bench.importers.readings import Options, open_source
 from bench.model.errors import ForeignError
 
 
@@ -18,7 +18,7 @@ def read(tmp_path):
     def read(text: str, name: str = "x.json", **options):
         path = tmp_path / name
         path.write_text(text)
-        source = sources.read(path)
+        source = open_source(path)
         return source, nccl_tests.read(source, Options(**options))
 
     return read

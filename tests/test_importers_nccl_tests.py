@@ -4,12 +4,13 @@ What a file does not say is asked for or said, never guessed silently; wrong res
 """
 
 import re
+from pathlib import Path
 
 import pytest
 
 import foreign
-from bench.importers import assembly, nccl_tests, sources
-from bench.importers.found import Options
+from bench.importers import assembly, nccl_tests
+from bench.importers.readings import Options, Source, open_source
 from bench.model.errors import ForeignError
 from bench.model.records import Case
 
@@ -22,7 +23,7 @@ def read(tmp_path):
     def read(text: str | bytes, name: str = "x.txt", **options):
         path = tmp_path / name
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return nccl_tests.read(sources.read(path), Options(**options))
+        return nccl_tests.read(open_source(path), Options(**options))
 
     return read
 
@@ -291,13 +292,7 @@ def test_tests_without_a_counterpart_are_left_out(read, test):
     reading = read(foreign.nccl().replace("all_reduce_perf", f"{test}_perf"))
     assert not reading.numbers and f"{test}_perf has no counterpart here" in reading.left_out
     with pytest.raises(ForeignError, match="nothing to import"):
-        assembly.assemble("nccl-tests", "x", [(_source(), reading)])
-
-
-def _source():
-    from pathlib import Path
-
-    return sources.Source(Path("x.txt"), "0", "")
+        assembly.assemble("nccl-tests", "x", [(Source(Path("x.txt"), "0", ""), reading)])
 
 
 def test_a_log_without_a_table_is_one_sentence(read):

@@ -4,8 +4,8 @@ import pytest
 
 import foreign
 from bench.catalog import operations
-from bench.importers import assembly, osu, sources
-from bench.importers.found import Options
+from bench.importers import assembly, osu
+from bench.importers.readings import Options, open_source
 from bench.model.errors import ForeignError
 from bench.model.records import Case
 
@@ -15,7 +15,7 @@ def read(tmp_path):
     def read(text: str, name: str = "x.txt", **options):
         path = tmp_path / name
         path.write_text(text)
-        return osu.read(sources.read(path), Options(**options))
+        return osu.read(open_source(path), Options(**options))
 
     return read
 
@@ -59,6 +59,13 @@ def test_sizes_become_totals(read, title, op, factor):
     reading = read(foreign.osu(title, datatype="MPI_CHAR"), world_size=4)
     assert [(n.case.op, n.case.size_bytes) for n in reading.numbers] == [(op, size * factor) for size in foreign.SIZES]
     assert any("multiplied by 4" in note for note in reading.notes) == (factor == 4)
+
+
+def test_sizes_are_multiplied_where_ours_count_all_shares():
+    """OSU's size is one rank's share of these; of reduce_scatter it is the whole already."""
+    shares = {test.op for test in osu.TESTS.values() if test.scaled}
+    names = ("all_gather", "gather", "scatter", "all_to_all")
+    assert shares == {op for op in names if operations.OPERATIONS[op].pieces(4) == 4}
 
 
 def test_the_number_of_ranks(read):
@@ -149,7 +156,7 @@ def test_other_output_is_refused(read):
 def test_a_title_with_a_tab_is_quoted_in_one_line(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text(foreign.osu().replace("MPI Allreduce", "MPI a\tAllreduce"))
-    source = sources.read(path)
+    source = open_source(path)
     with pytest.raises(ForeignError) as caught:
         assembly.assemble("osu", "x", [(source, osu.read(source, Options()))])
     assert str(caught.value).isprintable()

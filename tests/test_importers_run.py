@@ -11,9 +11,8 @@ import foreign
 from bench.analyze import compare, expect, pilot, stats, warnings
 from bench.analyze.analysis import analyze
 from bench.config.expected import Expectation, Expectations
-from bench.importers import assembly, sources
-from bench.importers.formats import FORMATS
-from bench.importers.found import Options
+from bench.importers import assembly, nccl_tests
+from bench.importers.readings import Options, open_source
 from bench.model.records import Aggregate, Case, Run, Samples
 from bench.report import document
 from conftest import invented_run, samples
@@ -117,8 +116,8 @@ def read(folder: Path, *texts: str):
     for number, text in enumerate(texts):
         path = folder / f"all_reduce.{number}.txt"
         path.write_text(text)
-        source = sources.read(path)
-        files.append((source, FORMATS["nccl-tests"].read(source, Options())))
+        source = open_source(path)
+        files.append((source, nccl_tests.read(source, Options())))
     return assembly.assemble("nccl-tests", "x", files)
 
 

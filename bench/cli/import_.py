@@ -16,10 +16,9 @@ from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.run_files import write_report
 from bench.cli.screen import show
 from bench.cli.traces import import_trace
-from bench.importers import assembly, sources
-from bench.importers.assembly import Imported
-from bench.importers.formats import FORMATS
-from bench.importers.found import Options
+from bench.importers import assembly
+from bench.importers.assembly import READERS, Imported
+from bench.importers.readings import Options, open_source
 from bench.model.errors import ConfigError, StoreError
 from bench.model.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document
@@ -33,17 +32,18 @@ LINES_AT_ONCE = 1000
 
 TRACE = "trace"
 ImportFormat = StrEnum(  # type: ignore[misc]
-    "ImportFormat", {name.upper().replace("-", "_"): name for name in (*FORMATS, TRACE)}
+    "ImportFormat", {name.upper().replace("-", "_"): name for name in (*READERS, TRACE)}
 )
-TOOLS = "; ".join(
-    [*(f"{name} ({one.about})" for name, one in FORMATS.items()), f"{TRACE} (what a job recorded: docs/replay.md)"]
+FORMATS_HELP = (
+    "The tool that wrote the files: nccl-tests (text of nccl-tests 2.0 or later and of rccl-tests, or JSON); "
+    "osu (OSU Micro-Benchmarks); trace (what a job recorded: docs/replay.md)."
 )
 
 
 def import_(
     context: typer.Context,
     format: Annotated[  # noqa: A002
-        ImportFormat, typer.Argument(help=f"The tool that wrote the files: {TOOLS}.", metavar="FORMAT")
+        ImportFormat, typer.Argument(help=FORMATS_HELP, metavar="FORMAT")
     ],
     files: Annotated[list[Path], typer.Argument(help="Text or JSON; several are further launches.", metavar="FILE...")],
     name: Annotated[str | None, typer.Option(help="Name of the run; the first file's name if left out.")] = None,
@@ -74,8 +74,8 @@ def import_(
     title = _name(name, files[0])
     readings = []
     for file in files:
-        source = sources.read(file)
-        readings.append((source, FORMATS[format.value].read(source, options)))
+        source = open_source(file)
+        readings.append((source, READERS[format.value](source, options)))
     imported = assembly.assemble(format.value, title, readings)
     path = _written(imported, assembly.explanation(imported), context.obj)
     return _shown(path, imported)

@@ -1,5 +1,5 @@
-"""Import the output of other tools: `formats` lists the readers, `assembly` makes a run of what they find.
+"""Import the output of other tools: `assembly` lists the readers and makes a run of what they find.
 
-A reader takes a `sources.Source` and the user's `found.Options` and returns a `found.Reading`: numbers, what was left
-out and why, and what the file does not tell. Whatever it assumes, it records there. Nothing here writes or prints.
+A reader takes a `readings.Source` and the user's `readings.Options` and returns a `readings.Reading`. Nothing here
+writes or prints. `traces` reads what a job recorded.
 """

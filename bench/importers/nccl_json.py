@@ -12,9 +12,8 @@ from typing import Any
 
 from bench.catalog.nccl_tests_names import NO_REDUCE_OP
 from bench.catalog.variables import allowed
-from bench.importers.found import Printed, whole
-from bench.importers.nccl_sections import DeviceRow, Half, Row, Section
-from bench.importers.nccl_text import version_of
+from bench.importers.nccl_text import DeviceRow, Half, Row, Section, version_of
+from bench.importers.readings import Printed, whole
 from bench.model.errors import ForeignError
 from bench.model.records import Json
 
@@ -40,16 +39,29 @@ def sections(text: str, where: str) -> tuple[list[Section], int]:
 def _of_nccl(document: Json) -> tuple[list[Section], int]:
     config, args = _object(document.get("config")), [str(arg) for arg in _list(document.get("args"))]
     version = _whole(document.get("nccl_version"))
+    # `all_reduce` from `/somewhere/all_reduce_perf`, which may follow the command of a wrapper.
+    commands = [arg.replace("\\", "/").rsplit("/", 1)[-1] for arg in args]
+    tests = [name.split("_perf")[0] for name in commands if "_perf" in name]
+    devices = [
+        DeviceRow(
+            _whole(device.get("rank")) or 0,
+            _whole(device.get("group")) or 0,
+            str(device.get("hostname", "")),
+            str(device.get("device_info", "")),
+        )
+        for device in map(_object, _list(config.get("devices")))
+    ]
+    blocking = "barrier" if _true(config.get("blocking_collectives")) else ""
     section = Section(
-        test=_test(args),
+        test=next((test for test in tests if "." not in test), None),
         tool=f"nccl-tests (JSON version {document.get('version', 'unknown')!s:.20})",
         nccl=version_of(version) if version else None,
-        ranks=[_rank(device) for device in map(_object, _list(config.get("devices")))],
+        ranks=devices,
+        expected_ranks=_world_size(devices, config),
         iterations=_whole(config.get("iterations")),
         aggregated=_whole(config.get("aggregated_iterations")) or 1,
-        validation=_whole(config.get("validation")),
         graph=_whole(config.get("graph")) or 0,
-        blocking="barrier" if _true(config.get("blocking_collectives")) else "",
+        blocking="no barrier" if _option(args, "z", "blocking") == "2" else blocking,
         average=AVERAGES.get(_option(args, "a", "average") or "1") if args else None,
         registered=(_option(args, "R", "local_register") or "0") != "0",
         timed_each=_true(config.get("per_iter_timing")),
@@ -57,30 +69,42 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
         out_of_bounds=_whole(_object(document.get("out_of_bounds")).get("count")),
         errors=[str(error)[:200] for error in _list(document.get("errors")) if error],
     )
-    if _option(args, "z", "blocking") == "2":
-        section.blocking = "no barrier"
-    section.expected_ranks = _world_size(section, config)
     results = [_object(result) for result in _list(document["results"])]
     section.cpu_time = any("cpu_time" in _object(result.get("out_of_place")) for result in results)
-    section.rows = [row for result in results if (row := _row(result)) is not None]
-    section.cut = len(results) - len(section.rows)
-    variables = _variables(document.get("env"))
+    for result in results:
+        size = _whole(result.get("size"))
+        if size is None:
+            section.cut += 1
+            continue
+        halves = []
+        for place, key in (("out", "out_of_place"), ("in", "in_place")):
+            if half := _object(result.get(key)):
+                each_us = _each_us(_object(result.get(f"{key}_per_iter")))
+                halves.append(replace(_half(place, half), each_us=each_us))
+        row = Row(
+            size=size,
+            count=_whole(result.get("count")) or 0,
+            dtype=str(result.get("type", "")),
+            redop=str(result.get("redop", NO_REDUCE_OP)),
+            root=_whole(result.get("root")),
+            halves=tuple(halves),
+            iterations=_whole(result.get("actual_iterations")),
+        )
+        section.rows.append(row)
+    environment = document.get("env")
+    if isinstance(environment, dict):
+        variables = [(str(name), str(value)) for name, value in environment.items()]
+    else:
+        parts = (str(entry).partition("=") for entry in _list(environment))
+        variables = [(name, value) for name, _, value in parts]
     section.variables = allowed(variables)
     return [section], len(variables) - len(section.variables)
 
 
-def _test(args: Sequence[str]) -> str | None:
-    """`all_reduce` from `/somewhere/all_reduce_perf`, which may follow the command of a wrapper."""
-    names = [arg.replace("\\", "/").rsplit("/", 1)[-1] for arg in args]
-    return next(
-        (name.split("_perf")[0] for name in names if "_perf" in name and "." not in name.split("_perf")[0]), None
-    )
-
-
-def _world_size(section: Section, config: Json) -> int | None:
+def _world_size(devices: Sequence[DeviceRow], config: Json) -> int | None:
     """Number of ranks. Of a process with several devices only the first is listed, which is a fault of the tool."""
     each = (_whole(config.get("nthreads")) or 1) * (_whole(config.get("ngpus")) or 1)
-    numbers = sorted({one.rank for one in section.ranks})
+    numbers = sorted({device.rank for device in devices})
     if not numbers:
         return None
     if each > 1 and numbers == [each * process for process in range(len(numbers))]:
@@ -88,50 +112,21 @@ def _world_size(section: Section, config: Json) -> int | None:
     return numbers[-1] + 1
 
 
-def _rank(device: Json) -> DeviceRow:
-    return DeviceRow(
-        _whole(device.get("rank")) or 0,
-        _whole(device.get("group")) or 0,
-        str(device.get("hostname", "")),
-        str(device.get("device_info", "")),
-    )
-
-
-def _row(result: Json) -> Row | None:
-    size, count = _whole(result.get("size")), _whole(result.get("count"))
-    if size is None:
-        return None
-    halves = (
-        (place, _object(result.get(key)), _object(result.get(f"{key}_per_iter")))
-        for place, key in (("out", "out_of_place"), ("in", "in_place"))
-    )
-    return Row(
-        size=size,
-        count=count or 0,
-        dtype=str(result.get("type", "")),
-        redop=str(result.get("redop", NO_REDUCE_OP)),
-        root=_whole(result.get("root")),
-        blocks=tuple(replace(_block(place, half), each_us=_each_us(times)) for place, half, times in halves if half),
-        iterations=_whole(result.get("actual_iterations")),
-    )
-
-
 def _each_us(times: Json) -> tuple[float, ...]:
-    """The time of each call: of the slowest process, where several are told apart."""
-    processes = [_positive(one) for one in _list(times.get("per_process_max_times_us"))]
+    """The time of each call: of the slowest process, where several are told apart; none if one of them is no time."""
+
+    def positive(values: Any) -> tuple[float, ...]:
+        numbers = [_number(value) for value in _list(values)]
+        kept = tuple(number.value for number in numbers if number is not None and number.value > 0)
+        return kept if len(kept) == len(numbers) else ()
+
+    processes = [positive(process) for process in _list(times.get("per_process_max_times_us"))]
     if processes and all(processes) and len(set(map(len, processes))) == 1:
         return tuple(map(max, zip(*processes, strict=True)))
-    return _positive(times.get("times_us"))
+    return positive(times.get("times_us"))
 
 
-def _positive(values: Any) -> tuple[float, ...]:
-    """Times, if all of them are; else none of them."""
-    found = [_number(value) for value in _list(values)]
-    kept = tuple(one.value for one in found if one is not None and one.value > 0)
-    return kept if len(kept) == len(found) else ()
-
-
-def _block(place: str, half: Json) -> Half:
+def _half(place: str, half: Json) -> Half:
     wrong = half.get("nwrong")
     return Half(
         place,
@@ -142,44 +137,37 @@ def _block(place: str, half: Json) -> Half:
     )
 
 
-def _variables(environment: Any) -> list[tuple[str, str]]:
-    if isinstance(environment, dict):
-        return [(str(name), str(value)) for name, value in environment.items()]
-    parts = (str(entry).partition("=") for entry in _list(environment))
-    return [(name, value) for name, _, value in parts]
-
-
 def _option(args: Sequence[str], short: str, long: str) -> str | None:
     """The last value of an option, however it was written: -a 3, -a3, --average 3, --average=3."""
-    found = None
+    value = None
     for arg, after in zip(args, [*args[1:], ""], strict=False):
         if arg in {f"-{short}", f"--{long}"}:
-            found = after
+            value = after
         elif arg.startswith(f"--{long}="):
-            found = arg.partition("=")[2]
+            value = arg.partition("=")[2]
         elif arg.startswith(f"-{short}") and arg[2:].isdigit():
-            found = arg[2:]
-    return found
+            value = arg[2:]
+    return value
 
 
 # ── rccl-tests ───────────────────────────────────────────────────────────────────────────────────
 def _of_rccl(rows: Sequence[Json]) -> list[Section]:
     """rows: one object per placement and size. Each cycle repeats the same cases and becomes a section."""
-    found: dict[tuple[str, int, int | None], Section] = {}
+    by_cycle: dict[tuple[str, int, int | None], Section] = {}
     for row in rows:
         size, ranks = _whole(row.get("size")), _whole(row.get("ranks")) or _whole(row.get("gpus"))
         test, cycle = str(row.get("name", row.get("collective", ""))), _whole(row.get("numCycle")) or 0
         new = Section(test=test.lower(), tool="rccl-tests (JSON)", expected_ranks=ranks)
-        section = found.setdefault((test, cycle, ranks), new)
+        section = by_cycle.setdefault((test, cycle, ranks), new)
         if size is None:
             section.cut += 1
             continue
-        half = {"time": row.get("time"), "alg_bw": row.get("algBw"), "bus_bw": row.get("busBw")}
+        place = "in" if str(row.get("inPlace")) in {"1", "True", "true"} else "out"
         wrong = row.get("wrong")
-        half["nwrong"] = None if wrong in {None, "N/A"} else wrong
-        block = _block("in" if str(row.get("inPlace")) in {"1", "True", "true"} else "out", half)
-        section.rows.append(Row(size, 0, str(row.get("type", "")), str(row.get("redop", NO_REDUCE_OP)), None, (block,)))
-    return list(found.values())
+        values = {"time": row.get("time"), "alg_bw": row.get("algBw"), "bus_bw": row.get("busBw")}
+        half = _half(place, values | {"nwrong": None if wrong in (None, "N/A") else wrong})
+        section.rows.append(Row(size, 0, str(row.get("type", "")), str(row.get("redop", NO_REDUCE_OP)), None, (half,)))
+    return list(by_cycle.values())
 
 
 # ── values that may have the wrong type ──────────────────────────────────────────────────────────

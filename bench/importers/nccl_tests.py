@@ -11,32 +11,40 @@ from dataclasses import replace
 
 from bench.catalog import nccl_tests_names
 from bench.catalog.operations import OPERATIONS
-from bench.importers import names, nccl_json, nccl_text
-from bench.importers.found import (
+from bench.importers import nccl_json, nccl_text
+from bench.importers.nccl_text import Half, Row, Section
+from bench.importers.readings import (
+    DTYPES,
     Number,
     Options,
     Printed,
     Reading,
+    Source,
     agrees,
     bus_factor,
     chosen_operation,
     chosen_ranks,
+    operation_in,
     placement,
     printed,
     ranks_by_rates,
 )
-from bench.importers.nccl_sections import Half, Row, Section
-from bench.importers.sources import Source
 from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure
 
 BACKEND = "nccl"
+DEFAULT_REDUCE_OP = "sum"
 US = 1e-6
 AVERAGES = {
     "rank0": "of rank 0",
     "avg": "averaged over ranks",
     "min": "minimum over ranks",
     "max": "maximum over ranks",
+}
+BLOCKING = {
+    "": " back to back",
+    "barrier": ", each waited for and followed by a barrier that is part of the time",
+    "no barrier": ", each waited for",
 }
 # Largest deviations that nccl-tests allowed before it counted wrong elements (DeltaMaxValue in its common.cu).
 ALLOWED_ERROR = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
@@ -58,18 +66,20 @@ def read(source: Source, options: Options) -> Reading:
         sections = nccl_text.sections(source.lines(), where)
     measured = [section for section in sections if section.rows]
     if not measured:
-        seen = [section.test for section in sections if section.test]
+        tests = [section.test for section in sections if section.test]
         raise ForeignError(
             f"{where}: no table of results"
-            + (f": {seen[0]}_perf ended before its first row" if seen else " of nccl-tests in it")
+            + (f": {tests[0]}_perf ended before its first row" if tests else " of nccl-tests in it")
         )
     for section in measured:
-        _section(section, options, where, operation_named=names.operation_in(source.name), reading=reading)
+        _read_section(section, options, where, operation_in(source.name), reading)
     return reading
 
 
-# ── one execution ────────────────────────────────────────────────────────────────────────────────
-def _section(section: Section, options: Options, where: str, operation_named: str | None, reading: Reading) -> None:
+def _read_section(
+    section: Section, options: Options, where: str, operation_named: str | None, reading: Reading
+) -> None:
+    """Add the numbers of one execution. operation_named: in the file's name."""
     reading.rows += len(section.rows)
     reading.left_out["cut off or unreadable"] += section.cut
     tool = section.tool or "nccl-tests of unknown version"
@@ -81,75 +91,65 @@ def _section(section: Section, options: Options, where: str, operation_named: st
     if section.cpu_time:
         reading.left_out["CPU time of issuing the calls (-C 1), not the time of the operation"] += len(section.rows)
         return
-    told = nccl_tests_names.OPERATIONS[section.test] if section.test is not None else None
-    if told is None and options.operation is None and operation_named is not None:
+    stated = nccl_tests_names.OPERATIONS[section.test] if section.test is not None else None
+    if stated is None and options.operation is None and operation_named is not None:
         reading.lacks("the collective is not in the file: it was taken from the file's name")
-        told = operation_named
-    op = chosen_operation(told, options, where)
-    ranks = _ranks(section, op, options, where, reading)
+        stated = operation_named
+    op = chosen_operation(stated, options, where)
+
+    # The number of ranks: by the list of devices, else from busbw/algbw where that depends on it.
+    world_size = section.world_size
+    if section.copies > 1:
+        reading.note(
+            f"{section.copies} copies ran at the same time, each with {world_size} rank(s) of its own (a test built "
+            "without MPI): their rows count as launches, and none of them measures communication between the copies"
+        )
+    if world_size is None and bus_factor(op, 2) != bus_factor(op, 4):
+        halves = [half for row in section.rows for half in row.halves]
+        rates = ((half.algbw, half.busbw) for half in halves if half.algbw and half.busbw)
+        world_size = ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
+        if world_size is not None:
+            reading.lacks("the list of ranks is not in the file: their number was computed from busbw/algbw")
+    ranks = chosen_ranks(world_size, options, where)
     division = _division(section, ranks)
     if division is None:
         reading.left_out["NCCL_TESTS_SPLIT divided the ranks in a way that has no name here"] += len(section.rows)
         return
-    _facts(section, reading)
-    _remarks(section, reading)
-    rooted = OPERATIONS[op].rooted
-    rows = [row for row in section.rows if _usable(row, ranks if rooted else None, reading)]
+
+    _describe(section, reading)
+    rows = [row for row in section.rows if _usable(row, ranks if OPERATIONS[op].rooted else None, reading)]
     _check_rates(rows, op, ranks // len(set(section.colours.values()) or {0}), reading)
     for row in rows:
         reading.numbers += _numbers(row, section, _case(row, section, op, ranks, division), reading)
 
 
-def _ranks(section: Section, op: str, options: Options, where: str, reading: Reading) -> int:
-    """The number of ranks: by the list of devices, else from busbw/algbw where that depends on it."""
-    found = section.world_size
-    if section.copies > 1:
-        reading.note(
-            f"{section.copies} copies ran at the same time, each with {found} rank(s) of its own (a test built without "
-            "MPI): their rows count as launches, and none of them measures communication between the copies"
-        )
-    most = TWICE if op == "all_reduce" else ONCE
-    if found is None and bus_factor(op, 2) != bus_factor(op, 4):
-        pairs = ((b.algbw, b.busbw) for row in section.rows for b in row.blocks)
-        found = ranks_by_rates(((a, b) for a, b in pairs if a and b), most)
-        if found is not None:
-            reading.lacks("the list of ranks is not in the file: their number was computed from busbw/algbw")
-    return chosen_ranks(found, options, where)
-
-
 def _division(section: Section, ranks: int) -> str | None:
     """How NCCL_TESTS_SPLIT divided the ranks, as in `Case.groups`; "world" if not at all, None if that has no name."""
-    colours = section.colours
-    groups: dict[int, list[int]] = {}
-    for rank in sorted(colours):
-        groups.setdefault(colours[rank], []).append(rank)
-    if len(groups) < 2:
+    by_colour: dict[int, list[int]] = {}
+    for rank, colour in sorted(section.colours.items()):
+        by_colour.setdefault(colour, []).append(rank)
+    if len(by_colour) < 2:
         return "world"
-    together = [tuple(members) for members in groups.values()]
-    count, size = len(together), len(together[0])
-    if together == [tuple(range(start, start + size)) for start in range(0, ranks, size)]:
+    groups = [tuple(members) for members in by_colour.values()]
+    count, size = len(groups), len(groups[0])
+    if groups == [tuple(range(start, start + size)) for start in range(0, ranks, size)]:
         return f"contiguous:{size}"
-    return f"strided:{size}" if together == [tuple(range(start, ranks, count)) for start in range(count)] else None
+    return f"strided:{size}" if groups == [tuple(range(start, ranks, count)) for start in range(count)] else None
 
 
-def _facts(section: Section, reading: Reading) -> None:
-    """Add what the file tells of where the test ran."""
+def _describe(section: Section, reading: Reading) -> None:
+    """Add where one execution ran, what speaks against its numbers, and what it does not tell."""
     facts = reading.facts
-    for host in (one.host for one in section.ranks if one.host):
-        hosts = facts.setdefault("hosts", [])
-        if host not in hosts:
-            hosts.append(host)
-    counted = Counter(one.device for one in section.ranks if one.device)
-    if counted:
-        facts["devices"] = ", ".join(f"{count} × {name}" for name, count in sorted(counted.items()))
+    for device in section.ranks:
+        if device.host and device.host not in facts.setdefault("hosts", []):
+            facts["hosts"].append(device.host)
+    devices = Counter(device.device for device in section.ranks if device.device)
+    if devices:
+        facts["devices"] = ", ".join(f"{count} × {name}" for name, count in sorted(devices.items()))
     if section.nccl:
         facts["nccl"] = section.nccl
     if section.variables:
         facts["variables"] = {**facts.get("variables", {}), **section.variables}
-
-
-def _remarks(section: Section, reading: Reading) -> None:
-    """Add what speaks against the numbers of one execution, and what it does not tell."""
     if section.out_of_bounds:
         reading.note(f"the tool itself says: out of bounds values: {section.out_of_bounds} FAILED")
     if section.debug:
@@ -158,7 +158,7 @@ def _remarks(section: Section, reading: Reading) -> None:
         reading.note("parallel init: one thread for each GPU of a process")
     for error in section.errors:
         reading.note(f"the file records an error: {error}")
-    if any(block.each_us for row in section.rows for block in row.blocks):
+    if any(half.each_us for row in section.rows for half in row.halves):
         reading.note("times of single calls, by events between them: their median is given, not the tool's mean")
     elif section.timed_each:
         reading.note(
@@ -177,7 +177,7 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
         reason = "size 0"
     elif row.size < 0:
         reason = "a negative size: integer overflow"
-    elif row.dtype not in names.DTYPES:
+    elif row.dtype not in DTYPES:
         reason = f"dtype {row.dtype:.40}, which CollBench does not have"
     elif row.redop not in nccl_tests_names.REDUCE_OPS and row.redop != nccl_tests_names.NO_REDUCE_OP:
         reason = f"reduce op {row.redop:.40}, which CollBench does not have"
@@ -191,65 +191,55 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
 
 def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
     """The case of a row in its usual placement; fields that its operation does not have stay at their defaults."""
-    together = (section.iterations or row.iterations or 0) * section.aggregated
+    calls = (section.iterations or row.iterations or 0) * section.aggregated
     metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"
-    reduces, rooted = OPERATIONS[op].reduces, OPERATIONS[op].rooted
+    reduce_op = nccl_tests_names.REDUCE_OPS.get(row.redop, DEFAULT_REDUCE_OP)
     return Case(
         op,
         BACKEND,
         ranks,
-        names.DTYPES[row.dtype],
+        DTYPES[row.dtype],
         row.size,
-        reduce_op=nccl_tests_names.REDUCE_OPS.get(row.redop, names.DEFAULT_REDUCE_OP)
-        if reduces
-        else names.DEFAULT_REDUCE_OP,
+        reduce_op=reduce_op if OPERATIONS[op].reduces else DEFAULT_REDUCE_OP,
         metric=metric,
-        depth=max(1, together) if metric != "isolated" else 1,
-        root=max(0, row.root or 0) if rooted else 0,
+        depth=max(1, calls) if metric != "isolated" else 1,
+        root=max(0, row.root or 0) if OPERATIONS[op].rooted else 0,
         groups=division,
         memory="registered" if section.registered else "plain",
     )
 
 
 def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterable[Number]:
-    for block in row.blocks:
-        placed = replace(case, placement=placement(case.op, block.place))
-        failure, verified = _verdict(block, case.dtype, section)
+    for half in row.halves:
+        placed = replace(case, placement=placement(case.op, half.place))
+        failure, verified = _verdict(half, case.dtype, section)
         if failure is not None:
             yield Number(placed, None, failure, verified)
-        elif block.time is None or block.time.value <= 0:
+        elif half.time is None or half.time.value <= 0:
             reading.left_out["no time in one half of the row"] += 1
         else:
             iterations = section.iterations or row.iterations
             calls = iterations * section.aggregated if iterations else None
-            each = tuple(time * US for time in block.each_us)
-            statistic = _statistic(section, iterations)
-            if each:
-                statistic = statistic.replace("mean of", "median of", 1)
-            yield Number(placed, Aggregate(block.time.value * US, statistic, calls, each), None, verified)
+            statistic = _statistic(section, iterations, "median" if half.each_us else "mean")
+            each_s = tuple(time * US for time in half.each_us)
+            yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s), None, verified)
 
 
-def _statistic(section: Section, iterations: int | None) -> str:
-    """How a time of this execution was obtained, in words."""
-    over = AVERAGES[section.average or "avg"]
+def _statistic(section: Section, iterations: int | None, kind: str) -> str:
+    """How a time of this execution was obtained, in words. kind: mean or median."""
     calls = f"{iterations} calls" if iterations else "an unknown number of calls"
     if section.aggregated > 1:
         calls = f"{iterations or 'an unknown number of'} groups of {section.aggregated} calls"
-    manner = {
-        "": " back to back",
-        "barrier": ", each waited for and followed by a barrier that is part of the time",
-        "no barrier": ", each waited for",
-    }[section.blocking]
+    manner = BLOCKING[section.blocking]
     if section.graph:
         manner = f" captured in a CUDA graph that was launched {section.graph} times"
     events = ", with an event recorded after each" if section.timed_each else ""
-    return f"mean of {calls}{manner}{events}, {over}"
+    return f"{kind} of {calls}{manner}{events}, {AVERAGES[section.average or 'avg']}"
 
 
-def _verdict(block: Half, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:
+def _verdict(half: Half, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:
     """Whether the tool found the result right: (failure, False), (None, True), or (None, None) if it does not say."""
-    starred = block.error.endswith("*")
-    value = printed(block.error.rstrip("*"))
+    value = printed(half.error.rstrip("*"))
     if value is None:
         return None, None
     if section.counts_errors:
@@ -257,31 +247,29 @@ def _verdict(block: Half, dtype: str, section: Section) -> tuple[Failure | None,
             return None, True
         return Failure("wrong", None, f"nccl-tests counted {value.value:.0f} wrong elements"), False
     limit = ALLOWED_ERROR.get(dtype, 0.0)
-    if starred or (value.value > limit and section.out_of_bounds != 0):
+    if half.error.endswith("*") or (value.value > limit and section.out_of_bounds != 0):
         text = f"nccl-tests found a deviation of {value.value:g}, where it allows {limit:g} for {dtype}"
         return Failure("wrong", None, text), False
     return None, True
 
 
-# ── bandwidths of the file against its times ─────────────────────────────────────────────────────
 def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:
     """Note bus bandwidths of the file that do not follow from size, time and `together`, the ranks of one group."""
     factor = bus_factor(op, together)
     if together == 1:
         return  # for one rank some versions print 0, others algbw
-    pairs = [(row.size, block) for row in rows for block in row.blocks if block.time and block.busbw]
-    wrong = [
-        (size, block)
-        for size, block in pairs
-        if block.time
-        and block.busbw
-        and block.time.value > 0
-        and not agrees(size * factor, Printed(block.time.value * US, block.time.half * US), block.busbw)
-    ]
+    checked, wrong = 0, []
+    for row in rows:
+        for half in row.halves:
+            if half.time is None or half.busbw is None:
+                continue
+            checked += 1
+            time_s = Printed(half.time.value * US, half.time.half * US)
+            if time_s.value > 0 and not agrees(row.size * factor, time_s, half.busbw):
+                wrong.append((row.size, half.busbw.value, row.size * factor / time_s.value / 1e9))
     if wrong:
-        size, block = wrong[0]
-        ours = size * factor / (block.time.value * US) / 1e9 if block.time else 0.0
+        size, printed_rate, computed = wrong[0]
         reading.note(
-            f"{len(wrong)} of {len(pairs)} bus bandwidths of the file do not follow from size, time and {together} "
-            f"ranks (at {size} B: {block.busbw.value if block.busbw else 0:g} GB/s in the file, {ours:.3g} computed)"
+            f"{len(wrong)} of {checked} bus bandwidths of the file do not follow from size, time and {together} "
+            f"ranks (at {size} B: {printed_rate:g} GB/s in the file, {computed:.3g} computed)"
         )

@@ -1,19 +1,18 @@
-"""Parse the text of nccl-tests and rccl-tests, from version 2.0 on, into sections, by header and not by column number.
+"""Parse the text of nccl-tests 2.0 and later and of rccl-tests into sections, by header and not by column number.
 
-Layouts differ: 2.0 to 2.9 have an `error` column, later
-ones `#wrong` and `root`; rows of alltoall may lack the redop that the header names; per-iteration columns, time
-stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between rows and
-inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
+In: lines. Out: a `Section` for each execution; names stay those of the tool. Layouts differ: 2.0 to 2.9 have a column
+`error`, later ones `#wrong` and `root`; rows of alltoall may lack the redop that the header names; per-iteration
+columns, time stamps and rccl's `algo proto nchannels` follow the last half. Messages of NCCL and MPI may stand between
+rows and inside them: a row that breaks off is continued where its rest appears. The leading `#` may be missing.
 """
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from bench.catalog.nccl_tests_names import DTYPES_LACKING, NO_REDUCE_OP, REDUCE_OPS
-from bench.importers.found import Printed, printed, whole
-from bench.importers.names import DTYPES
-from bench.importers.nccl_sections import DeviceRow, Half, Row, Section
+from bench.importers.readings import DTYPES, Printed, printed, whole
 from bench.model.errors import ForeignError
 
 PLACES = {"out-of-place": "out", "in-place": "in"}
@@ -21,6 +20,8 @@ TIMES = {"time", "cputime"}
 # Columns whose number is a count of wrong elements; `error` is the largest deviation.
 COUNTS = {"#wrong", "wrong"}
 ERRORS = COUNTS | {"error"}
+# Columns of nccl-tests 1 and of the tests that came with NCCL 1, which wrote milliseconds.
+COLUMNS_OF_VERSION_1 = {"bytes", "N"}
 # With more blanks than this before its only half, a row has an empty first half (nccl-tests writes 32 where it replays
 # in place only).
 EMPTY_HALF = 28
@@ -34,27 +35,127 @@ _ROOT = re.compile(r"\s*(-?\d+)(?![\d.])")
 _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s+(.*)"
 )
-# Columns of nccl-tests 1 and of the tests that came with NCCL 1, which wrote milliseconds.
-_COLUMNS_OF_1 = {"bytes", "N"}
 _SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
+_STARTING = re.compile(r"starting:\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
+_CONCLUDED = re.compile(r"concluded:\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
 _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
 
 
+# ── one execution, from text or from JSON ────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """One line of the list of devices. group: the colour of NCCL_TESTS_SPLIT."""
+
+    rank: int
+    group: int
+    host: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One of the two halves of a row. place: "out" or "in". time: in microseconds.
+
+    error: text of the column #wrong (a count, N/A), or of error (the largest deviation, perhaps with a star).
+    each_us: of each call, of the slowest process; empty if the file does not have them.
+    """
+
+    place: str
+    time: Printed | None
+    algbw: Printed | None
+    busbw: Printed | None
+    error: str
+    each_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size. root: None if the row has no such column."""
+
+    size: int
+    count: int
+    dtype: str
+    redop: str
+    root: int | None
+    halves: tuple[Half, ...]
+    iterations: int | None = None
+
+
+@dataclass(slots=True)
+class Section:
+    """One execution. test: such as `all_reduce` for `all_reduce_perf`.
+
+    ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: their product is the number of
+    calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written.
+    counts_errors: `Half.error` is a number of wrong elements. out_of_bounds: how many rows the tool itself found wrong.
+    cut: number of rows that could not be read to their end.
+    """
+
+    test: str | None = None
+    tool: str | None = None
+    nccl: str | None = None
+    ranks: list[DeviceRow] = field(default_factory=list)
+    ranks_cut: bool = False
+    expected_ranks: int | None = None
+    iterations: int | None = None
+    aggregated: int = 1
+    graph: int = 0
+    blocking: str = ""
+    average: str | None = None
+    registered: bool = False
+    cpu_time: bool = False
+    timed_each: bool = False
+    parallel_init: bool = False
+    counts_errors: bool = True
+    out_of_bounds: int | None = None
+    rows: list[Row] = field(default_factory=list)
+    cut: int = 0
+    variables: dict[str, str] = field(default_factory=dict)
+    debug: bool = False
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def copies(self) -> int:
+        """How many processes each ran a world of their own: built without MPI, each calls itself rank 0."""
+        return max(Counter(device.rank for device in self.ranks).values(), default=1)
+
+    @property
+    def world_size(self) -> int | None:
+        """Number of ranks of one world: `expected_ranks`, else by the list of devices; None if missing or cut."""
+        if self.expected_ranks is not None:
+            return self.expected_ranks
+        if not self.ranks or self.ranks_cut:
+            return None
+        return max(device.rank for device in self.ranks) + 1
+
+    @property
+    def colours(self) -> dict[int, int]:
+        """rank → group."""
+        return {device.rank: device.group for device in self.ranks}
+
+
+def version_of(code: int) -> str:
+    """NCCL's version as a number → as text: 22902 is 2.29.2, and before 2.9 it was 2708 for 2.7.8."""
+    major, minor = (10000, 100) if code >= 10000 else (1000, 100)
+    return f"{code // major}.{code % major // minor}.{code % 100}"
+
+
+# ── text to sections ─────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Header:
     """The line with the names of the columns. lead: the columns between type and the first time.
 
-    block: the columns of one half. places: which halves there are.
+    columns: of one half. places: which halves there are.
     """
 
     lead: tuple[str, ...] = ("redop", "root")
-    block: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
+    columns: tuple[str, ...] = ("time", "algbw", "busbw", "#wrong")
     places: tuple[str, ...] = ("out", "in")
 
 
 @dataclass(slots=True)
-class _Begun:
+class _BegunRow:
     """A row that is being read. size: None if it is too large. gap: number of blanks before its first half."""
 
     size: int | None
@@ -63,216 +164,167 @@ class _Begun:
     redop: str
     root: int | None
     halves: list[list[str]]
-    gap: int = 0
+    gap: int
 
 
 def sections(lines: Iterable[str], where: str) -> list[Section]:
     """The executions in a log, in its order, including those without a row. Raises ForeignError for version 1."""
-    reader = _Reader(where)
+    parser = _Parser(where)
     for line in lines:
-        reader.take(line)
-    return reader.end()
+        parser.take(line)
+    parser.finish_row()
+    return [*parser.done, parser.section]
 
 
-class _Reader:
+class _Parser:
     """Reads the lines once. At most one row is incomplete at any time, and it belongs to the current section.
 
-    hint: the test that a command line named, for the next section that does not name its own.
+    closed: the table of the current section has ended. hint: the test that a command line named, for the next section
+    that does not name its own.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.header: Header | None = None
+        self.header = Header()
         self.places: tuple[str, ...] = ()
-        self.now = Section()
+        self.section = Section()
         self.done: list[Section] = []
         self.closed = False
         self.hint: str | None = None
-        self.begun: _Begun | None = None
-
-    def end(self) -> list[Section]:
-        """All sections, the last one included."""
-        self._finish_row()
-        return [*self.done, self.now]
+        self.begun: _BegunRow | None = None
 
     def take(self, line: str) -> None:
         """Read one line, from which labels have been removed."""
-        match = _ROW.search(line)
-        if match is not None and self._row(match):
+        if self._begins_row(line) or self._continues_row(line):
             return
-        if self.begun is not None and self._more(line):
-            return
-        for words, reaction in _REACTIONS:
-            if words in line:
-                reaction(self, line)
+        self._learn(line)
+        if "-place" in line:
+            self.places = tuple(PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
+        if "algbw" in line:
+            self._read_header(line)
+        if "Out of bounds" in line and (bounds := re.search(r"Out of bounds values\s*:\s*(\d+)", line)):
+            self.finish_row()
+            self.section.out_of_bounds, self.closed = whole(bounds[1]), True
         test = _TEST.search(line)
         if test is not None and "Collective test" not in line:
             self.hint = test[1]
 
-    # ── sections ─────────────────────────────────────────────────────────────────────────────────
-    def _begin(self, if_closed: bool = False) -> None:
-        """Begin a new section if this one has ranks or rows already (if_closed: only if its table has ended)."""
-        if not (self.closed if if_closed else self.now.ranks or self.now.rows or self.now.cut):
-            return
-        self._finish_row()
-        self.done.append(self.now)
-        self.now, self.header, self.places, self.closed = Section(), None, (), False
+    def _begin_section(self) -> None:
+        """Begin a new section, unless this one has neither ranks nor rows."""
+        if self.section.ranks or self.section.rows or self.section.cut:
+            self._end_section()
 
-    def version(self, line: str) -> None:
-        self._begin()
-        match = re.search(r"((?:nccl|rccl)-tests)(?::)? version:? (\S+)", line, re.IGNORECASE)
-        if match:
-            self.now.tool = f"{match[1]} {match[2]}".rstrip(" :+")
-        library = re.search(r"-library=(\d+)", line)
-        if library:
-            self.now.nccl = self.now.nccl or version_of(whole(library[1]) or 0)
+    def _end_section(self) -> None:
+        self.finish_row()
+        self.done.append(self.section)
+        self.section, self.header, self.places, self.closed = Section(), Header(), (), False
 
-    def starting(self, line: str) -> None:
-        self._begin()
-        match = re.search(r"starting:\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$", line)
-        if match:
-            self.now.test = match[1]
+    def _learn(self, line: str) -> None:
+        """Read what a line tells of the tool, its settings and the devices; a line may tell several things."""
+        if "-tests version" in line or "-tests: Version" in line:
+            self._begin_section()
+            if version := re.search(r"((?:nccl|rccl)-tests)(?::)? version:? (\S+)", line, re.IGNORECASE):
+                self.section.tool = f"{version[1]} {version[2]}".rstrip(" :+")
+            if library := re.search(r"-library=(\d+)", line):
+                self.section.nccl = self.section.nccl or version_of(whole(library[1]) or 0)
+        if "test starting" in line:
+            self._begin_section()
+            if test := _STARTING.search(line):
+                self.section.test = test[1]
+        if "test concluded" in line:
+            if (test := _CONCLUDED.search(line)) and self.section.test is None:
+                self.section.test = test[1]
+            self.closed = True
+        if "nThread" in line and _SETTINGS.search(line):
+            self._begin_section()
+            counts = {kind: whole(count) for kind, count in _ITERATIONS.findall(line)}
+            self.section.iterations, self.section.aggregated = counts.get("") or None, counts.get("agg") or 1
+            graph = re.search(r"graph:\s*(\d+)", line)
+            self.section.graph = (whole(graph[1]) if graph else None) or 0
+        if "Blocking Enabled" in line:
+            self.section.blocking = "no barrier" if "no barrier" in line else "barrier"
+        if "Per-Iteration Report" in line:
+            self.section.timed_each = True
+        if "Parallel Init Enabled" in line:
+            self.section.parallel_init = True
+        if "Rank" in line and (device := _RANK.search(line)):
+            if self.closed:
+                self._end_section()
+            rank, group, host, name = device.groups()
+            device_name = name.strip().rstrip(".").strip()
+            self.section.ranks.append(DeviceRow(whole(rank) or 0, whole(group or "0") or 0, host or "", device_name))
+            self.section.ranks_cut = self.section.ranks_cut or line.endswith("...")
+        if "CCL version" in line and (library := re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)):
+            self.section.nccl = library[1].rstrip(".")
+        if "NCCL INFO" in line:
+            self.section.debug = True
 
-    def concluded(self, line: str) -> None:
-        match = re.search(r"concluded:\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$", line)
-        if match and self.now.test is None:
-            self.now.test = match[1]
-        self.closed = True
-
-    def settings(self, line: str) -> None:
-        if _SETTINGS.search(line) is None:
-            return
-        self._begin()
-        counts = {kind: whole(count) for kind, count in _ITERATIONS.findall(line)}
-        self.now.iterations, self.now.aggregated = counts.get("") or None, counts.get("agg") or 1
-        self.now.validation = _after("validation", line)
-        self.now.graph = _after("graph", line) or 0
-
-    def blocking(self, line: str) -> None:
-        self.now.blocking = "no barrier" if "no barrier" in line else "barrier"
-
-    def each(self, line: str) -> None:
-        self.now.timed_each = True
-
-    def parallel(self, line: str) -> None:
-        self.now.parallel_init = True
-
-    def device(self, line: str) -> None:
-        match = _RANK.search(line)
-        if match:
-            self._begin(if_closed=True)
-            rank, group, host, name = match.groups()
-            device = name.strip().rstrip(".").strip()
-            self.now.ranks.append(DeviceRow(whole(rank) or 0, whole(group or "0") or 0, host or "", device))
-            self.now.ranks_cut = self.now.ranks_cut or line.endswith("...")
-
-    def nccl(self, line: str) -> None:
-        match = re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)
-        if match:
-            self.now.nccl = match[1].rstrip(".")
-
-    def info(self, line: str) -> None:
-        self.now.debug = True
-
-    def bounds(self, line: str) -> None:
-        match = re.search(r"Out of bounds values\s*:\s*(\d+)", line)
-        if match:
-            self._finish_row()
-            self.now.out_of_bounds, self.closed = whole(match[1]), True
-
-    # ── the table ────────────────────────────────────────────────────────────────────────────────
-    def halves(self, line: str) -> None:
-        self.places = tuple(PLACES[name] for name in re.findall(r"out-of-place|in-place", line))
-
-    def columns(self, line: str) -> None:
+    def _read_header(self, line: str) -> None:
         names = line.replace("#wrong", " #wrong ").replace("# ", " ").split()
-        if set(names) >= _COLUMNS_OF_1:
+        if set(names) >= COLUMNS_OF_VERSION_1:
             raise ForeignError(f"{self.where}: written by nccl-tests 1 or older; text of versions from 2.0 on is read")
-        starts = [i for i, name in enumerate(names) if name in TIMES]
+        starts = [at for at, name in enumerate(names) if name in TIMES]
         if "busbw" not in names or not starts:
             return
-        self._begin(if_closed=True)
-        self._finish_row()
+        if self.closed:
+            self._end_section()
+        self.finish_row()
         lead = names[names.index("type") + 1 : starts[0]] if "type" in names[: starts[0]] else []
-        end = starts[1] if len(starts) > 1 else 1 + max(i for i, name in enumerate(names) if name in {*ERRORS, "busbw"})
+        last = max(at for at, name in enumerate(names) if name in {*ERRORS, "busbw"})
+        end = starts[1] if len(starts) > 1 else 1 + last
         places = self.places if len(self.places) == len(starts) else ("out", "in")[: len(starts)]
         self.header = Header(tuple(lead), tuple(names[starts[0] : end]), places)
-        self.now.cpu_time = "cputime" in names
-        self.now.counts_errors = bool(COUNTS & set(names)) or not ERRORS & set(names)
+        self.section.cpu_time = "cputime" in names
+        self.section.counts_errors = bool(COUNTS & set(names)) or not ERRORS & set(names)
 
-    def _row(self, match: re.Match[str]) -> bool:
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────
+    def _begins_row(self, line: str) -> bool:
         """Begin a row; False if the line is none."""
+        match = _ROW.search(line)
+        if match is None:
+            return False
         size, count, dtype, rest = match.groups()
-        header = self.header or Header()
-        redop, root, at = _lead(rest, header, whole(size) or 0)
-        halves, behind = _halves(rest[at:], header)
+        redop, root, at = _lead(rest, self.header, whole(size) or 0)
+        halves, behind = _halves(rest[at:], self.header)
         if not halves and dtype not in DTYPES and dtype not in DTYPES_LACKING:
             return False
-        self._finish_row()
+        self.finish_row()
         gap = len(rest[at:]) - len(rest[at:].lstrip())
-        self.begun = _Begun(whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
-        if len(halves) >= len(header.places) or _VALUES.match(behind):
-            self._finish_row()  # complete, or cut within a half, whose rest could not be recognised
+        self.begun = _BegunRow(whole(size), whole(count) or 0, dtype, redop, root, halves, gap)
+        self._finish_complete_row(self.begun, behind)
         return True
 
-    def _more(self, line: str) -> bool:
+    def _continues_row(self, line: str) -> bool:
         """Read the rest of a row that was begun; False if the line does not hold it."""
-        assert self.begun is not None  # noqa: S101 - the caller has looked
-        header = self.header or Header()
-        halves, behind = _halves(line, header)
+        if self.begun is None:
+            return False
+        halves, behind = _halves(line, self.header)
         if not halves:
             return False
         self.begun.halves += halves
-        if len(self.begun.halves) >= len(header.places) or _VALUES.match(behind):
-            self._finish_row()
+        self._finish_complete_row(self.begun, behind)
         return True
 
-    def _finish_row(self) -> None:
-        begun, header = self.begun, self.header or Header()
-        self.begun = None
+    def _finish_complete_row(self, begun: _BegunRow, behind: str) -> None:
+        """Finish a row that is complete, or cut within a half, whose rest could not be recognised."""
+        if len(begun.halves) >= len(self.header.places) or _VALUES.match(behind):
+            self.finish_row()
+
+    def finish_row(self) -> None:
+        """Add the row that was begun to the section, as far as it was read."""
+        begun, self.begun = self.begun, None
         if begun is None:
             return
-        places = header.places
+        places = self.header.places
         if len(begun.halves) == 1 < len(places) and begun.gap > EMPTY_HALF:
             places = places[1:]
-        blocks = tuple(_block(place, half, header) for place, half in zip(places, begun.halves, strict=False))
-        self.now.cut += len(begun.halves) < len(places)
-        if blocks and begun.size is None:
-            self.now.cut += 1
-        elif blocks and begun.size is not None:
-            self.now.test, self.hint = self.now.test or self.hint, None
-            row = Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, blocks)
-            self.now.rows.append(row)
-
-
-# Text in a line → the method that reads it. A line may contain several.
-_REACTIONS: tuple[tuple[str, Callable[[_Reader, str], None]], ...] = (
-    ("-tests version", _Reader.version),
-    ("-tests: Version", _Reader.version),
-    ("test starting", _Reader.starting),
-    ("test concluded", _Reader.concluded),
-    ("nThread", _Reader.settings),
-    ("Blocking Enabled", _Reader.blocking),
-    ("Per-Iteration Report", _Reader.each),
-    ("Parallel Init Enabled", _Reader.parallel),
-    ("Rank", _Reader.device),
-    ("CCL version", _Reader.nccl),
-    ("NCCL INFO", _Reader.info),
-    ("-place", _Reader.halves),
-    ("algbw", _Reader.columns),
-    ("Out of bounds", _Reader.bounds),
-)
-
-
-def version_of(code: int) -> str:
-    """NCCL's version as a number → as text: 22902 is 2.29.2, and before 2.9 it was 2708 for 2.7.8."""
-    major, minor, patch = (10000, 100, code % 100) if code >= 10000 else (1000, 100, code % 100)
-    return f"{code // major}.{code % major // minor}.{patch}"
-
-
-def _after(word: str, line: str) -> int | None:
-    match = re.search(rf"{word}:\s*(\d+)", line)
-    return whole(match[1]) if match else None
+        halves = tuple(_half(place, values, self.header) for place, values in zip(places, begun.halves, strict=False))
+        self.section.cut += len(begun.halves) < len(places)
+        if halves and begun.size is None:
+            self.section.cut += 1
+        elif halves and begun.size is not None:
+            self.section.test, self.hint = self.section.test or self.hint, None
+            self.section.rows.append(Row(begun.size, begun.count, begun.dtype, begun.redop, begun.root, halves))
 
 
 def _lead(rest: str, header: Header, size: int) -> tuple[str, int | None, int]:
@@ -296,35 +348,34 @@ def _begins_with_time(text: str, behind: str, header: Header, size: int) -> bool
     halves, _ = _halves(text, header)
     if len(halves) < len(header.places) or len(_halves(behind, header)[0]) == len(header.places):
         return False
-    block = _block("", halves[0], header)
-    if block.time is None or block.algbw is None or block.time.value <= 0:
+    half = _half("", halves[0], header)
+    if half.time is None or half.algbw is None or half.time.value <= 0:
         return False
     # Wide limits: in old versions all-gather's algbw contains (n-1)/n, and small ones are printed as 0.00.
-    return block.algbw.low <= 1.1 * size / block.time.value / 1e3 <= 2.5 * block.algbw.high
+    return half.algbw.low <= 1.1 * size / half.time.value / 1e3 <= 2.5 * half.algbw.high
 
 
 def _halves(text: str, header: Header) -> tuple[list[list[str]], str]:
-    """The complete halves at the beginning of a text, and the text that follows them."""
+    """The values of the complete halves at the beginning of a text, and the text that follows them."""
     halves: list[list[str]] = []
     at = 0
     while len(halves) < len(header.places):
         half: list[str] = []
         end = at
-        while len(half) < len(header.block) and (match := _VALUES.match(text, end)) is not None:
+        while len(half) < len(header.columns) and (match := _VALUES.match(text, end)) is not None:
             half.append(match[1])
             end = match.end()
-        if len(half) < len(header.block):
+        if len(half) < len(header.columns):
             break
         halves.append(half)
         at = end
     return halves, text[at:]
 
 
-def _block(place: str, half: list[str], header: Header) -> Half:
-    named = dict(zip(header.block, half, strict=True))
-    error = next((named[name] for name in header.block if name in ERRORS), "N/A")
-    return Half(place, _first(named, *TIMES), _first(named, "algbw"), _first(named, "busbw"), error)
-
-
-def _first(named: dict[str, str], *names: str) -> Printed | None:
-    return next((printed(named[name]) for name in names if name in named), None)
+def _half(place: str, values: list[str], header: Header) -> Half:
+    named = dict(zip(header.columns, values, strict=True))
+    time, algbw, busbw = (
+        next((printed(named[name]) for name in names if name in named), None)
+        for names in (TIMES, ("algbw",), ("busbw",))
+    )
+    return Half(place, time, algbw, busbw, next((named[name] for name in header.columns if name in ERRORS), "N/A"))

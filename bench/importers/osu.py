@@ -17,18 +17,19 @@ from dataclasses import dataclass, field, replace
 
 from bench.catalog.dtypes import BYTES
 from bench.catalog.operations import OPERATIONS
-from bench.importers import names
-from bench.importers.found import (
+from bench.importers.readings import (
+    DTYPES,
     Number,
     Options,
     Reading,
+    Source,
     chosen_operation,
     chosen_ranks,
+    operation_in,
     placement,
     printed,
     whole,
 )
-from bench.importers.sources import Source
 from bench.model.errors import ForeignError
 from bench.model.records import Aggregate, Case, Failure
 
@@ -90,7 +91,10 @@ _VALUE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?|pass|fail|n/?a", re.IGNORECASE)
 
 @dataclass(slots=True)
 class _Table:
-    """One test's output. ranks: None if the log does not tell. on_device: False if a buffer is in host memory."""
+    """One test's output. ranks: None if the log does not tell. on_device: False if a buffer is in host memory.
+
+    rows: size and values; size is None in a table without such a column (a barrier).
+    """
 
     library: str = ""
     title: str | None = None
@@ -110,68 +114,56 @@ def read(source: Source, options: Options) -> Reading:
         raise ForeignError(f"{where}: no table of results of the OSU Micro-Benchmarks in it")
     reading = Reading()
     for table in tables:
-        _table(table, options, where, names.operation_in(source.name), reading)
+        _read_table(table, options, where, operation_in(source.name), reading)
     return reading
 
 
 # ── text to tables ───────────────────────────────────────────────────────────────────────────────
 def _tables(lines: Sequence[str]) -> list[_Table]:
-    found = [_Table()]
-    ranks: int | None = None
-    using = 0
+    tables = [_Table()]
+    commanded: int | None = None  # ranks by the launcher's command line
+    using = 0  # ranks by their `#Using NCCL` lines
     for line in lines:
-        now = found[-1]
+        table = tables[-1]
         if (command := _COMMAND.search(line)) is not None:
-            ranks, using = whole(command[1]), 0
+            commanded, using = whole(command[1]), 0
         using += "#Using NCCL" in line or "#Using RCCL" in line
         if (title := _TITLE.search(line)) is not None:
-            found.append(_Table(title[1], title[2], title[3], ranks=_agreed(ranks, using)))
+            # None if neither tells the number of ranks, or the two differ.
+            ranks = commanded or (using if using > 1 else None)
+            if commanded and using > 1 and commanded != using:
+                ranks = None
+            tables.append(_Table(title[1], title[2], title[3], ranks=ranks))
             using = 0
         elif (datatype := _DATATYPE.search(line)) is not None:
-            found[-1] = now = _after_rows(found, now)
-            now.datatype = datatype[1]
+            if table.rows:  # with -T all, one title is followed by a table for each datatype
+                table = _Table(table.library, table.title, table.version, ranks=table.ranks)
+                tables.append(table)
+            table.datatype = datatype[1]
         elif (buffers := _BUFFERS.search(line)) is not None:
-            now.on_device = "DEVICE" in buffers[0] or "MANAGED" in buffers[0]
+            table.on_device = "DEVICE" in buffers[0] or "MANAGED" in buffers[0]
         elif _HEADER.match(line) and ("(us)" in line or "MB/s" in line):
-            now.columns = _COLUMN.findall(line.lstrip("# "))
-        elif (row := _row(line, now)) is not None:
-            now.rows.append(row)
-    return found
-
-
-def _agreed(command: int | None, using: int) -> int | None:
-    """The number of ranks by the command line or the `#Using NCCL` lines; None if the two differ, or neither tells."""
-    if command and using > 1 and command != using:
-        return None
-    return command or (using if using > 1 else None)
-
-
-def _after_rows(found: list[_Table], now: _Table) -> _Table:
-    """A new table if this one has rows: with -T all, one title is followed by a table for each datatype."""
-    if not now.rows:
-        return now
-    found.append(_Table(now.library, now.title, now.version, ranks=now.ranks))
-    return found[-1]
+            table.columns = _COLUMN.findall(line.lstrip("# "))
+        elif (row := _row(line, table)) is not None:
+            table.rows.append(row)
+    return tables
 
 
 def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
-    """Size and values of a row; size is None in a table without such a column (a barrier). None if it is no row."""
+    """Size and values of a row; None if it is no row."""
     if table.title is None and not table.columns:
         return None
     sized = not table.columns or table.columns[0] == "Size"
     match = _SIZED.fullmatch(line.strip()) if sized else None
-    text = match[2] if match else line.strip()
-    values = text.split()
+    values = (match[2] if match else line).split()
     if (sized and match is None) or not values or not all(_VALUE.fullmatch(value) for value in values):
-        return None
-    expected = len(table.columns) - sized
-    if table.columns and len(values) < min(1, expected):
         return None
     return (whole(match[1]) if match else None), values
 
 
 # ── tables to numbers ────────────────────────────────────────────────────────────────────────────
-def _table(table: _Table, options: Options, where: str, operation_named: str | None, reading: Reading) -> None:
+def _read_table(table: _Table, options: Options, where: str, operation_named: str | None, reading: Reading) -> None:
+    """Add the numbers of one table. operation_named: in the file's name."""
     reading.rows += len(table.rows)
     tool = f"OSU Micro-Benchmarks {table.version or 'of unknown version'}"
     if tool not in reading.tools:
@@ -180,19 +172,44 @@ def _table(table: _Table, options: Options, where: str, operation_named: str | N
     if test is None:
         reading.left_out[f"{table.library} {table.title} has no counterpart here"] += len(table.rows)
         return
-    if table.datatype is not None and table.datatype not in names.DTYPES:
+    if table.datatype is not None and table.datatype not in DTYPES:
         reading.left_out[f"dtype {table.datatype:.40}, which CollBench does not have"] += len(table.rows)
         return
     ranks = 2 if test.pair else chosen_ranks(table.ranks, options, where)
     if not test.pair and table.ranks is not None and options.world_size is None:
         reading.lacks("the number of ranks is not in the output: it was taken from what stands beside it")
-    case = _case(table, test, asynchronous, ranks, reading)
+    operation = OPERATIONS[test.op]
+    if table.datatype is None and operation.typed:
+        reading.lacks(
+            "the datatype is not in the output: MPI_FLOAT for reductions and MPI_CHAR for the rest is assumed"
+        )
+    datatype = table.datatype or (OLD_REDUCED if operation.reduces else OLD_MOVED)
+    library, _, device = table.library.upper().partition("-")
+    case = Case(  # without its size
+        test.op,
+        "mpi" if library == "MPI" else "nccl",
+        ranks,
+        DTYPES[datatype] if operation.typed else BYTES.name,
+        0,
+        buffers="hot" if operation.sized else "rotate",  # the default, if there are no buffers
+        metric="pipelined" if test.window else "isolated",
+        depth=WINDOW if test.window else 1,
+        placement=placement(test.op, "in" if operation.placements == ("in",) else "out"),
+        call="async" if asynchronous else "sync",
+        # MPI on a GPU's memory is not to be mixed up with MPI on a host's.
+        memory="device" if device and table.on_device and library == "MPI" else "plain",
+    )
     if test.scaled:
         reading.note(f"{test.op}: sizes were multiplied by {ranks}: OSU counts one rank's share, here all are counted")
     if test.window:
         reading.lacks(f"how many messages a window had (-W): the default of {WINDOW} is assumed")
     for size, values in table.rows:
-        reading.numbers += _numbers(table, test, case, size, values, reading)
+        if not size and operation.sized:
+            reading.left_out["size 0" if size == 0 else "no size"] += 1
+        elif number := _number(table, test, case, size or 0, values):
+            reading.numbers.append(number)
+        else:
+            reading.left_out["no time"] += 1
 
 
 def _test(table: _Table, options: Options, where: str, operation_named: str | None) -> tuple[Test | None, bool]:
@@ -211,64 +228,28 @@ def _test(table: _Table, options: Options, where: str, operation_named: str | No
     return test, asynchronous
 
 
-def _case(table: _Table, test: Test, asynchronous: bool, ranks: int, reading: Reading) -> Case:
-    """The case of a table's rows, without the size."""
-    reduces = OPERATIONS[test.op].reduces
-    library, _, device = table.library.upper().partition("-")
-    if table.datatype is None and OPERATIONS[test.op].typed:
-        reading.lacks(
-            "the datatype is not in the output: MPI_FLOAT for reductions and MPI_CHAR for the rest is assumed"
-        )
-    datatype = table.datatype or (OLD_REDUCED if reduces else OLD_MOVED)
-    # MPI on a GPU's memory is not to be mixed up with MPI on a host's.
-    memory = "device" if device and table.on_device and library == "MPI" else "plain"
-    return Case(
-        test.op,
-        "mpi" if library == "MPI" else "nccl",
-        ranks,
-        BYTES.name if not OPERATIONS[test.op].typed else names.DTYPES[datatype],
-        0,
-        buffers="hot" if OPERATIONS[test.op].sized else "rotate",  # the default, if there are no buffers
-        metric="pipelined" if test.window else "isolated",
-        depth=WINDOW if test.window else 1,
-        placement=placement(test.op, "in" if OPERATIONS[test.op].placements == ("in",) else "out"),
-        call="async" if asynchronous else "sync",
-        memory=memory,
-    )
-
-
-def _numbers(
-    table: _Table, test: Test, case: Case, size: int | None, values: list[str], reading: Reading
-) -> list[Number]:
-    if not size and OPERATIONS[test.op].sized:
-        reading.left_out["size 0" if size == 0 else "no size"] += 1
-        return []
-    total = (size or 0) * (case.world_size if test.scaled else 1)
-    named = dict(zip(table.columns[1:] if table.columns[:1] == ["Size"] else table.columns, values, strict=False))
-    value = printed(_main(named, values, case.call == "async"))
-    placed = replace(case, size_bytes=total)
+def _number(table: _Table, test: Test, case: Case, size: int, values: list[str]) -> Number | None:
+    """The number of one row; None if it has no time."""
+    placed = replace(case, size_bytes=size * (case.world_size if test.scaled else 1))
+    columns = table.columns[1:] if table.columns[:1] == ["Size"] else table.columns
+    named = dict(zip(columns, values, strict=False))
     validation = named.get("Validation", "").lower()
     if validation == "fail":
-        return [Number(placed, None, Failure("wrong", None, "OSU's own validation says Fail"), False)]
+        return Number(placed, None, Failure("wrong", None, "OSU's own validation says Fail"), False)
+    # The column of the test's result; a table without a header has it first.
+    asynchronous = case.call == "async"
+    starts = ("Pure Comm.(us)",) if asynchronous else ("Avg Latency", "Latency", "Bandwidth")
+    results = [value for start in starts for name, value in named.items() if name.startswith(start)]
+    value = printed(results[0] if results else "" if asynchronous and named else values[0])
     if value is None or value.value <= 0:
-        reading.left_out["no time"] += 1
-        return []
-    time_s = value.value * 1e-6
-    if test.window:
-        time_s = total * (2 if test.op == "sendrecv_pair" else 1) / (value.value * 1e6)
+        return None
     iterations = whole(named.get("Iterations", ""))
-    counted = f"{iterations} calls" if iterations else "all calls"
-    manner = test.manner if test.window else f"mean of {counted}, {test.manner}"
-    if case.call == "async":
+    if test.window:
+        time_s = placed.size_bytes * (2 if test.op == "sendrecv_pair" else 1) / (value.value * 1e6)
+        manner = test.manner
+    else:
+        time_s = value.value * 1e-6
+        manner = f"mean of {f'{iterations} calls' if iterations else 'all calls'}, {test.manner}"
+    if asynchronous:
         manner += ", without computation beside it"
-    return [Number(placed, Aggregate(time_s, manner, iterations), None, True if validation == "pass" else None)]
-
-
-def _main(named: dict[str, str], values: list[str], asynchronous: bool) -> str:
-    """The value in the column of the test's result."""
-    wanted = ("Pure Comm.(us)",) if asynchronous else ("Avg Latency", "Latency", "Bandwidth")
-    for start in wanted:
-        for name, value in named.items():
-            if name.startswith(start):
-                return value
-    return "" if asynchronous and named else values[0]
+    return Number(placed, Aggregate(time_s, manner, iterations), None, True if validation == "pass" else None)

@@ -1,0 +1,98 @@
+"""A file becomes lines whatever its encoding, or one sentence says why not; labels of launchers fall away."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.catalog import dtypes, nccl_tests_names
+from bench.catalog.operations import OPERATIONS
+from bench.importers import osu, readings
+from bench.importers.readings import Printed, agrees, open_source, operation_in
+from bench.model.errors import ForeignError
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b" \n\t\n", "empty"),
+        (bytes(range(256)) * 8, "not text"),
+        (os.urandom(4096), "not text|packed"),
+        (b"\x1f\x8b\x08rest", "packed with gzip"),
+        (b"\x7fELF" + bytes(500), "not text"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path, content, words):
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with pytest.raises(ForeignError, match=words):
+        open_source(path)
+
+
+def test_enormous_files_are_refused_by_their_size(tmp_path):
+    path = tmp_path / "large.txt"
+    with path.open("wb") as file:
+        file.truncate(readings.LIMIT_BYTES + 1)
+    with pytest.raises(ForeignError, match="larger than 64 MiB"):
+        open_source(path)
+
+
+def test_what_cannot_be_opened_is_one_sentence():
+    for path in ("missing.txt", ".", "a\0b"):
+        with pytest.raises(ForeignError) as caught:
+            open_source(Path(path))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_encodings(tmp_path, encoding):
+    path = tmp_path / "x"
+    path.write_bytes("# size\r\n  8 µs\r\n".encode(encoding))
+    assert open_source(path).lines()[:2] == ["# size", "  8 µs"]
+
+
+LABELS = (
+    "[1,0]<stdout>:", "[1,12]<stderr>: ", "[prterun-a-1@1,3]<stdout>: ", "[0] ", "0: ", "  12: ", "node-01: ",
+    "2026-01-02T03:04:05Z ", "2026-01-02 03:04:05,678 ", "[2026-01-02 03:04:05] ", "03:04:05.678 ",
+    "2026-01-02T03:04:05.6+02:00 stderr F ", "0: [1,0]<stdout>:", "\x1b[1m[0] \x1b[0m",
+)  # fmt: skip
+
+
+def test_labels_of_launchers_fall_away_and_other_lines_stay():
+    def line_of(text: str) -> str:
+        return readings.Source(Path("x"), "0", text).lines()[0]
+
+    for label in LABELS:
+        for line in ("# size  count", "   1024  256  float", "#"):
+            assert line_of(label + line).strip() == line.strip()
+    for line in ("1024  12.3", "12.5", "# OSU MPI Latency Test v7", "Rank  0 on node device", "a: b"):
+        assert line_of(line) == line
+
+
+def test_every_foreign_name_leads_to_something_that_exists():
+    assert set(nccl_tests_names.OPERATIONS.values()) | {test.op for test in osu.TESTS.values()} <= set(OPERATIONS)
+    assert set(readings.DTYPES.values()) <= set(dtypes.DTYPES)
+    assert set(nccl_tests_names.REDUCE_OPS.values()) <= set(dtypes.REDUCE_OPS)
+
+
+def test_a_file_name_tells_a_collective_if_it_tells_only_one():
+    names = {
+        "allreduce_8gpu.log": "all_reduce",
+        "job.all-reduce.txt": "all_reduce",
+        "nccl_reduce_scatter.txt": "reduce_scatter",
+        "ReduceScatter.out": "reduce_scatter",
+        "alltoall.txt": "all_to_all",
+        "all_to_all.txt": "all_to_all",
+        "gather.txt": "gather",
+        "sendrecv_2nodes.txt": "sendrecv_ring",
+        "bcast.txt": "broadcast",
+        "allreduce_allgather.txt": None,
+        "output.txt": None,
+    }
+    assert {name: operation_in(name) for name in names} == names
+
+
+def test_a_time_of_zero_is_not_divided_by():
+    for time_s in (Printed(0.0, 0.0), Printed(-2.5e13, 2.5e13)):
+        assert not agrees(1e6, time_s, Printed(8.4, 0.0005))
