@@ -10,10 +10,9 @@ from bench.cli.screen import show
 from bench.machine import host
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.training import equivalence as trials
-from bench.training.equivalence import EquivalenceResult, Trial
 from bench.training.launch.equivalence import prove
 from bench.training.launch.sweep import launcher
-from bench.training.report import equivalence as shown
+from bench.training.report import equivalence as report
 
 FOLDER = PLOTS / "equivalence"
 
@@ -26,23 +25,14 @@ def equivalence(
     unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
     if unsupported:
         raise UnmeasurableError(f"equivalence: {unsupported}")
-    proof = _prove(world_size, steps)
-    _keep(proof)
-    return 0 if proof.holds else 1
-
-
-def _prove(world_size: int, steps: int) -> EquivalenceResult:
-    chosen: list[Trial] = [*trials.CASES, *trials.SAMPLER_TRIALS]
+    chosen: list[trials.Trial] = [*trials.TRIALS, *trials.SAMPLER_TRIALS]
     with launcher() as entered, Console(stderr=True).status("starting ranks") as status:
-        return prove(chosen, world_size, steps, entered, begun=lambda index: status.update(chosen[index].name))
-
-
-def _keep(proof: EquivalenceResult) -> None:
-    """Print the table, and write the document and its picture."""
-    show(f"{shown.table(proof)}\n\n{shown.readings(proof)}\n\n{shown.headline(proof)}")
+        proof = prove(chosen, world_size, steps, entered, begun=lambda index: status.update(chosen[index].name))
+    show(f"{report.table(proof)}\n\n{report.readings(proof)}\n\n{report.headline(proof)}")
     try:
-        picture = shown.draw(proof, FOLDER)
-        (FOLDER / shown.DOCUMENT).write_text(shown.document(proof), encoding="utf-8")
+        picture = report.draw(proof, FOLDER)
+        (FOLDER / report.DOCUMENT).write_text(report.document(proof), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{FOLDER}: {(error.strerror or str(error)).lower()}") from None
-    typer.echo(f"\n{FOLDER / shown.DOCUMENT}\n{picture}")
+    typer.echo(f"\n{FOLDER / report.DOCUMENT}\n{picture}")
+    return 0 if proof.holds else 1

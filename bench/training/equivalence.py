@@ -1,10 +1,20 @@
 """Trials of data-parallel training against one process: which must give the same model, which must not, and verdicts.
 
-    CASES, SAMPLER_TRIALS ─▶ (training.launch.equivalence) ─▶ TrialResult ─▶ verdict(found)
+    TRIALS, SAMPLER_TRIALS ─▶ (training.launch.equivalence) ─▶ TrialResult ─▶ verdict(result)
 
 A `PairTrial` trains twice from the same parameters on the same examples, on K ranks and in one process, and compares
-the parameters. Controls are cases that must differ: a comparison that cannot tell them apart would prove nothing.
-A `SamplerTrial` checks which examples each rank reads. Everything is frozen. Does not import torch.
+the parameters. Some must differ: by design, or because they make one mistake; a comparison that cannot tell those apart
+would prove nothing. A `SamplerTrial` checks which examples each rank reads. Everything is frozen. No torch.
+
+Averaging parameters against averaging gradients. Ranks begin with equal parameters θ; rank k has the gradient g_k(θ)
+and its own state s_k of the optimizer; after the step the parameters are averaged. If the step is linear in state and
+gradient, as in SGD (θ − η·g_k), with momentum (v_k ← μ·v_k + g_k, θ − η·v_k), dampening, Nesterov (θ − η·(g_k + μ·v_k))
+or weight decay, then the mean of the results is the result of the means. By induction the mean of the v_k is the v of
+averaged gradients, and so are the parameters, up to rounding, although no v_k ever leaves its rank. It does not hold
+where the step is not linear: Adam, AdaGrad and RMSprop divide by a root of squared gradients; the mean of g_k / |g_k|
+is not the quotient of the means, so they differ from the first step on. Nor does it hold for several steps between two
+averagings (local SGD): from the second step on, gradients are taken at other parameters on each rank, and plain SGD
+differs too.
 """
 
 from __future__ import annotations
@@ -18,8 +28,8 @@ Must = Literal["equal", "differ", "shown"]
 # The largest difference between equal trainings: rounding of sums taken in another order, over some dozens of steps.
 # Every error in what is computed, such as a factor K or an example counted twice, makes a larger difference.
 ALLOWED = {"float64": 1e-9, "float32": 1e-5}
-# The smallest difference that a control must show: far above rounding, and far below what any control's mistake causes.
-CONTROL_MINIMUM = 1e-4
+# The smallest difference where one is expected: far above rounding, and far below what any mistake causes.
+LEAST_DIFFERENCE = 1e-4
 # A trial takes a fraction of a second; ranks that report nothing for longer than this are stuck.
 TIMEOUT_S = 30.0
 # A loss has fallen if its last value is below this share of its first. It is over all examples, so it has no noise.
@@ -30,9 +40,10 @@ FALLEN = 0.95
 class Training:
     """How one side of a trial trains: the ranks, or the one process.
 
-    optimizer: a key of `training.rank.small_model.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to this
-    power. gradients: "mean" or "sum" over the ranks, or "apart" (not synchronised). loss: "mean" or "sum" over the
-    examples of a batch. growth: the batch of all ranks together has B · K^growth examples.
+    optimizer: a key of `training.rank.equivalence.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to this
+    power. gradients: "mean" or "sum" over the ranks, or "apart" (not synchronised). average: ranks average their
+    parameters after every so many steps; 0 for never. loss: "mean" or "sum" over the examples of a batch.
+    growth: the batch of all ranks together has B · K^growth examples.
     accumulate: micro-batches a step, on ranks only. no_sync: gradients are synchronised only after the last of them.
     divided: each micro-batch's loss is divided by their number.
     seeds: each rank draws its own initial parameters. broadcast: those of rank 0 replace them.
@@ -45,6 +56,7 @@ class Training:
     optimizer: str = "sgd"
     lr_power: int = 0
     gradients: Literal["mean", "sum", "apart"] = "mean"
+    average: int = 0
     loss: Literal["mean", "sum"] = "mean"
     growth: int = 0
     accumulate: int = 1
@@ -61,7 +73,7 @@ class Training:
 class PairTrial:
     """A model trained on K ranks, and in one process as `alone` says; with None, ranks are compared with each other.
 
-    must: parameters must be "equal", must "differ" (a control), or the difference is only "shown".
+    must: parameters must be "equal", must "differ", or the difference is only "shown".
     data_parallel: torch's DataParallel, one process with several GPUs, instead of K ranks. gpu: the one process trains
     on a GPU. topic: the question that the trial belongs to; a picture has one panel per topic.
     """
@@ -76,12 +88,8 @@ class PairTrial:
     topic: str = ""
 
     @property
-    def allowed(self) -> float | None:
-        """The largest difference of an equal case, or the smallest of a control; None where it is only shown."""
-        if self.must == "shown":
-            return None
-        if self.must == "differ":
-            return CONTROL_MINIMUM
+    def allowed(self) -> float:
+        """The largest difference of equal trainings: none between ranks, which must hold the same bits."""
         return 0.0 if self.alone is None else ALLOWED[self.dtype]
 
 
@@ -129,13 +137,13 @@ class EquivalenceResult:
 
     world_size: int
     steps: int
-    found: tuple[TrialResult, ...]
+    results: tuple[TrialResult, ...]
     failure: str | None = None
 
     @property
     def holds(self) -> bool:
         """Whether the proof ran to its end and no verdict is False; trials that this host cannot run do not count."""
-        return self.failure is None and all(verdict(one)[0] is not False for one in self.found)
+        return self.failure is None and all(verdict(result)[0] is not False for result in self.results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,31 +155,26 @@ class EquivalenceJob:
     log: str
 
 
-def verdict(found: TrialResult) -> tuple[bool | None, str]:
+def verdict(result: TrialResult) -> tuple[bool | None, str]:
     """Whether a trial is as it must be, and the verdict in words; None if nothing is required or nothing was tried."""
-    if found.missing:
-        return (False if found.tried else None), found.missing
-    if isinstance(found.trial, SamplerTrial):
-        return (True, "holds") if found.read == found.trial.expected else (False, "BROKEN")
-    return _judged(found.trial, found)
-
-
-def _judged(case: PairTrial, found: TrialResult) -> tuple[bool | None, str]:
-    if found.difference is None or not math.isfinite(found.difference):
-        return False if case.must != "shown" else None, "PROVES NOTHING: the training diverged"
-    if not all(fell(curve) for curve in _that_must_fall(case, found)):
-        return False if case.must != "shown" else None, "PROVES NOTHING: the loss did not fall"
-    if case.must == "shown" or case.allowed is None:
+    trial, difference = result.trial, result.difference
+    if result.missing:
+        return (False if result.tried else None), result.missing
+    if isinstance(trial, SamplerTrial):
+        return (True, "holds") if result.read == trial.expected else (False, "BROKEN")
+    unproven = None if trial.must == "shown" else False
+    if difference is None or not math.isfinite(difference):
+        return unproven, "PROVES NOTHING: the training diverged"
+    # A mistake may keep the ranks' loss from falling; the one process makes none.
+    curves = [result.alone] if trial.alone is not None else []
+    curves += [] if trial.must == "differ" else [result.loss]
+    if not all(map(fell, curves)):
+        return unproven, "PROVES NOTHING: the loss did not fall"
+    if trial.must == "shown":
         return None, "shown, not required"
-    if case.must == "differ":
-        return (True, "differs, as it must") if found.difference > case.allowed else (False, "DOES NOT DIFFER")
-    return (True, "holds") if found.difference <= case.allowed else (False, "BROKEN")
-
-
-def _that_must_fall(case: PairTrial, found: TrialResult) -> list[tuple[float, ...]]:
-    """The loss curves that must fall; of a control, which makes a mistake on purpose, only that of the one process."""
-    curves = [found.alone] if case.alone is not None else []
-    return curves if case.must == "differ" else [*curves, found.loss]
+    if trial.must == "differ":
+        return (True, "differs, as it must") if difference > LEAST_DIFFERENCE else (False, "DOES NOT DIFFER")
+    return (True, "holds") if difference <= trial.allowed else (False, "BROKEN")
 
 
 def fell(losses: tuple[float, ...]) -> bool:
@@ -186,13 +189,19 @@ def fell(losses: tuple[float, ...]) -> bool:
 
 # ── the trials ───────────────────────────────────────────────────────────────────────────────────
 def _both(name: str, must: Must, dtype: str = "float64", **how: Any) -> PairTrial:
-    """A case whose two sides train in the same way."""
+    """A trial whose two sides train in the same way."""
     return PairTrial(name, must, Training(**how), Training(**how), dtype)
 
 
 def _exact(name: str, **how: Any) -> list[PairTrial]:
-    """Cases, one a precision, whose two sides train in the same way and must be equal."""
+    """Trials, one a precision, whose two sides train in the same way and must be equal."""
     return [_both(name, "equal", dtype, **how) for dtype in ALLOWED]
+
+
+def _averaging(name: str, must: Must, optimizer: str, every: int = 1) -> PairTrial:
+    """Ranks that average parameters, against one process, which trains as ranks that average gradients."""
+    name += ": parameters averaged after " + ("each step" if every == 1 else f"every {every} steps")
+    return PairTrial(name, must, Training(optimizer, gradients="apart", average=every), Training(optimizer))
 
 
 TOPICS: dict[str, list[PairTrial]] = {
@@ -237,6 +246,15 @@ TOPICS: dict[str, list[PairTrial]] = {
         ),
         PairTrial("Adam: gradients summed, lr unchanged", "shown", Training("adam", gradients="sum"), Training("adam")),
     ],
+    # The derivation is at the top of this module.
+    "Average parameters in place of gradients?": [
+        _averaging("SGD", "equal", "sgd"),
+        _averaging("SGD with momentum", "equal", "momentum"),
+        _averaging("Nesterov's momentum", "equal", "nesterov"),
+        _averaging("Adam", "differ", "adam"),
+        _averaging("SGD", "differ", "sgd", every=4),
+        _averaging("SGD with momentum", "differ", "momentum", every=4),
+    ],
     # The ranks make K times fewer steps; a larger learning rate makes up for that only approximately.
     "And with a batch K times as large?": [
         PairTrial("SGD: batch B a rank, lr × K (linear scaling)", "shown", Training(growth=1, lr_power=1)),
@@ -262,7 +280,7 @@ TOPICS: dict[str, list[PairTrial]] = {
         _both("a model with BatchNorm", "differ", normalised=True),
     ],
 }  # fmt: skip
-CASES = tuple(replace(case, topic=topic) for topic, cases in TOPICS.items() for case in cases)
+TRIALS = tuple(replace(trial, topic=topic) for topic, trials in TOPICS.items() for trial in trials)
 
 SAMPLER_TRIALS: tuple[SamplerTrial, ...] = (
     SamplerTrial("sampler: N = 8, K = 2, batch 2", 8, "x1 x3 | x2 x4, then x5 x7 | x6 x8", batch=2),

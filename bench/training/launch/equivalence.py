@@ -1,17 +1,17 @@
 """Prove on real ranks that data-parallel training trains the same model as one process.
 
-In: trials, a number of ranks and of steps. Out: an `EquivalenceResult`: what each trial gave, and why the launch ended
-early, if it did. Runs in the parent, which starts ranks and listens; the ranks train (`training/rank/equivalence.py`).
+In: trials, a number of ranks and of steps. Out: an `EquivalenceResult`: the result of each trial, and why the launch
+ended early, if it did. Runs in the parent, which starts ranks and listens; `training/rank/equivalence.py` trains.
 """
 
 import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
-from bench.model.records import Json
 from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, EquivalenceResult, Trial, TrialResult
 
 
@@ -24,28 +24,19 @@ def prove(
     begun: Callable[[int], None] = lambda _: None,
 ) -> EquivalenceResult:
     """Run all trials in one launch. begun: takes the number of the trial that begins."""
-    lines: list[Json] = []
+    results: list[TrialResult] = []
+
+    def sampled(line: bytes, _: object) -> None:
+        numbers: dict[str, Any] = {name: tuple(n) if isinstance(n, list) else n for name, n in json.loads(line).items()}
+        results.append(TrialResult(trials[len(results)], **numbers))
+
     requested = time.monotonic()
     job = EquivalenceJob(tuple(trials), steps, log)
     ranks = launcher.start(world_size, "bench.training.rank.equivalence:main", job)
     try:
-        result = watch(
-            ranks,
-            requested,
-            TIMEOUT_S,
-            before_go=lambda: None,
-            begun=begun,
-            sampled=lambda line, _: lines.append(json.loads(line)),
-        )
+        outcome = watch(ranks, requested, TIMEOUT_S, before_go=lambda: None, begun=begun, sampled=sampled)
     finally:
         ranks.kill()
-    found = [_found(trial, line) for trial, line in zip(trials, lines, strict=False)]
-    found += [
-        TrialResult(trial, missing="NOT MEASURED: the ranks ended before this trial") for trial in trials[len(found) :]
-    ]
-    return EquivalenceResult(world_size, steps, tuple(found), result.failure.text if result.failure else None)
-
-
-def _found(trial: Trial, line: Json) -> TrialResult:
-    lists = {name: tuple(value) for name, value in line.items() if isinstance(value, list)}
-    return TrialResult(trial, **(line | lists))
+    missing = "NOT MEASURED: the ranks ended before this trial"
+    results += [TrialResult(trial, missing=missing) for trial in trials[len(results) :]]
+    return EquivalenceResult(world_size, steps, tuple(results), outcome.failure.text if outcome.failure else None)
