@@ -139,7 +139,7 @@ def test_colours_are_told_apart_with_deuteranopia():
     assert min_distance(COLOURS) > 12
     assert min_distance(["#AA3333", "#557711"]) < 12  # told apart by those who see red
     assert min_distance([colour for colour, _ in LOOKS.values()]) > 12
-    assert min_distance(timelines.PARTS.values()) > 12
+    assert min_distance([look["facecolor"] for look in timelines.PARTS.values()]) > 12
     assert len(set(MARKERS)) >= MOST_SERIES and len({marker for _, marker in LOOKS.values()}) == len(LOOKS)
 
 

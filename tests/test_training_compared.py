@@ -38,7 +38,7 @@ from bench.training.records import (
     TrainingRun,
 )
 from bench.training.report import comparison
-from bench.training.report.plots import comparison as plots
+from bench.training.report.plots import steps as plots
 from bench.training.strategies import label
 from conftest import ROOT
 

@@ -14,8 +14,8 @@ from bench.model.conclusions import Interval
 from bench.report.plots.plot_style import STYLE
 from bench.training.conclusions import TrainingAnalysis
 from bench.training.records import Strategy
-from bench.training.report.pictures import CATALOGUE
-from bench.training.report.plots import sizes, steps, timelines
+from bench.training.report.listing import PICTURES
+from bench.training.report.plots import steps, timelines
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def svg(figure) -> str:
 def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
     few = replace(comparison, timelines=comparison.timelines[:3])
     (tmp_path / "training-steps-2.png").write_bytes(b"left behind")
-    drawn = CATALOGUE.draw(None, invented.analysis((few,)), tmp_path)
-    assert [name for _, name in drawn] == [kind.name for kind in CATALOGUE.kinds]
+    drawn = PICTURES.draw(None, invented.analysis((few,)), tmp_path)
+    assert [name for _, name in drawn] == [kind.name for kind in PICTURES.kinds]
     words = {
         "training-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
         "training-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
@@ -114,32 +114,32 @@ def test_one_timeline_a_strategy_even_of_many_launches(comparison):
 
 def test_labels_of_sizes_keep_their_distance():
     caps = [2**k for k in range(14, 31)]
-    found = sizes._written([25 * 2**20, 0, 10**9], caps)
+    found = steps._labelled([25 * 2**20, 0, 10**9], caps)
     assert {25 * 2**20, 10**9} <= set(found) and 0 not in found and 16 * 2**20 not in found
     assert all(b / a >= 1.9 for a, b in pairwise(found)) and len(found) <= 12
 
 
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
-    (figure,) = sizes.buckets(replace(comparison, advice=None))
+    (figure,) = steps.buckets(replace(comparison, advice=None))
     text = svg(figure)
     assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
     only_plan = replace(comparison, advice=None, results=(invented.result(invented.PLAN, 1),))
-    assert "plan [" in svg(sizes.buckets(only_plan)[0])
+    assert "plan [" in svg(steps.buckets(only_plan)[0])
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
-    assert CATALOGUE.draw(None, TrainingAnalysis((), (), (), (), ()), tmp_path) == []
+    assert PICTURES.draw(None, TrainingAnalysis((), (), (), (), ()), tmp_path) == []
     none = replace(comparison, results=(), timelines=(), advice=None)
-    assert CATALOGUE.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
+    assert PICTURES.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
     alone = replace(comparison, results=(invented.result(Strategy("none")),), timelines=(), advice=None)
-    assert len(steps.steps(alone)) == 1 and sizes.buckets(alone) == []
+    assert len(steps.steps(alone)) == 1 and steps.buckets(alone) == []
 
 
 def test_intervals_without_ends_are_drawn_without_bars(comparison):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
     results = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.results)
     odd = replace(comparison, results=results, noise_s=math.inf, advice=None)
-    for figure in (*steps.steps(odd), *sizes.buckets(odd)):
+    for figure in (*steps.steps(odd), *steps.buckets(odd)):
         text = svg(figure)
         assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
         assert "± inf" not in text and "two copies" not in text

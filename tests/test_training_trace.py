@@ -7,8 +7,7 @@ import pytest
 
 import training_fixtures as invented
 from bench.training.records import CallRecord, Strategy
-from bench.training.report.lanes import computing, lanes
-from bench.training.report.trace import trace
+from bench.training.report.trace import computing, lanes, trace
 
 TIMELINES = [invented.timeline(strategy) for strategy in invented.STRATEGIES]
 
@@ -55,11 +54,13 @@ def test_times_are_microseconds_of_the_step(events):
     assert len([e for e in events if e["pid"] == process and e.get("cat") == "ready"]) == len(invented.GRADIENTS)
 
 
-def test_several_scenarios_are_told_apart():
+def test_several_scenarios_or_launches_are_told_apart():
     other = invented.Scenario("nano", "gloo", 2, 8, 64)
-    both = trace([TIMELINES[1], invented.timeline(Strategy("naive"), scenario=other)])["traceEvents"]
-    names = [e["args"]["name"] for e in both if e["name"] == "process_name"]
-    assert len(set(names)) == 4 and any(name.startswith(other.key) for name in names)
+    of_other = invented.timeline(Strategy("naive"), scenario=other)
+    for second, prefix in ((of_other, other.key), (replace(TIMELINES[1], launch=2), "launch 2")):
+        both = trace([TIMELINES[1], second])["traceEvents"]
+        names = [e["args"]["name"] for e in both if e["name"] == "process_name"]
+        assert len(set(names)) == 4 and names[-1].startswith(prefix)
 
 
 def test_lanes_are_as_many_as_were_under_way_at_once():
@@ -73,9 +74,3 @@ def test_parts_that_took_no_time_are_no_bars():
     bars = computing(invented.rank_line(Strategy("none")))
     assert [bar.name for bar in bars] == ["forward", "backward", "update"]
     assert bars[-1].end_s == invented.rank_line(Strategy("none")).end_s
-
-
-def test_launches_are_told_apart():
-    both = trace([TIMELINES[1], replace(TIMELINES[1], launch=2)])["traceEvents"]
-    names = [e["args"]["name"] for e in both if e["name"] == "process_name"]
-    assert len(set(names)) == 4 and names[-1] == "launch 2 · naive · rank 1"

@@ -3,6 +3,8 @@
 `comparison` works a step out on paper for each strategy, so that its timeline, its times and its split agree.
 """
 
+from pathlib import Path
+
 from bench.model.conclusions import Interval
 from bench.model.records import Failure
 from bench.training.conclusions import (
@@ -188,4 +190,4 @@ def run():
     launch = TrainingLaunch(SCENARIO, 1, STRATEGIES, 7)
     plan = TrainingPlan("invented", (launch,), (), 2, 5, 3, 1, 60.0, 0.06)
     manifest = {"name": "invented", "status": "finished", "started": "2026-01-02T03:04:05+00:00"}
-    return TrainingRun("results/invented", manifest, plan, [], [])
+    return TrainingRun(Path("results/invented"), manifest, plan, [], [])

@@ -136,16 +136,16 @@ TRAINING = Benchmark(
     done=Deferred("training.plan:done"),
     report_modules=("bench.training.analyze.analysis", "bench.training.report.document"),
     analyze=Deferred("training.analyze.analysis:analyze"),
-    terminal=Deferred("training.report.document:terminal"),
-    tables=Deferred("training.report.document:tables_of"),
+    terminal=Deferred("training.report.document:summary_tables"),
+    tables=Deferred("training.report.document:summary_tables"),
     problems=Deferred("training.report.document:problems"),
     headline=Deferred("training.report.listing:headline"),
     documents=Deferred("training.report.document:documents"),
-    pictures=Deferred("training.report.pictures:CATALOGUE"),
+    pictures=Deferred("training.report.listing:PICTURES"),
     formats={
         MARKDOWN: Deferred("training.report.document:markdown_of"),
-        CSV: Deferred("training.report.document:csv_of"),
-        JSON: Deferred("training.report.document:json_of"),
+        CSV: Deferred("training.report.tables:to_csv"),
+        JSON: Deferred("training.report.tables:to_json"),
     },
     ledger_entry=None,
     timed_cases=Deferred("training.analyze.pairs:of_training"),
@@ -156,7 +156,7 @@ TRAINING = Benchmark(
         JSON: Deferred("training.report.comparison:to_json"),
         JUNIT: Deferred("training.report.comparison:to_junit"),
     },
-    draw_comparison=Deferred("training.report.plots.comparison:draw_comparison"),
+    draw_comparison=Deferred("training.report.plots.steps:draw_comparison"),
 )
 
 

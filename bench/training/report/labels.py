@@ -5,16 +5,15 @@ In: records and conclusions of the training benchmark. Out: text. A missing numb
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from bench.model.conclusions import Interval
 from bench.model.units import format_rate, format_seconds
 from bench.report.labels import ranks_text
-from bench.report.tables import between
+from bench.report.tables import NOTHING, between
 from bench.training.conclusions import ScenarioAnalysis, StrategyResult
 from bench.training.records import REFERENCE, Scenario
 
-NOTHING = "-"
 UNRESOLVED = "not resolved"
 # A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
 MOST_BUCKETS = 4
@@ -39,26 +38,31 @@ def global_batch(scenario: Scenario) -> int:
     return scenario.batch * scenario.world_size
 
 
-def short(label: str) -> str:
+def short_name(label: str) -> str:
     """A strategy's label with a long list of buckets cut down; the whole list is in the CSV."""
-    found = _BUCKETS.search(label)
-    sizes = found[1].split(", ") if found else []
-    if found is None or len(sizes) <= MOST_BUCKETS:
+    listed = _BUCKETS.search(label)
+    sizes = listed[1].split(", ") if listed else []
+    if listed is None or len(sizes) <= MOST_BUCKETS:
         return label
-    return f"{label[: found.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{label[found.end() :]}"
+    return f"{label[: listed.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{label[listed.end() :]}"
 
 
-def names(labels: Sequence[str]) -> dict[str, str]:
-    """Label → short label; two that would read the same get a number."""
-    found: dict[str, str] = {}
+def short_names(labels: Iterable[str]) -> dict[str, str]:
+    """Label → short name; two that would read the same get a number."""
+    names: dict[str, str] = {}
     for label in dict.fromkeys(labels):
-        base = text = short(label)
+        base = name = short_name(label)
         number = 1
-        while text in found.values():
+        while name in names.values():
             number += 1
-            text = f"{base} #{number}"
-        found[label] = text
-    return found
+            name = f"{base} #{number}"
+        names[label] = name
+    return names
+
+
+def names_of(comparison: ScenarioAnalysis) -> dict[str, str]:
+    """Label → short name of all strategies of a scenario."""
+    return short_names(result.label for result in comparison.results)
 
 
 def ordered(comparison: ScenarioAnalysis) -> list[StrategyResult]:
@@ -107,17 +111,17 @@ def spread(value: float | None, std: float | None, text: Callable[[float | None]
     return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
 
 
-def bounds(interval: Interval | None) -> str:
-    """`[1.00 – 1.20 ms]`; a dash where no interval is known."""
-    found = ends(interval)
-    return NOTHING if found is None else f"[{between(seconds(found[0]), seconds(found[1]))}]"
-
-
 def ends(interval: Interval | None) -> tuple[float, float] | None:
     """Both ends of an interval; None where it is not known or not finite."""
     if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
         return None
     return interval.low, interval.high
+
+
+def bounds(interval: Interval | None) -> str:
+    """`[1.00 – 1.20 ms]`; a dash where no interval is known."""
+    limits = ends(interval)
+    return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
 
 
 def cell(text: str) -> str:
