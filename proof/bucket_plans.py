@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.analyze.stats import headlines
+from bench.analyze.summaries import headlines
 from bench.model.units import format_seconds
 from bench.training import advisor, planner, uncertainty, verification
 from bench.training import link_model as known_links

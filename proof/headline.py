@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import summarize
 from proof.claim import Effort, Outcome
 from proof.rig import Rig
 

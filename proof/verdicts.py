@@ -3,7 +3,7 @@
 from collections import Counter
 
 from bench.analyze.compare import compare
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import summarize
 from bench.machine import host
 from bench.model.records import Run
 from proof.claim import Effort, Outcome, counted

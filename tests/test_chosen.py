@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.analyze import chosen
 from bench.analyze.analysis import analyze
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import choice_changes, summarize
 from bench.launch import sweep
 from bench.launch.supervisor import LaunchOutcome
 from bench.model.records import Case, Launch
@@ -55,10 +54,10 @@ def test_one_launch_of_each_kind_is_probed_and_only_where_nccl_tells():
 def test_the_report_says_what_was_chosen_and_where_that_changes():
     run = measured()
     run.environment[:] = [{"launches": [{"chosen": told()}]}]
-    summaries = chosen.with_choices(run, summarize(run))
+    summaries = summarize(run)
     assert [one.chosen for one in summaries] == ["RING LL, 1 channel", *["NVLS SIMPLE, 16 channels"] * 2]
     assert "NVLS SIMPLE, 16 channels" in tables.details(summaries) and "chosen" in tables.to_csv(summaries)
-    (sentence,) = chosen.changes(summaries)
+    (sentence,) = choice_changes(summaries)
     assert sentence == (
         "all_reduce float32 8 ranks: RING LL, 1 channel from 1 KiB on; NVLS SIMPLE, 16 channels from 1 MiB on"
     )
@@ -77,5 +76,5 @@ def test_a_picture_marks_where_the_choice_changes():
 
 def test_without_nccl_there_is_no_column():
     run = measured()
-    assert "NCCL chose" not in tables.details(summarize(run)) and chosen.changes(summarize(run)) == []
+    assert "NCCL chose" not in tables.details(summarize(run)) and choice_changes(summarize(run)) == []
     assert "What NCCL chose" not in "".join(findings.folded(analyze(run)))

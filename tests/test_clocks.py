@@ -9,7 +9,7 @@ import pytest
 
 from bench.analyze.analysis import diagnose
 from bench.analyze.sessions import Clocks
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import summarize
 from bench.launch.launcher import Launcher
 from bench.model.records import Case
 from clock_ranks import move_clock

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.analyze import warnings
-from bench.analyze.stats import headlines, summarize
+from bench.analyze.summaries import headlines, summarize
 from bench.model.records import Case, Failure, Fault, Samples
 from conftest import invented_run, samples
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import foreign
-from bench.analyze.aggregates import of_aggregates
+from bench.analyze.summaries import summarize
 from bench.importers import assembly, nccl_tests
 from bench.importers.readings import Options, open_source
 from bench.model.errors import ForeignError
+from conftest import invented_run
 
 
 @pytest.fixture
@@ -161,13 +162,13 @@ def test_times_of_single_calls_give_an_interval_outliers_and_modes(read):
     (samples, *_) = [one for one in imported.samples if one.case.placement == "out"]
     assert samples.aggregate.each_s == pytest.approx([us * 1e-6 for us in slow])
     assert samples.aggregate.statistic.startswith("median of 20 calls")
-    found = of_aggregates(samples.case, [samples])
+    (found,) = summarize(invented_run([samples]))
     assert found.time_s.known and found.time_s.value == pytest.approx(10e-6, rel=0.1)
     assert found.stall.fast_s < 12e-6 and found.stall.extra_s > 15e-6
     outlying = replace(samples, aggregate=replace(samples.aggregate, each_s=(*([1e-5, 1.1e-5] * 20), 1.0)))
-    assert of_aggregates(samples.case, [outlying]).far_outliers == 1
+    assert summarize(invented_run([outlying]))[0].far_outliers == 1
     in_place = next(one for one in imported.samples if one.case.placement == "usual")
-    assert in_place.aggregate.each_s == () and not of_aggregates(in_place.case, [in_place]).time_s.known
+    assert in_place.aggregate.each_s == () and not summarize(invented_run([in_place]))[0].time_s.known
 
 
 def test_of_several_processes_the_slowest_of_each_call_counts(read):

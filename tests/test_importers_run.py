@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import foreign
-from bench.analyze import compare, expect, pilot, stats, warnings
+from bench.analyze import compare, expect, pilot, warnings
 from bench.analyze.analysis import analyze
+from bench.analyze.summaries import headlines, summarize
 from bench.config.expected import Expectation, Expectations
 from bench.importers import assembly, nccl_tests
 from bench.importers.readings import Options, open_source
@@ -31,7 +32,7 @@ def aggregated(*times_s: float, case: Case = CASE) -> Run:
 
 # ── what one number and several are worth ────────────────────────────────────────────────────────
 def test_one_number_has_no_interval():
-    (summary,) = stats.summarize(aggregated(1e-3))
+    (summary,) = summarize(aggregated(1e-3))
     assert summary.time_s is not None and summary.time_s.value == 1e-3
     assert summary.time_s.kind == "none" and not summary.time_s.known
     assert summary.busbw == pytest.approx(1048576 / 1e-3 * 1.5)
@@ -39,8 +40,8 @@ def test_one_number_has_no_interval():
 
 
 def test_several_launches_have_the_usual_one():
-    (summary,) = stats.summarize(aggregated(1e-3, 1.1e-3, 1.2e-3))
-    (headline,) = stats.headlines(aggregated(1e-3, 1.1e-3, 1.2e-3))
+    (summary,) = summarize(aggregated(1e-3, 1.1e-3, 1.2e-3))
+    (headline,) = headlines(aggregated(1e-3, 1.1e-3, 1.2e-3))
     assert summary.time_s is not None and summary.time_s.kind == "over launches"
     assert summary.time_s.value == pytest.approx((1.0 * 1.1 * 1.2) ** (1 / 3) * 1e-3)
     assert summary.time_s.low < 1e-3 and summary.time_s.high > 1.2e-3
@@ -49,21 +50,21 @@ def test_several_launches_have_the_usual_one():
 
 def test_single_numbers_stay_undecided_without_a_noise_floor():
     old, new = aggregated(1e-3), aggregated(2e-3)
-    summaries = stats.headlines(old), stats.headlines(new)
-    undecided = compare.compare(old, new, *summaries)
+    both = headlines(old), headlines(new)
+    undecided = compare.compare(old, new, *both)
     assert undecided.verdict == "INCONCLUSIVE" and not undecided.changes[0].ratio.known
-    assert compare.compare(old, new, *summaries, noise_floor=0.1).verdict == "SLOWER"
+    assert compare.compare(old, new, *both, noise_floor=0.1).verdict == "SLOWER"
 
 
 def test_several_launches_are_decided_as_usual():
     old, new = aggregated(1e-3, 1.01e-3, 0.99e-3, 1e-3), aggregated(2e-3, 2.01e-3, 1.99e-3, 2e-3)
-    assert compare.compare(old, new, stats.headlines(old), stats.headlines(new)).verdict == "SLOWER"
+    assert compare.compare(old, new, headlines(old), headlines(new)).verdict == "SLOWER"
 
 
 def test_compared_with_a_measured_run_the_difference_in_counting_is_said():
     measured = invented_run([samples(CASE, k, [[10**6] * 4] * 30) for k in (1, 2, 3)], launches=3)
     other = aggregated(1e-3, 1.1e-3)
-    result = compare.compare(measured, other, stats.headlines(measured), stats.headlines(other))
+    result = compare.compare(measured, other, headlines(measured), headlines(other))
     assert len(result.changes) == 1
     assert any("imported from nccl-tests 2.17.8: mean of 20 calls" in warning for warning in result.warnings)
     assert any("two ways of counting" in warning for warning in result.warnings)
@@ -75,8 +76,8 @@ def test_a_table_of_expectations_wants_an_interval():
         operation="all_reduce", backend="nccl", world_size=4, size=1048576, busbw="1 GB/s", metric="pipelined"
     )
     expected = Expectations(expect=[line])
-    assert [c.verdict for c in expect.check(expected, stats.headlines(aggregated(1e-3))).checks] == ["INCONCLUSIVE"]
-    assert [c.verdict for c in expect.check(expected, stats.headlines(aggregated(1e-3, 1e-3))).checks] == ["PASS"]
+    assert [c.verdict for c in expect.check(expected, headlines(aggregated(1e-3))).checks] == ["INCONCLUSIVE"]
+    assert [c.verdict for c in expect.check(expected, headlines(aggregated(1e-3, 1e-3))).checks] == ["PASS"]
 
 
 def test_nothing_is_concluded_from_what_is_not_there():
@@ -107,7 +108,7 @@ def test_the_report_says_whose_numbers_these_are():
 def test_what_the_tool_checked_is_told(verified, words):
     run = aggregated(1e-3)
     run.manifest["imported"]["verified"] = verified
-    assert any(words in warning for warning in warnings.warnings_of(run, stats.summarize(run)))
+    assert any(words in warning for warning in warnings.warnings_of(run, summarize(run)))
 
 
 # ── files to a run ───────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import summarize
 from bench.analyze.warnings import warnings_of
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.catalog.operations import CALLS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.analyze import pilot
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import summarize
 from bench.model.records import Case
 from conftest import invented_run, samples
 

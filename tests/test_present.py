@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import summarize
 from bench.catalog.operations import CALLS, OPERATIONS, usual
 from bench.catalog.pairing import rounds
 from bench.config.models import parse

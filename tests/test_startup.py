@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import summarize
 from bench.config.models import parse
 from bench.model.capabilities import Machine
 from bench.planning.plan import expand

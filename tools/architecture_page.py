@@ -55,7 +55,7 @@ its table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which two f
 all this.
 
 To read the code in the order of the flow: `records.py`, `config.py`, `plan.py`, `launch/sweep.py`, `rank/main.py`,
-`rank/timing.py`, `analyze/stats.py`, `analyze/verdicts.py`, `report/document.py`.
+`rank/timing.py`, `analyze/summaries.py`, `stats/verdicts.py`, `report/document.py`.
 
 ## The modules
 

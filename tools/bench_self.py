@@ -15,7 +15,7 @@ import numpy as np
 from tabulate import tabulate
 
 from bench.analyze.analysis import diagnose
-from bench.analyze.stats import headlines
+from bench.analyze.summaries import headlines
 from bench.model.records import Case, Samples
 from bench.store import folders
 from bench.store.encoding import CODEC

@@ -4,13 +4,12 @@ In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that 
 not be told and why. If nothing is found, it says that too: silence must not be mistaken for health.
 """
 
-from bench.analyze.chosen import changes, with_choices
 from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits
 from bench.analyze.ranks import late_ranks
 from bench.analyze.replay import replayed_steps
-from bench.analyze.stats import summarize
+from bench.analyze.summaries import choice_changes, summarize
 from bench.analyze.topology import hardware_bounds
 from bench.analyze.warnings import warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
@@ -20,7 +19,7 @@ from bench.model.records import Run
 
 def analyze(run: Run) -> Analysis:
     """Everything that follows from one run: summaries, warnings, diagnosis, inconsistencies, models and bounds."""
-    summaries = with_choices(run, summarize(run))
+    summaries = summarize(run)
     diagnosis = diagnose(run)
     return Analysis(
         summaries=tuple(summaries),
@@ -30,7 +29,7 @@ def analyze(run: Run) -> Analysis:
         fits=tuple(fits(summaries)),
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
-        choices=tuple(changes(summaries)),
+        choices=tuple(choice_changes(summaries)),
         replayed=tuple(replayed_steps(run)),
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
 from bench.analyze.sessions import differences, facts_of, machine_of
-from bench.analyze.stats import headlines
+from bench.analyze.summaries import headlines
 from bench.model.comparisons import Change, Comparison, Judgement
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from bench.analyze.compare import TWO_MODES, moved_text
-from bench.analyze.stats import quantiles_of
+from bench.analyze.summaries import quantiles_of
 from bench.model.comparisons import Judgement, PairedChange, PairedComparison
 from bench.model.conclusions import NO_INTERVAL, Interval
 from bench.model.errors import ConfigError

@@ -7,7 +7,7 @@ done.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bench.analyze.stats import FOREIGN_CPU_LIMIT
+from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.analyze.topology import impossible
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Summary

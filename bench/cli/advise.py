@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from bench import __version__
-from bench.analyze import stats
+from bench.analyze.summaries import headlines
 from bench.catalog.dtypes import DTYPES
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
@@ -240,7 +240,7 @@ def _link(
     path = folders.find(RESULTS, str(run))
     benchmarks.collectives_only([path], "--curve")
     result = folders.read(path, CODEC)
-    link = link_model.measured(stats.headlines(result), result.name, dtype, backend, world_size)
+    link = link_model.measured(headlines(result), result.name, dtype, backend, world_size)
     return link if result.imported is None else replace(link, here=False)
 
 

@@ -140,14 +140,15 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
 
 
 def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: FailOn) -> int:  # noqa: A002
-    from bench.analyze import expect, sessions, stats
+    from bench.analyze import expect
+    from bench.analyze.sessions import places_of
+    from bench.analyze.summaries import headlines
     from bench.config import expected, shipped
     from bench.report import comparison, junit
 
     run = _read(name, "--against")
     expectations = expected.load(shipped.path_of(table, shipped.EXPECTED))
-    summaries = stats.headlines(run)
-    result = expect.check(expectations, summaries, sessions.places_of(run))
+    result = expect.check(expectations, headlines(run), places_of(run))
     if all(check.measured is None for check in result.checks):
         raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects ({result.reason})")
     # A line that was not measured is a failure in any case.
@@ -170,7 +171,7 @@ def _read(name: str | None, what: str) -> Run:
 
 
 def _summarized(name: str | None, what: str) -> tuple[Run, list[Summary]]:
-    from bench.analyze import stats
+    from bench.analyze.summaries import headlines
 
     run = _read(name, what)
-    return run, stats.headlines(run)
+    return run, headlines(run)

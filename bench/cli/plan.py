@@ -95,7 +95,7 @@ def _needs(name: str, precision: str) -> int:
     """Print how many launches and iterations a run like this one needs."""
     # Imported here: it loads pandas and scipy, which the rest of this verb does not need.
     from bench.analyze import pilot
-    from bench.analyze.stats import summarize
+    from bench.analyze.summaries import summarize
     from bench.report import findings
     from bench.store.encoding import CODEC
 

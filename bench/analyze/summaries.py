@@ -1,0 +1,332 @@
+"""Summarise the cases of a run: `Run` → one `Summary` per case.
+
+Facts in, conclusions out; nothing is printed, nothing is dropped silently. Per iteration the maximum over ranks counts,
+per launch the median over iterations, over launches the geometric mean with Student's t on the logarithms
+(docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from bench.analyze.sessions import Aligned, Clocks, launches_of
+from bench.catalog import operations
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
+from bench.model.units import format_bytes, format_seconds
+from bench.stats import intervals
+from bench.stats.intervals import Floats
+from bench.stats.series import common_mode, outliers, over_launches, steady
+
+# Below this multiple of the distance of two stamps with nothing between them, the clock is part of the number.
+TIMER_LIMIT = 20
+# Share of the machine's busy CPU time used by other processes, above which there is a warning.
+FOREIGN_CPU_LIMIT = 0.10
+# /proc/stat counts in hundredths of a second: with less busy time than this, the share is noise.
+FOREIGN_CPU_MIN_S = 0.3
+# Shares above which a disturbance is named: stolen time of the wall time; other processes of the busy CPU time.
+STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
+# Shares of the iterations whose times show where a comparison found a change.
+QUANTILES = (0.1, 0.5, 0.9)
+# Share of iterations beyond the far fence above which the mean says little.
+OUTLIER_LIMIT = 0.05
+
+# A case, its launches that succeeded, and the failures of the others.
+Summarizer = Callable[[Case, list[Samples], tuple[Failure, ...]], Summary]
+
+
+def summarize(run: Run) -> list[Summary]:
+    """One summary for each case that was planned and tried, in the order of the tables."""
+    clocks = Clocks(run)
+    choices: dict[str, Json] = {}
+    for launch in launches_of(run.environment):
+        choices |= launch.get("chosen", {})
+    sampling = run.plan.sampling
+    asked = sampling.relative_error if sampling.iterations is None else None
+    summaries = _by_case(run, lambda case, good, failures: _summary(case, good, failures, clocks, asked))
+    return [dataclasses.replace(s, chosen=_chosen(choices.get(s.case.key, {}))) for s in summaries]
+
+
+def headlines(run: Run) -> list[Summary]:
+    """Summaries with only what a comparison needs: times with intervals, medians of the launches, failures.
+
+    The numbers are those of `summarize`, in a fraction of its time: comparisons read many runs with many cases.
+    """
+    return _by_case(run, _headline)
+
+
+def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
+    """The summary of each case that was tried, in the order of the tables."""
+    by_case: dict[Case, list[Samples]] = defaultdict(list)
+    for samples in run.samples:
+        by_case[samples.case].append(samples)
+    summaries = []
+    for case in sorted(by_case, key=case_order):
+        launches = by_case[case]
+        failures = tuple(s.failure for s in launches if s.failure is not None)
+        good = [s for s in launches if s.failure is None and s.timed is not None]
+        if any(s.aggregate is not None for s in launches):
+            summaries.append(_of_aggregates(case, launches, failures))
+        elif good:
+            summaries.append(summarizer(case, good, failures))
+        else:
+            summaries.append(Summary(case, 0, 0, None, failures=failures))
+    return summaries
+
+
+def quantiles_of(times_s: Floats) -> list[float]:
+    """The QUANTILES of the iterations of one launch."""
+    return intervals.quantiles(np.sort(times_s), QUANTILES)
+
+
+def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]) -> Summary:
+    timed = [samples.timed for samples in launches if samples.timed is not None]
+    series = [timings.slowest_s for timings in timed]
+    medians = np.array([np.median(times) for times in series])
+    if len(timed) == 1:
+        time_s = intervals.within_launch(series[0], timed[0].blocks)
+    else:
+        time_s = intervals.launch_interval(medians)
+    return Summary(
+        case=case,
+        launches=len(timed),
+        iterations=sum(map(len, series)),
+        time_s=time_s,
+        medians_s=tuple(medians.tolist()),
+        means_s=tuple(map(over_launches, series)),
+        quantiles_s=tuple(map(over_launches, np.transpose([quantiles_of(times) for times in series]))),
+        algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
+        busbw=operations.busbw(case, time_s.value),
+        stall=None if operations.cycle(case) > 1 else common_mode(series),
+        failures=failures,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredLaunch:
+    """One launch of one case. slowest_s: maximum over ranks of each iteration, and the interval of its median.
+
+    aligned: None where arrivals are not on one clock.
+    """
+
+    samples: Samples
+    timings: Timings
+    slowest_s: Floats
+    interval: Interval
+    aligned: Aligned | None
+
+
+def _summary(
+    case: Case, good: list[Samples], failures: tuple[Failure, ...], clocks: Clocks, asked: float | None
+) -> Summary:
+    launches = []
+    for samples in good:
+        timed = samples.timed
+        assert timed is not None  # noqa: S101 - selected by `_by_case`
+        slowest = timed.slowest_s
+        interval = intervals.within_launch(slowest, timed.blocks)
+        launches.append(_MeasuredLaunch(samples, timed, slowest, interval, clocks.aligned(samples)))
+    series = [launch.slowest_s for launch in launches]
+    ordered = [np.sort(times) for times in series]
+    usages = [samples.usage for samples in good if samples.usage is not None]
+    medians = np.array([launch.interval.value for launch in launches])
+    time_s = launches[0].interval if len(launches) == 1 else intervals.launch_interval(medians)
+    near, far = outliers(series)
+    fastest, skew, pure = _of_ranks(launches)
+    hosts = [(launch.timings.host_ns, launch.timings.calls) for launch in launches]
+    host_times = [float(np.median(ns.max(axis=1) / calls)) / 1e9 for ns, calls in hosts if ns is not None]
+    floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
+    timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
+    # Iterations of different rounds or groups are different operations, not one series in time.
+    cyclic = operations.cycle(case) > 1
+    summary = Summary(
+        case=case,
+        launches=len(launches),
+        iterations=sum(map(len, series)),
+        time_s=time_s,
+        medians_s=tuple(medians.tolist()),
+        means_s=tuple(map(over_launches, series)),
+        scatter=float(np.std(np.log(medians), ddof=1)) if len(launches) > 1 else None,
+        algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
+        busbw=operations.busbw(case, time_s.value),
+        mean_s=over_launches([float(times.mean()) for times in series]),
+        p90_s=_percentile(ordered, 90),
+        p95_s=_percentile(ordered, 95),
+        p99_s=_percentile(ordered, 99),
+        host_time_s=over_launches(host_times) if host_times else None,
+        fastest_rank_s=fastest,
+        skew_s=skew,
+        pure_s=pure,
+        outliers=near,
+        far_outliers=far,
+        outlier_causes=_disturbances(good) if near else (),
+        stall=None if cyclic else common_mode(series),
+        steady=cyclic or all(map(steady, series)),
+        timer_s=max(timers) / 1e9 if timers else None,
+        floor_s=max(floors) / 1e9 if floors else None,
+        asked=asked,
+        reached=float(np.mean([launch.interval.relative_half_width for launch in launches])),
+        stopped_by=" and ".join(sorted({samples.stopped_by or "?" for samples in good})),
+        foreign_cpu=_foreign_cpu(good),
+        failures=failures,
+    )
+    bound = sum(sum(usage.dispatch_bound or []) for usage in usages)
+    return dataclasses.replace(summary, warnings=tuple(_warnings(summary, time_s, bound)))
+
+
+def _warnings(summary: Summary, time_s: Interval, bound: int) -> list[str]:
+    """bound: iterations of all ranks whose device times have dispatching in them."""
+    warnings = []
+    if time_s.value < TIMER_LIMIT * (summary.timer_s or 0.0):
+        warnings.append("timer-limited: reading the clock is part of this number")
+    if "time" in summary.stopped_by and summary.asked and (summary.reached or 0.0) > summary.asked:
+        warnings.append(f"stopped by time at ±{summary.reached:.0%} where ±{summary.asked:.0%} was asked")
+    if not summary.steady:
+        warnings.append("not steady: the time changed near an end of a launch")
+    if summary.foreign_cpu is not None and summary.foreign_cpu > FOREIGN_CPU_LIMIT:
+        warnings.append(f"other processes used {summary.foreign_cpu:.0%} of the busy CPU time")
+    if summary.stall is not None:
+        stall = summary.stall
+        warnings.append(
+            f"two modes: {stall.share:.0%} of the iterations take {format_seconds(stall.extra_s)} longer than "
+            f"the usual {format_seconds(stall.fast_s)}"
+        )
+    elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
+        beside = f"; beside them: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
+        warnings.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")
+    if bound:
+        warnings.append(
+            f"{bound} device times have dispatching in them: the GPU ran out of work before all was enqueued"
+        )
+    if summary.failures:
+        failed = len(summary.failures)
+        warnings.append(f"{failed} of {failed + summary.launches} launches failed")
+    return warnings
+
+
+def _of_ranks(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
+    """Seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
+
+    The last two are None where arrivals are not on one clock, or where they are smaller than its uncertainty.
+    """
+    rows = []
+    for launch in launches:
+        timings = launch.timings if launch.aligned is None else launch.aligned.timings
+        start, duration = timings.start_ns, timings.duration_ns
+        last = start.max(axis=1)
+        pure = (start + duration).max(axis=1) - last
+        quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
+        rows.append(np.median(quantities, axis=1) / 1e9)
+    fastest, *of_arrivals = (over_launches(list(column)) for column in np.transpose(rows))
+    uncertainties = [launch.aligned.uncertainty_s for launch in launches if launch.aligned is not None]
+    if len(uncertainties) < len(launches):
+        return fastest, None, None
+    skew, pure_s = (value if value >= max(uncertainties) else None for value in of_arrivals)
+    return fastest, skew, pure_s
+
+
+def _percentile(ordered: Sequence[Floats], percent: int) -> float | None:
+    """The percentile of each launch, then their mean: iterations of different launches are never pooled.
+
+    ordered: sorted times of each launch. None where a launch has too few of them for this percentile.
+    """
+    if min(map(len, ordered)) < intervals.FEWEST_FOR_PERCENTILE[percent]:
+        return None
+    return over_launches([intervals.quantiles(times, [percent / 100])[0] for times in ordered])
+
+
+# ── disturbances ─────────────────────────────────────────────────────────────────────────────────
+def _foreign_cpu(launches: Sequence[Samples]) -> float | None:
+    """Share of the host's busy CPU time that no rank used; None where it cannot be told."""
+    usages = [s.usage for s in launches if s.usage is not None and s.usage.machine_busy_s is not None]
+    busy = sum(usage.machine_busy_s or 0.0 for usage in usages)
+    if busy < FOREIGN_CPU_MIN_S:
+        return None
+    return max(0.0, 1 - sum(sum(usage.cpu_s) for usage in usages) / busy)
+
+
+def _disturbances(launches: Sequence[Samples]) -> tuple[str, ...]:
+    """What was seen while the case ran and can make single iterations long, in short phrases.
+
+    It was seen in the same time as the outliers; that it caused them is likely, not proven.
+    """
+    usages = [s.usage for s in launches if s.usage is not None]
+    phrases = []
+    switches = sum(sum(usage.involuntary_switches) for usage in usages)
+    if switches:
+        phrases.append(f"{switches} involuntary context switches")
+    wall = sum(usage.wall_s for usage in usages)
+    steal = sum(usage.steal_s or 0.0 for usage in usages)
+    if wall and steal / wall > STEAL_SHARE:
+        phrases.append(f"the hypervisor took {steal / wall:.0%} of a core")
+    throttled = sum(usage.throttled or 0 for usage in usages)
+    if throttled:
+        phrases.append(f"a cgroup's quota was used up in {throttled} periods")
+    foreign = _foreign_cpu(launches)
+    if foreign is not None and foreign > FOREIGN_SHARE:
+        phrases.append(f"other processes used {foreign:.0%} of the busy CPU time")
+    return tuple(phrases)
+
+
+# ── numbers of other tools ───────────────────────────────────────────────────────────────────────
+def _of_aggregates(case: Case, launches: Sequence[Samples], failures: tuple[Failure, ...]) -> Summary:
+    """The summary of a case that another tool measured: one number per launch, and each call's time where it tells.
+
+    One number has no interval, because what it scatters by is unknown; of times of single calls the median counts,
+    with its interval, outliers and modes.
+    """
+    good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
+    series = [np.array(launch.each_s) for launch in good if len(launch.each_s) >= intervals.FEWEST_FOR_MEDIAN]
+    series = series if len(series) == len(good) else []
+    times = np.array([np.median(calls) for calls in series] or [launch.time_s for launch in good])
+    if len(good) > 1:
+        time_s = intervals.launch_interval(times)
+    else:
+        time_s = intervals.median_interval(series[0]) if series else intervals.without_interval(float(times[0]))
+    near, far = outliers(series)
+    return Summary(
+        case=case,
+        launches=len(good),
+        iterations=sum(launch.iterations or 0 for launch in good),
+        time_s=time_s,
+        medians_s=tuple(times.tolist()),
+        scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
+        algbw=operations.algbw(case.size_bytes, time_s.value),
+        busbw=operations.busbw(case, time_s.value),
+        outliers=near,
+        far_outliers=far,
+        stall=common_mode(series),
+        stopped_by="imported",
+        failures=failures,
+        warnings=(f"{len(failures)} of {len(launches)} launches failed",) if failures else (),
+        imported=" / ".join(dict.fromkeys(launch.statistic for launch in good)),
+    )
+
+
+# ── what NCCL chose ──────────────────────────────────────────────────────────────────────────────
+def _chosen(choice: Json) -> str:
+    """What NCCL told of its choice for a case (`launch/sweep.py`), such as `NVLS SIMPLE, 16 channels`."""
+    words = [part for part in (choice.get("kernel") or choice.get("algorithm"), choice.get("protocol")) if part]
+    channels = choice.get("channels")
+    return " ".join(words) + (f", {channels} channel{'s' if channels > 1 else ''}" if channels else "")
+
+
+def choice_changes(summaries: Sequence[Summary]) -> list[str]:
+    """For each series of sizes in which NCCL's choice is not always the same, from which size on it is which."""
+    series: dict[Case, list[Summary]] = defaultdict(list)
+    for summary in summaries:
+        if summary.chosen:
+            series[dataclasses.replace(summary.case, size_bytes=0)].append(summary)
+    sentences = []
+    for case, members in series.items():
+        ordered = sorted(members, key=lambda summary: summary.case.size_bytes)
+        begins = [ordered[0], *(after for before, after in pairwise(ordered) if before.chosen != after.chosen)]
+        if len(begins) > 1:
+            parts = [f"{summary.chosen} from {format_bytes(summary.case.size_bytes)} on" for summary in begins]
+            what = " ".join([case.op, case.dtype, f"{case.world_size} ranks", *case.extras])
+            sentences.append(f"{what}: {'; '.join(parts)}")
+    return sentences
