@@ -7,7 +7,7 @@ import pytest
 from bench.catalog.operations import CALLS, OPERATIONS, usual
 from bench.model.conclusions import Summary
 from bench.model.records import CASE_EXTRAS, Case
-from bench.report import groups, labels
+from bench.report import labels
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
 OTHER = {
@@ -21,15 +21,15 @@ OTHER = {
 @pytest.mark.parametrize("name", CASE_EXTRAS)
 def test_titles_and_labels_name_whatever_differs(name):
     other = replace(CASE, **{name: OTHER[name]})
-    assert groups.title(other) != groups.title(CASE)
+    assert labels.title(other) != labels.title(CASE)
     if name != "depth":
         assert labels.label(other).startswith(labels.label(CASE) + " · ")
-    assert [len(members) for _, members in groups.groups([Summary(c, 1, 9, None) for c in (CASE, other)])] == [1, 1]
+    assert [len(members) for _, members in labels.groups([Summary(c, 1, 9, None) for c in (CASE, other)])] == [1, 1]
 
 
 def test_a_title():
-    assert groups.title(CASE) == "reduce on nccl (float32, sum, in place, root 0, isolated, rotate buffers)"
-    assert groups.title(usual(Case("barrier", "gloo", 2, "float32", 8, metric="pipelined", depth=20))) == (
+    assert labels.title(CASE) == "reduce on nccl (float32, sum, in place, root 0, isolated, rotate buffers)"
+    assert labels.title(usual(Case("barrier", "gloo", 2, "float32", 8, metric="pipelined", depth=20))) == (
         "barrier on gloo (pipelined (20 back to back))"
     )
     assert labels.label(usual(Case("barrier", "gloo", 1, "float32", 8))) == "barrier · gloo · 1 rank"
@@ -39,7 +39,7 @@ def test_a_title():
 
 def test_every_operation_says_what_size_is():
     for name, operation in OPERATIONS.items():
-        (first, *_) = groups.notes([usual(Case(name, "gloo", 2, "float32", 4096))])
+        (first, *_) = labels.notes([usual(Case(name, "gloo", 2, "float32", 4096))])
         assert first == (
             f"size: {operation.size_means}" if operation.sized else "no data is moved, so there is no size"
         )
@@ -51,18 +51,18 @@ def sized(*sizes, op="all_gather"):
 
 def test_sizes_that_were_one_before_they_were_rounded_are_one_row():
     cases = sized((2, 4096), (3, 4092), (2, 2**20), (3, 2**20 - 4), (7, 2**20 - 16))
-    rows = groups.size_rows(cases)
-    assert [groups.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
+    rows = labels.size_rows(cases)
+    assert [labels.row_name(row) for row in rows] == ["≤ 4 KiB", "≤ 1 MiB"]
     assert [len(row) for row in rows] == [2, 3]
-    (note,) = groups.rounding(cases)
+    (note,) = labels.rounding(cases)
     assert note.startswith("sizes are rounded down to whole equal shares, as in nccl-tests: 4092 B for 3 ranks, ")
 
 
 def test_sizes_that_are_not_one_stay_apart():
-    assert len(groups.size_rows(sized((2, 4096), (3, 4032)))) == 2  # more than 3 packs of 16 B away
-    assert len(groups.size_rows(sized((3, 4092), (3, 4080)))) == 2  # the same ranks
-    assert len(groups.size_rows(sized((2, 4096), (3, 4092), op="all_reduce"))) == 2  # it has no shares
-    assert groups.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []
+    assert len(labels.size_rows(sized((2, 4096), (3, 4032)))) == 2  # more than 3 packs of 16 B away
+    assert len(labels.size_rows(sized((3, 4092), (3, 4080)))) == 2  # the same ranks
+    assert len(labels.size_rows(sized((2, 4096), (3, 4092), op="all_reduce"))) == 2  # it has no shares
+    assert labels.rounding(sized((2, 4096), (4, 1000), (3, 12))) == []
 
 
 def test_a_span_names_everything_that_occurs():

@@ -25,8 +25,7 @@ from bench.model.conclusions import Interval
 from bench.model.records import Case, Failure, Samples, Skip
 from bench.model.units import format_seconds
 from bench.planning.plan import expand
-from bench.report import comparison, document, junit, listings, machine_format, page, tables
-from bench.report import trend as trend_text
+from bench.report import comparison, document, listings, machine_format, markdown, tables
 from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
@@ -106,22 +105,22 @@ def test_the_printed_time_is_the_summary(run):
 def test_the_page_needs_no_other_file(run, tmp_path):
     (tmp_path / "time.png").write_bytes(b"\x89PNG")
     text = written(run, [("Time against size", "time")])
-    found = page.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
+    found = markdown.page(text, "<b>title</b>", {"../../plots/r/time.png": tmp_path / "time.png"})
     assert re.findall(r'(?:src|href)="(?!data:|#|method.md)', found) == []
     assert "data:image/png;base64," in found and "<table" in found and "<nav>" in found
     assert "&lt;b&gt;title" in found and "http" not in found
     assert found.count("<details>") == found.count("</details>") >= 3 and "bus bandwidth" in found
     (tmp_path / "time.svg").write_bytes(b"<svg></svg>")
-    assert "data:image/svg+xml" in page.page(text, "t", {"../../plots/r/time.png": tmp_path / "time.png"})
+    assert "data:image/svg+xml" in markdown.page(text, "t", {"../../plots/r/time.png": tmp_path / "time.png"})
 
 
 def test_html_in_a_name_stays_text():
     run = run_of(also=[Samples(CASES[0], 9, 0.0, failure=Failure("raised", 0, "<script>alert(1)</script>"))])
-    assert "<script>alert" not in page.page(written(run), "t", {})
+    assert "<script>alert" not in markdown.page(written(run), "t", {})
 
 
 def test_the_csv_is_typed(run):
-    frame = pd.read_csv(io.StringIO(tables.to_csv(summarize(run))))
+    frame = pd.read_csv(io.StringIO(machine_format.to_csv(run, analyze(run))))
     assert frame["size_bytes"].dtype == "int64" and frame["launches"].dtype == "int64"
     for name in ("time_s", "time_low_s", "time_high_s", "algbw", "busbw"):
         assert frame[name].dtype == "float64", name
@@ -257,9 +256,9 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
         assert word in svg, word
     document = comparison.document(result)
     assert document.startswith("SLOWER: 6 of 6 cases slower") and document.count("| SLOWER") == len(CASES)
-    data = json.loads(comparison.to_json(result))
+    data = json.loads(machine_format.comparison_json(result))
     assert data["verdict"] == "SLOWER" and all(row["ratio"] == pytest.approx(1.5, rel=0.2) for row in data["cases"])
-    assert len(pd.read_csv(io.StringIO(comparison.to_csv(result)))) == len(CASES)
+    assert len(pd.read_csv(io.StringIO(machine_format.comparison_csv(result)))) == len(CASES)
 
 
 @pytest.mark.parametrize("sides", ["2,4", "4,2"])
@@ -298,7 +297,7 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
         for change, v in zip(result.changes, VERDICTS, strict=False)
     ]
     result = dataclasses.replace(result, changes=tuple(changes), broken=(CASES[5],))
-    (suite,) = ElementTree.fromstring(junit.of_comparison(result))
+    (suite,) = ElementTree.fromstring(machine_format.comparison_junit(result))
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "6", "failures": "2", "skipped": "1", "errors": "1",
     }  # fmt: skip
@@ -319,10 +318,10 @@ def test_a_trend_is_drawn_and_tabled(tmp_path):
     svg = (tmp_path / "trend.svg").read_text()
     for word in ("+50 %", "1 of 15 cases changed level", "and 3 more cases: see the table", "time of one operation"):
         assert word in svg, word
-    document = trend_text.document(trends, names)
+    document = comparison.trend_document(trends, names)
     assert "+50 % from run 5 on" in document and document.count("steady") == 14
-    assert json.loads(trend_text.to_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
-    assert len(pd.read_csv(io.StringIO(trend_text.to_csv(trends)))) == 15 * 7
+    assert json.loads(machine_format.trend_json(trends, names))["cases"][4]["steps"][0]["run"] == "run-4"
+    assert len(pd.read_csv(io.StringIO(machine_format.trend_csv(trends)))) == 15 * 7
 
 
 def test_checks_are_tabled():
@@ -336,9 +335,9 @@ def test_checks_are_tabled():
     document = comparison.checks_document(table, "r")
     assert document.startswith("FAIL: r, 3 expected: 1 fail, 1 missing, 1 pass")
     assert "9.00 | [8.50 – 9.50]" in re.sub(" +", " ", document)
-    frame = pd.read_csv(io.StringIO(comparison.checks_csv(checks)))
+    frame = pd.read_csv(io.StringIO(machine_format.checks_csv(checks)))
     assert list(frame["verdict"]) == ["PASS", "FAIL", "MISSING"] and frame["busbw"].isna().sum() == 1
-    (suite,) = ElementTree.fromstring(junit.of_checks(table, "r", {"FAIL", "MISSING"}))
+    (suite,) = ElementTree.fromstring(machine_format.checks_junit(table, "r", {"FAIL", "MISSING"}))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
 
 

@@ -93,7 +93,7 @@ COLLECTIVES = Benchmark(
     observer=Deferred("report.progress:CaseProgress"),
     variables=Deferred("store.encoding:variables_of"),
     done=Deferred("planning.plan:done"),
-    report_modules=("bench.analyze.analysis", "bench.report.document"),
+    report_modules=("bench.analyze.analysis", "bench.report.document", "pandas"),
     analyze=Deferred("analyze.analysis:analyze"),
     terminal=Deferred("report.document:terminal"),
     tables=Deferred("report.document:tables_of"),
@@ -103,8 +103,8 @@ COLLECTIVES = Benchmark(
     pictures=Deferred("report.pictures:CATALOGUE"),
     formats={
         MARKDOWN: Deferred("report.document:markdown_of"),
-        CSV: Deferred("report.document:csv_of"),
-        JSON: Deferred("report.document:json_of"),
+        CSV: Deferred("report.machine_format:to_csv"),
+        JSON: Deferred("report.machine_format:to_json"),
         NCCL_TESTS: Deferred("report.nccl_tests:document"),
         CS336: Deferred("report.cs336:document"),
     },
@@ -113,9 +113,9 @@ COLLECTIVES = Benchmark(
     compare=Deferred("analyze.compare:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("report.comparison:document"),
-        CSV: Deferred("report.comparison:to_csv"),
-        JSON: Deferred("report.comparison:to_json"),
-        JUNIT: Deferred("report.junit:of_comparison"),
+        CSV: Deferred("report.machine_format:comparison_csv"),
+        JSON: Deferred("report.machine_format:comparison_json"),
+        JUNIT: Deferred("report.machine_format:comparison_junit"),
     },
     draw_comparison=Deferred("report.plots.comparison:draw_comparison"),
 )

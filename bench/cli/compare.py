@@ -115,7 +115,7 @@ def _within(
 
 def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
     from bench.analyze import trend
-    from bench.report import trend as document
+    from bench.report import comparison, machine_format
 
     if format is ComparisonFormat.JUNIT:
         raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
@@ -127,9 +127,9 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
     if not trends:
         raise UnmeasurableError(f"no case was measured in {trend.FEWEST_RUNS} of these {len(runs)} runs")
     writers = {
-        benchmarks.MARKDOWN: lambda: document.document(trends, names),
-        benchmarks.CSV: lambda: document.to_csv(trends),
-        benchmarks.JSON: lambda: document.to_json(trends, names),
+        benchmarks.MARKDOWN: lambda: comparison.trend_document(trends, names),
+        benchmarks.CSV: lambda: machine_format.trend_csv(trends),
+        benchmarks.JSON: lambda: machine_format.trend_json(trends, names),
     }
     print_as(format, writers)
     if format is None:
@@ -144,7 +144,7 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
     from bench.analyze.sessions import places_of
     from bench.analyze.summaries import headlines
     from bench.config import expected, shipped
-    from bench.report import comparison, junit
+    from bench.report import comparison, machine_format
 
     run = _read(name, "--against")
     expectations = expected.load(shipped.path_of(table, shipped.EXPECTED))
@@ -155,9 +155,9 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
     failing = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {
         benchmarks.MARKDOWN: lambda: comparison.checks_document(result, run.name),
-        benchmarks.CSV: lambda: comparison.checks_csv(result.checks),
-        benchmarks.JSON: lambda: comparison.checks_json(result, run.name),
-        benchmarks.JUNIT: lambda: junit.of_checks(result, run.name, failing),
+        benchmarks.CSV: lambda: machine_format.checks_csv(result.checks),
+        benchmarks.JSON: lambda: machine_format.checks_json(result, run.name),
+        benchmarks.JUNIT: lambda: machine_format.checks_junit(result, run.name, failing),
     }
     print_as(format, writers)
     return SLOWER_OR_FAILED if result.verdict in failing else 0

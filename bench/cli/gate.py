@@ -27,7 +27,7 @@ from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Case, Json, Samples
 from bench.model.units import parse_rate, parse_share
 from bench.planning import plan
-from bench.report import gate as text
+from bench.report import findings
 from bench.store import folders
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _gate(
         )
     verdict = fleet.judged(allowed, least_rate)
     names = list(hosts)
-    show(text.document(verdict, names))
+    show(findings.gate_document(verdict, names))
     typer.echo("\n" + "\n".join(map(str, _written(fleet.folder, verdict, names))))
     return 0 if verdict.verdict == analysis.PASS else 1
 

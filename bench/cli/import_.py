@@ -22,7 +22,6 @@ from bench.importers.readings import Options, open_source
 from bench.model.errors import ConfigError, StoreError
 from bench.model.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document
-from bench.report import imported as imports
 from bench.store import encoding, folders
 from bench.store.journal import Journal
 
@@ -120,7 +119,7 @@ def _shown(path: Path, imported: Imported) -> int:
     result = folders.read(path, encoding.CODEC)
     analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})
-    show(imports.in_short(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
+    show(document.import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
     for note in analysis.warnings:
         show(f"note: {note}")
     written = write_report(COLLECTIVES, result, analysis, plots=False)

@@ -176,13 +176,13 @@ def _measuring(
 # ── the report ───────────────────────────────────────────────────────────────────────────────────
 def conclude_sides(path: Path, plots: bool) -> PairedComparison:
     """Print the comparison, write it into the run's folder, and draw it."""
-    from bench.report import pairs as documents
+    from bench.report import comparison, machine_format
 
     result = compared(path)
-    text = documents.document(result)
+    text = comparison.pairs_document(result)
     show(text)
     if is_ours(path):
-        written = {folders.REPORT: text, folders.SUMMARY: documents.to_csv(result)}
+        written = {folders.REPORT: text, folders.SUMMARY: machine_format.pairs_csv(result)}
         for name, content in written.items():
             folders.write(path / name, content)
         typer.echo("\n" + "\n".join(str(path / name) for name in written))

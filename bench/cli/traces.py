@@ -8,7 +8,7 @@ from bench.cli.screen import show
 from bench.importers.traces import reading
 from bench.model.errors import ConfigError
 from bench.model.recorded_calls import CallList
-from bench.report import recordings
+from bench.report import listings
 from bench.store import call_file, folders
 
 
@@ -20,9 +20,9 @@ def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
     if save is not None:
         _write(save, found)
     if as_config:
-        typer.echo(recordings.as_config(found, files[0].name))
+        typer.echo(listings.calls_config(found, files[0].name))
     else:
-        show(recordings.overview(found))
+        show(listings.calls(found))
     if save is not None:
         typer.echo(f"\n{save}", err=as_config)
     return 0

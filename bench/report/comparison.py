@@ -1,24 +1,19 @@
-"""Write comparisons of runs with each other and with a table, for people (Markdown) and programs (CSV, JSON).
+"""Write comparisons of runs, for people: two runs, two sides in pairs, many runs, a run and a table.
 
-In: `Comparison` and `Check` values. Out: text with the verdict in its first line. Computes only layout and
-counts. JUnit is in `junit`, pictures are in `plots.comparison`.
+In: a `Comparison`, a `PairedComparison`, `Trend` values or a `CheckedTable`. Out: Markdown, the verdict in its first
+line. Computes only layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plots.comparison`.
 """
 
-import csv
-import io
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Protocol
 
-from bench.model.comparisons import Change, Check, CheckedTable, Comparison, Judgement
+from bench.model.comparisons import CheckedTable, Comparison, Judgement, PairedComparison, Trend
 from bench.model.conclusions import Interval
-from bench.model.records import NOT_AVAILABLE, Json, case_order
+from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_seconds
 from bench.report import markdown
-from bench.report.labels import common_parts, label
-from bench.report.tables import NOTHING, interval_text
+from bench.report.labels import NOTHING, common_parts, interval_text, label
 
 VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
 CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
@@ -30,98 +25,50 @@ LONGEST_FACT = 60
 
 
 class Judged(Protocol):
-    """The comparison of one thing in two runs: its times, their ratio AFTER / BEFORE, and the verdict."""
+    """The comparison of one thing in two runs. before, after: seconds; the other properties as in `Judgement`."""
 
     @property
-    def before(self) -> Interval:
-        """Seconds."""
-
+    def before(self) -> Interval: ...
     @property
-    def after(self) -> Interval:
-        """Seconds."""
-
+    def after(self) -> Interval: ...
     @property
-    def ratio(self) -> Interval:
-        """`after` / `before`, with its interval."""
-
+    def ratio(self) -> Interval: ...
     @property
-    def verdict(self) -> str:
-        """One of VERDICTS."""
-
+    def verdict(self) -> str: ...
     @property
-    def reason(self) -> str:
-        """Why this verdict."""
-
+    def reason(self) -> str: ...
     @property
-    def p(self) -> float | None:
-        """p-value of no change, corrected for the number of cases; None if it is not known."""
-
+    def p(self) -> float | None: ...
     @property
-    def further_launches(self) -> int | None:
-        """Further launches on each side that would decide; None if decided, or if too many would be needed."""
-
+    def further_launches(self) -> int | None: ...
     @property
-    def note(self) -> str:
-        """A remark; mostly empty."""
+    def note(self) -> str: ...
 
 
 class JudgedRuns(Protocol):
-    """A comparison of two runs of any benchmark."""
+    """A comparison of two runs of any benchmark; the properties as in `Comparison`."""
 
     @property
-    def verdict(self) -> str:
-        """One of VERDICTS, for the whole comparison."""
-
+    def verdict(self) -> str: ...
     @property
-    def min_change(self) -> float:
-        """The smallest relative change that matters."""
-
+    def min_change(self) -> float: ...
     @property
-    def differences(self) -> Sequence[tuple[str, str, str]]:
-        """(fact, before, after) of the facts that differ."""
-
+    def differences(self) -> Sequence[tuple[str, str, str]]: ...
     @property
-    def changes(self) -> Sequence[Judged]:
-        """One for each thing that both runs measured."""
-
+    def changes(self) -> Sequence[Judged]: ...
     @property
-    def whole(self) -> Judgement | None:
-        """The run as a whole, by an index; None if there is none."""
+    def whole(self) -> Judgement | None: ...
 
 
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────
-def headline(result: JudgedRuns) -> str:
-    """Such as `SLOWER: 2 of 18 cases slower; 16 same; the whole slower; smallest change that matters 5 %`."""
-    counts = Counter(change.verdict for change in result.changes)
-    first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
-    rest = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in others if counts[verdict])
-    total = f"{len(result.changes)} case{'' if len(result.changes) == 1 else 's'}"
-    whole = f"the whole {result.whole.verdict.lower()}" if result.whole else ""
-    parts = [
-        f"{counts[first]} of {total} {first.lower()}",
-        rest,
-        whole,
-        f"smallest change that matters {_percent(result)}",
-    ]
-    return f"{result.verdict}: {'; '.join(filter(None, [*parts, *_other_hardware(result)]))}"
-
-
-def _other_hardware(result: JudgedRuns) -> list[str]:
-    """Another CPU or GPU explains a change before anything else does."""
-    known = [row for row in result.differences if row[0] in HARDWARE and UNKNOWN.isdisjoint(row[1:])]
-    return [f"another {HARDWARE[fact]}: {before} → {after}" for fact, before, after in known]
-
-
-def _percent(result: JudgedRuns) -> str:
-    return f"{result.min_change * 100:g} %"
-
-
 def document(result: Comparison) -> str:
-    """For people: verdict, table, differences of machine and settings, cases in one run only, warnings."""
-    parts = [headline(result), f"## {result.before} → {result.after}"]
-    if result.whole is not None:
-        parts.append(whole_text(result.whole))
-    parts += [table(result), *where_text(result.changes)]
+    """Verdict, table, differences of machine and settings, cases in one run only, warnings."""
+    changes = sorted(result.changes, key=lambda change: case_order(change.case))
+    parts = [headline(result), f"## {result.before} → {result.after}", *whole_text(result.whole)]
+    parts.append(verdict_table("case", [label(change.case) for change in changes], changes))
+    parts += where_lines(
+        [label(change.case) for change in result.changes], [change.where for change in result.changes], result.changes
+    )
     parts += differing(result.differences)
     for where, cases in (
         ("Failed after, measured before", result.broken),
@@ -130,32 +77,97 @@ def document(result: Comparison) -> str:
     ):
         if cases:
             parts.append(f"{where}: {', '.join(label(case) for case in cases)}")
-    if result.warnings:
-        parts.append(f"Warnings:\n\n{markdown.lines(result.warnings)}")
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *warning_list(result.warnings)])
 
 
-def whole_text(whole: Judgement) -> str:
-    """The index of the run as a whole, with its interval and why it says what it says."""
-    ratio = f"{whole.ratio.value:.3f} {interval_text(whole.ratio, '{:.3f}'.format)}"
-    p = "" if whole.p is None else f", p {whole.p:.2g}"
-    return f"The run as a whole: {whole.verdict}, index after / before {ratio}{p}: {whole.reason}."
+def pairs_document(result: PairedComparison) -> str:
+    """Of two sides measured in pairs of launches: as `document`, and how it was measured."""
+    parts = [headline(result), f"## {result.before} → {result.after}", *whole_text(result.whole)]
+    if result.changes:
+        names = [change.name for change in result.changes]
+        parts.append(verdict_table("case", names, result.changes))
+        parts += where_lines(names, [change.where for change in result.changes], result.changes)
+    if result.broken:
+        parts.append(f"Failed on side B: {', '.join(result.broken)}")
+    parts += differing(result.differences)
+    parts.append(
+        f"How measured: {result.pairs} pairs of launches, A and B in random order; the pair is the unit; "
+        f"{result.ended} · {result.rule}"
+    )
+    return "\n\n".join([*parts, *warning_list(result.warnings)])
 
 
-def where_text(changes: Sequence[Change]) -> list[str]:
-    """Which part of the times changed in the cases that did; empty if none did."""
-    return where_lines([label(one.case) for one in changes], [one.where for one in changes], changes)
+def headline(result: JudgedRuns) -> str:
+    """Such as `SLOWER: 2 of 18 cases slower; 16 same; the whole slower; smallest change that matters 5 %`."""
+    counts = Counter(change.verdict for change in result.changes)
+    first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
+    parts = [
+        f"{counts[first]} of {len(result.changes)} case{'' if len(result.changes) == 1 else 's'} {first.lower()}",
+        ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in others if counts[verdict]),
+        f"the whole {result.whole.verdict.lower()}" if result.whole else "",
+        f"smallest change that matters {result.min_change * 100:g} %",
+    ]
+    # Another CPU or GPU explains a change before anything else does.
+    for fact, before, after in result.differences:
+        if fact in HARDWARE and UNKNOWN.isdisjoint((before, after)):
+            parts.append(f"another {HARDWARE[fact]}: {before} → {after}")
+    return f"{result.verdict}: {'; '.join(filter(None, parts))}"
 
 
-def where_lines(called: Sequence[str], where: Sequence[str], changes: Sequence[Judged]) -> list[str]:
-    """The same for changes with other names. called: the name of each. where: what changed in it; mostly empty."""
-    _, short = common_parts(called)
-    told = [
+def judgement_text(judged: Judged | Judgement) -> str:
+    """Such as `ratio 1.210 [1.100 – 1.330], p 0.002: the interval lies above 1`."""
+    return f"ratio {_ratio_and_p(judged)}: {judged.reason}"
+
+
+def _ratio_and_p(judged: Judged | Judgement) -> str:
+    p = "" if judged.p is None else f", p {judged.p:.2g}"
+    return f"{judged.ratio.value:.3f} {interval_text(judged.ratio, '{:.3f}'.format)}{p}"
+
+
+def whole_text(whole: Judgement | None) -> list[str]:
+    """The index of the run as a whole, with its interval and the reason of its verdict; empty if there is none."""
+    if whole is None:
+        return []
+    return [f"The run as a whole: {whole.verdict}, index after / before {_ratio_and_p(whole)}: {whole.reason}."]
+
+
+def verdict_table(what: str, names: Sequence[str], changes: Sequence[Judged]) -> str:
+    """One row per change: verdict, times, ratio with its interval; below it the reasons and notes, each once.
+
+    names: of the changes; what they have in common stands above the table. what: the header of their column.
+    """
+    common, short = common_parts(names)
+    rows, remarks = [], dict[str, list[str]]()
+    for name, change in zip(short, changes, strict=True):
+        times = [format_seconds(change.before.value), format_seconds(change.after.value)]
+        ratio = f"{change.ratio.value:.3f} {interval_text(change.ratio, '{:.3f}'.format)}"
+        rows.append([name, change.verdict, *times, ratio])
+        if change.verdict not in {"SLOWER", "FASTER"} and change.reason:  # else the interval shows the reason
+            remarks.setdefault(change.reason, []).append(f"{name}{_further_text(change)}")
+        if change.note:
+            remarks.setdefault(change.note, []).append(name)
+    headers = [what, "verdict", "before", "after", "after / before"]
+    table = markdown.table(rows, headers, ["left", "left", *["right"] * 3])
+    noted = markdown.lines(f"{text}: {', '.join(called)}" for text, called in remarks.items())
+    return "\n\n".join(filter(None, [f"All: {common}" if common else "", table, noted]))
+
+
+def _further_text(change: Judged) -> str:
+    """How many further launches would decide; empty if decided, or if there is no interval over launches."""
+    if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
+        return ""
+    return f" ({f'about {change.further_launches}' if change.further_launches else 'over 200'} further launches)"
+
+
+def where_lines(names: Sequence[str], where: Sequence[str], changes: Sequence[Judged]) -> list[str]:
+    """Which part of the times changed in the cases that did. names, where: of each change; where is mostly empty."""
+    _, short = common_parts(names)
+    lines = [
         f"{name}: {text}"
         for name, text, change in zip(short, where, changes, strict=True)
         if text and change.verdict in {"SLOWER", "FASTER"}
     ]
-    return [f"Where it changed:\n\n{markdown.lines(told)}"] if told else []
+    return [f"Where it changed:\n\n{markdown.lines(lines)}"] if lines else []
 
 
 def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -164,118 +176,50 @@ def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
     return ["What else differs:", markdown.table(rows, ["", "before", "after"], ["left"] * 3)] if rows else []
 
 
-def table(result: Comparison) -> str:
-    """One row per common case: verdict, times, ratio with its interval, how many launches would decide."""
-    changes = sorted(result.changes, key=lambda change: case_order(change.case))
-    return verdict_table("case", [label(change.case) for change in changes], changes)
+def warning_list(warnings: Sequence[str]) -> list[str]:
+    """The warnings on a comparison; empty if there are none."""
+    return [f"Warnings:\n\n{markdown.lines(warnings)}"] if warnings else []
 
 
-def verdict_table(what: str, called: Sequence[str], changes: Sequence[Judged]) -> str:
-    """One row per change, and what must be said of single ones. called: the name of each. what: that column's header.
-
-    What all names have in common stands above the table.
-    """
-    common, short = common_parts(called)
-    rows = [
-        [
-            name,
-            change.verdict,
-            format_seconds(change.before.value),
-            format_seconds(change.after.value),
-            f"{change.ratio.value:.3f} {interval_text(change.ratio, '{:.3f}'.format)}",
-        ]
-        for name, change in zip(short, changes, strict=True)
-    ]
-    table = markdown.table(
-        rows, [what, "verdict", "before", "after", "after / before"], ["left", "left", *["right"] * 3]
-    )
-    return "\n\n".join(filter(None, [f"All: {common}" * bool(common), table, _remarks(short, changes)]))
-
-
-def _remarks(called: Sequence[str], changes: Sequence[Judged]) -> str:
-    """Why cases are as they are, where the interval does not show it; each reason once."""
-    found: dict[str, list[str]] = {}
-    for name, change in zip(called, changes, strict=True):
-        for text in filter(None, ["" if change.verdict in {"SLOWER", "FASTER"} else change.reason, change.note]):
-            found.setdefault(text, []).append(f"{name}{further_text(change) if text == change.reason else ''}")
-    return markdown.lines(f"{text}: {', '.join(names)}" for text, names in found.items())
+# ── many runs ────────────────────────────────────────────────────────────────────────────────────
+def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
+    """How many cases changed their level, the runs with their numbers, one row per case."""
+    rows = []
+    for trend in trends:
+        changes = []
+        for level in trend.changed:
+            alone = " (only the last run so far)" if level.first == len(trend.runs) - 1 else ""
+            first = runs.index(trend.runs[level.first]) + 1
+            changes.append(f"{percent(level.ratio)} from run {first} on{alone}")
+        times = [trend.times_s[0], trend.times_s[-1]]
+        rows.append(
+            [
+                label(trend.case),
+                str(len(trend.runs)),
+                *(format_seconds(time.value) for time in times),
+                f"{times[1].value / times[0].value:.3f}",
+                "; ".join(changes) or "steady",
+            ]
+        )
+    changed = sum(bool(trend.changed) for trend in trends)
+    total = f"{len(trends)} case{'' if len(trends) == 1 else 's'}"
+    names = markdown.table([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], ["right", "left"])
+    headers = ["case", "runs", "first", "last", "last / first", "level"]
+    table = markdown.table(rows, headers, ["left", *["right"] * 4, "left"])
+    return "\n\n".join([f"{changed} of {total} changed level over {len(runs)} runs", names, table])
 
 
-def further_text(change: Judged) -> str:
-    """How many further launches would decide; empty if decided, or if there is no interval over launches."""
-    if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
-        return ""
-    return f" ({f'about {change.further_launches}' if change.further_launches else 'over 200'} further launches)"
-
-
-def to_csv(result: Comparison) -> str:
-    """One row per case."""
-    return csv_text(_rows(result))
-
-
-def to_json(result: Comparison) -> str:
-    """Everything: the overall verdict, the cases, what else differs, cases in one run only, the warnings."""
-    whole = {
-        "before": result.before,
-        "after": result.after,
-        "verdict": result.verdict,
-        "min_change": result.min_change,
-        "whole": judgement_columns(result.whole) if result.whole else None,
-        "cases": _rows(result),
-        "differences": difference_rows(result.differences),
-        **{name: [case.key for case in getattr(result, name)] for name in ("broken", "only_before", "only_after")},
-        "warnings": result.warnings,
-    }
-    return json.dumps(whole, indent=1, ensure_ascii=False)
-
-
-def difference_rows(differences: Sequence[tuple[str, str, str]]) -> list[Json]:
-    """What else differs (machine, software, settings), for programs."""
-    return [{"fact": fact, "before": old, "after": new} for fact, old, new in differences]
-
-
-def _rows(result: Comparison) -> list[Json]:
-    return [
-        {
-            "key": change.case.key,
-            "verdict": change.verdict,
-            "before_s": change.before.value,
-            "after_s": change.after.value,
-            **judgement_columns(change.judgement),
-            "note": change.note,
-            "where": change.where,
-        }
-        for change in result.changes
-    ]
-
-
-def judgement_columns(judged: Judgement) -> Json:
-    """A judgement for programs; the ratio as in `ratio_columns`."""
-    return {
-        "verdict": judged.verdict,
-        **ratio_columns(judged.ratio),
-        "p": judged.p,
-        "reason": judged.reason,
-        "further_launches": judged.further_launches,
-    }
-
-
-def ratio_columns(ratio: Interval) -> Json:
-    """A ratio and its interval; the limits are None if no interval is known."""
-    return {
-        "ratio": ratio.value,
-        "ratio_low": ratio.low if ratio.known else None,
-        "ratio_high": ratio.high if ratio.known else None,
-        "interval": ratio.kind,
-    }
+def percent(ratio: float) -> str:
+    """A ratio as a change: `+31 %`."""
+    return f"{ratio - 1:+.0%}".replace("%", " %")
 
 
 # ── a run against a table ────────────────────────────────────────────────────────────────────────
 def checks_document(result: CheckedTable, run: str) -> str:
-    """For people: the verdict, then one row for each line of the table of expectations."""
+    """The verdict, then one row for each line of the table of expectations."""
     checks = result.checks
     counts = Counter(check.verdict for check in checks)
-    found = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in CHECK_VERDICTS if counts[verdict])
+    counted = ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in CHECK_VERDICTS if counts[verdict])
     rows = [
         [
             label(check.case),
@@ -289,55 +233,8 @@ def checks_document(result: CheckedTable, run: str) -> str:
         for check in checks
     ]
     headers = ["case", "verdict", "expected GB/s", "tolerance", "busbw GB/s", "95 % interval", "note"]
-    align = ["left", "left", "right", "right", "right", "right", "left"]
-    first = f"{result.verdict}: {run}, {len(checks)} expected: {found}; {result.reason}"
-    index = ""
+    parts = [f"{result.verdict}: {run}, {len(checks)} expected: {counted}; {result.reason}"]
     if result.index is not None and len(checks) > 1:
         ratio = interval_text(result.index, "{:.3f}".format)
-        index = f"The table as a whole: measured / least allowed {result.index.value:.3f} {ratio}\n\n"
-    return f"{first}\n\n{index}{markdown.table(rows, headers, align)}"
-
-
-def checks_csv(checks: Sequence[Check]) -> str:
-    """One row for each line of the table of expectations."""
-    return csv_text(_check_rows(checks))
-
-
-def checks_json(result: CheckedTable, run: str) -> str:
-    """The verdict on the table, and one entry for each of its lines."""
-    whole = {"run": run, "verdict": result.verdict, "reason": result.reason}
-    index = ratio_columns(result.index) if result.index else None
-    return json.dumps({**whole, "index": index, "checks": _check_rows(result.checks)}, indent=1, ensure_ascii=False)
-
-
-def _check_rows(checks: Sequence[Check]) -> list[Json]:
-    nothing = {"value": None, "low": None, "high": None, "kind": None}
-    rows = []
-    for check in checks:
-        measured = asdict(check.measured) if check.measured else nothing
-        if check.measured is not None and not check.measured.known:
-            measured |= {"low": None, "high": None}
-        rows.append(
-            {
-                "key": check.case.key,
-                "verdict": check.verdict,
-                "expected_busbw": check.expected,
-                "tolerance": check.tolerance,
-                "busbw": measured["value"],
-                "busbw_low": measured["low"],
-                "busbw_high": measured["high"],
-                "interval": measured["kind"],
-                "note": check.note,
-            }
-        )
-    return rows
-
-
-def csv_text(rows: Sequence[Json]) -> str:
-    """Rows with the same keys as CSV."""
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
+        parts.append(f"The table as a whole: measured / least allowed {result.index.value:.3f} {ratio}")
+    return "\n\n".join([*parts, markdown.table(rows, headers, ["left", "left", *["right"] * 4, "left"])])

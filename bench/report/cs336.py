@@ -12,7 +12,7 @@ from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report import markdown
-from bench.report.tables import NOTHING
+from bench.report.labels import NOTHING
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 ABOUT = (

@@ -1,15 +1,46 @@
-"""Write as text what stands out in a run, how time depends on size, and what a more precise run needs.
+"""Write as text what stands out in a run: slow ranks, outliers, models of time, replays; and which nodes pass a gate.
 
-In: conclusions. Out: Markdown. Computes only layout.
+In: conclusions. Out: Markdown. Computes only shares and layout.
 """
 
 from collections.abc import Callable, Sequence
 
-from bench.model.conclusions import Analysis, Bound, Diagnosis, Fit, Interval, Need, NeedsInAll, Summary
-from bench.model.units import format_rate, format_rounded_bytes, format_seconds
-from bench.report import markdown, replay
-from bench.report.labels import common_parts, family, label
-from bench.report.tables import NOTHING, interval_text
+from bench.model.comparisons import GateVerdict
+from bench.model.conclusions import (
+    Analysis,
+    Diagnosis,
+    Fit,
+    Interval,
+    Need,
+    NeedsInAll,
+    ReplayedKind,
+    ReplayedStep,
+)
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+from bench.report import markdown
+from bench.report.labels import NOTHING, common_parts, dtype_words, family, interval_text, label, ranks_text
+
+# Kinds of calls in the table of a replay; the rest are one row.
+MOST_KINDS = 12
+PASS = "PASS"  # noqa: S105 - a verdict
+# Nodes that passed and were never suspected are only counted beyond so many.
+SHOWN_NODES = 16
+CHOICES_EXPLAINED = (
+    "Algorithm, protocol and channels, as NCCL wrote them in a launch of its own that was not timed. A step in the "
+    "times is often a change of these."
+)
+MODEL_EXPLAINED = (
+    "t = α + size·β, piecewise, least relative squares; r∞ = 1/β and n½ = α/β are those of the largest sizes "
+    "(algorithm bandwidth). With 95 % intervals over launches."
+)
+OUTLIERS_EXPLAINED = (
+    "Iterations more than 1.5 (far: 3) interquartile ranges above the upper quartile, all of them kept. What was seen "
+    "at the same time is a likely cause, not a proven one."
+)
+REPLAY_EXPLAINED = (
+    "Times of the calls of one step on the rank that communicates longest, with waiting for others that come late. "
+    "While several calls are under way, the time is counted for the one that ends first."
+)
 
 
 def standing_out(analysis: Analysis) -> list[str]:
@@ -18,65 +49,60 @@ def standing_out(analysis: Analysis) -> list[str]:
     if analysis.inconsistencies:
         parts += ["The run contradicts itself:", markdown.lines(finding.text for finding in analysis.inconsistencies)]
     for step in analysis.replayed:
-        parts += replay.section(step)
+        parts += replay_section(step)
     return parts
+
+
+def diagnosis(result: Diagnosis) -> str:
+    """The findings, then what was not found or could not be told."""
+    named = [f"**{finding.subject}**: {finding.text}" for finding in result.findings]
+    return markdown.lines([*named, *result.silent]) or "Nothing was checked."
 
 
 def folded(analysis: Analysis) -> list[str]:
     """What only some readers need: outliers, what NCCL chose, models and bounds, if there are any."""
+    outliers, dependence = [], []
     noticed = [s for s in analysis.summaries if s.far_outliers and s.outlier_causes]
-    bounded = ["No case can exceed these bus bandwidths:", bounds(analysis.bounds)] if analysis.bounds else []
-    modelled = [MODEL_EXPLAINED, models(analysis.fits)] if analysis.fits else []
-    chosen = [CHOICES_EXPLAINED, markdown.lines(analysis.choices)] if analysis.choices else []
+    if noticed:
+        rows = [
+            [label(s.case), f"{s.outliers} of {s.iterations}", str(s.far_outliers), "; ".join(s.outlier_causes)]
+            for s in noticed
+        ]
+        headers = ["case", "outliers", "far", "seen beside them"]
+        outliers = [OUTLIERS_EXPLAINED, markdown.table(rows, headers, ["left", "right", "right", "left"])]
+    if analysis.fits:
+        dependence += [MODEL_EXPLAINED, _models(analysis.fits)]
+    if analysis.bounds:
+        rows = [
+            [bound.backend, str(bound.world_size), bound.name, format_rate(bound.busbw)] for bound in analysis.bounds
+        ]
+        headers = ["backend", "ranks", "bound", "bus bandwidth GB/s"]
+        table = markdown.table(rows, headers, ["left", "right", "left", "right"])
+        dependence += ["No case can exceed these bus bandwidths:", table]
     return [
-        *markdown.folded("Outliers", [OUTLIERS_EXPLAINED, outliers(noticed)] if noticed else []),
-        *markdown.folded("What NCCL chose", chosen),
-        *markdown.folded("How time depends on size", [*modelled, *bounded]),
+        *markdown.folded("Outliers", outliers),
+        *markdown.folded(
+            "What NCCL chose", [CHOICES_EXPLAINED, markdown.lines(analysis.choices)] if analysis.choices else []
+        ),
+        *markdown.folded("How time depends on size", dependence),
     ]
 
 
-CHOICES_EXPLAINED = (
-    "Algorithm, protocol and channels, as NCCL wrote them in a launch of its own that was not timed. A step in the "
-    "times is often a change of these."
-)
-
-
-MODEL_EXPLAINED = (
-    "t = α + size·β, piecewise, least relative squares; r∞ = 1/β and n½ = α/β are those of the largest sizes "
-    "(algorithm bandwidth). With 95 % intervals over launches."
-)
-
-
-OUTLIERS_EXPLAINED = (
-    "Iterations more than 1.5 (far: 3) interquartile ranges above the upper quartile, all of them kept. What was seen "
-    "at the same time is a likely cause, not a proven one."
-)
-
-
-def outliers(noticed: Sequence[Summary]) -> str:
-    """One row per case, with possible causes that were seen while it ran."""
-    rows = [
-        [label(s.case), f"{s.outliers} of {s.iterations}", str(s.far_outliers), "; ".join(s.outlier_causes)]
-        for s in noticed
-    ]
-    return markdown.table(rows, ["case", "outliers", "far", "seen beside them"], ["left", "right", "right", "left"])
-
-
-def diagnosis(found: Diagnosis) -> str:
-    """The findings, then what was not found or could not be told."""
-    named = [f"**{finding.subject}**: {finding.text}" for finding in found.findings]
-    return markdown.lines([*named, *found.silent]) or "Nothing was checked."
-
-
-def models(fits: Sequence[Fit]) -> str:
+def _models(fits: Sequence[Fit]) -> str:
     """One row per series of sizes."""
+
+    def with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
+        if interval is None:
+            return NOTHING
+        return f"{text(interval.value)} {interval_text(interval, text)}" if interval.known else text(interval.value)
+
     rows = [
         [
             family(fit.case),
             str(fit.case.world_size),
-            _with_interval(fit.alpha_s, format_seconds),
-            _with_interval(fit.rate, format_rate),
-            _with_interval(fit.half_size, format_rounded_bytes),
+            with_interval(fit.alpha_s, format_seconds),
+            with_interval(fit.rate, format_rate),
+            with_interval(fit.half_size, format_rounded_bytes),
             format_rounded_bytes(fit.half_size_seen) if fit.half_size_seen else NOTHING,
             str(len(fit.segments)) if fit.segments else NOTHING,
             fit.note or f"{fit.worst_residual:.0%}",
@@ -87,15 +113,9 @@ def models(fits: Sequence[Fit]) -> str:
     return markdown.table(rows, headers, ["left", *["right"] * 6, "left"])
 
 
-def bounds(found: Sequence[Bound]) -> str:
-    """One row per bound."""
-    rows = [[bound.backend, str(bound.world_size), bound.name, format_rate(bound.busbw)] for bound in found]
-    return markdown.table(rows, ["backend", "ranks", "bound", "bus bandwidth GB/s"], ["left", "right", "left", "right"])
-
-
-def needs(found: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
+def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
     """The launches and iterations that a run like the pilot needs, for each case and for all together."""
-    common, short = common_parts([label(need.case) for need in found])
+    common, short = common_parts([label(need.case) for need in needed])
     rows = [
         [
             name,
@@ -104,7 +124,7 @@ def needs(found: Sequence[Need], together: NeedsInAll | None, precision: float) 
             format_seconds(need.seconds) if need.seconds else NOTHING,
             need.note,
         ]
-        for name, need in zip(short, found, strict=True)
+        for name, need in zip(short, needed, strict=True)
     ]
     table = markdown.table(
         rows, ["case", "launches", "iterations each", "takes", "note"], ["left", "right", "right", "right", "left"]
@@ -120,7 +140,83 @@ def needs(found: Sequence[Need], together: NeedsInAll | None, precision: float) 
     )
 
 
-def _with_interval(interval: Interval | None, text: Callable[[float], str]) -> str:
-    if interval is None:
-        return NOTHING
-    return f"{text(interval.value)} {interval_text(interval, text)}" if interval.known else text(interval.value)
+# ── a recorded job, made again ───────────────────────────────────────────────────────────────────
+def replay_section(step: ReplayedStep) -> list[str]:
+    """Parts of the report on one replay."""
+    parts = [f"## The recorded job, made again on {ranks_text(step.case.world_size)}", replay_sentence(step)]
+    parts += [replay_table(step), REPLAY_EXPLAINED]
+    if step.changes:
+        parts += ["Not as recorded:", markdown.lines(step.changes)]
+    return parts
+
+
+def replay_sentence(step: ReplayedStep) -> str:
+    """The communication of a step, recorded and here, and the kind of call that is most of it."""
+    recorded = "its times were not recorded; "
+    if step.recorded_s is not None:
+        without = f" without {step.without_time} calls that have no time" if step.without_time else ""
+        recorded = f"recorded {format_seconds(step.recorded_s)}{without}, "
+    here = f"here {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
+    largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
+    share = largest.time.value / total if total else 0.0
+    times = f"{largest.calls} × " if largest.calls > 1 else ""
+    return f"communication of one step: {recorded}{here}; {share:.0%} of it is {times}{kind_name(largest)}"
+
+
+def kind_name(kind: ReplayedKind) -> str:
+    """Such as `all_gather of 33 MiB bfloat16 over 8 ranks`."""
+    case = kind.case
+    size = f" of {format_bytes(case.size_bytes)}" if case.size_bytes else ""
+    return f"{case.op}{size} {' '.join(dtype_words(case))}".rstrip() + f" over {ranks_text(kind.ranks)}"
+
+
+def replay_table(step: ReplayedStep) -> str:
+    """A row for each kind of call, the longest first."""
+    total = sum(kind.time.value for kind in step.kinds)
+    rows = []
+    for kind in step.kinds[:MOST_KINDS]:
+        moved = kind.calls * kind.case.size_bytes
+        rows.append(
+            [
+                kind_name(kind),
+                str(kind.calls),
+                format_rounded_bytes(moved) if moved else NOTHING,
+                NOTHING if kind.recorded_s is None else format_seconds(kind.recorded_s),
+                f"{format_seconds(kind.time.value)} {interval_text(kind.time, format_seconds)}",
+                f"{kind.time.value / kind.recorded_s:.2f}" if kind.recorded_s else NOTHING,
+                f"{kind.time.value / total:.0%}" if total else NOTHING,
+            ]
+        )
+    rest = step.kinds[MOST_KINDS:]
+    if rest:
+        calls, moved = sum(kind.calls for kind in rest), sum(kind.calls * kind.case.size_bytes for kind in rest)
+        time_s = sum(kind.time.value for kind in rest)
+        counted = [f"{len(rest)} further kinds", str(calls), format_rounded_bytes(moved)]
+        rows.append([*counted, NOTHING, format_seconds(time_s), NOTHING, f"{time_s / total:.0%}"])
+    headers = ["calls of a step", "number", "bytes", "recorded", "here", "here / recorded", "share"]
+    return markdown.table(rows, headers, ["left", *["right"] * 6])
+
+
+# ── a fleet ──────────────────────────────────────────────────────────────────────────────────────
+def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
+    """Whether a fleet is good enough: the verdict, then a row for each node that did not simply pass.
+
+    names: of the nodes.
+    """
+    odd = [check for check in verdict.nodes if check.verdict != PASS or check.note]
+    shown = list(verdict.nodes) if len(verdict.nodes) <= SHOWN_NODES else odd
+    rows = [
+        [names[check.node], check.verdict, NOTHING if check.rate is None else f"{check.rate:.0%}", check.note]
+        for check in shown
+    ]
+    failed = sum(check.verdict == "FAIL" for check in verdict.nodes)
+    lines = [f"{verdict.verdict}: {failed or 'none'} of {len(verdict.nodes)} nodes named", ""]
+    if rows:
+        headers = ["node", "verdict", "of the usual rate", "note"]
+        lines += [markdown.table(rows, headers, ["left", "left", "right", "left"]), ""]
+    if len(shown) < len(verdict.nodes):
+        lines.append(f"and {len(verdict.nodes) - len(shown)} further nodes that passed")
+    for group in verdict.groups:
+        members = ", ".join(names[node] for node in group.nodes)
+        lines.append(f"slow together, at {group.rate:.0%} of the rate of other groups of {len(group.nodes)}: {members}")
+    return "\n".join([*lines, *(f"failed: {text}" for text in verdict.broken)]).rstrip()

@@ -1,19 +1,26 @@
-"""Describe cases in few words, for table rows and titles, plot titles and the progress line.
+"""Describe cases in few words: labels, titles, rows of sizes, notes on tables, and numbers with their intervals.
 
-In: cases. Out: short texts. An attribute that an operation does not have is left out: a barrier has no size, Python
-objects have no dtype. Loads no large package.
+In: cases, summaries, skips. Out: short texts, and summaries in the groups that tables show. An attribute that an
+operation does not have is left out: a barrier has no size, Python objects have no dtype. Computes no statistics and no
+layout, and loads no large package.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
-from bench.catalog.operations import OPERATIONS, placement
-from bench.model.records import CASE_EXTRAS, Case
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import dtype_named
+from bench.catalog.operations import OPERATIONS, heaviest_bytes, placement, ranks_together, size_unit
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import CASE_EXTRAS, Case, Skip
 from bench.model.units import format_bytes
 
+# Attribute of a case → its value in words.
 Words = dict[str, str]
 
-NO_SIZE = "-"
+# Stands for a number, a size or an interval that does not exist.
+NOTHING = "-"
 SEPARATOR = " · "
 # Values of one kind in a line: more make the line longer than a terminal is wide.
 MOST_LISTED = 5
@@ -47,6 +54,14 @@ RARE = (
 )  # fmt: skip
 # Longer lists of groups or parts are cut.
 LONGEST = 24
+# Smaller sizes are printed in bytes, so their rounding needs no explanation.
+SMALLEST_ROUND = 1024
+# Rounded sizes that a note names; the tables have them all.
+MOST_NAMED = 3
+TWO_MODES = (
+    "where a cell has two times, the first is the median of the fast mode; bandwidth, pictures and models take the "
+    "median of all iterations, which may lie between the modes"
+)
 
 
 def _short(text: str) -> str:
@@ -54,29 +69,45 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────
+def size_text(size_bytes: int) -> str:
+    """A size; a dash where there is none."""
+    return format_bytes(size_bytes) if size_bytes else NOTHING
+
+
+def ranks_text(count: int) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
+def interval_text(interval: Interval, text: Callable[[float], str], of: str = "") -> str:
+    """Such as `[1.00 – 1.20 ms]`; a dash if no interval is known. of: what it is the interval of, if not clear."""
+    return f"[{of}{between(text(interval.low), text(interval.high))}]" if interval.known else NOTHING
+
+
+def between(low: str, high: str) -> str:
+    """`1.00 – 1.20 ms`, or `900 µs – 1.20 ms`: a unit that both have stands once."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number if number and high.endswith(f' {unit}') else low} – {high}"
+
+
+# ── one case ─────────────────────────────────────────────────────────────────────────────────────
 def label(case: Case) -> str:
-    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then what is not at its default."""
+    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the attributes that are not at their default."""
     size = [size_text(case.size_bytes)] if OPERATIONS[case.op].sized else []
-    return " · ".join([case.op, case.backend, *dtype_words(case), ranks_text(case.world_size), *size, *extras(case)])
+    parts = [case.op, case.backend, *dtype_words(case), ranks_text(case.world_size), *size, *extras(case)]
+    return SEPARATOR.join(parts)
 
 
-def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
-    """What all labels have in common, and each label without it. A label is never left empty.
-
-    Of `a · x · 1 KiB` and `a · x · 2 KiB`: `a · x`, then `1 KiB` and `2 KiB`.
-    """
-    parts = [name.split(SEPARATOR) for name in names]
-    if len(parts) < 2 or len({len(one) for one in parts}) > 1:
-        return "", list(names)
-    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
-    if all(same):
-        return "", list(names)
-    kept = [SEPARATOR.join(part for part, shared in zip(one, same, strict=True) if not shared) for one in parts]
-    return SEPARATOR.join(part for part, shared in zip(parts[0], same, strict=True) if shared), kept
+def title(case: Case) -> str:
+    """Title of the case's table: `all_reduce on gloo (float32, sum, in place, isolated, rotate buffers)`."""
+    words = attributes(case)
+    op, backend = words.pop("op"), words.pop("backend")
+    return f"{op} on {backend} ({', '.join(words.values())})"
 
 
 def family(case: Case) -> str:
-    """What a series of sizes has in common, without the world size: `all_reduce gloo float32` and the extras."""
+    """Name of the case's series of sizes, without the world size: `all_reduce gloo float32` and the extras."""
     return " ".join([case.op, case.backend, *dtype_words(case), *extras(case)])
 
 
@@ -90,42 +121,48 @@ def dtype_words(case: Case) -> list[str]:
     return [case.dtype] if OPERATIONS[case.op].typed else []
 
 
-def size_text(size_bytes: int) -> str:
-    """A size; a dash where there is none."""
-    return format_bytes(size_bytes) if size_bytes else NO_SIZE
-
-
-def ranks_text(count: int) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{count} rank{'' if count == 1 else 's'}"
-
-
 def extras(case: Case) -> list[str]:
     """Words for the attributes of a case that differ from the defaults, such as `max` or `root 1`."""
-    found = []
+    words = []
     for name in CASE_EXTRAS:
         if getattr(case, name) == Case.__dataclass_fields__[name].default:
             continue
         if name == "metric":
-            found.append(metric_name(case))
+            words.append(metric_name(case))
         elif name != "depth":  # the metric's name holds it
-            found.append(WORDS[name](getattr(case, name)))
-    return found
+            words.append(WORDS[name](getattr(case, name)))
+    return words
 
 
 def attributes(case: Case) -> Words:
     """All attributes but size and ranks, in words; tables differ in these. Those that do not apply are left out."""
     operation = OPERATIONS[case.op]
     usual = {name for name in CASE_EXTRAS if getattr(case, name) == Case.__dataclass_fields__[name].default}
-    found = {"op": case.op, "backend": case.backend, "dtype": case.dtype if operation.typed else ""}
-    found["reduce_op"] = case.reduce_op if operation.reduces else ""
-    found["placement"] = PLACES[placement(case)] if len(operation.placements) > 1 or "placement" not in usual else ""
-    found["root"] = WORDS["root"](case.root) if operation.rooted else ""
-    found["metric"] = metric_name(case)
-    found["buffers"] = WORDS["buffers"](case.buffers) if operation.typed else ""
+    words = {"op": case.op, "backend": case.backend, "dtype": case.dtype if operation.typed else ""}
+    words["reduce_op"] = case.reduce_op if operation.reduces else ""
+    words["placement"] = PLACES[placement(case)] if len(operation.placements) > 1 or "placement" not in usual else ""
+    words["root"] = WORDS["root"](case.root) if operation.rooted else ""
+    words["metric"] = metric_name(case)
+    words["buffers"] = WORDS["buffers"](case.buffers) if operation.typed else ""
     for name in RARE:
-        found[name] = "" if name in usual else WORDS[name](getattr(case, name))
-    return {name: words for name, words in found.items() if words}
+        words[name] = "" if name in usual else WORDS[name](getattr(case, name))
+    return {name: word for name, word in words.items() if word}
+
+
+# ── several cases ────────────────────────────────────────────────────────────────────────────────
+def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
+    """The parts that all labels have in common, and each label without them. A label is never left empty.
+
+    Of `a · x · 1 KiB` and `a · x · 2 KiB`: `a · x`, then `1 KiB` and `2 KiB`.
+    """
+    parts = [name.split(SEPARATOR) for name in names]
+    if len(parts) < 2 or len({len(label_parts) for label_parts in parts}) > 1:
+        return "", list(names)
+    same = [len(set(column)) == 1 for column in zip(*parts, strict=True)]
+    if all(same):
+        return "", list(names)
+    kept = [SEPARATOR.join(part for part, shared in zip(row, same, strict=True) if not shared) for row in parts]
+    return SEPARATOR.join(part for part, shared in zip(parts[0], same, strict=True) if shared), kept
 
 
 def common_words(several: Sequence[Words]) -> Words:
@@ -135,7 +172,7 @@ def common_words(several: Sequence[Words]) -> Words:
         for name, word in words.items():
             values.setdefault(name, {})[word] = None
     partly = {name for name in PARTIAL for words in several if name not in words}
-    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1 and name not in partly}
+    return {name: next(iter(unique)) for name, unique in values.items() if len(unique) == 1 and name not in partly}
 
 
 def in_words(words: Words) -> list[str]:
@@ -147,46 +184,45 @@ def in_words(words: Words) -> list[str]:
 
 def words_to_show(cases: Iterable[Case]) -> dict[str, set[str]]:
     """Operation → the attributes in UNSAID that must be named: they differ among its cases or from the default."""
-    seen: dict[str, dict[str, set[str]]] = {}
+    values: dict[str, dict[str, set[str]]] = {}
     unusual: dict[str, set[str]] = {}
     for case in cases:
-        op = case.op
-        unusual.setdefault(op, set()).update(extras(case))
+        unusual.setdefault(case.op, set()).update(extras(case))
         for name, word in attributes(case).items():
-            seen.setdefault(op, {}).setdefault(name, set()).add(word)
+            values.setdefault(case.op, {}).setdefault(name, set()).add(word)
     return {
         op: {name for name in UNSAID if len(words.get(name, ())) > 1 or words.get(name, set()) & unusual[op]}
-        for op, words in seen.items()
+        for op, words in values.items()
     }
 
 
-def said(words: Words, op: str, must: dict[str, set[str]]) -> Words:
+def without_usual(words: Words, op: str, must: dict[str, set[str]]) -> Words:
     """The words without those of UNSAID that need not be named. must: from `words_to_show`."""
     return {name: word for name, word in words.items() if name not in UNSAID or name in must[op]}
 
 
 def span(cases: Iterable[Case]) -> str:
     """Many cases in one line: every value that occurs in them, once; sizes as a range. For one case, its label."""
-    found = list(cases)
-    if len(found) == 1:
-        return label(found[0])
-    ranks = ", ".join(str(n) for n in sorted({case.world_size for case in found}))
-    sizes = sorted({case.size_bytes for case in found if case.size_bytes})
+    several = list(cases)
+    if len(several) == 1:
+        return label(several[0])
+    ranks = ", ".join(str(n) for n in sorted({case.world_size for case in several}))
+    sizes = sorted({case.size_bytes for case in several if case.size_bytes})
     ends = dict.fromkeys(size_text(size) for size in [*sizes[:1], *sizes[-1:]])
-    things = [_listed(case.op for case in found), _listed(case.backend for case in found), *variety(found)]
-    return " · ".join([*things, f"{ranks} rank{'' if ranks == '1' else 's'}", *([" – ".join(ends)] if ends else [])])
+    parts = [_listed(case.op for case in several), _listed(case.backend for case in several), *variety(several)]
+    return SEPARATOR.join([*parts, f"{ranks} rank{'' if ranks == '1' else 's'}", *([" – ".join(ends)] if ends else [])])
 
 
 def variety(cases: Sequence[Case]) -> list[str]:
     """The dtypes of the cases, and the values of each attribute that differs among them or from its default."""
-    words = [attributes(case) for case in cases]
+    several = [attributes(case) for case in cases]
     unusual = {word for case in cases for word in extras(case)}
     parts = [_listed(word for case in cases for word in dtype_words(case))]
     must = set().union(*words_to_show(cases).values())
-    for name in dict.fromkeys(name for one in words for name in one if name not in {"op", "backend", "dtype"}):
+    for name in dict.fromkeys(name for words in several for name in words if name not in {"op", "backend", "dtype"}):
         if name in UNSAID and name not in must:
             continue
-        values = dict.fromkeys(one[name] for one in words if name in one)
+        values = dict.fromkeys(words[name] for words in several if name in words)
         if len(values) > 1 or unusual & set(values):
             parts.append(_listed(values))
     return [part for part in parts if part]
@@ -197,3 +233,93 @@ def _listed(words: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(words))
     more = f" and {len(distinct) - MOST_LISTED} more" if len(distinct) > MOST_LISTED + 1 else ""
     return ", ".join(distinct[:MOST_LISTED] if more else distinct) + more
+
+
+# ── the groups and rows of tables ────────────────────────────────────────────────────────────────
+def groups(summaries: Sequence[Summary]) -> list[tuple[str, list[Summary]]]:
+    """(title, summaries) of each table. Summaries in a table differ in size and ranks only."""
+    return [(name, list(members)) for name, members in groupby(summaries, key=lambda summary: title(summary.case))]
+
+
+def size_rows(cases: Sequence[Case]) -> list[list[Case]]:
+    """The rows of a table, by ascending size. cases: differ in size and ranks only.
+
+    One size that was asked for is one row, also if it was rounded down differently for different numbers of ranks.
+    """
+    rows: list[list[Case]] = []
+    for case in sorted(cases, key=lambda case: (case.size_bytes, case.world_size)):
+        row = [*rows[-1], case] if rows else [case]
+        # The sizes of a row are equal; or they were one size, rounded down: each world size occurs once, and each size
+        # is less than its unit below the largest.
+        largest = max(case.size_bytes for case in row)
+        equal = all(case.size_bytes == largest for case in row)
+        distinct = len({case.world_size for case in row}) == len(row)
+        if rows and (equal or (distinct and all(largest - case.size_bytes < size_unit(case) for case in row))):
+            rows[-1] = row
+        else:
+            rows.append([case])
+    return rows
+
+
+def row_name(row: Sequence[Case]) -> str:
+    """The size of a row: `4 KiB`, or `≤ 4 KiB` if its sizes were rounded down to different values."""
+    sizes = {case.size_bytes for case in row}
+    return ("≤ " if len(sizes) > 1 else "") + size_text(max(sizes))
+
+
+def by_reason(skips: Sequence[Skip]) -> list[tuple[str, list[Case]]]:
+    """(reason, cases) of the skips, separately for each backend, in the order of the plan."""
+    cases: dict[tuple[str, str], list[Case]] = {}
+    for skip in skips:
+        cases.setdefault((skip.reason, skip.case.backend), []).append(skip.case)
+    return [(reason, several) for (reason, _), several in cases.items()]
+
+
+def notes(cases: Sequence[Case]) -> list[str]:
+    """Notes on a table: what its size counts, how the backend differs, why there is no bandwidth, imbalance, rounding.
+
+    An uneven division has a note of what it costs at best: no call ends before its busiest rank has sent and received
+    everything.
+    """
+    first = cases[0]
+    operation, backend = OPERATIONS[first.op], BACKENDS[first.backend]
+    texts = [f"size: {operation.size_means}"] if operation.sized else ["no data is moved, so there is no size"]
+    if first.op in backend.implementation_notes:
+        texts.append(f"{backend.name} here: {backend.implementation_notes[first.op]}")
+    if first.oversubscribed:
+        texts.append("no bandwidth: several ranks share a GPU, and the number would be mistaken for the GPU's")
+    uneven = [case for case in cases if case.splits]
+    if uneven:
+        case = max(uneven, key=lambda case: (case.world_size, case.size_bytes))
+        even = case.size_bytes * (ranks_together(case) - 1) / ranks_together(case)
+        times = heaviest_bytes(case) / even if even else 1.0
+        texts.append(
+            f"{case.splits}: the busiest of {ranks_together(case)} ranks moves {times:.2f} times what it would if "
+            "parts were equal; bus bandwidth is that of the busiest rank, which the link bounds"
+        )
+    return [*texts, *rounding(cases)]
+
+
+def rounding(cases: Sequence[Case]) -> list[str]:
+    """A sentence on sizes that were rounded down to whole equal shares; empty if all are round numbers."""
+    odd = sorted(
+        {
+            (case.size_bytes, ranks_together(case))
+            for case in cases
+            if case.size_bytes >= SMALLEST_ROUND
+            and size_unit(case) > dtype_named(case.dtype).itemsize
+            and case.size_bytes % 1024
+            and case.size_bytes % 1000
+        }
+    )
+    if not odd:
+        return []
+    named = ", ".join(f"{format_bytes(size)} for {n} ranks" for size, n in odd[:MOST_NAMED])
+    more = f" and {len(odd) - MOST_NAMED} more" if len(odd) > MOST_NAMED else ""
+    return [f"sizes are rounded down to whole equal shares, as in nccl-tests: {named}{more}"]
+
+
+def notes_of(members: Sequence[Summary]) -> list[str]:
+    """The notes on a table of these summaries."""
+    two = any(summary.stall is not None for summary in members)
+    return [*notes([summary.case for summary in members]), *[TWO_MODES] * two]

@@ -1,14 +1,23 @@
-"""Write a run for programs: one JSON object, with its schema number, and units in the names of its fields.
+"""Write runs and comparisons for programs: CSV, JSON and JUnit XML.
 
-In: a run and its analysis. Out: JSON, and the JSON Schema that describes it (`schema report` prints it).
+In: a run and its analysis, a comparison of runs, trends, checks against a table. Out: text, and the JSON Schema of a
+run (`schema report` prints it). Units stand in the names of JSON's fields. Computes nothing and reads nothing.
 """
 
+import csv
+import io
 import json
+import xml.etree.ElementTree as ET
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Protocol
 
-from bench.model.conclusions import Analysis, Summary
+from bench.model.comparisons import Check, CheckedTable, Comparison, Judgement, PairedComparison, Trend
+from bench.model.conclusions import Analysis, Interval, Summary
 from bench.model.records import Case, Json, Run
+from bench.model.units import format_rate, format_seconds
+from bench.report.comparison import Judged, headline, judgement_text
+from bench.report.labels import interval_text
 
 # Increased when a field is renamed, removed or changes its meaning. 1 was a list of the rows of summary.csv; 2 is this.
 SCHEMA = 2
@@ -51,7 +60,7 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "warnings": (TEXTS, "what speaks against the numbers of this case"),
 }
 # Our names of a summary's fields, where FIELDS says the unit.
-_RENAMED = {
+RENAMED = {
     "algbw_bytes_per_s": "algbw",
     "busbw_bytes_per_s": "busbw",
     "scatter_log_sd": "scatter",
@@ -59,7 +68,14 @@ _RENAMED = {
     "precision_reached": "reached",
     "foreign_cpu_share": "foreign_cpu",
 }
-_OF_THE_RUN = ("started", "finished", "status", "argv", "overrides", "collbench", "imported")
+# Fields of a summary that summary.csv has, between those of the interval and those of the second mode.
+CSV_FIELDS = (
+    "algbw", "busbw", "mean_s", "p90_s", "p95_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
+    "scatter", "outliers", "far_outliers", "steady", "timer_s", "floor_s", "asked", "reached",
+    "foreign_cpu", "launches", "iterations", "stopped_by", "chosen", "imported",
+)  # fmt: skip
+# Facts of the manifest that the JSON of a run repeats.
+RUN_FACTS = ("started", "finished", "status", "argv", "overrides", "collbench", "imported")
 
 
 class AnyRun(Protocol):
@@ -73,29 +89,69 @@ class AnyRun(Protocol):
     def environment(self) -> list[Json]: ...
 
 
+# ── one run ──────────────────────────────────────────────────────────────────────────────────────
 def head(run: AnyRun) -> Json:
-    """What every JSON of a run begins with: schema, the run, and the machine before and after it."""
-    told = {name: run.manifest[name] for name in _OF_THE_RUN if name in run.manifest}
-    environment = [{name: value for name, value in one.items() if name != "launches"} for one in run.environment]
-    return {"schema": SCHEMA, "run": {"name": run.name, **told}, "environment": environment}
+    """The beginning of every JSON of a run: schema, the run, and the machine before and after it."""
+    facts = {name: run.manifest[name] for name in RUN_FACTS if name in run.manifest}
+    environment = [
+        {name: value for name, value in session.items() if name != "launches"} for session in run.environment
+    ]
+    return {"schema": SCHEMA, "run": {"name": run.name, **facts}, "environment": environment}
 
 
 def to_json(run: Run, analysis: Analysis) -> str:
     """The run with all its cases; null where there is no number."""
-    found = {
+    cases = []
+    for summary in analysis.summaries:
+        special = {
+            **_time_and_modes(summary),
+            "key": summary.case.key,
+            "failures": [failure.text for failure in summary.failures],
+            "warnings": list(summary.warnings),
+        }
+        measured = {
+            name: special[name] if name in special else getattr(summary, RENAMED.get(name, name)) for name in FIELDS
+        }
+        case = {
+            "operation" if field.name == "op" else field.name: getattr(summary.case, field.name)
+            for field in fields(Case)
+        }
+        cases.append({"key": measured.pop("key"), **case, **measured})
+    document = {
         **head(run),
-        "cases": [_case(summary) for summary in analysis.summaries],
+        "cases": cases,
         "skipped": [{"key": skip.case.key, "reason": skip.reason} for skip in run.plan.skips],
-        "findings": [asdict(one) for one in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
+        "findings": [asdict(finding) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
         "warnings": list(analysis.warnings),
     }
-    return json.dumps(found, indent=1, ensure_ascii=False)
+    return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def _case(summary: Summary) -> Json:
+def to_csv(run: Run, analysis: Analysis) -> str:
+    """summary.csv: one typed row per case, in seconds, bytes and bytes/s; empty where there is no number."""
+    import pandas as pd  # here: it takes half a second to load, and only this needs it
+
+    rows = []
+    for summary in analysis.summaries:
+        timed = _time_and_modes(summary)
+        rows.append(
+            {
+                "key": summary.case.key,
+                **asdict(summary.case),
+                **{name: timed[name] for name in ("time_s", "time_low_s", "time_high_s", "interval")},
+                **{name: getattr(summary, name) for name in CSV_FIELDS},
+                **{name: timed[name] for name in ("stall_share", "stall_extra_s", "fast_mode_s")},
+                "failures": "; ".join(failure.text for failure in summary.failures),
+                "warnings": "; ".join(summary.warnings),
+            }
+        )
+    table = pd.DataFrame(rows)
+    return str((table.convert_dtypes() if rows else table).to_csv(index=False))
+
+
+def _time_and_modes(summary: Summary) -> Json:
     time_s, stall = summary.time_s, summary.stall
-    special = {
-        "key": summary.case.key,
+    return {
         "time_s": time_s.value if time_s else None,
         "time_low_s": time_s.low if time_s and time_s.known else None,
         "time_high_s": time_s.high if time_s and time_s.known else None,
@@ -103,16 +159,7 @@ def _case(summary: Summary) -> Json:
         "stall_share": stall.share if stall else 0.0,
         "stall_extra_s": stall.extra_s if stall else None,
         "fast_mode_s": stall.fast_s if stall else None,
-        "failures": [failure.text for failure in summary.failures],
-        "warnings": list(summary.warnings),
     }
-    measured = {
-        name: special[name] if name in special else getattr(summary, _RENAMED.get(name, name)) for name in FIELDS
-    }
-    case = {
-        ("operation" if field.name == "op" else field.name): getattr(summary.case, field.name) for field in fields(Case)
-    }
-    return {"key": measured.pop("key"), **case, **measured}
 
 
 def json_schema() -> Json:
@@ -133,3 +180,250 @@ def json_schema() -> Json:
             "warnings": {"type": "array", "items": {"type": "string"}, "description": "the gravest first"},
         },
     }
+
+
+# ── comparisons ──────────────────────────────────────────────────────────────────────────────────
+def comparison_csv(result: Comparison) -> str:
+    """One row per case."""
+    return csv_text(_change_rows(result))
+
+
+def comparison_json(result: Comparison) -> str:
+    """Everything: the overall verdict, the cases, what else differs, cases in one run only, the warnings."""
+    document = {
+        "before": result.before,
+        "after": result.after,
+        "verdict": result.verdict,
+        "min_change": result.min_change,
+        "whole": judgement_columns(result.whole) if result.whole else None,
+        "cases": _change_rows(result),
+        "differences": difference_rows(result.differences),
+        **{name: [case.key for case in getattr(result, name)] for name in ("broken", "only_before", "only_after")},
+        "warnings": result.warnings,
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _change_rows(result: Comparison) -> list[Json]:
+    return [
+        {
+            "key": change.case.key,
+            "verdict": change.verdict,
+            "before_s": change.before.value,
+            "after_s": change.after.value,
+            **judgement_columns(change.judgement),
+            "note": change.note,
+            "where": change.where,
+        }
+        for change in result.changes
+    ]
+
+
+def pairs_csv(result: PairedComparison) -> str:
+    """One row per case and pair of launches."""
+    rows: list[Json] = [
+        {
+            "case": change.name,
+            **judgement_columns(change.judgement),
+            "before_s": change.before.value,
+            "after_s": change.after.value,
+            "pair": number,
+            "pair_ratio": ratio,
+        }
+        for change in result.changes
+        for number, ratio in enumerate(change.ratios, start=1)
+    ]
+    return csv_text(rows)
+
+
+def trend_csv(trends: Sequence[Trend]) -> str:
+    """One row per case and run."""
+    return csv_text([{"key": row["key"], **time} for row in _trend_rows(trends) for time in row["times"]])
+
+
+def trend_json(trends: Sequence[Trend], runs: Sequence[str]) -> str:
+    """The runs, oldest first, and the cases with their times and steps."""
+    return json.dumps({"runs": list(runs), "cases": _trend_rows(trends)}, indent=1, ensure_ascii=False)
+
+
+def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
+    return [
+        {
+            "key": trend.case.key,
+            "steps": [{"run": trend.runs[level.first], "ratio": level.ratio} for level in trend.changed],
+            "times": [
+                {
+                    "run": run, "time_s": time.value, "time_low_s": time.low if time.known else None,
+                    "time_high_s": time.high if time.known else None, "interval": time.kind,
+                    "step": position in {level.first for level in trend.changed},
+                }
+                for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
+            ],
+        }
+        for trend in trends
+    ]  # fmt: skip
+
+
+def checks_csv(checks: Sequence[Check]) -> str:
+    """One row for each line of the table of expectations."""
+    return csv_text(_check_rows(checks))
+
+
+def checks_json(result: CheckedTable, run: str) -> str:
+    """The verdict on the table, and one entry for each of its lines."""
+    document = {
+        "run": run,
+        "verdict": result.verdict,
+        "reason": result.reason,
+        "index": ratio_columns(result.index) if result.index else None,
+        "checks": _check_rows(result.checks),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _check_rows(checks: Sequence[Check]) -> list[Json]:
+    return [
+        {
+            "key": check.case.key,
+            "verdict": check.verdict,
+            "expected_busbw": check.expected,
+            "tolerance": check.tolerance,
+            "busbw": measured.value if (measured := check.measured) else None,
+            "busbw_low": measured.low if measured and measured.known else None,
+            "busbw_high": measured.high if measured and measured.known else None,
+            "interval": measured.kind if measured else None,
+            "note": check.note,
+        }
+        for check in checks
+    ]
+
+
+def difference_rows(differences: Sequence[tuple[str, str, str]]) -> list[Json]:
+    """What else differs: machine, software, settings."""
+    return [{"fact": fact, "before": old, "after": new} for fact, old, new in differences]
+
+
+def judgement_columns(judged: Judgement) -> Json:
+    """A judgement; the ratio as in `ratio_columns`."""
+    return {
+        "verdict": judged.verdict,
+        **ratio_columns(judged.ratio),
+        "p": judged.p,
+        "reason": judged.reason,
+        "further_launches": judged.further_launches,
+    }
+
+
+def ratio_columns(ratio: Interval) -> Json:
+    """A ratio and its interval; the limits are None if no interval is known."""
+    return {
+        "ratio": ratio.value,
+        "ratio_low": ratio.low if ratio.known else None,
+        "ratio_high": ratio.high if ratio.known else None,
+        "interval": ratio.kind,
+    }
+
+
+def csv_text(rows: Sequence[Json]) -> str:
+    """Rows with the same keys as CSV."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+# ── JUnit XML ────────────────────────────────────────────────────────────────────────────────────
+# Continuous-integration services show it. There is a failure or an error exactly where the exit code is 1: verdicts
+# that --fail-on names are failures; a case that was measured before and failed after, and a check of something that was
+# not measured, are errors. INCONCLUSIVE is skipped where it is no failure.
+def comparison_junit(result: Comparison) -> str:
+    """One suite: every common case, and the cases that were measured before and failed after."""
+    cases = [
+        (
+            _class(change.case),
+            change.case.key,
+            change.verdict,
+            change_sentence(change.before, change.after, change, change.note),
+        )
+        for change in result.changes
+    ]
+    if result.whole is not None:
+        whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
+        cases.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
+    broken = [(_class(case), case.key, "measured before, failed after") for case in result.broken]
+    return junit(result.before, result.after, cases, broken, [headline(result), *result.warnings], result.fail_on)
+
+
+def junit(
+    before: str,
+    after: str,
+    cases: Iterable[tuple[str, str, str, str]],
+    broken: Iterable[tuple[str, str, str]],
+    output: Sequence[str],
+    fail_on: Sequence[str],
+) -> str:
+    """One suite of two runs. cases: class, name, verdict, sentence; broken: class, name, sentence.
+
+    fail_on: verdicts that are failures.
+    """
+    suite = ET.Element("testsuite", name=f"{before} → {after}")
+    for where, name, verdict, sentence in cases:
+        kind = "failure" if verdict in fail_on else "skipped" if verdict == "INCONCLUSIVE" else "system-out"
+        _add(suite, where, name, kind, sentence)
+    for where, name, sentence in broken:
+        _add(suite, where, name, "error", sentence)
+    ET.SubElement(suite, "system-out").text = "\n".join(output)
+    return _xml(suite)
+
+
+def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> str:
+    """One suite: a test case for each line of the table of expectations. failing: verdicts that are failures.
+
+    An open line is no failure where the table as a whole passes.
+    """
+    failing = failing if result.verdict in failing else ()
+    suite = ET.Element("testsuite", name=run)
+    for check in result.checks:
+        measured = check.measured
+        busbw = (
+            f"{format_rate(measured.value)} GB/s {interval_text(measured, format_rate)}" if measured else "not measured"
+        )
+        wanted = f"{format_rate(check.expected)} GB/s less {check.tolerance * 100:g} %"
+        text = f"{check.verdict}: busbw {busbw}, expected {wanted}" + (f"; {check.note}" if check.note else "")
+        kind = "system-out" if check.verdict == "PASS" else "skipped"
+        if check.verdict != "PASS" and check.verdict in failing:
+            kind = "error" if check.verdict == "MISSING" else "failure"
+        _add(suite, _class(check.case), check.case.key, kind, text)
+    return _xml(suite)
+
+
+def change_sentence(before: Interval, after: Interval, change: Judged, note: str) -> str:
+    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, and the note."""
+    times = f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}"
+    more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
+    return "; ".join(filter(None, [times + ", " + judgement_text(change), more, note]))
+
+
+def _class(case: Case) -> str:
+    return f"{case.op}.{case.backend}"
+
+
+def _add(suite: ET.Element, where: str, name: str, kind: str, text: str) -> None:
+    """Add a test case with its outcome. kind: failure, error or skipped; system-out if the case is good."""
+    case = ET.SubElement(suite, "testcase", classname=where, name=name)
+    if kind == "system-out":
+        ET.SubElement(case, kind).text = text
+    else:
+        ET.SubElement(case, kind, message=text)
+
+
+def _xml(suite: ET.Element) -> str:
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    for plural, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(plural, str(len(suite.findall(f"testcase/{kind}"))))
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    ET.indent(suites)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"

@@ -15,7 +15,7 @@ from bench.catalog.nccl_tests_names import dtype_named as name_of_dtype
 from bench.catalog.operations import OPERATIONS, placement, ranks_together
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Json, Run
-from bench.report import imported
+from bench.report.document import method_line
 from bench.report.labels import label, metric_name
 
 NONE = "N/A"
@@ -100,7 +100,7 @@ def _how(run: Run, members: Sequence[Summary]) -> Iterable[str]:
         f"# How measured: {metric_name(case)}; time is the median over iterations of the maximum over ranks{over}; "
         "nccl-tests would print the mean over calls and ranks"
     )
-    yield ours if run.imported is None else f"# {imported.method_line(run, members)}"
+    yield ours if run.imported is None else f"# {method_line(run, members)}"
     yield f"# Backend: {case.backend}, {case.world_size} ranks; size: {OPERATIONS[case.op].size_means}"
     extras = dict(extra.split("=", 1) for extra in case.extras)
     different = [f"{name}={extras[name]}" for name in SAID if name in extras]

@@ -19,11 +19,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 
 from bench.model.comparisons import Change, Comparison, Judgement, Trend
 from bench.model.records import Case, case_order
-from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline
+from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline, percent
 from bench.report.labels import dtype_words, extras, label, ranks_text, size_text
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, STYLE, save, tick
-from bench.report.trend import percent
 
 C = TypeVar("C", bound=Judged)
 GREY = "#666666"

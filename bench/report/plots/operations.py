@@ -12,8 +12,18 @@ from matplotlib.figure import Figure
 from bench.catalog.metrics import order
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Run
-from bench.report.groups import row_name, size_rows, title
-from bench.report.labels import Words, attributes, common_words, in_words, ranks_text, said, words_to_show
+from bench.report.labels import (
+    Words,
+    attributes,
+    common_words,
+    in_words,
+    ranks_text,
+    row_name,
+    size_rows,
+    title,
+    without_usual,
+    words_to_show,
+)
 from bench.report.plots.panels import WIDE, wrapped
 from bench.report.plots.plot_style import COLOURS, MARKERS, log_ticks, marks, time_axis, time_label
 
@@ -28,7 +38,7 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
     must = words_to_show(chosen)
-    words = {case: said(attributes(case), case.op, must) for case in chosen}
+    words = {case: without_usual(attributes(case), case.op, must) for case in chosen}
     shared = common_words(list(words.values()))
     rows: dict[str, list[Summary]] = {}
     for case in chosen:

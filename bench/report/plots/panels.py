@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from bench.catalog import metrics
 from bench.model.conclusions import Summary
 from bench.model.records import Run
-from bench.report.labels import Words, attributes, common_words, in_words, said, words_to_show
+from bench.report.labels import Words, attributes, common_words, in_words, without_usual, words_to_show
 from bench.report.pictures import MOST_PAGES
 from bench.report.plots.plot_style import COLOURS, MOST_SERIES, legend_entries
 
@@ -119,7 +119,7 @@ def _panel(chunk: Sequence[tuple[Words, Line]]) -> Panel:
 def pages(question: str, run: Run, found: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
     """Figures with titles for all panels. The last one says what is left out, and how many panels did not fit."""
     must = words_to_show(s.case for panel in found for line in panel.lines for s in line.members)
-    spoken = [replace(panel, words=said(panel.words, _op(panel), must)) for panel in found]
+    spoken = [replace(panel, words=without_usual(panel.words, _op(panel), must)) for panel in found]
     parts: list[list[Panel]] = []
     for _, alike in groupby(spoken, key=lambda panel: panel.words["metric"]):
         of_one = list(alike)

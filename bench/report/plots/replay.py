@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bench.model.conclusions import Analysis, ReplayedStep, StepBar
 from bench.model.records import Case, Run
 from bench.model.units import format_seconds
-from bench.report import replay
+from bench.report.findings import kind_name
 from bench.report.plots.panels import wrapped
 from bench.report.plots.plot_style import COLOURS, time_axis
 
@@ -48,7 +48,7 @@ def _page(step: ReplayedStep) -> Figure:
 
 def _row_names(step: ReplayedStep) -> list[str]:
     """A name beside each row says more than a legend of colours. Kinds without a colour share the last row."""
-    names = [wrapped(replay.name(kind), NAME) for kind in step.kinds[: len(COLOURS)]]
+    names = [wrapped(kind_name(kind), NAME) for kind in step.kinds[: len(COLOURS)]]
     further = len(step.kinds) - len(COLOURS)
     return [*names, *([f"{further} further kinds"] if further > 0 else [])]
 

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from bench.model.conclusions import Analysis, Fit, Summary
 from bench.model.records import Case, Run
 from bench.model.units import format_rate
-from bench.report.groups import row_name, size_rows
-from bench.report.labels import ranks_text
+from bench.report.labels import ranks_text, row_name, size_rows
 from bench.report.plots import panels
 from bench.report.plots.panels import Line, Page, Panel
 from bench.report.plots.plot_style import (

@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 
 from bench.model.records import Json
-from bench.report import junit, markdown
-from bench.report.comparison import csv_text, difference_rows, differing, headline, ratio_columns, verdict_table
+from bench.report import machine_format, markdown
+from bench.report.comparison import differing, headline, verdict_table
+from bench.report.machine_format import csv_text, difference_rows, ratio_columns
 from bench.training.conclusions import ExposedChange, StepChange, TrainingComparison, Unpaired
 from bench.training.records import Scenario
 from bench.training.report.labels import UNRESOLVED, bounds, cell, ends, scenario_text, seconds, short_names
@@ -107,7 +108,7 @@ def to_junit(result: TrainingComparison) -> str:
     """One suite with a test case for each strategy and scenario."""
     cases = []
     for change in result.changes:
-        sentence = junit.change_sentence(change.before, change.after, change, change.note)
+        sentence = machine_format.change_sentence(change.before, change.after, change, change.note)
         if change.exposed is not None:
             moved = change.exposed.difference
             sentence += f"; exposed communication {_direction(change.exposed)}: {_signed(moved.value)} {bounds(moved)}"
@@ -117,7 +118,7 @@ def to_junit(result: TrainingComparison) -> str:
         for unpaired in result.broken
     ]
     output = [headline(result), *result.warnings]
-    return junit.of_verdicts(result.before, result.after, cases, broken, output, result.fail_on)
+    return machine_format.junit(result.before, result.after, cases, broken, output, result.fail_on)
 
 
 def _class(strategy: StepChange | Unpaired) -> str:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from bench.report import markdown
 from bench.report.document import duration, machine_lines
-from bench.report.page import page
+from bench.report.labels import NOTHING
 from bench.report.pictures import Picture
-from bench.report.tables import NOTHING
 from bench.training.conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import TrainingPlan, TrainingRun
 from bench.training.report import tables, trace
@@ -94,7 +93,7 @@ def documents(
     return {
         "summary.csv": tables.to_csv(run, analysis),
         "report.md": text,
-        "report.html": page(text, run.name, files),
+        "report.html": markdown.page(text, run.name, files),
         TRACE: json.dumps(trace.trace(timelines)),
     }
 

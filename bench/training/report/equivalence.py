@@ -11,8 +11,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from bench.report import markdown
+from bench.report.labels import NOTHING
 from bench.report.plots.plot_style import COLOURS, LINES, MARKERS, STYLE, save
-from bench.report.tables import NOTHING
 from bench.training.equivalence import (
     LEAST_DIFFERENCE,
     EquivalenceResult,

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 
 from bench.model.conclusions import Interval
 from bench.model.units import format_rate, format_seconds
-from bench.report.labels import ranks_text
-from bench.report.tables import NOTHING, between
+from bench.report.labels import NOTHING, between, ranks_text
 from bench.training.conclusions import ScenarioAnalysis, StrategyResult
 from bench.training.records import REFERENCE, Scenario
 

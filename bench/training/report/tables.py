@@ -20,7 +20,7 @@ from bench.model.conclusions import Interval
 from bench.model.records import Json
 from bench.model.units import format_bytes, format_rounded_bytes
 from bench.report import machine_format, markdown
-from bench.report.tables import NOTHING
+from bench.report.labels import NOTHING
 from bench.training.conclusions import ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
 from bench.training.records import InvariantCheck, Scenario, SkippedStrategy, Strategy, TrainingPlan, TrainingRun
 from bench.training.report.labels import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench.model.units import format_seconds
 from bench.report import markdown
-from bench.report.tables import NOTHING
+from bench.report.labels import NOTHING
 from bench.training.conclusions import ScenarioAnalysis
 from bench.training.report.labels import scenario_text
 from bench.training.verification import OFF_S, OFF_SHARE, Verified
