@@ -26,8 +26,7 @@ import psutil
 import pytest
 
 import run_bench
-from bench.launch.launcher import Launcher
-from bench.launch.launcher import _fork_servers as fork_servers
+from bench.launch.launcher import Launcher, fork_servers
 from bench.machine import network
 from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Timings, Usage
 from bench.store import folders

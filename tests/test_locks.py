@@ -5,7 +5,7 @@ import fcntl
 
 import pytest
 
-from bench.launch.rendezvous import RendezvousFolder, remove_abandoned
+from bench.launch.launcher import RendezvousFolder, remove_abandoned
 from bench.store import folders, locks
 from bench.store.journal import Journal
 from conftest import TINY

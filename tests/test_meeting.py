@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 
-from bench.launch.rendezvous import LOCK, PREFIX, RendezvousFolder, remove_abandoned
+from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, remove_abandoned
 
 
 @pytest.fixture

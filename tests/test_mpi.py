@@ -17,8 +17,8 @@ from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported
 from bench.catalog.operations import CALLS
 from bench.config.models import parse
 from bench.launch import mpirun
+from bench.launch.launcher import LOCK, PREFIX
 from bench.launch.mpirun import MEMORY, MpiLauncher
-from bench.launch.rendezvous import LOCK, PREFIX
 from bench.launch.sweep import sweep
 from bench.machine import host, network
 from bench.model.errors import MpirunError

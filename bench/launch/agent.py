@@ -19,7 +19,7 @@ from bench.catalog.variables import unsettable
 from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
 from bench.launch.job import JobRank
-from bench.launch.launcher import Launcher, LocalRank, RankAssignment
+from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, Workers
 from bench.launch.secret import JobSecret
 from bench.machine import network
@@ -139,16 +139,18 @@ class _Agent:
             for name, value in received.variables:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
-            assignment = RankAssignment(
-                self._rank,
-                message["world_size"],
-                message["rendezvous"],
-                message["device"],
-                line,
+            child = self._launcher.fork(
+                entry,
+                replace(received.job, log=str(folder / "log")),
+                folder,
+                rank=self._rank,
+                world_size=message["world_size"],
+                rendezvous=message["rendezvous"],
+                device=message["device"],
+                line=line,
                 variables=self._sides.get(side, {}),
             )
-            job = replace(received.job, log=str(folder / "log"))
-            self._child = _Child(launch, self._launcher.fork(assignment, folder, entry, job), folder)
+            self._child = _Child(launch, child, folder)
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))

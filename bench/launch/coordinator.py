@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.launch import compatibility
 from bench.launch.agents import Agents, RemoteRank
 from bench.launch.job import JobRank
-from bench.launch.launcher import Launcher, RankAssignment
+from bench.launch.launcher import Launcher
 from bench.launch.ranks import RankJob, Ranks
 from bench.launch.secret import JobSecret
 from bench.machine import network
@@ -127,10 +127,18 @@ class JobLauncher:
             folder = self.launcher.folder()
             ranks = Ranks([], lambda: _clean(folder, others, Path(job.log)))
             ranks.members = others
-            variables = self.sides.get(self.side, {})
-            assignment = RankAssignment(0, world_size, rendezvous, self.devices[0], None, listener, variables)
             try:
-                own = self.launcher.fork(assignment, folder, entry, job)
+                own = self.launcher.fork(
+                    entry,
+                    job,
+                    folder,
+                    rank=0,
+                    world_size=world_size,
+                    rendezvous=rendezvous,
+                    device=self.devices[0],
+                    listener=listener,
+                    variables=self.sides.get(self.side, {}),
+                )
             except BaseException:
                 ranks.kill()
                 raise

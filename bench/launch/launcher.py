@@ -1,6 +1,6 @@
 """Start ranks as fresh processes on this machine, and end them, whatever state they are in.
 
-In: a target ("package.module:function") and its argument. Out: `Ranks`, with a two-way connection to each. Knows
+In: an entry point ("package.module:function") and its job. Out: `Ranks`, with a two-way connection to each. Knows
 nothing of cases or collectives: `supervisor` exchanges messages with the ranks.
 
 A fork server loads torch once, in the background, while this process goes on (and never loads it);
@@ -12,28 +12,29 @@ each rank is forked from it in about 10 ms. The rendezvous of ranks on one host 
 import contextlib
 import ctypes
 import multiprocessing as mp
+import os
 import shutil
 import signal
 import socket
-import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import psutil
 
 from bench.launch.ranks import KILL_WAIT_S, Ranks
-from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import environment
 from bench.model.errors import RankError
 from bench.protocol.barrier import barriers
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import RankContext, enter
+from bench.store import locks
 
 PRELOAD = ["bench.rank.preload"]
 
@@ -70,7 +71,7 @@ class LocalRank:
             return "gone"
 
     def ask_stack(self) -> None:
-        """Send SIGUSR1, on which the rank writes its stack."""
+        """Ask it to write its Python stack; a stopped process will not."""
         if self.process.is_alive() and self.process.pid:
             psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
 
@@ -108,14 +109,26 @@ class Launcher:
         environment.prepare_process(self._interface)
         self._rendezvous.__enter__()
         self._context.set_forkserver_preload(self._preload)
-        # Ctrl-C goes to every process of the terminal: this process handles it, the ranks must not.
-        with _interrupts_ignored():
-            forkserver.ensure_running()
+        # Ctrl-C goes to every process of the terminal: this process handles it, the ranks must not. They inherit that
+        # SIGINT is blocked. Here it waits until the server has been started; were it ignored, it would be lost.
+        try:
+            resource_tracker.ensure_running()  # starts a process, too, and then unblocks SIGINT
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                forkserver.ensure_running()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
         # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
-        for server in _fork_servers():
+        for server in fork_servers():
             ranks = server.children(recursive=True)
             for process in (server, *ranks):
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -135,17 +148,22 @@ class Launcher:
         members: list[LocalRank] = []
         ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=barrier)
         try:
-            for rank in range(world_size):
-                ours, theirs = self._context.Pipe()
-                store, stack = f"file:{folder / 'store'}", folder / f"stack-{rank}"
-                context = RankContext(
-                    rank, world_size, theirs, barrier[rank], counts, store, stack, self._rendezvous.folder, rank
-                )
-                context.variables = variables[rank] if variables else {}
-                members.append(self._fork(context, entry, job, ours))
-        except (EOFError, OSError) as error:
-            ranks.kill()
-            raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
+            with _start_errors():
+                for rank in range(world_size):
+                    ours, theirs = self._context.Pipe()
+                    context = RankContext(
+                        rank=rank,
+                        world_size=world_size,
+                        connection=theirs,
+                        barrier=barrier[rank],
+                        progress=counts,
+                        rendezvous=f"file:{folder / 'store'}",
+                        stack_file=folder / f"stack-{rank}",
+                        shared_folder=self._rendezvous.folder,
+                        device=rank,
+                        variables=variables[rank] if variables else {},
+                    )
+                    members.append(self._forked(context, entry, job, ours))
         except BaseException:
             ranks.kill()
             raise
@@ -155,68 +173,110 @@ class Launcher:
         """A new folder for the files of a rank, or of mpirun; the caller removes it."""
         return self._rendezvous.place()
 
-    def fork(self, assignment: "RankAssignment", folder: Path, entry: str, job: object) -> LocalRank:
-        """Fork one rank of a process group whose other ranks are forked by other processes."""
-        counts = self._context.RawArray(ctypes.c_uint64, assignment.world_size + 1)
-        ours, theirs = (assignment.line, assignment.line) if assignment.line else self._context.Pipe()
-        context = RankContext(
-            assignment.rank,
-            assignment.world_size,
-            theirs,
-            None,
-            counts,
-            assignment.rendezvous,
-            folder / "stack",
-            self._rendezvous.folder,
-            assignment.device,
-            assignment.listener,
-            assignment.variables,
-        )
-        try:
-            return self._fork(context, entry, job, ours)
-        except (EOFError, OSError) as error:
-            raise RankError(f"the rank's process could not be started: {type(error).__name__} {error}") from None
+    def fork(
+        self,
+        entry: str,
+        job: object,
+        folder: Path,
+        *,
+        rank: int,
+        world_size: int,
+        rendezvous: str,
+        device: int,
+        line: Line | None = None,
+        listener: socket.socket | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> LocalRank:
+        """Fork one rank of a process group whose other ranks are forked by other processes.
 
-    def _fork(self, context: RankContext, entry: str, job: object, ours: Line) -> LocalRank:
+        folder: for its files. line: its connection to the supervisor, if that is in another process; None for a pipe to
+        this process. `RankContext` describes the others.
+        """
+        with _start_errors():
+            ours, theirs = (line, line) if line else self._context.Pipe()
+            context = RankContext(
+                rank=rank,
+                world_size=world_size,
+                connection=theirs,
+                barrier=None,
+                progress=self._context.RawArray(ctypes.c_uint64, world_size + 1),
+                rendezvous=rendezvous,
+                stack_file=folder / "stack",
+                shared_folder=self._rendezvous.folder,
+                device=device,
+                listener=listener,
+                variables=dict(variables),
+            )
+            return self._forked(context, entry, job, ours)
+
+    def _forked(self, context: RankContext, entry: str, job: object, ours: Line) -> LocalRank:
         process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {context.rank}")
         process.start()
         context.connection.close()
         return LocalRank(context.rank, process, ours, context.stack_file, context.progress)
 
 
-@dataclass(frozen=True, slots=True)
-class RankAssignment:
-    """Number, rendezvous and device of one rank of a job (`RankContext` describes the fields).
-
-    line: its connection to the supervisor, if that is in another process; None for a pipe to this process.
-    """
-
-    rank: int
-    world_size: int
-    rendezvous: str
-    device: int
-    line: Line | None = None
-    listener: socket.socket | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+@contextlib.contextmanager
+def _start_errors() -> Iterator[None]:
+    """Turn what the operating system or a broken fork server says into a RankError."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
 
 
-class _interrupts_ignored:  # noqa: N801 - reads as a statement
-    """Context in which SIGINT is ignored, also by the processes that are started in it."""
-
-    def __enter__(self) -> None:
-        self._old = None
-        if threading.current_thread() is threading.main_thread():
-            self._old = signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def __exit__(self, *_: object) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)
-
-
-def _fork_servers() -> list[psutil.Process]:
-    found = []
+def fork_servers() -> list[psutil.Process]:
+    """The fork servers of this process: one, or none."""
+    servers = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if "multiprocessing.forkserver" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
+                servers.append(child)
+    return servers
+
+
+# ── the rendezvous of ranks on one host ──────────────────────────────────────────────────────────
+PREFIX, LOCK = "collbench-", "lock"
+
+
+class RendezvousFolder:
+    """Context with a private `folder` for rendezvous files and stacks; no other run removes it while the context lasts.
+
+    The process that made it holds a lock in it and removes it at its end. If that process is killed, its ranks remove
+    the folder. If they could not either, the next run finds the lock free and removes it.
+    place: where to make it; None for the temporary folder.
+    """
+
+    folder: Path
+
+    def __init__(self, place: Path | None = None) -> None:
+        self._place = place
+
+    def __enter__(self) -> "RendezvousFolder":
+        place = self._place or Path(tempfile.gettempdir())
+        remove_abandoned(place)
+        while True:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+            with contextlib.suppress(OSError):  # another run took it for abandoned before it was locked
+                self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                if locks.exclusive(self._lock) is not False and (self.folder / LOCK).exists():
+                    return self
+                os.close(self._lock)
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+    def place(self) -> Path:
+        """A new folder for one launch."""
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+
+def remove_abandoned(place: Path | None = None) -> None:
+    """Remove the folders of runs that were killed before they could do so."""
+    for folder in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # it belongs to another user, or is just being removed
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if locks.exclusive(lock) is True:
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)

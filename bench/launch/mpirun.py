@@ -25,9 +25,8 @@ from types import TracebackType
 
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun_placeholder
-from bench.launch.launcher import Launcher
+from bench.launch.launcher import Launcher, RendezvousFolder
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks, Starter
-from bench.launch.rendezvous import RendezvousFolder
 from bench.machine import environment, host, network
 from bench.model.errors import MpirunError
 from bench.model.records import Job
