@@ -284,13 +284,13 @@ def test_torn_and_hostile_files_are_one_line(tmp_path, content, said):
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading.files, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(reading.recordings, "MOST_BYTES", 10_000)
     with pytest.raises(ForeignError, match="more than"):
         reading.read([written(tmp_path, "b.json.gz", b" " * 100_000)])
 
 
 def test_a_pickle_that_refers_to_itself_again_and_again_is_not_unfolded(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading.files, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(reading.recordings, "MOST_BYTES", 100_000)
     folded = ["x"]
     for _ in range(30):
         folded = [folded, folded]
