@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.analyze import occasions, pairs
+from bench.analyze import pairs
 from bench.analyze.compare import compare
+from bench.analyze.noise import occasions
 from bench.model.conclusions import Summary
 from bench.model.records import Case, Run
 from bench.stats import verdicts
@@ -107,7 +108,7 @@ def known_occasions(rig: Rig, effort: Effort) -> list[Outcome]:
     scatter = noise.logs.std(axis=1, ddof=1)
     for _ in range(effort.simulated):
         entries = [_entry(noise, rng, scatter, number) for number in range(OCCASIONS)]
-        known = occasions.occasions(entries, HERE)
+        known = occasions(entries, HERE)
         sides = [
             noise.launches(rng, SIDE) + scatter[:, None] * rng.normal(size=(len(scatter), 1))
             for _ in ("before", "after")

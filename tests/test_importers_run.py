@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import foreign
-from bench.analyze import compare, expect, pilot, warnings
+from bench.analyze import compare, expect, warnings
 from bench.analyze.analysis import analyze
+from bench.analyze.noise import needs
 from bench.analyze.summaries import headlines, summarize
 from bench.config.expected import Expectation, Expectations
 from bench.importers import assembly, nccl_tests
@@ -84,7 +85,7 @@ def test_nothing_is_concluded_from_what_is_not_there():
     run = aggregated(1e-3, 1.1e-3)
     analysis = analyze(run)
     assert not analysis.diagnosis.findings and "nobody can be named" in analysis.diagnosis.silent[0]
-    (need,) = pilot.needs(run, analysis.summaries, 0.05)
+    (need,) = needs(run, analysis.summaries, 0.05)
     assert need.launches is None and "imported" in need.note
 
 

@@ -6,8 +6,8 @@ import multiprocessing as mp
 import numpy as np
 import pytest
 
-from bench.analyze import occasions
 from bench.analyze.analysis import analyze
+from bench.analyze.noise import entry_of, occasions, smallest_changes
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
 from bench.store import ledger
@@ -69,12 +69,12 @@ def test_the_line_of_a_run_has_what_scatters_at_each_level():
         one = samples(CASE, launch, np.stack([blocks.ravel()] * 2, axis=1))
         made.append(dataclasses.replace(one, timed=dataclasses.replace(one.timed, blocks=(30,) * 6)))
     run = dataclasses.replace(invented_run(made, launches=8), environment=[{"host": FACTS}])
-    found = occasions.entry_of(run, analyze(run))
+    found = entry_of(run, analyze(run))
     noise = found.cases[CASE.key]
     assert found.machine == HERE
     assert 0.1 < noise.launch < 0.4 and 0.07 < noise.block < 0.13 and noise.iteration > noise.block
     faulty = dataclasses.replace(run, plan=dataclasses.replace(run.plan, faults=(Fault("late", 1),)))
-    assert occasions.entry_of(faulty, analyze(faulty)) is None
+    assert entry_of(faulty, analyze(faulty)) is None
 
 
 def test_what_occasions_differ_by_is_found_beside_what_launches_do():
@@ -83,7 +83,7 @@ def test_what_occasions_differ_by_is_found_beside_what_launches_do():
     for _ in range(200):
         levels = 1e-3 * np.exp(0.2 * dice.normal(size=8) + 0.1 / np.sqrt(8) * dice.normal(size=8))
         entries = [entry(number, level) for number, level in enumerate(levels)]
-        scatter, freedom = occasions.occasions(entries, HERE)[CASE.key]
+        scatter, freedom = occasions(entries, HERE)[CASE.key]
         assert 1 <= freedom < 7  # what launches explain has been subtracted
         found.append(scatter**2)
     assert 0.17 < np.sqrt(np.mean(found)) < 0.23
@@ -91,14 +91,14 @@ def test_what_occasions_differ_by_is_found_beside_what_launches_do():
 
 def test_only_enough_runs_of_the_same_machine_count():
     entries = [entry(number) for number in range(8)]
-    assert CASE.key in occasions.occasions(entries, dataclasses.replace(HERE, boot="boot 2"))
-    assert not occasions.occasions(entries, dataclasses.replace(HERE, cpu="Xeon"))
-    assert not occasions.occasions(entries, HERE, without={"run-3"})
+    assert CASE.key in occasions(entries, dataclasses.replace(HERE, boot="boot 2"))
+    assert not occasions(entries, dataclasses.replace(HERE, cpu="Xeon"))
+    assert not occasions(entries, HERE, without={"run-3"})
 
 
 def test_the_smallest_change_shrinks_with_launches_but_not_below_what_occasions_differ_by():
     alike = [entry(number) for number in range(8)]
-    few, many = (occasions.smallest_changes(alike, HERE, launches, [CASE.key])[CASE.key] for launches in (4, 32))
+    few, many = (smallest_changes(alike, HERE, launches, [CASE.key])[CASE.key] for launches in (4, 32))
     assert 0.15 < few < 0.22 and few / many > 2.5
     apart = [entry(number, 1e-3 * (1 + 0.2 * (number % 2))) for number in range(8)]
-    assert occasions.smallest_changes(apart, HERE, 10_000, [CASE.key])[CASE.key] > 0.2
+    assert smallest_changes(apart, HERE, 10_000, [CASE.key])[CASE.key] > 0.2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.analyze import pilot
+from bench.analyze.noise import needs
 from bench.analyze.summaries import summarize
 from bench.model.records import Case
 from conftest import invented_run, samples
@@ -21,7 +21,7 @@ def run_of(launches, between, within=0.05, count=60, seed=0):
 
 
 def need_of(run, precision):
-    (need,) = pilot.needs(run, summarize(run), precision)
+    (need,) = needs(run, summarize(run), precision)
     return need
 
 

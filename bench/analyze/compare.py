@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
+from bench.analyze.noise import FEWEST_OCCASIONS, occasions
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
 from bench.model.comparisons import Change, Comparison, Judgement

@@ -108,7 +108,7 @@ COLLECTIVES = Benchmark(
         NCCL_TESTS: Deferred("report.nccl_tests:document"),
         CS336: Deferred("report.cs336:document"),
     },
-    ledger_entry=Deferred("analyze.occasions:entry_of"),
+    ledger_entry=Deferred("analyze.noise:entry_of"),
     timed_cases=Deferred("cli.launches:of_collectives"),
     compare=Deferred("analyze.compare:compare_runs"),
     comparison_formats={

@@ -79,12 +79,13 @@ def _describe(asked: ConfigSource, sets: list[str]) -> int:
 
 def _smallest_change(planned: Plan, entries: Sequence[LedgerEntry]) -> str:
     """A line on what two such runs could show; empty if the noise ledger has none of these cases."""
-    from bench.analyze import occasions, sessions  # here: loads numpy and scipy
+    from bench.analyze.noise import smallest_changes  # here: loads numpy and scipy
+    from bench.analyze.sessions import machine_of_sessions
     from bench.report import listings
 
-    here = sessions.machine_of_sessions([{"host": host.facts()}])
-    found = occasions.smallest_changes(entries, here, planned.launches, [case.key for case in planned.cases])
-    return listings.smallest_change(sorted(found.values()), len(planned.cases))
+    here = machine_of_sessions([{"host": host.facts()}])
+    changes = smallest_changes(entries, here, planned.launches, [case.key for case in planned.cases])
+    return listings.smallest_change(sorted(changes.values()), len(planned.cases))
 
 
 def _seed(chosen: int | None) -> int:
@@ -94,7 +95,7 @@ def _seed(chosen: int | None) -> int:
 def _needs(name: str, precision: str) -> int:
     """Print how many launches and iterations a run like this one needs."""
     # Imported here: it loads pandas and scipy, which the rest of this verb does not need.
-    from bench.analyze import pilot
+    from bench.analyze.noise import in_all, needs
     from bench.analyze.summaries import summarize
     from bench.report import findings
     from bench.store.encoding import CODEC
@@ -106,6 +107,6 @@ def _needs(name: str, precision: str) -> int:
     path = folders.find(RESULTS, name)
     benchmarks.collectives_only([path], "plan --from")
     run = folders.read(path, CODEC)
-    needs = pilot.needs(run, summarize(run), wanted)
-    show(findings.needs(needs, pilot.in_all(needs), wanted))
+    of_cases = needs(run, summarize(run), wanted)
+    show(findings.needs(of_cases, in_all(of_cases), wanted))
     return 0
