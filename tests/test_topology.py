@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.analyze.analysis import analyze
-from bench.analyze.topology import gpu_rate, infiniband_rate
+from bench.analyze.model import gpu_rate, infiniband_rate
 from bench.model.records import Case
 from conftest import invented_run, samples
 

@@ -6,11 +6,10 @@ not be told and why. If nothing is found, it says that too: silence must not be 
 
 from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
-from bench.analyze.model import bounds, fits
+from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.ranks import late_ranks
 from bench.analyze.replay import replayed_steps
 from bench.analyze.summaries import choice_changes, summarize
-from bench.analyze.topology import hardware_bounds
 from bench.analyze.warnings import warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis

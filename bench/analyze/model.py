@@ -1,7 +1,10 @@
 """Model how time depends on size (piecewise α–β, one model per series), and compute bounds that no run can beat.
 
-In: summaries. Out: one `Fit` for each series of sizes, and `Bound`s. Where the model is far from what was measured,
-the `Fit` has no segments and its note says why. Does not judge a result against a bound and does not format.
+In: summaries, and the environment of their run. Out: one `Fit` for each series of sizes; `Bound`s, from measured pairs
+and from the links that the run found (NVLink, PCIe, InfiniBand); and a warning for each case that exceeds what its
+hardware can carry, because then the measurement (or a size) is wrong. Where the model is far from what was measured,
+the `Fit` has no segments and its note says why. Rates of hardware are bytes/s in one direction, those of the standards
+after encoding; the overhead of protocols is not subtracted.
 
 α–β and n½: Hockney, "The communication challenge for MPP", Parallel Computing 20 (1994). Bounds beside results:
 Hoefler & Belli, "Scientific benchmarking of parallel computing systems", SC'15, rule 11.
@@ -10,17 +13,20 @@ Hoefler & Belli, "Scientific benchmarking of parallel computing systems", SC'15,
 import functools
 import itertools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
 
+from bench.analyze.sessions import places_of
+from bench.catalog.backends import BACKENDS
+from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.model.conclusions import Bound, Fit, Interval, Segment, Summary
-from bench.model.records import Case, case_order
-from bench.model.units import format_bytes
+from bench.model.records import Case, Json, Run, case_order
+from bench.model.units import format_bytes, format_rate
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
@@ -42,6 +48,13 @@ ROUNDING = 1e-9
 GRID, MOST_STEPS = 120, 50
 # Operation whose time is that of one exchange: each rank sends `size` bytes and receives as many at once.
 PAIRWISE = "pairwise"
+# NVLink: one link, one direction. Version → bytes/s (NVIDIA's data sheets: P100 4 × 20, V100 6 × 25, A100 12 × 25,
+# H100 18 × 25, B200 18 × 50 GB/s).
+NVLINK = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
+# PCIe: one lane, one direction. Generation → bytes/s (8b/10b up to 2, 128b/130b up to 5, 242/256 in 6).
+PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+# A rate is impossible only if it exceeds the bound by this factor, because clocks differ between cards.
+TOLERANCE = 1.02
 
 
 # ── the model ────────────────────────────────────────────────────────────────────────────────────
@@ -103,10 +116,10 @@ def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
         slope = slope - slope.mean()
         step = float(rest @ slope) / max(float(slope @ slope), np.finfo(float).tiny)
         nearer = rho * math.exp(max(-1.0, min(1.0, step)))
-        found = float((residuals(np.array(nearer)) ** 2).sum())
-        if not found < cost:
+        lower = float((residuals(np.array(nearer)) ** 2).sum())
+        if not lower < cost:
             break
-        rho, cost = nearer, found
+        rho, cost = nearer, lower
     alpha = math.exp(float(np.mean(logs - np.log1p(rho * sizes))))
     beta = alpha * rho
     # A term that no clock could see is zero.
@@ -117,45 +130,32 @@ def _affine(sizes: Floats, times: Floats) -> tuple[float, float]:
     return alpha, beta
 
 
-def _cost(sizes: Floats, times: Floats, start: int, end: int) -> float:
-    """Sum of squared residuals of the logarithms for the best α and β of sizes[start:end]."""
-    alpha, beta = _affine(sizes[start:end], times[start:end])
-    return float(np.sum(np.log((alpha + beta * sizes[start:end]) / times[start:end]) ** 2))
-
-
-# ── the segments ─────────────────────────────────────────────────────────────────────────────────
 def _segmentation(sizes: Floats, times: Floats) -> Spans:
     """Positions [start, end) of the 1 to 3 segments with the least BIC (Schwarz 1978).
 
-    m segments have 2m coefficients and m - 1 boundaries.
+    m segments have 2m coefficients and m - 1 boundaries. All partitions into m segments are tried.
     """
-    n = len(sizes)
-    candidates: list[Spans] = [[(0, n)]]
-    if n >= 2 * FEWEST_SIZES:
-        candidates += _best_partitions(sizes, times)
-
-    def bic(spans: Spans) -> float:
-        squares = sum(_cost(sizes, times, a, b) for a, b in spans)
-        return n * math.log(squares / n + RESOLUTION**2) + (3 * len(spans) - 1) * math.log(n)
-
-    return min(candidates, key=bic)
-
-
-def _best_partitions(sizes: Floats, times: Floats) -> Iterable[Spans]:
-    """For each number of segments from 2 on, the partition of least cost: all are tried."""
     n = len(sizes)
 
     @functools.cache
-    def cost(start: int, end: int) -> float:
-        return _cost(sizes, times, start, end)
+    def squares(start: int, end: int) -> float:
+        """Sum of squared residuals of the logarithms for the best α and β of sizes[start:end]."""
+        alpha, beta = _affine(sizes[start:end], times[start:end])
+        return float(np.sum(np.log((alpha + beta * sizes[start:end]) / times[start:end]) ** 2))
 
+    def cost(spans: Spans) -> float:
+        return sum(squares(start, end) for start, end in spans)
+
+    def bic(spans: Spans) -> float:
+        return n * math.log(cost(spans) / n + RESOLUTION**2) + (3 * len(spans) - 1) * math.log(n)
+
+    candidates: list[Spans] = [[(0, n)]]
     for count in range(2, min(MOST_SEGMENTS, n // FEWEST_SIZES) + 1):
-        partitions = (
-            list(pairwise([0, *inner, n]))
-            for inner in itertools.combinations(range(FEWEST_SIZES, n - FEWEST_SIZES + 1), count - 1)
-        )
+        boundaries = itertools.combinations(range(FEWEST_SIZES, n - FEWEST_SIZES + 1), count - 1)
+        partitions = (list(pairwise([0, *inner, n])) for inner in boundaries)
         long_enough = (spans for spans in partitions if all(end - start >= FEWEST_SIZES for start, end in spans))
-        yield min(long_enough, key=lambda spans: sum(cost(start, end) for start, end in spans))
+        candidates.append(min(long_enough, key=cost))
+    return min(candidates, key=bic)
 
 
 # ── the intervals of the parameters ──────────────────────────────────────────────────────────────
@@ -170,27 +170,21 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
     counts = {len(s.medians_s) for s in segment}
     times = [s.time_s for s in segment if s.time_s is not None]
     if not all(time.known for time in times):
-        return _without_intervals(sizes, times)
+        # The values alone: a good fit does not show how certain its points are.
+        alone = intervals.without_interval
+        alpha, beta = _affine(sizes, np.array([time.value for time in times]))
+        return (
+            alone(alpha) if alpha else None,
+            alone(1 / beta) if beta else None,
+            alone(alpha / beta) if alpha and beta else None,
+        )
     if len(counts) > 1 or counts.pop() < 2:
         return _propagated(sizes, times)
     launches = np.array([s.medians_s for s in segment]).T
-    alpha, beta = np.array([_affine(sizes, medians) for medians in launches]).T
-    if not beta.all():
-        return _over_launches(alpha), None, None
-    return _over_launches(alpha), _over_launches(1 / beta), _over_launches(alpha / beta)
-
-
-def _without_intervals(
-    sizes: Floats, times: list[Interval]
-) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """The values alone, where the times have no intervals: a good fit does not show how certain its points are."""
-    alpha, beta = _affine(sizes, np.array([t.value for t in times]))
-    half_size = intervals.without_interval(alpha / beta) if alpha and beta else None
-    return (
-        intervals.without_interval(alpha) if alpha else None,
-        intervals.without_interval(1 / beta) if beta else None,
-        half_size,
-    )
+    alphas, betas = np.array([_affine(sizes, medians) for medians in launches]).T
+    if not betas.all():
+        return _over_launches(alphas), None, None
+    return _over_launches(alphas), _over_launches(1 / betas), _over_launches(alphas / betas)
 
 
 def _over_launches(values: Floats) -> Interval | None:
@@ -202,13 +196,12 @@ def _over_launches(values: Floats) -> Interval | None:
         return intervals.launch_interval(values)
     if not values.any():
         return None
-    quantile = float(stdtrit(len(values) - 1, (1 + intervals.CONFIDENCE) / 2))
-    half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = intervals.student_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return _around(float(np.mean(values)), half, "over launches")
 
 
 def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, Interval | None, Interval | None]:
-    """The same parameters from the intervals of the times, to first order, sizes taken as independent (delta method).
+    """The parameters from the intervals of the times, to first order, sizes taken as independent (delta method).
 
     Cov(θ) = X⁺ diag(σ²) X⁺ᵀ with the rows X = (1, size)/t and σ the standard deviation of log t, or the scatter
     around the model where that is larger. This leaves out what all sizes of a launch have in common, so the kind is
@@ -219,8 +212,8 @@ def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, 
     free = [i for i in range(2) if theta[i]]  # a parameter at its boundary is a constant
     freedom = len(times) - len(free)
     scatter = math.sqrt(np.sum(((alpha + beta * sizes) / values - 1) ** 2) / freedom)
-    normal, student = ndtri((1 + intervals.CONFIDENCE) / 2), stdtrit(freedom, (1 + intervals.CONFIDENCE) / 2)
-    sigma = np.array([max(scatter, math.log(t.high / t.low) / 2 / normal) for t in times])
+    student = intervals.student_quantile(freedom)
+    sigma = np.array([max(scatter, math.log(t.high / t.low) / 2 / intervals.NORMAL_QUANTILE) for t in times])
     covariance = np.zeros((2, 2))
     inverse = np.linalg.pinv((np.column_stack([np.ones_like(sizes), sizes]) / values[:, None])[:, free])
     covariance[np.ix_(free, free)] = inverse * sigma**2 @ inverse.T
@@ -233,7 +226,7 @@ def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, 
     if not alpha:
         return alpha_s, rate, None
     gradient = np.array([1 / beta, -alpha / beta**2])
-    return alpha_s, rate, _around(alpha / beta, float(student) * math.sqrt(gradient @ covariance @ gradient), kind)
+    return alpha_s, rate, _around(alpha / beta, student * math.sqrt(gradient @ covariance @ gradient), kind)
 
 
 def _around(value: float, half: float, kind: str) -> Interval:
@@ -263,14 +256,83 @@ def bounds(summaries: Sequence[Summary], link_bytes_per_s: float | None) -> list
     sizes of `pairwise`, whose time is that of the slowest pair of a round. Every link of a ring carries the bus
     bandwidth, so a ring moves no more than its slowest link does. An algorithm other than a ring may exceed it.
     """
-    found: dict[tuple[str, int, str], float] = {}
+    rates: dict[tuple[str, int, str], float] = {}
     for summary in summaries:
         case = summary.case
         if case.world_size < 2:
             continue
         if link_bytes_per_s is not None:
-            found[case.backend, case.world_size, "link as given"] = link_bytes_per_s
+            rates[case.backend, case.world_size, "link as given"] = link_bytes_per_s
         if case.op == PAIRWISE and summary.time_s is not None:
             name = (case.backend, case.world_size, "ring of measured pairs")
-            found[name] = max(found.get(name, 0.0), case.size_bytes / summary.time_s.value)
-    return [Bound(*name, busbw) for name, busbw in sorted(found.items())]
+            rates[name] = max(rates.get(name, 0.0), case.size_bytes / summary.time_s.value)
+    return [Bound(*name, busbw) for name, busbw in sorted(rates.items())]
+
+
+def hardware_bounds(run: Run, summaries: Sequence[Summary]) -> list[Bound]:
+    """What the links between the GPUs, and between the hosts, can carry, for each backend and world size of a run."""
+    host = _first_host(run)
+    gpu, fabric, places = gpu_rate(host), infiniband_rate(host), places_of(run)
+    measured = {(s.case.backend, s.case.world_size) for s in summaries if s.case.world_size > 1 and s.busbw is not None}
+    bounds = []
+    for backend, n in sorted(measured):
+        if gpu is not None and BACKENDS[backend].device == "cuda":
+            bounds.append(Bound(backend, n, gpu[0], gpu[1]))
+        h = places[backend, n].hosts if (backend, n) in places else 1
+        if fabric is not None and h > 1:
+            # If each host reduces first, 2(h-1)/h of the data cross a host's ports, which is less than 2(n-1)/n.
+            most = fabric * ((n - 1) / n) / ((h - 1) / h)
+            bounds.append(Bound(backend, n, f"InfiniBand between {h} hosts", most))
+    return bounds
+
+
+def impossible(run: Run, summaries: Sequence[Summary]) -> Iterable[str]:
+    """One warning for each case that is faster than the hardware can be."""
+    way = gpu_rate(_first_host(run))
+    if way is None:
+        return
+    for summary in summaries:
+        case, n = summary.case, ranks_together(summary.case)
+        factor = OPERATIONS[case.op].bus_factor
+        if BACKENDS[case.backend].device != "cuda" or summary.time_s is None or n < 2 or factor is None:
+            continue
+        # Bytes that one GPU must receive at least, even when switches reduce and copy on the way.
+        least_bytes = case.size_bytes * (1.0 if case.op.startswith("all_reduce") else factor(n))
+        needed = least_bytes / summary.time_s.value
+        if needed > TOLERANCE * way[1]:
+            yield (
+                f"{case.op} of {format_bytes(case.size_bytes)} on {case.world_size} ranks would need "
+                f"{format_rate(needed)} GB/s into one GPU, but {way[0]} carries {format_rate(way[1])}: "
+                "do not believe this number"
+            )
+
+
+def gpu_rate(host: Json) -> tuple[str, float] | None:
+    """Name and rate of the fastest way into the first GPU of a host; None where it was not read."""
+    gpus = host.get("gpus") or []
+    if not gpus:
+        return None
+    gpu = gpus[0]
+    links = [NVLINK[version] for version in gpu.get("nvlinks") or [] if version in NVLINK]
+    if links:
+        return f"NVLink ({len(links)} links)", sum(links)
+    generation, width = gpu.get("pcie_generation"), gpu.get("pcie_width")
+    if generation in PCIE_LANE and isinstance(width, int):
+        return f"PCIe {generation} × {width}", PCIE_LANE[generation] * width
+    return None
+
+
+def infiniband_rate(host: Json) -> float | None:
+    """Bytes/s of all active InfiniBand ports of a host together; None where there is none."""
+    rates = []
+    for port in host.get("infiniband") or []:
+        match = re.match(r"\s*([\d.]+)\s*Gb", str(port.get("rate")))
+        if match and "ACTIVE" in str(port.get("state")).upper():
+            rates.append(float(match[1]) * 1e9 / 8)
+    return sum(rates) or None
+
+
+def _first_host(run: Run) -> Json:
+    session = run.environment[0] if run.environment else {}
+    host: Json = session.get("host", {})
+    return host

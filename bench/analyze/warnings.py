@@ -7,8 +7,9 @@ done.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from bench.analyze.model import impossible
+from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT
-from bench.analyze.topology import impossible
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run
@@ -42,42 +43,40 @@ COMPARED_WITH_GPUS: dict[str, Callable[[Json], Any]] = {
 def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
     """What a reader must know before believing the table."""
     session = run.environment[0] if run.environment else {}
-    found = [
+    return [
         *impossible(run, summaries),
         *_of_the_import(run),
         *_of_the_plan(run),
         *run.warnings,
         *_of_completeness(run),
-        *_of_the_machine(run, session),
+        *_of_the_hosts(run, session),
+        *_of_polling(run, session),
+        # How the ranks of a launch were started.
+        *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
+        *_of_the_samples(summaries),
     ]
-    found += [*_of_polling(run, session), *_of_the_start(run), *_of_the_samples(summaries)]
-    return found
 
 
 def _of_the_import(run: Run) -> Iterable[str]:
     """For an imported run: how the tool measured, what it checked, what is not known."""
-    told = run.imported
-    if told is None:
+    source = run.imported
+    if source is None:
         return
-    for statistic in told.get("statistic", []):
+    for statistic in source.get("statistic", []):
         yield (
-            f"imported from {', '.join(told.get('tool', []))}: each time is a {statistic}; stragglers are hidden, and "
-            "no rank's arrival is known"
+            f"imported from {', '.join(source.get('tool', []))}: each time is a {statistic}; stragglers are hidden, "
+            "and no rank's arrival is known"
         )
-    yield f"CollBench verified none of the results; {_checked(told)}"
-    yield from told.get("notes", [])
-    yield from (f"not told: {what}" for what in told.get("unknown", []))
-    yield from (f"left out: {count} rows: {why}" for why, count in told.get("left_out", {}).items() if count)
-
-
-def _checked(told: Json) -> str:
-    """What the tool itself says about the correctness of its results."""
-    verified = told.get("verified", {})
-    right, wrong, unsaid = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
-    if not right and not wrong:
-        return "the tool's output does not say that it checked any"
-    parts = [f"{right} right", f"{wrong} wrong", *([f"did not check {unsaid}"] if unsaid else [])]
-    return f"the tool itself found {parts[0]} and {parts[1]}" + (f", and {parts[2]}" if unsaid else "")
+    verified = source.get("verified", {})
+    right, wrong, unchecked = (int(verified.get(key, 0)) for key in ("right", "wrong", "not checked"))
+    checked = "the tool's output does not say that it checked any"
+    if right or wrong:
+        checked = f"the tool itself found {right} right and {wrong} wrong"
+        checked += f", and did not check {unchecked}" if unchecked else ""
+    yield f"CollBench verified none of the results; {checked}"
+    yield from source.get("notes", [])
+    yield from (f"not told: {fact}" for fact in source.get("unknown", []))
+    yield from (f"left out: {count} rows: {why}" for why, count in source.get("left_out", {}).items() if count)
 
 
 def _of_the_plan(run: Run) -> Iterable[str]:
@@ -107,13 +106,12 @@ def _of_completeness(run: Run) -> Iterable[str]:
         yield f"measured in {len(run.environment)} sessions (resumed)"
 
 
-def _of_the_machine(run: Run, session: Json) -> Iterable[str]:
+def _of_the_hosts(run: Run, session: Json) -> Iterable[str]:
     hosts: list[Json] = session.get("hosts") or [{**session.get("host", {}), "before": session.get("before", {})}]
     hosts = [{**hosts[0], "after": session.get("after", {})}, *hosts[1:]]
     for host in hosts:
         where = f"host {host.get('hostname')}: " if len(hosts) > 1 else ""
-        for warning in (*_of_a_host(run, host), *_of_the_gpus(host), *_of_its_variables(host)):
-            yield where + warning
+        yield from (where + warning for warning in (*_of_a_host(run, host), *_of_its_gpus_and_variables(host)))
     on_gpus = any(BACKENDS[case.backend].device == "cuda" for case in run.plan.cases)
     compared = COMPARED | (COMPARED_WITH_GPUS if on_gpus else {})
     for host in hosts[1:]:
@@ -126,7 +124,9 @@ def _of_the_machine(run: Run, session: Json) -> Iterable[str]:
 def _of_a_host(run: Run, host: Json) -> Iterable[str]:
     cores = len(host.get("cores", [])) or host.get("cpu", {}).get("usable_cores")
     worlds = {case.world_size for case in run.plan.cases if BACKENDS[case.backend].device == "cpu"}
-    crowded = sorted(n for n in worlds if cores and _ranks_on(host, n) > cores)
+    # Without a job, all ranks of a world run on this host.
+    ranks_here = {n: sum(rank < n for rank in host["ranks"]) if "ranks" in host else n for n in worlds}
+    crowded = sorted(n for n in worlds if cores and ranks_here[n] > cores)
     if crowded:
         sizes = ", ".join(map(str, crowded))
         yield f"more ranks than the {cores} cores at world size {sizes}: that measures scheduling as much as transport"
@@ -153,7 +153,13 @@ def _of_a_host(run: Run, host: Json) -> Iterable[str]:
         yield f"a cgroup limits the CPU ({quota}): ranks may be throttled"
 
 
-def _of_its_variables(host: Json) -> Iterable[str]:
+def _of_its_gpus_and_variables(host: Json) -> Iterable[str]:
+    for moment in ("before", "after"):
+        for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
+            bits = gpu.get("throttle_reasons")
+            reasons = [reason for bit, reason in THROTTLED.items() if isinstance(bits, int) and bits & bit]
+            if reasons:
+                yield f"GPU {index} was throttled {moment} the run: {', '.join(reasons)}"
     debug = host.get("variables", {}).get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if debug not in {"OFF", "0"}:
         yield f"TORCH_DISTRIBUTED_DEBUG={debug} makes collectives several times slower: unset it"
@@ -174,27 +180,6 @@ def _of_polling(run: Run, session: Json) -> Iterable[str]:
             )
 
 
-def _of_the_start(run: Run) -> Iterable[str]:
-    """Remarks of the launches on how their ranks were started."""
-    launches = (launch for session in run.environment for launch in session.get("launches", []))
-    yield from dict.fromkeys(remark for launch in launches for remark in launch.get("remarks", []))
-
-
-def _ranks_on(host: Json, world_size: int) -> int:
-    """How many ranks of a world run on this host; all of them where there is no job."""
-    return sum(rank < world_size for rank in host["ranks"]) if "ranks" in host else world_size
-
-
-def _of_the_gpus(host: Json) -> Iterable[str]:
-    """GPUs that were throttled before or after the run: their clocks were lower than the card's own."""
-    for moment in ("before", "after"):
-        for index, gpu in enumerate(host.get(moment, {}).get("gpus") or []):
-            reasons = gpu.get("throttle_reasons")
-            named = [name for bit, name in THROTTLED.items() if isinstance(reasons, int) and reasons & bit]
-            if named:
-                yield f"GPU {index} was throttled {moment} the run: {', '.join(named)}"
-
-
 def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
     good = [summary for summary in summaries if summary.time_s is not None]
     disturbed = [s.foreign_cpu for s in good if s.foreign_cpu is not None and s.foreign_cpu > FOREIGN_CPU_LIMIT]
@@ -212,25 +197,20 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
         )
     stalled = [s for s in good if s.stall is not None]
     if stalled:
-        yield _of_stalls(stalled, good)
+        shares = [s.stall.share for s in stalled if s.stall]
+        extras = [s.stall.extra_s for s in stalled if s.stall]
+        mean = max((s.mean_s or 0.0) / s.time_s.value for s in stalled if s.time_s)
+        text = (
+            f"stalls: in {len(stalled)} of {len(good)} cases {min(shares):.0%} to {max(shares):.0%} of the iterations "
+            f"take {format_seconds(min(extras))} to {format_seconds(max(extras))} longer than usual (a mean would be "
+            f"up to {mean:.1f} times the median)"
+        )
+        if all(s.case.backend == "gloo" and s.case.scheduling == "normal" for s in stalled):
+            text += (
+                ". Likely gloo's event loop and the calling thread fighting for a core: try scheduling: rr, fewer "
+                "ranks than cores, or an idle machine"
+            )
+        yield text
     unsteady = sum(1 for s in good if not s.steady)
     if unsteady:
         yield f"{unsteady} of {len(good)} cases were not steady: their time changed near an end of a launch"
-
-
-def _of_stalls(stalled: Sequence[Summary], good: Sequence[Summary]) -> str:
-    """Share and size of the second mode, the likely cause, and what to try."""
-    shares = [s.stall.share for s in stalled if s.stall]
-    extras = [s.stall.extra_s for s in stalled if s.stall]
-    mean = max((s.mean_s or 0.0) / s.time_s.value for s in stalled if s.time_s)
-    text = (
-        f"stalls: in {len(stalled)} of {len(good)} cases {min(shares):.0%} to {max(shares):.0%} of the iterations "
-        f"take {format_seconds(min(extras))} to {format_seconds(max(extras))} longer than usual (a mean would be up to "
-        f"{mean:.1f} times the median)"
-    )
-    if all(s.case.backend == "gloo" and s.case.scheduling == "normal" for s in stalled):
-        text += (
-            ". Likely gloo's event loop and the calling thread fighting for a core: try scheduling: rr, fewer ranks "
-            "than cores, or an idle machine"
-        )
-    return text
