@@ -18,7 +18,7 @@ from bench.model.records import Run
 from bench.planning import plan
 from bench.store import folders
 from bench.store.encoding import CODEC
-from bench.store.journal import Journal
+from bench.store.folders import Journal
 from bench.training import config as training
 from bench.training import plan as training_plan
 from bench.training.encoding import CODEC as TRAINING_CODEC

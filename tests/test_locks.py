@@ -7,7 +7,7 @@ import pytest
 
 from bench.launch.launcher import RendezvousFolder, remove_abandoned
 from bench.store import folders, locks
-from bench.store.journal import Journal
+from bench.store.folders import Journal
 from conftest import TINY
 
 

@@ -13,7 +13,7 @@ from bench.model.errors import StoreError
 from bench.model.records import Case, Failure, Fault, Launch, Plan, Samples, Skip, Timings
 from bench.store import encoding, folders
 from bench.store.encoding import CODEC
-from bench.store.journal import Journal
+from bench.store.folders import Journal
 from conftest import SAMPLING, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)

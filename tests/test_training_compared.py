@@ -17,7 +17,7 @@ from bench.model.records import Failure
 from bench.stats import verdicts
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import folders
-from bench.store.journal import Journal
+from bench.store.folders import Journal
 from bench.training import encoding
 from bench.training.analyze.comparison import FEW_LAUNCHES
 from bench.training.analyze.comparison import compare_runs as compare

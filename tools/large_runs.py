@@ -15,7 +15,7 @@ from bench.machine import host
 from bench.model.records import Case, Json, Launch, Plan, Sampling
 from bench.store import folders
 from bench.store.encoding import CODEC
-from bench.store.journal import Journal
+from bench.store.folders import Journal
 
 RANKS_A_NODE = 8
 # Times in nanoseconds: how late ranks come by themselves, and how long an operation takes once all have come.

@@ -23,7 +23,7 @@ from bench.model.errors import ConfigError, StoreError
 from bench.model.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document
 from bench.store import encoding, folders
-from bench.store.journal import Journal
+from bench.store.folders import Journal
 
 # Lines per write: each write waits for the disk, and a log may hold many thousands of lines.
 LINES_AT_ONCE = 1000

@@ -13,7 +13,7 @@ from rich.console import Console
 from bench.cli.benchmarks import Benchmark
 from bench.cli.session import recorded_session
 from bench.store import folders
-from bench.store.journal import Journal
+from bench.store.folders import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator

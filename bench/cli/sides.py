@@ -28,8 +28,7 @@ from bench.model.comparisons import PairedComparison
 from bench.model.records import Json
 from bench.report.progress import PairProgress
 from bench.store import folders
-from bench.store.folders import SIDES
-from bench.store.journal import Journal
+from bench.store.folders import SIDES, Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator

@@ -14,7 +14,7 @@ from bench.store import call_file, folders
 
 def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
     """Print what was recorded, or a sweep of it; write the calls to `save`."""
-    if save is not None and not call_file.is_one(save):
+    if save is not None and not call_file.is_call_list(save):
         raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
     found = reading.read(files)
     if save is not None:

@@ -57,8 +57,8 @@ def plan_from_json(data: Json) -> Plan:
 
 
 def _case(data: Json) -> Case:
-    found: Case = _adapter(Case).validate_python(data)
-    return found
+    case: Case = _adapter(Case).validate_python(data)
+    return case
 
 
 def job_from_json(data: Json) -> Job:

@@ -4,7 +4,7 @@ In: a plan, facts as they are measured, finished documents. Out: a run, or a lis
 benchmarks: a `Codec` converts the plans and facts of one benchmark to JSON and back. No other module writes these
 files, except log.txt, to which ranks and launchers append. `samples.jsonl` is appended and synced line by line and
 never rewritten; every other file is written whole or not at all (a temporary file, then a rename). Only one process at
-a time holds the journal of a run (`journal`).
+a time holds the `Journal` of a run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import csv
 import dataclasses
 import errno
-import functools
 import gc
 import json
 import os
@@ -22,6 +21,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from bench.model.errors import StoreError
@@ -83,7 +83,18 @@ def create(root: Path, codec: Codec[P, Any, Any], plan: P, config: bytes, facts:
     facts: what the manifest holds besides schema, name, benchmark, times and status (command line, version, commit).
     """
     now = datetime.now(UTC)
-    path = _new_folder(root, f"{now:%Y%m%dT%H%M%SZ}-{plan.name}")
+    name = f"{now:%Y%m%dT%H%M%SZ}-{plan.name}"
+    for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
+        path = root / (name + suffix)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue  # another run began in the same second
+        except OSError as error:
+            raise StoreError(f"{path}: {reason_of(error)}") from None
+        break
+    else:
+        raise StoreError(f"{root / name}: a hundred runs of this name in one second")
     (path / LOG).touch()
     write(path / CONFIG, config)
     write(path / PLAN, _json_text(codec.plan_to_json(plan)))
@@ -109,24 +120,11 @@ def create_sides(
 
 def of_side(line: bytes, side: str) -> bytes:
     """A line of samples.jsonl with its side."""
-    return _prefix(side) + line[1:]
+    return _start_of(side) + line[1:]
 
 
-def _prefix(side: str) -> bytes:
+def _start_of(side: str) -> bytes:
     return f'{{"side":"{side}",'.encode()
-
-
-def _new_folder(root: Path, name: str) -> Path:
-    for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
-        path = root / (name + suffix)
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue  # another run began in the same second
-        except OSError as error:
-            raise StoreError(f"{path}: {reason_of(error)}") from None
-        return path
-    raise StoreError(f"{root / name}: a hundred runs of this name in one second")
 
 
 def make_folder(path: Path) -> None:
@@ -178,6 +176,53 @@ def is_being_written(path: Path) -> bool:
         os.close(fd)
 
 
+# ── samples, while they are measured ─────────────────────────────────────────────────────────────
+class Journal:
+    """`samples.jsonl`, opened for appending and locked: a second writer gets a StoreError.
+
+    Opening it drops an incomplete last line, which only a crash while writing leaves behind. locked: False where the
+    file system has no locks, so that nothing keeps a second writer away.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path / SAMPLES
+        self._written = 0
+
+    def __enter__(self) -> Journal:
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise StoreError(f"{self._path}: {reason_of(error)}") from None
+        taken = locks.exclusive(self._fd)
+        if taken is False:
+            os.close(self._fd)
+            raise StoreError(f"{self._path.parent}: another process is measuring into this run")
+        self.locked = bool(taken)
+        content = self._path.read_bytes()
+        os.ftruncate(self._fd, content.rfind(b"\n") + 1)
+        os.lseek(self._fd, 0, os.SEEK_END)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        os.close(self._fd)
+
+    def append(self, line: bytes) -> None:
+        """Write one line (or several, joined by newlines) and force it to disk. After a failure none of it remains."""
+        end = os.lseek(self._fd, 0, os.SEEK_CUR)
+        rest = memoryview(line + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, end)
+            os.lseek(self._fd, end, os.SEEK_SET)
+            why, run = reason_of(error), self._path.parent
+            raise StoreError(
+                f"{self._path}: {why}; what was measured is kept; go on with: run --resume {run}"
+            ) from None
+
+
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 def read(path: Path, codec: Codec[P, F, R]) -> R:
     """Read a run folder in any state, finished or not, or one side of it (its folder `a` or `b`).
@@ -191,13 +236,17 @@ def read(path: Path, codec: Codec[P, F, R]) -> R:
     if "sides" in manifest and not side:
         raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
     plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
-    plan, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
-    facts, warnings = _read_lines(folder / SAMPLES, codec.fact_from_line, _prefix(side) if side else None)
-    understood = _understood(plan_file, lambda: codec.plan_from_json(plan))
+    plan_json, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
+    facts, warnings = _read_lines(folder / SAMPLES, codec.fact_from_line, _start_of(side) if side else None)
+    with _naming_damage(f"{plan_file}:"):
+        plan: Any = codec.plan_from_json(plan_json)
     if side:
         environment = [session for session in environment if session.get("side") == side]
-        understood = _cut(understood, max((getattr(fact, "launch", 0) for fact in facts), default=0))
-    return codec.run(path, manifest, understood, environment, facts, warnings)
+        # The launches that were made: `ab` plans more than it needs.
+        launches = max((getattr(fact, "launch", 0) for fact in facts), default=0)
+        order = tuple(launch for launch in plan.order if launch.number <= launches)
+        plan = dataclasses.replace(plan, order=order, launches=launches)
+    return codec.run(path, manifest, plan, environment, facts, warnings)
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
@@ -208,19 +257,13 @@ def _side_of(path: Path) -> tuple[Path, str]:
     return path, ""
 
 
-def _cut(plan: Any, launches: int) -> Any:
-    """The plan of the launches that were made: `ab` plans more than it needs."""
-    order = tuple(launch for launch in plan.order if launch.number <= launches)
-    return dataclasses.replace(plan, order=order, launches=launches)
-
-
 def read_plans(path: Path, codec: Codec[P, Any, Any]) -> tuple[P, P]:
     """The plans of both sides, with all launches."""
-    first, second = (
-        _understood(path / name, functools.partial(codec.plan_from_json, _read_json(path / name, dict)))
-        for name in (PLAN, PLAN_B)
-    )
-    return first, second
+    plans = []
+    for name in (PLAN, PLAN_B):
+        with _naming_damage(f"{path / name}:"):
+            plans.append(codec.plan_from_json(_read_json(path / name, dict)))
+    return plans[0], plans[1]
 
 
 def read_manifest(path: Path) -> Json:
@@ -305,15 +348,14 @@ def find(root: Path, run: str | None) -> Path:
 
 
 def _read_lines(
-    path: Path, understand: Callable[[bytes], T], prefix: bytes | None = None
+    path: Path, fact_from_line: Callable[[bytes], T], prefix: bytes | None = None
 ) -> tuple[list[T], tuple[str, ...]]:
-    """What the lines mean, and a sentence on each that is damaged.
+    """The facts in the lines, and a sentence on each line that is damaged.
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
-
     prefix: only lines that begin so are read, without it.
     """
-    samples: list[T] = []
+    facts: list[T] = []
     damaged: list[str] = []
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
@@ -328,7 +370,8 @@ def _read_lines(
                         continue
                     line = b"{" + line[len(prefix) :]
                 try:
-                    samples.append(_understood(path, functools.partial(understand, line), f" line {number}:"))
+                    with _naming_damage(f"{path}: line {number}:"):
+                        facts.append(fact_from_line(line))
                 except StoreError as error:
                     damaged.append(f"{error}; that case counts as not measured: run --resume measures it again")
     except OSError as error:
@@ -337,16 +380,18 @@ def _read_lines(
         gc.enable()
     if len(damaged) > MOST_DAMAGED:
         damaged[MOST_DAMAGED:] = [f"{path}: {len(damaged) - MOST_DAMAGED} further lines are damaged"]
-    return samples, tuple(damaged)
+    return facts, tuple(damaged)
 
 
-def _understood(path: Path, make: Callable[[], T], where: str = "") -> T:
+@contextlib.contextmanager
+def _naming_damage(where: str) -> Iterator[None]:
+    """Turn what reading a damaged value raises into a StoreError of one line."""
     try:
-        return make()
+        yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        what = "is missing" if isinstance(error, KeyError) else ""
-        reason = " ".join(f"{error} {what}".split())[:120]
-        raise StoreError(f"{path}:{where} damaged: {reason}") from None
+        missing = "is missing" if isinstance(error, KeyError) else ""
+        reason = " ".join(f"{error} {missing}".split())[:120]
+        raise StoreError(f"{where} damaged: {reason}") from None
 
 
 def _read_json(path: Path, kind: type[T]) -> T:

@@ -83,16 +83,16 @@ def append(root: Path, entry: LedgerEntry) -> None:
 
 def read(root: Path) -> list[LedgerEntry]:
     """All entries, oldest first; of a run that was resumed, the last. Lines that cannot be read count as missing."""
-    found: dict[str, LedgerEntry] = {}
     try:
         lines = (root / FILE).read_bytes().splitlines()
     except OSError:
         return []
+    entries: dict[str, LedgerEntry] = {}
     for line in lines:
         try:
             entry = _ENTRY.validate_json(line)
         except ValidationError:  # written by a later version, or torn by a crash
             continue
-        found.pop(entry.run, None)
-        found[entry.run] = entry
-    return list(found.values())
+        entries.pop(entry.run, None)
+        entries[entry.run] = entry
+    return list(entries.values())

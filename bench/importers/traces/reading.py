@@ -46,7 +46,7 @@ WITHOUT_DATA = {"barrier"}
 
 def read(paths: Sequence[Path]) -> CallList:
     """The calls of a job. Raises ForeignError for what cannot be read, or if files of different formats are mixed."""
-    if len(paths) == 1 and call_file.is_one(paths[0]):
+    if len(paths) == 1 and call_file.is_call_list(paths[0]):
         return call_file.read(paths[0])
     kind = ""
     ranks: list[RankRecording] = []
