@@ -19,8 +19,9 @@ from bench.model.records import Case
 from bench.planning.footprint import buffer_bytes
 from bench.protocol import messages
 from bench.protocol.rank_context import RankContext
-from bench.rank import timing, workload
+from bench.rank import timing
 from bench.rank.process import joined
+from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
 from bench.stats.intervals import effective_size
 from proof.claim import Effort, Outcome
@@ -114,7 +115,7 @@ def main(context: RankContext, task: tuple[str, list[tuple[int, int, int, int]]]
             metric = "isolated" if depth == 1 else "pipelined"
             case = Case("all_reduce", backend, group.world_size, "float32", size, "sum", "hot", metric, depth=depth)
             arena = Arena(buffer_bytes(case, 0), group.device.handle)
-            work = workload.build(case, group, arena, 0, 0, 1)
+            work = workload_of(case, group, arena, 0, 0, 1)
             arena.clear()
             tensor = arena.take(size, torch.float32)  # the very buffer: another one lies elsewhere in the caches
             call = BARE[backend](tensor)

@@ -26,12 +26,12 @@ from bench.machine import host
 from bench.model.records import Case
 from bench.planning.cases import combinations, unsupported_anywhere
 from bench.planning.footprint import buffer_bytes
-from bench.rank import objects, timing, workload
-from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
+from bench.rank import objects, timing
+from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, Subgroup, rest
 from bench.rank.device import Host
-from bench.rank.process_group import make_group
+from bench.rank.process_group import TorchGroup
+from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
-from bench.rank.transfer import Subgroup, rest
 
 EVERYTHING = f"""
 backends: [gloo]
@@ -115,14 +115,14 @@ def fake_group(rank: int, world_size: int):
         devices.append("meta")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
-        yield make_group(rank, world_size, "fake", Host(torch.device("meta")), control=None, barrier=lambda: None)
+        yield TorchGroup(rank, world_size, "fake", Host(torch.device("meta")), control=None, barrier=lambda: None)
     finally:
         dist.destroy_process_group()
 
 
 def turns_of(case: Case, group) -> list[list[Recorded]]:
     """The calls of each turn of a case."""
-    work = workload.build(case, group, Arena(buffer_bytes(case, 0), group.device.handle), 0, 0, seed=1)
+    work = workload_of(case, group, Arena(buffer_bytes(case, 0), group.device.handle), 0, 0, seed=1)
     turns = []
     for _ in range(cycle(case)):
         with Recorder() as recorder:

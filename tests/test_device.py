@@ -9,6 +9,7 @@ from bench.model.records import Case, ReplayedCall
 from bench.rank.device import Host
 from bench.rank.replay import make_step, marks_on
 from bench.rank.timing import CaseTimer, floor_ns
+from bench.rank.workload import Workload
 from bench.training.rank.stopwatch import Stopwatch
 from simulated_device import US, SimulatedDevice
 
@@ -17,7 +18,7 @@ RUNS_NS = 100 * US
 EVENT_NS = 2 * US
 
 
-class Calls:
+class Calls(Workload):
     """A workload of the same call again and again."""
 
     def __init__(self, call):
@@ -26,11 +27,6 @@ class Calls:
     def prepare(self):
         self.made += 1
         return self.call
-
-    def ready(self, most):
-        return [self.prepare()]
-
-    def reserve(self, calls): ...
 
 
 def case(metric="isolated", depth=1, call="sync"):

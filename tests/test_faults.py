@@ -15,7 +15,7 @@ import pytest
 
 from bench.launch.launcher import PREFIX, fork_servers
 from bench.model.records import Case, Fault
-from bench.rank import device, faults
+from bench.rank import device, workload
 from conftest import ROOT, TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
 
@@ -254,11 +254,11 @@ def test_slow_calls_are_prepared_several_at_a_time_like_others():
         def prepare(self):
             return lambda: "done"
 
-    slow, _ = faults.plant(
+    slow, _ = workload.plant(
         [Fault("slow", 0, delay_s=1e-6)], Case("all_reduce", "gloo", 2, "float32", 1024), 1, 0, Inner(), lambda: None
     )
     assert [call() for call in slow.ready(3)] == ["done"] * 3
-    one_by_one, _ = faults.plant(
+    one_by_one, _ = workload.plant(
         [Fault("raise", 0, iteration=1)], Case("all_reduce", "gloo", 2, "float32", 1024), 1, 0, Inner(), lambda: None
     )
     assert len(one_by_one.ready(3)) == 1

@@ -24,7 +24,7 @@ from bench.machine import host, network
 from bench.model.errors import MpirunError
 from bench.model.records import Case
 from bench.planning import plan as planning
-from bench.rank import mpi_calls
+from bench.rank import mpi as rank_mpi
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from bench.report import document
 from bench.store.encoding import samples_from_line
@@ -67,8 +67,8 @@ def _held(lock: Path) -> bool:
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
 def test_there_is_a_call_for_each_operation_that_mpi_does_not_lack():
     lacking = {op for op in CALLS if unsupported_operation(op, BACKENDS["mpi"]) is not None}
-    assert set(mpi_calls.CALLS) == set(COLLECTIVES) - lacking
-    assert set(mpi_calls.OBJECT_CALLS) == set(OBJECT_COLLECTIVES) - lacking
+    assert set(rank_mpi.CALLS) == set(COLLECTIVES) - lacking
+    assert set(rank_mpi.OBJECT_CALLS) == set(OBJECT_COLLECTIVES) - lacking
 
 
 SIMPLE = ("dtypes=[float32]", "reduce_ops=[sum]")
@@ -93,7 +93,7 @@ def test_every_operation_is_right(mpi, world_size):
     for sets in WALKS[world_size]:
         found, _ = selected("backends=[mpi]", f"world_sizes=[{world_size}]", *sets)
         cases |= {case.key: case for case in found}
-    assert {case.op for case in cases.values()} >= set(mpi_calls.CALLS) - {"pairwise"}
+    assert {case.op for case in cases.values()} >= set(rank_mpi.CALLS) - {"pairwise"}
     assert_right(mpi, list(cases.values()))
 
 

@@ -143,8 +143,7 @@ def test_groups_count_only_their_own_ranks():
 
 
 def test_no_operation_needs_more_than_its_buffers():
-    from bench.rank.collectives import COLLECTIVES
-    from bench.rank.transfer import Subgroup
+    from bench.rank.collectives import COLLECTIVES, Subgroup
 
     for op, ranks, size in itertools.product(COLLECTIVES, (2, 3, 4, 5), (240, 960)):
         for place in OPERATIONS[op].placements:
@@ -163,8 +162,7 @@ def test_no_operation_needs_more_than_its_buffers():
 def test_what_is_received_begins_at_a_multiple_of_512_bytes_and_shares_are_whole_packs():
     """1 MB over 8 ranks used to be received at a multiple of 8 bytes, where NCCL moves single elements."""
     from bench.planning.cases import _whole_pieces
-    from bench.rank.collectives import COLLECTIVES
-    from bench.rank.transfer import Subgroup
+    from bench.rank.collectives import COLLECTIVES, Subgroup
 
     for op, ranks in itertools.product(COLLECTIVES, (2, 3, 8)):
         case = _whole_pieces(Case(op, "nccl", ranks, "float32", 10**6, placement=OPERATIONS[op].placements[-1]))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bench.model.records import Sampling
-from bench.rank.sampling import FEWEST_TO_DIVIDE, LONG_CALL_S, AgreedTimings, Sampler
+from bench.model.records import Sampling, Timings
+from bench.rank.sampling import FEWEST_TO_DIVIDE, LONG_CALL_S, Sampler
 from bench.stats.intervals import within_launch
 from conftest import timings
 
@@ -15,17 +15,17 @@ class FakeRanks:
     def __init__(self, draw, overhead=1.2):
         self.draw, self.overhead, self.blocks = draw, overhead, []
 
-    def __call__(self, block) -> AgreedTimings:
+    def __call__(self, block) -> tuple[Timings, float]:
         self.blocks.append(block)
         duration = np.array([self.draw() for _ in range(block.total)])
         both = np.stack([duration * 0.9, duration], axis=1)
-        return AgreedTimings(timings(both * 1e9), float(duration.sum() * self.overhead))
+        return timings(both * 1e9), float(duration.sum() * self.overhead)
 
 
 def sample(sampling, measure, cycle=1, first_s=0.0, **limits) -> Sampler:
     sampler = Sampler(sampling, cycle, first_s=first_s, **limits)
     while sampler.stopped_by is None:
-        sampler.add(measure(sampler.block))
+        sampler.add(*measure(sampler.block))
     return sampler
 
 
@@ -144,7 +144,7 @@ def test_the_rule_looks_at_the_slowest_rank():
 
     def block(wanted):
         slow = np.array([draw() for _ in range(wanted.total)])
-        return AgreedTimings(timings(np.stack([np.full(wanted.total, 1e-5), slow], axis=1) * 1e9), float(slow.sum()))
+        return timings(np.stack([np.full(wanted.total, 1e-5), slow], axis=1) * 1e9), float(slow.sum())
 
     got = sample(settings(seconds_per_case=0.2), block)
     assert got.stopped_by == "time"  # the steady rank alone would have stopped it at once

@@ -6,9 +6,9 @@ import pytest
 
 from bench.model.records import Case
 from bench.planning.footprint import calls_between_refills
+from bench.rank.collectives import Subgroup
 from bench.rank.device import Host
 from bench.rank.tensors import Arena, TensorOperation
-from bench.rank.transfer import Subgroup
 
 SIZE, SLOTS = 1024, 8
 

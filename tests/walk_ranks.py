@@ -8,8 +8,9 @@ from bench.machine import host
 from bench.model.records import Case
 from bench.planning.footprint import buffer_bytes
 from bench.protocol.rank_context import RankContext
-from bench.rank import timing, workload
+from bench.rank import timing
 from bench.rank.process import joined
+from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
 
 # Buffers of a case, so that several are walked through and one is used again.
@@ -32,7 +33,7 @@ def walk(context: RankContext, cases: list[Case]) -> None:
 
 def _walk(case: Case, group, arena) -> dict:
     arena.clear()
-    work = workload.build(case, group, arena, POOL_BYTES, POOL_BYTES, seed=5)
+    work = workload_of(case, group, arena, POOL_BYTES, POOL_BYTES, seed=5)
     said = []
     for calls in (cycle(case), 3 * cycle(case)):
         for _ in range(calls):

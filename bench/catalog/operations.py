@@ -1,7 +1,7 @@
 """Define every collective: what `size` means, its bus bandwidth, its buffers, and the options that it has.
 
 Does not import torch. To add a collective: one entry here and one in the table of `bench/rank/collectives.py`; a test
-requires both. MPI's call is in `bench/rank/mpi_calls.py`; if MPI has none, the entry says why (`torch_only`).
+requires both. MPI's call is in `bench/rank/mpi.py`; if MPI has none, the entry says why (`torch_only`).
 Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be compared: where each rank contributes a
 share, size counts all n shares.
 """
@@ -39,7 +39,7 @@ class Operation:
     fewest_ranks: smallest number of ranks that it needs.
     paired: ranks call it in pairs, round by round (`rounds`). Iterations of different rounds cannot be pooled, so such
         an operation has no pipelined metric.
-    torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi_calls.py`).
+    torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
     splits: whether what a rank sends can be divided unevenly. recorded: whether it makes the calls of a recorded job.
     startup: whether it is what a job does before its first call; once: whether a launch does it only once.
     """

@@ -1,13 +1,17 @@
-"""Describe each collective of torch.distributed: what each rank sends and receives, and how it is called.
+"""Describe each collective: what each rank sends and receives, and how torch.distributed calls it.
+
+    case ─▶ Transfer ─▶ (tensors: with its buffers) CallArguments ─▶ (BuildCall, of torch or of MPI) Call
 
 In: a case, a rank and the number of ranks. Out: a `Transfer`; and from a transfer with its buffers, a function without
 arguments that makes the call. An asynchronous call returns its handle at once. Ranks are numbered within the subgroup.
-Owns no buffer. To add a collective: an entry in `bench/catalog/operations.py` and one in the table below; where MPI
-has it too, its call in `mpi_calls`.
+Lengths and positions are in elements of one buffer. In place, outgoing and incoming data share their elements; out of
+place, received data lie behind sent data. Owns no buffer. To add a collective: an entry in
+`bench/catalog/operations.py` and one in the table below; where MPI has it too, its call in `mpi`.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -20,29 +24,101 @@ from bench.catalog.dtypes import PREMULTIPLIER
 from bench.catalog.operations import COALESCED_PIECES, behind, placement
 from bench.catalog.pairing import partner
 from bench.model.records import Case
-from bench.rank.transfer import (
-    BuildCall,
-    BuildObjectCall,
-    Call,
-    CallArguments,
-    LibraryCalls,
-    Member,
-    Span,
-    Subgroup,
-    Transfer,
-)
 
 NOTHING = (0, 0)
+
+# ── the types ────────────────────────────────────────────────────────────────────────────────────
+# A call that is ready to be timed; an asynchronous one returns a handle that is waited for.
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Subgroup:
+    """The ranks that call an operation together: all of the world, or one group of its division.
+
+    rank, size: within the subgroup. handle: the library's object for it (None: torch's whole world).
+    number, subgroups: this one's number and how many there are, if they call one after the other; else 0 and 1.
+    idle: whether this rank is in none of the groups, so that it rests.
+    """
+
+    rank: int
+    size: int
+    handle: Any
+    number: int = 0
+    subgroups: int = 1
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """After the call, elements start … start+length hold `rank`'s data from `offset` on; None: the reduced data."""
+
+    start: int
+    length: int
+    rank: int | None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What one call on one rank sends and receives. sends, receives: (start, stop) in elements of its buffer.
+
+    arrives: what the received elements must hold. to, source: the rank to send to and the rank to receive from, in
+    point-to-point operations. sent, received: elements to and from each rank, where their numbers differ.
+    """
+
+    sends: tuple[int, int]
+    receives: tuple[int, int]
+    arrives: tuple[Span, ...]
+    to: int | None = None
+    source: int | None = None
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+
+
+class CallArguments(NamedTuple):
+    """One call on one rank: flat tensors to send from and to receive into, the same elements in place."""
+
+    subgroup: Subgroup
+    case: Case
+    transfer: Transfer
+    outgoing: torch.Tensor
+    incoming: torch.Tensor
+
+    @property
+    def is_root(self) -> bool:
+        return self.subgroup.rank == self.case.root
+
+    def shares(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """Views of a buffer that holds the shares of all ranks, one view a rank."""
+        return list(buffer.view(self.subgroup.size, -1))
+
+
+BuildCall = Callable[[CallArguments], Call]
+# (subgroup, case, the objects of all ranks, into) → the call; it puts received objects into the list `into`.
+BuildObjectCall = Callable[[Subgroup, Case, list[bytes], list[Any]], Call]
+
+
+class LibraryCalls(NamedTuple):
+    """How one library, torch.distributed or mpi4py, calls each operation: on buffers, on objects, and the barrier."""
+
+    on_buffers: Mapping[str, BuildCall]
+    on_objects: Mapping[str, BuildObjectCall]
+    barrier: Callable[[Subgroup, Case], Call]
+
+
+def rest() -> None:
+    """The call of a rank that takes no part in this iteration: it does nothing."""
 
 
 class Collective(NamedTuple):
     """One operation on buffers.
 
-    transfer: (rank in its subgroup, case, elements in `size_bytes`, turn) → what the rank sends and receives in this
+    transfer: (subgroup, case, elements in `size_bytes`, turn) → what the rank sends and receives in this
         turn; None where it rests. call: builds torch's call.
     """
 
-    transfer: Callable[[Member, Case, int, int], Transfer | None]
+    transfer: Callable[[Subgroup, Case, int, int], Transfer | None]
     call: BuildCall
 
 
@@ -54,93 +130,93 @@ class ObjectCollective(NamedTuple):
 
 
 # ── what is sent and received ────────────────────────────────────────────────────────────────────
-def _all_reduce(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _all_reduce(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all its data and receives the whole result."""
     start = behind(case, length) if placement(case) == "out" else 0
     return Transfer((0, length), (start, start + length), (Span(start, length, None),))
 
 
-def _all_gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _all_gather(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes a share and receives all shares, in order of rank."""
-    share = length // who.size
+    share = length // member.size
     start = 0 if placement(case) == "in" else behind(case, share)
-    sends = (who.rank * share, (who.rank + 1) * share) if placement(case) == "in" else (0, share)
-    return Transfer(sends, (start, start + length), _shares(start, share, who.size))
+    sends = (member.rank * share, (member.rank + 1) * share) if placement(case) == "in" else (0, share)
+    return Transfer(sends, (start, start + length), _shares(start, share, member.size))
 
 
-def _reduce_scatter(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _reduce_scatter(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank contributes all its data and receives its share of the result.
 
     In place, torch puts the share at its own position in the buffer, MPI at the beginning of the buffer.
     """
-    share = length // who.size
-    in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else who.rank * share
+    share = length // member.size
+    in_place = 0 if BACKENDS[case.backend].library == "mpi4py" else member.rank * share
     start = in_place if placement(case) == "in" else behind(case, length)
-    return Transfer((0, length), (start, start + share), (Span(start, share, None, who.rank * share),))
+    return Transfer((0, length), (start, start + share), (Span(start, share, None, member.rank * share),))
 
 
-def _broadcast(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _broadcast(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Every rank receives the root's data."""
-    sends = (0, length) if who.rank == case.root else NOTHING
+    sends = (0, length) if member.rank == case.root else NOTHING
     return Transfer(sends, (0, length), (Span(0, length, case.root),))
 
 
-def _reduce(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _reduce(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """The root receives the result."""
-    if who.rank != case.root:
+    if member.rank != case.root:
         return Transfer((0, length), NOTHING, ())
-    return _all_reduce(who, case, length, turn)
+    return _all_reduce(member, case, length, turn)
 
 
-def _gather(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _gather(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """The root receives each rank's share, in order of rank."""
-    share = length // who.size
-    if who.rank != case.root:
+    share = length // member.size
+    if member.rank != case.root:
         return Transfer((0, share), NOTHING, ())
     start = behind(case, share)
-    return Transfer((0, share), (start, start + length), _shares(start, share, who.size))
+    return Transfer((0, share), (start, start + length), _shares(start, share, member.size))
 
 
-def _scatter(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _scatter(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of the root's data."""
-    share = length // who.size
-    sends, start = (0, length) if who.rank == case.root else NOTHING, behind(case, length)
-    return Transfer(sends, (start, start + share), (Span(start, share, case.root, who.rank * share),))
+    share = length // member.size
+    sends, start = (0, length) if member.rank == case.root else NOTHING, behind(case, length)
+    return Transfer(sends, (start, start + share), (Span(start, share, case.root, member.rank * share),))
 
 
-def _all_to_all(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _all_to_all(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank receives its share of every rank's data: an equal one, or as `splits` divides them."""
     if case.splits:
-        return _divided(who, case, splits.matrix(case.splits, who.size, length, turn))
-    share = length // who.size
+        return _divided(member, case, splits.matrix(case.splits, member.size, length, turn))
+    share = length // member.size
     start = behind(case, length)
-    spans = tuple(Span(start + r * share, share, r, who.rank * share) for r in range(who.size))
+    spans = tuple(Span(start + r * share, share, r, member.rank * share) for r in range(member.size))
     return Transfer((0, length), (start, start + length), spans)
 
 
-def _all_to_all_uneven(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _all_to_all_uneven(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Parts of different sizes, one of them empty; rank a sends part (a + b) mod n to rank b, and b as much to a."""
-    parts = _uneven_parts(length, who.size)
-    sent = tuple(parts[(who.rank + other) % who.size] for other in range(who.size))
+    parts = _uneven_parts(length, member.size)
+    sent = tuple(parts[(member.rank + other) % member.size] for other in range(member.size))
     # Beginnings of the parts, laid out twice in a row. `other` sends its parts other … other + rank - 1, which are
     # adjacent there, to the ranks before this one.
     begins = list(accumulate(parts + parts, initial=0))
     spans, first = [], behind(case, length)
     start = first
-    for other in range(who.size):
-        before = begins[other + who.rank] - begins[other]
+    for other in range(member.size):
+        before = begins[other + member.rank] - begins[other]
         spans.append(Span(start, sent[other], other, before))
         start += sent[other]
     return Transfer((0, length), (first, first + length), tuple(spans), sent=sent, received=sent)
 
 
-def _divided(who: Member, case: Case, rows: Sequence[Sequence[int]]) -> Transfer:
+def _divided(member: Subgroup, case: Case, rows: Sequence[Sequence[int]]) -> Transfer:
     """Elements from each rank (row) to each rank (column), what is received in order of rank."""
-    sent, received = tuple(rows[who.rank]), tuple(row[who.rank] for row in rows)
+    sent, received = tuple(rows[member.rank]), tuple(row[member.rank] for row in rows)
     first = behind(case, max(map(sum, rows)))
     spans, start = [], first
     for other, count in enumerate(received):
-        spans.append(Span(start, count, other, sum(rows[other][: who.rank])))
+        spans.append(Span(start, count, other, sum(rows[other][: member.rank])))
         start += count
     return Transfer((0, sum(sent)), (first, start), tuple(spans), sent=sent, received=received)
 
@@ -153,31 +229,31 @@ def _uneven_parts(length: int, size: int) -> list[int]:
     return parts
 
 
-def _send_recv(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
+def _send_recv(member: Subgroup, case: Case, length: int, turn: int) -> Transfer | None:
     """An even rank sends to the next rank, an odd one receives; a last rank without a partner rests."""
-    other = who.rank ^ 1
-    if other >= who.size:
+    other = member.rank ^ 1
+    if other >= member.size:
         return None
-    if who.rank % 2 == 0:
+    if member.rank % 2 == 0:
         return Transfer((0, length), NOTHING, (), to=other)
     start = behind(case, length)
     return Transfer(NOTHING, (start, start + length), (Span(start, length, other),), source=other)
 
 
-def _sendrecv_pair(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
+def _sendrecv_pair(member: Subgroup, case: Case, length: int, turn: int) -> Transfer | None:
     """Neighbours send to each other at the same time; a last rank without a partner rests."""
-    other = who.rank ^ 1
-    return _to_and_from(case, length, other, other) if other < who.size else None
+    other = member.rank ^ 1
+    return _to_and_from(case, length, other, other) if other < member.size else None
 
 
-def _sendrecv_ring(who: Member, case: Case, length: int, turn: int) -> Transfer:
+def _sendrecv_ring(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
     """Each rank sends to the next rank and receives from the one before."""
-    return _to_and_from(case, length, (who.rank + 1) % who.size, (who.rank - 1) % who.size)
+    return _to_and_from(case, length, (member.rank + 1) % member.size, (member.rank - 1) % member.size)
 
 
-def _pairwise(who: Member, case: Case, length: int, turn: int) -> Transfer | None:
+def _pairwise(member: Subgroup, case: Case, length: int, turn: int) -> Transfer | None:
     """Each rank exchanges data with another partner in each turn; with an odd number of ranks, one rests."""
-    other = partner(who.rank, turn, who.size)
+    other = partner(member.rank, turn, member.size)
     return None if other is None else _to_and_from(case, length, other, other)
 
 
@@ -372,5 +448,8 @@ OBJECT_COLLECTIVES: dict[str, ObjectCollective] = {
 
 def torch_calls() -> LibraryCalls:
     """The calls of torch.distributed, by operation."""
-    on_buffers = {name: one.call for name, one in COLLECTIVES.items()}
-    return LibraryCalls(on_buffers, {name: one.call for name, one in OBJECT_COLLECTIVES.items()}, barrier)
+    return LibraryCalls(
+        on_buffers={name: collective.call for name, collective in COLLECTIVES.items()},
+        on_objects={name: collective.call for name, collective in OBJECT_COLLECTIVES.items()},
+        barrier=barrier,
+    )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 # Cycles of the first wait, by which a GPU's cycles are converted to time: about half a millisecond.
 CALIBRATION_CYCLES = 10**6
 # The kernel wakes a sleeping process at most this much too late (60 to 250 µs were seen).

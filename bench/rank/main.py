@@ -16,17 +16,22 @@ Writes no file but the log, which takes what torch and its libraries print.
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from bench.catalog.operations import cycle
 from bench.machine import environment, host
 from bench.model.records import Job, Json
 from bench.planning.footprint import arena_bytes, batches
 from bench.protocol.rank_context import RankContext
-from bench.rank import clocks, nccl, probe
+from bench.rank import process_group, timing
+from bench.rank.group import Group, clock_bounds
 from bench.rank.process import facts, joined, run_rank, wait_to_begin
-from bench.rank.process_group import Group
-from bench.rank.rounds import Batch
+from bench.rank.rounds import Batch, workload_of
 from bench.rank.tensors import Arena
 from bench.store import encoding
+
+# NCCL connects in the first call of a kind, and may tell more of it.
+PROBE_CALLS = 2
 
 
 def main(context: RankContext, job: Job) -> None:
@@ -42,23 +47,24 @@ def _work(context: RankContext, job: Job) -> Json:
         host.use_realtime()
     environment.apply(kind.settings)
     if kind.oversubscribed:
-        environment.apply(nccl.shared_gpu(context.rank))
+        environment.apply(process_group.shared_gpu(context.rank))
     log = context.stack_file.with_name(f"nccl-{context.rank}.log")
     if job.probe:
-        environment.apply(probe.settings(log))
+        environment.apply(f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE={log}")
     with joined(context, job.launch.backend, job.timeout_s, kind.ctas) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
-            probe.choices(context, job, group, log)
+            _probe(context, job, group, log)
             return {}
-        at_start = clocks.bounds(group)
-        _serve(context, job, group)
-        at_end = clocks.bounds(group)
+        at_start = clock_bounds(group)
+        wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
+        _measure(context, job, group)
+        at_end = clock_bounds(group)
     return {"clocks": [at_start, at_end] if at_start and at_end else None}
 
 
-def _serve(context: RankContext, job: Job, group: Group) -> None:
-    wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
+def _measure(context: RankContext, job: Job, group: Group) -> None:
+    """Measure the cases batch by batch, and send a line for each."""
     together = batches(job.launch.cases, job.pool_bytes, job.batch_bytes)
     nbytes = max(arena_bytes(cases, job.pool_bytes) for cases in together)
     with _arena(job, group, nbytes) as arena:
@@ -81,8 +87,40 @@ def _arena(job: Job, group: Group, nbytes: int) -> Iterator[Arena]:
         yield Arena(nbytes, group.device.handle)
         return
     used = {case.groups: group.subgroup(case).handle for case in job.launch.cases}
-    with nccl.registered_memory(group.device.handle, list(used.values()), kind == "symmetric") as register:
+    with process_group.registered_memory(group.device.handle, list(used.values()), kind == "symmetric") as register:
         arena = Arena(nbytes, group.device.handle)
         register()
         yield arena
         arena.free()
+
+
+def _probe(context: RankContext, job: Job, group: Group, log: Path) -> None:
+    """Make the calls of each case with NCCL's log on, so that it tells which algorithm it chose; nothing is timed.
+
+    Sends what NCCL wrote into `log` until the first case and during each case; `bench/machine/nccl_log.py` reads it.
+    This is a launch of its own, because every line of the log takes a lock and a write on rank 0, which would make it
+    the slow one.
+    """
+    arena = Arena(max(arena_bytes([case], 0) for case in job.launch.cases), group.device.handle)
+    texts = [_text_from(log, 0)]
+    for position, case in enumerate(job.launch.cases):
+        context.enters(position)
+        arena.clear()
+        work = workload_of(case, group, arena, 0, 0, job.seed, context.tick)
+        for _ in range(PROBE_CALLS * cycle(case)):
+            timing.call_once(work, case)
+        group.synchronize()
+        context.tick()
+        texts.append(_text_from(log, sum(map(len, texts))))
+    if group.rank == 0:
+        context.send({"kind": "chosen", "texts": [text.decode(errors="replace") for text in texts]})
+
+
+def _text_from(log: Path, start: int) -> bytes:
+    """What was written since byte `start`."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            return file.read()
+    except OSError:
+        return b""

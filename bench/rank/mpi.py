@@ -1,29 +1,85 @@
-"""Join the processes of an MPI job through mpi4py, as `process_group` does through torch.
+"""Join the processes of an MPI job through mpi4py, and build MPI's call of each collective.
 
-In: a `RankContext` whose variables make this process a rank of MPI (`mpirun`). Out: a `Group` made of communicators.
-The barrier and the gathering of results use a communicator of their own, so that they share no queue with what is
-timed.
+In: a `RankContext` whose variables make this process a rank of MPI (`mpirun`). Out: an `MpiGroup`. The barrier and the
+gathering of results use a communicator of their own, so that they share no queue with what is timed.
 
 The barrier is MPI's and not the semaphores of `protocol/barrier.py`: a call of MPI takes microseconds, and ranks that
 sleep in a semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions: loading
-it initialises MPI.
+it initialises MPI, which only a rank may do.
+
+The buffers are those of every other backend: torch tensors on the CPU, whose memory MPI gets with a type. Data that are
+only copied are sent as words of the element's size, because MPI has no float16, bfloat16 or float8. Where torch takes a
+list of tensors, the MPI call is the one that takes a count for each piece (the v-variants, Reduce_scatter), with the
+same pieces.
 """
 
 import functools
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
-from bench.catalog.subgroups import WORLD, divide
+import torch
+
+from bench.catalog.dtypes import DTYPES
+from bench.catalog.operations import placement
+from bench.catalog.subgroups import Subgroups
 from bench.machine import network
 from bench.model.records import Case
 from bench.protocol.rank_context import RankContext
-from bench.rank import mpi_calls
+from bench.rank.collectives import BuildCall, BuildObjectCall, Call, CallArguments, LibraryCalls, Subgroup
 from bench.rank.device import Host
-from bench.rank.process_group import Group
-from bench.rank.transfer import Subgroup, rest
+from bench.rank.group import Group
+
+WORDS = {1: "BYTE", 2: "INT16_T", 4: "INT32_T", 8: "INT64_T", 16: "C_DOUBLE_COMPLEX"}
+NUMBERS = {
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "int64": "INT64_T",
+    "int32": "INT32_T",
+    "int16": "INT16_T",
+    "int8": "INT8_T",
+    "uint8": "UINT8_T",
+    "bool": "UINT8_T",
+    "complex64": "C_FLOAT_COMPLEX",
+    "complex128": "C_DOUBLE_COMPLEX",
+}
+OPS = {"sum": "SUM", "product": "PROD", "max": "MAX", "min": "MIN", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
+# A bool is sent as a byte, which must stay 0 or 1: its sum is the maximum, its product the minimum.
+BOOL_OPS = OPS | {"sum": "MAX", "product": "MIN"}
+
+
+def _mpi() -> Any:
+    from mpi4py import MPI
+
+    return MPI
+
+
+class MpiGroup(Group):
+    """The world of MPI. control: a communicator of the same ranks, for the barrier and for gathered results."""
+
+    def __init__(self, context: RankContext, world: Any, control: Any) -> None:
+        calls = LibraryCalls(CALLS, OBJECT_CALLS, _barrier)
+        super().__init__(context.rank, context.world_size, Host(), calls, world)
+        self.barrier = control.Barrier
+        self._control = control
+
+    def _gather_bytes(self, own: bytes) -> list[bytes]:
+        gathered: list[bytes] = self._control.allgather(own)
+        return gathered
+
+    def send_number(self, rank: int, number: int) -> None:
+        self._control.send(number, rank)
+
+    def receive_number(self, rank: int) -> int:
+        return int(self._control.recv(source=rank))
+
+    def single_rank_subgroup(self) -> Subgroup:
+        return Subgroup(0, 1, _mpi().COMM_SELF)
+
+    def _connect(self, division: Subgroups, number: int | None) -> Any:
+        return self._world.Split(len(division.groups) if number is None else number, self.rank)
 
 
 @contextmanager
@@ -32,8 +88,7 @@ def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) 
 
     timeout_s, ctas: not used, because MPI has neither; the parent ends a hang.
     """
-    from mpi4py import MPI
-
+    MPI = _mpi()  # noqa: N806 - its name everywhere
     world = MPI.COMM_WORLD
     if (world.Get_rank(), world.Get_size()) != (context.rank, context.world_size):
         raise RuntimeError(
@@ -43,57 +98,179 @@ def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) 
     # A rank listens only with a transport other than shared memory, such as OMPI_MCA_btl=self,tcp.
     network.confine(os.getpid(), network.interface_of(network.LOOPBACK) or "")
     control = world.Dup()
-    yield _group(context, world, control, control.Barrier)
+    yield MpiGroup(context, world, control)
     # Not in a `finally`: it waits for the other ranks.
     MPI.Finalize()
 
 
-def _group(context: RankContext, world: Any, control: Any, barrier: Any) -> Group:
-    def gather(value: Any) -> list[Any]:
-        return [json.loads(one) for one in control.allgather(json.dumps(value).encode())]
-
-    def send_number(other: int, number: int) -> None:
-        control.send(number, other)
-
-    def receive_number(other: int) -> int:
-        return int(control.recv(source=other))
-
-    @functools.cache
-    def divided(groups: str) -> Subgroup:
-        division = divide(groups, context.world_size)
-        number = division.of(context.rank)
-        if number is None:
-            world.Split(len(division.groups), context.rank)
-            return Subgroup(0, len(division.groups[0]), None, idle=True)
-        members = division.groups[number]
-        turn = (number, len(division.groups)) if division.serial else (0, 1)
-        return Subgroup(members.index(context.rank), len(members), world.Split(number, context.rank), *turn)
-
-    def subgroup(case: Case) -> Subgroup:
-        return Subgroup(context.rank, context.world_size, world) if case.groups == WORLD else divided(case.groups)
-
-    def single_rank_subgroup() -> Subgroup:
-        from mpi4py import MPI
-
-        return Subgroup(0, 1, MPI.COMM_SELF)
-
-    return Group(
-        context.rank,
-        context.world_size,
-        Host(),
-        rest,
-        barrier,
-        gather,
-        send_number,
-        receive_number,
-        subgroup,
-        single_rank_subgroup,
-        mpi_calls.mpi_calls(),
-    )
-
-
 def version() -> str:
     """The MPI library that is loaded, such as "Open MPI v5.0.11"."""
-    from mpi4py import MPI
+    return str(_mpi().Get_library_version()).split("\n")[0].split(",")[0].strip("\0 ")
 
-    return str(MPI.Get_library_version()).split("\n")[0].split(",")[0].strip("\0 ")
+
+# ── the calls ────────────────────────────────────────────────────────────────────────────────────
+def _data(
+    s: CallArguments, tensor: torch.Tensor, reduced: bool = False, pieces: Sequence[int] | None = None
+) -> list[Any]:
+    """A buffer as mpi4py takes it: memory, counts and displacements of `pieces` if given, type.
+
+    reduced: whether the elements are reduced, so that MPI must know their number type. Without `pieces` mpi4py counts
+    the elements itself, and divides by the number of ranks where MPI wants the count of a share.
+    """
+    mpi, dtype = _mpi(), DTYPES[s.case.dtype]
+    memory = mpi.buffer.frombuffer(tensor.view(torch.uint8).numpy())  # keeps the tensor
+    parts = [] if pieces is None else [(pieces, [0, *accumulate(pieces)][:-1])]
+    return [memory, *parts, getattr(mpi, NUMBERS[dtype.name] if reduced else WORDS[dtype.itemsize])]
+
+
+def _sent(s: CallArguments, reduced: bool = False) -> Any:
+    """The outgoing buffer, or MPI's IN_PLACE."""
+    return _mpi().IN_PLACE if placement(s.case) == "in" else _data(s, s.outgoing, reduced)
+
+
+def _even(s: CallArguments, tensor: torch.Tensor) -> list[int]:
+    return [tensor.numel() // s.subgroup.size] * s.subgroup.size
+
+
+def _op(case: Case) -> Any:
+    return getattr(_mpi(), (BOOL_OPS if case.dtype == "bool" else OPS)[case.reduce_op])
+
+
+def _call(s: CallArguments, name: str, *arguments: Any, **named: Any) -> Call:
+    """A call of the communicator's method of this name, or of its nonblocking variant."""
+    method = f"I{name.lower()}" if s.case.call == "async" else name
+    return functools.partial(getattr(s.subgroup.handle, method), *arguments, **named)
+
+
+def _all_reduce(s: CallArguments) -> Call:
+    return _call(s, "Allreduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case))
+
+
+def _all_gather(s: CallArguments) -> Call:
+    return _call(s, "Allgather", _sent(s), _data(s, s.incoming))
+
+
+def _all_gather_list(s: CallArguments) -> Call:
+    return _call(s, "Allgatherv", _sent(s), _data(s, s.incoming, pieces=_even(s, s.incoming)))
+
+
+def _reduce_scatter(s: CallArguments) -> Call:
+    if placement(s.case) == "in":  # one buffer: the outgoing data, at whose beginning MPI puts the result
+        return _call(s, "Reduce_scatter_block", _mpi().IN_PLACE, _data(s, s.outgoing, reduced=True), _op(s.case))
+    into = _data(s, s.incoming, reduced=True)
+    return _call(s, "Reduce_scatter_block", _data(s, s.outgoing, reduced=True), into, _op(s.case))
+
+
+def _reduce_scatter_list(s: CallArguments) -> Call:
+    outgoing, into = _data(s, s.outgoing, reduced=True), _data(s, s.incoming, reduced=True)
+    return _call(s, "Reduce_scatter", outgoing, into, _even(s, s.outgoing), _op(s.case))
+
+
+def _broadcast(s: CallArguments) -> Call:
+    return _call(s, "Bcast", _data(s, s.incoming), s.case.root)
+
+
+def _reduce(s: CallArguments) -> Call:
+    if not s.is_root:
+        return _call(s, "Reduce", _data(s, s.outgoing, reduced=True), None, _op(s.case), s.case.root)
+    return _call(s, "Reduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case), s.case.root)
+
+
+def _gather(s: CallArguments) -> Call:
+    return _call(s, "Gather", _data(s, s.outgoing), _data(s, s.incoming) if s.is_root else None, s.case.root)
+
+
+def _scatter(s: CallArguments) -> Call:
+    return _call(s, "Scatter", _data(s, s.outgoing) if s.is_root else None, _data(s, s.incoming), s.case.root)
+
+
+def _all_to_all(s: CallArguments) -> Call:
+    return _call(s, "Alltoall", _data(s, s.outgoing), _data(s, s.incoming))
+
+
+def _all_to_all_list(s: CallArguments) -> Call:
+    pieces = _even(s, s.outgoing)
+    return _call(s, "Alltoallv", _data(s, s.outgoing, pieces=pieces), _data(s, s.incoming, pieces=pieces))
+
+
+def _all_to_all_uneven(s: CallArguments) -> Call:
+    outgoing = _data(s, s.outgoing, pieces=s.transfer.sent)
+    return _call(s, "Alltoallv", outgoing, _data(s, s.incoming, pieces=s.transfer.received))
+
+
+def _send_recv(s: CallArguments) -> Call:
+    if s.transfer.to is not None:
+        return _call(s, "Send", _data(s, s.outgoing), s.transfer.to)
+    return _call(s, "Recv", _data(s, s.incoming), s.transfer.source)
+
+
+def _both_ways(s: CallArguments) -> Call:
+    outgoing, incoming = _data(s, s.outgoing), _data(s, s.incoming)
+    return _call(s, "Sendrecv", outgoing, s.transfer.to, recvbuf=incoming, source=s.transfer.source)
+
+
+CALLS: dict[str, BuildCall] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "all_gather_list": _all_gather_list,
+    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_list": _reduce_scatter_list,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_list": _all_to_all_list,
+    "all_to_all_uneven": _all_to_all_uneven,
+    "send_recv": _send_recv,
+    "sendrecv_pair": _both_ways,
+    "sendrecv_ring": _both_ways,
+    "pairwise": _both_ways,
+}
+
+
+# ── on Python objects, and the barrier ───────────────────────────────────────────────────────────
+def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    def call() -> None:
+        into[:] = subgroup.handle.allgather(own[subgroup.rank])
+
+    return call
+
+
+def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    def call() -> None:
+        into[:] = subgroup.handle.gather(own[subgroup.rank], case.root) or []
+
+    return call
+
+
+def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    mine = own[case.root] if subgroup.rank == case.root else None
+
+    def call() -> None:
+        into[:] = [subgroup.handle.bcast(mine, case.root)]
+
+    return call
+
+
+def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
+    parts = own if subgroup.rank == case.root else None
+
+    def call() -> None:
+        into[:] = [subgroup.handle.scatter(parts, case.root)]
+
+    return call
+
+
+OBJECT_CALLS: dict[str, BuildObjectCall] = {
+    "all_gather_object": _all_gather_object,
+    "gather_object": _gather_object,
+    "broadcast_object": _broadcast_object,
+    "scatter_object": _scatter_object,
+}
+
+
+def _barrier(subgroup: Subgroup, case: Case) -> Call:
+    """The barrier of the subgroup."""
+    call: Call = subgroup.handle.Ibarrier if case.call == "async" else subgroup.handle.Barrier
+    return call

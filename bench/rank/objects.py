@@ -1,6 +1,6 @@
-"""Run the operations without tensors: those on pickled Python objects, and the barrier.
+"""Run the operations without buffers of their own: on pickled Python objects, the barrier, and what a job does once.
 
-In: a case, a joined `Group`, a seed. Out: the `Workload` of that case.
+In: a case, a joined `Group`, and for objects a seed. Out: the `Workload` of that case.
 """
 
 import dataclasses
@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.model.records import Case
-from bench.rank.collectives import OBJECT_COLLECTIVES
-from bench.rank.process_group import Group
-from bench.rank.tensors import MOST_READY, SINGLE_RANK_BYTES
-from bench.rank.transfer import Call, rest
+from bench.rank.collectives import OBJECT_COLLECTIVES, Call, Subgroup, rest
+from bench.rank.group import Group
+from bench.rank.tensors import MOST_READY, SINGLE_RANK_BYTES, TensorOperation
+from bench.rank.workload import Workload, Wrapped
 
 # Received objects are kept for the check after the timed calls: the last ones, at most this many bytes or one call's.
 MOST_KEPT_BYTES = 64 * 2**20
 
 
-class ObjectOperation:
+class ObjectOperation(Workload):
     """An operation on pickled Python objects: byte strings, different on each rank."""
 
     def __init__(self, case: Case, group: Group, seed: int) -> None:
@@ -45,17 +45,11 @@ class ObjectOperation:
         make = self._group.calls.on_objects[self._case.op]
         return make(self._subgroup, self._case, self._objects, into)
 
-    def ready(self, most: int) -> list[Call]:
-        return [self.prepare()]
-
-    def reserve(self, calls: int) -> None:
-        """Objects need no refill."""
-
     def verify(self) -> str | None:
         want = OBJECT_COLLECTIVES[self._case.op].arrives(self._subgroup, self._case, self._objects)
         for got in self._received:
-            for position, (one, right) in enumerate(zip(got, want, strict=True)):
-                if one != right:
+            for position, (arrived, sent) in enumerate(zip(got, want, strict=True)):
+                if arrived != sent:
                     return f"object {position} is not the one that was sent"
         self._received.clear()
         return None
@@ -82,7 +76,7 @@ def _objects(seed: int, ranks: int, nbytes: int, only: int | None) -> list[bytes
     return [dice.bytes(nbytes) if only in {None, rank} else b"" for rank in range(ranks)]
 
 
-class BarrierOperation:
+class BarrierOperation(Workload):
     """A barrier. It has no result that shows whether a rank left before all had come, so nothing is verified."""
 
     def __init__(self, case: Case, group: Group) -> None:
@@ -94,18 +88,62 @@ class BarrierOperation:
         turn, self._turn = self._turn, (self._turn + 1) % self._subgroup.subgroups
         return self._call if turn == self._subgroup.number else rest
 
-    def ready(self, most: int) -> list[Call]:
-        return [self.prepare()]
-
-    def reserve(self, calls: int) -> None:
-        """There is no buffer."""
-
-    def verify(self) -> str | None:
-        return None
-
-    def corrupt(self) -> bool:
-        return False
-
     def single_rank_call(self) -> Call | None:
         case = dataclasses.replace(self._case, call="sync")
         return self._group.calls.barrier(self._group.single_rank_subgroup(), case)
+
+
+# ── what a job does once ─────────────────────────────────────────────────────────────────────────
+# Each iteration makes a group of its own and leaves it before the next one, outside the timing.
+class Joining(Workload):
+    """`init_process_group`, which a launch makes once: when the ranks joined; calling it again does nothing.
+
+    Its one iteration is that call of this launch, of which the group kept the start and the duration.
+    """
+
+    def prepare(self) -> Call:
+        return rest
+
+
+class NewGroup(Workload):
+    """`new_group` of all ranks, or of the groups of a division."""
+
+    def __init__(self, case: Case, group: Group) -> None:
+        self._case, self._group = case, group
+        self._made: Subgroup | None = None
+
+    def prepare(self) -> Call:
+        if self._made is not None:
+            self._group.leave(self._made)
+            self._made = None
+        return self._make
+
+    def verify(self) -> str | None:
+        wanted = ranks_together(self._case)
+        size = self._made.size if self._made is not None else wanted
+        return None if size == wanted else f"a group of {size} ranks was made, not of {wanted}"
+
+    def _make(self) -> None:
+        self._made = self._group.new_subgroup(self._case)
+
+
+class FirstCall(Wrapped):
+    """An operation on buffers, each time in a group that has not been used before."""
+
+    _inner: TensorOperation
+
+    def __init__(self, case: Case, group: Group, inner: TensorOperation) -> None:
+        super().__init__(inner)
+        self._case, self._group = case, group
+        self._made: Subgroup | None = None
+
+    def prepare(self) -> Call:
+        if self._made is not None:
+            self._group.leave(self._made)
+        self._made = self._group.new_subgroup(self._case)
+        self._inner.move_to(self._made)
+        return self._inner.prepare()
+
+    def single_rank_call(self) -> Call | None:
+        """None: what dispatching a later call costs says nothing of a first one."""
+        return None

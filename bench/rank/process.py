@@ -7,6 +7,7 @@ ends, and prints into the log. Knows nothing of what is measured.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing as mp
 import os
@@ -15,17 +16,19 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from types import ModuleType
 
+import torch
+
 from bench.catalog.backends import BACKENDS
+from bench.machine import environment, host
 from bench.model.records import Json
 from bench.protocol import barrier
 from bench.protocol.rank_context import RankContext
-from bench.rank import mpi, mpi_calls, process_group, timing
-from bench.rank.process_group import Group
+from bench.rank import mpi, process_group, timing
+from bench.rank.group import Group
 
 # Any number but 0: leaving with status 0 before the work is done is a fault of its own.
 STATUS_AFTER_ERROR = 70
@@ -52,17 +55,28 @@ def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> N
         os._exit(status)
 
 
-@contextmanager
-def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) -> Iterator[Group]:
+def joined(
+    context: RankContext, backend: str, timeout_s: float, ctas: int = 0
+) -> contextlib.AbstractContextManager[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it."""
-    with JOINED[BACKENDS[backend].library](context, backend, timeout_s, ctas) as group:
-        yield group
+    return JOINED[BACKENDS[backend].library](context, backend, timeout_s, ctas)
 
 
 def facts(group: Group, backend: str) -> Json:
     """Facts that only the rank itself knows."""
-    loaded = {"mpi": mpi.version()} if BACKENDS[backend].library == "mpi4py" else {}
-    return process_group.facts(group, backend) | loaded
+    handle = group.device.handle
+    facts = {
+        "rank": group.rank,
+        "hostname": host.hostname(),
+        "device": str(handle),
+        "device_name": torch.cuda.get_device_name(handle) if handle.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "nccl": process_group.nccl_version() if backend == "nccl" else None,
+        "threads": torch.get_num_threads(),
+        "clock": host.clock(),
+        "variables": environment.variables(),
+    }
+    return facts | ({"mpi": mpi.version()} if BACKENDS[backend].library == "mpi4py" else {})
 
 
 def wait_to_begin(
@@ -74,7 +88,7 @@ def wait_to_begin(
     module is taken for the one that holds up the others.
     """
     group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
-    files = [str(module.__file__) for module in (barrier, mpi, mpi_calls, timing, *waits_in)]
+    files = [str(module.__file__) for module in (barrier, mpi, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_go()
 

@@ -1,15 +1,14 @@
-"""Join a process group of torch: the measured one, and a gloo control group beside it.
+"""Join a process group of torch: the measured one, and a gloo control group beside it; use what only NCCL has.
 
-In: a `RankContext` and the name of a backend. Out: a `Group`, which has only what measuring needs of a process group.
-The control group carries gathered results, so that they share no queue with what is timed.
+In: a `RankContext` and the name of a backend. Out: a `TorchGroup`. The control group carries gathered results, so that
+they share no queue with what is timed.
 """
 
+import contextlib
 import functools
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,55 +16,72 @@ import torch
 import torch.distributed as dist
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.subgroups import WORLD, divide
-from bench.machine import environment, host
-from bench.model.records import Case, Json
+from bench.catalog.subgroups import Subgroups
+from bench.catalog.variables import SHARED_GPU
 from bench.protocol.rank_context import RankContext
-from bench.rank import collectives, nccl
+from bench.rank.collectives import Subgroup, torch_calls
 from bench.rank.device import Device, device_of
-from bench.rank.transfer import LibraryCalls, Subgroup, rest
+from bench.rank.group import Group
 
 # The parent ends a hang after the run's timeout and names the rank to blame. The group's own timeout, which tells less,
 # comes later: it is for ranks whose parent is gone.
 GROUP_TIMEOUT_FACTOR = 2
 
 
-def _lacking(_: Any) -> Any:
-    raise NotImplementedError("this library makes no further groups here")
+class TorchGroup(Group):
+    """torch's initialised process group. control: the group in which results are gathered; None: the world."""
 
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        backend: str,
+        device: Device,
+        control: dist.ProcessGroup | None,
+        barrier: Callable[[], object],
+        ctas: int = 0,
+    ) -> None:
+        super().__init__(rank, world_size, device, torch_calls())
+        self.barrier = barrier
+        self._backend, self._control, self._ctas = backend, control, ctas
+        self._alone: Subgroup | None = None
+        if device.enqueues:
+            self.align = functools.partial(dist.all_reduce, torch.zeros(1, device=device.handle))
+            self.align()  # connects the ranks before anything is timed
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A joined process group.
+    def _gather_bytes(self, own: bytes) -> list[bytes]:
+        # Bytes only: torch pickles them, and what the others' bytes say is parsed, not executed.
+        gathered: list[Any] = [None] * self.world_size
+        dist.all_gather_object(gathered, own, group=self._control)
+        return gathered
 
-    device: where the buffers of this rank live. align: enqueues a call for which the devices of all ranks wait;
-    nothing where calls are done when they return. barrier: returns on every rank once all have called it.
-    gather: every rank's value, in order of rank, on every rank; it travels as JSON, so a tuple arrives as a list.
-    send_number(rank, number) and receive_number(rank): a
-    number to a rank, and from one. subgroup: the ranks that call a case together; every rank must ask for the same
-    cases in the same order. single_rank_subgroup: this rank alone, on the same backend, made when it is first asked
-    for. calls: how the library that communicates calls each operation. new_subgroup: as `subgroup`, in groups that are
-    made by this call; leave: ends such a group. joined_ns: start, on the host's clock, and duration of joining.
-    """
+    def send_number(self, rank: int, number: int) -> None:
+        dist.send(torch.tensor([number]), rank, group=self._control)
 
-    rank: int
-    world_size: int
-    device: Device
-    align: Callable[[], object]
-    barrier: Callable[[], None]
-    gather: Callable[[Any], list[Any]]
-    send_number: Callable[[int, int], None]
-    receive_number: Callable[[int], int]
-    subgroup: Callable[[Case], Subgroup]
-    single_rank_subgroup: Callable[[], Subgroup]
-    calls: LibraryCalls
-    new_subgroup: Callable[[Case], Subgroup] = _lacking
-    leave: Callable[[Subgroup], None] = _lacking
-    joined_ns: tuple[int, int] = (0, 0)
+    def receive_number(self, rank: int) -> int:
+        number = torch.zeros(1, dtype=torch.int64)
+        dist.recv(number, rank, group=self._control)
+        return int(number)
 
-    def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
-        self.device.synchronize()
+    def single_rank_subgroup(self) -> Subgroup:
+        if self._alone is None:  # about 1 ms, and no other rank takes part
+            alone = dist.new_group([self.rank], backend=self._backend, use_local_synchronization=True)
+            self._alone = Subgroup(0, 1, alone)
+        return self._alone
+
+    def leave(self, subgroup: Subgroup) -> None:
+        # new_group returns on a rank once it is connected; closing its connections would fail ranks that still connect.
+        self.barrier()
+        if not subgroup.idle:
+            dist.destroy_process_group(subgroup.handle)
+
+    def _connect(self, division: Subgroups, number: int | None) -> Any:
+        # torch requires that every rank makes every group, in the same order.
+        handles = [
+            dist.new_group(list(members), backend=self._backend, pg_options=_options(self._ctas))
+            for members in division.groups
+        ]
+        return None if number is None else handles[number]
 
 
 @contextmanager
@@ -89,13 +105,14 @@ def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) 
         world_size=context.world_size,
         timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
         device_id=device if device.type == "cuda" else None,
-        pg_options=nccl.options(ctas),
+        pg_options=_options(ctas),
     )
     joined_ns = (began, time.perf_counter_ns() - began)
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
     barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
-    group = make_group(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas)
-    yield replace(group, joined_ns=joined_ns)
+    group = TorchGroup(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas)
+    group.joined_ns = joined_ns
+    yield group
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
 
@@ -118,103 +135,54 @@ def _store(context: RankContext, timeout_s: float) -> dist.Store:
     )
 
 
-def make_group(
-    rank: int,
-    world_size: int,
-    backend: str,
-    device: Device,
-    control: dist.ProcessGroup | None,
-    barrier: Callable[[], None],
-    ctas: int = 0,
-) -> Group:
-    """The `Group` of torch's initialised process group. control: the group in which results are gathered."""
-
-    def gather(value: Any) -> list[Any]:
-        # Bytes only: torch pickles them, and what the others' bytes say is parsed, not executed.
-        everyone: list[Any] = [None] * world_size
-        dist.all_gather_object(everyone, json.dumps(value).encode(), group=control)
-        return [json.loads(one) for one in everyone]
-
-    def send_number(other: int, number: int) -> None:
-        dist.send(torch.tensor([number]), other, group=control)
-
-    def receive_number(other: int) -> int:
-        number = torch.zeros(1, dtype=torch.int64)
-        dist.recv(number, other, group=control)
-        return int(number)
-
-    def made(groups: str) -> Subgroup:
-        return _in_new_group(groups, rank, world_size, lambda members: _new_group(members, backend, ctas))
-
-    divided = functools.cache(made)
-
-    def subgroup(case: Case) -> Subgroup:
-        return Subgroup(rank, world_size, None) if case.groups == WORLD else divided(case.groups)
-
-    def leave(subgroup: Subgroup) -> None:
-        # new_group returns on a rank once it is connected; closing its connections would fail ranks that still connect.
-        barrier()
-        if not subgroup.idle:
-            dist.destroy_process_group(subgroup.handle)
-
-    @functools.cache
-    def single_rank_subgroup() -> Subgroup:
-        # About 1 ms, and no other rank takes part.
-        return Subgroup(0, 1, dist.new_group([rank], backend=backend, use_local_synchronization=True))
-
-    return Group(
-        rank,
-        world_size,
-        device,
-        _aligning(device) if device.enqueues else rest,
-        barrier,
-        gather,
-        send_number,
-        receive_number,
-        subgroup,
-        single_rank_subgroup,
-        collectives.torch_calls(),
-        lambda case: made(case.groups),
-        leave,
-    )
+# ── what only NCCL has ───────────────────────────────────────────────────────────────────────────
+# Written to the documented behaviour of torch's ProcessGroupNCCL; `make test-gpu` runs it where there is a GPU.
+def shared_gpu(rank: int) -> str:
+    """Environment settings of a rank that shares its GPU; to be set before its first communicator is made."""
+    variables = SHARED_GPU | {"NCCL_HOSTID": f"{SHARED_GPU['NCCL_HOSTID']}-r{rank}"}
+    return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
-def _new_group(members: Sequence[int], backend: str, ctas: int) -> Any:
-    return dist.new_group(list(members), backend=backend, pg_options=nccl.options(ctas))
+def _options(ctas: int) -> Any:
+    """Options of a process group with exactly `ctas` CTAs (CUDA blocks); None if it is 0: NCCL chooses."""
+    if not ctas:
+        return None
+    options = dist.ProcessGroupNCCL.Options()
+    options.config.min_ctas = options.config.max_ctas = ctas
+    return options
 
 
-def _in_new_group(groups: str, rank: int, world_size: int, make: Callable[[Sequence[int]], Any]) -> Subgroup:
-    """This rank in its group of a division, all of whose groups are made."""
-    division = divide(groups, world_size)
-    # torch requires that every rank makes every group, in the same order.
-    handles = [make(members) for members in division.groups]
-    number = division.of(rank)
-    if number is None:
-        return Subgroup(0, len(division.groups[0]), None, idle=True)
-    members = division.groups[number]
-    turn = (number, len(handles)) if division.serial else (0, 1)
-    return Subgroup(members.index(rank), len(members), handles[number], *turn)
+@contextlib.contextmanager
+def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bool) -> Iterator[Callable[[], None]]:
+    """Context in which allocations come from NCCL's allocator, until `register` is called, which it gives.
+
+    groups: those that will use the memory (None: all of the world), each connected; every rank registers with all of
+    them, in the same order. At its end the memory is given back: whatever was allocated must not be used any more.
+    symmetric: as windows, at the same place on every rank. Raises RuntimeError where NCCL's allocator is refused.
+    """
+    backends = [(group or dist.group.WORLD)._get_backend(device) for group in groups]
+    try:
+        pool = torch.cuda.MemPool(backends[0].mem_allocator)
+    except RuntimeError as error:  # torch says "not supported in this NCCL version", which misleads
+        raise RuntimeError(f"registered memory needs a GPU that can multicast over NVSwitch ({error})") from None
+    registered: list[Any] = []
+
+    def register() -> None:
+        allocating.close()
+        for backend in backends:
+            backend.register_mem_pool(pool, **({"symm": True} if symmetric else {}))
+            registered.append(backend)
+
+    with contextlib.ExitStack() as allocating:
+        allocating.enter_context(torch.cuda.use_mem_pool(pool))
+        yield register
+    # Before the communicators are left, and before the pool, which this function keeps alive, is freed.
+    for backend in reversed(registered):
+        backend.deregister_mem_pool(pool)
 
 
-def _aligning(device: Device) -> Callable[[], object]:
-    """An all-reduce of one element, which also connects the ranks before anything is timed."""
-    element = torch.zeros(1, device=device.handle)
-    align = functools.partial(dist.all_reduce, element)
-    align()
-    return align
-
-
-def facts(group: Group, backend: str) -> Json:
-    """Facts that only the rank itself knows."""
-    handle = group.device.handle
-    return {
-        "rank": group.rank,
-        "hostname": host.hostname(),
-        "device": str(handle),
-        "device_name": torch.cuda.get_device_name(handle) if handle.type == "cuda" else "CPU",
-        "torch": torch.__version__,
-        "nccl": nccl.version() if backend == "nccl" else None,
-        "threads": torch.get_num_threads(),
-        "clock": host.clock(),
-        "variables": environment.variables(),
-    }
+def nccl_version() -> str:
+    """The NCCL version that is loaded, which can differ from the one torch was built with."""
+    runtime = getattr(dist.ProcessGroupNCCL, "get_runtime_nccl_version", None)
+    version = runtime() if runtime is not None else torch.cuda.nccl.version()
+    return ".".join(str(part) for part in version) if isinstance(version, tuple) else str(version)

@@ -6,23 +6,25 @@ call is over when its work is; the rank waits for it before the call before whic
 the end of the step.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from bench.model.records import Replay, ReplayedCall
-from bench.rank.collectives import COLLECTIVES
+from bench.rank.collectives import COLLECTIVES, Call, rest
 from bench.rank.device import Device, Event, idle
+from bench.rank.group import Group
 from bench.rank.objects import BarrierOperation
-from bench.rank.process_group import Group
 from bench.rank.tensors import Arena, TensorOperation
-from bench.rank.transfer import Call, rest
+from bench.rank.workload import Workload
 
 # Starts and durations of the calls of one step, in ns; starts since the step began.
 Stamps = tuple[list[int], list[int]]
 
 
-class ReplayOperation:
+class ReplayOperation(Workload):
     """The calls of a step, in their order."""
 
     def __init__(self, replay: Replay, group: Group, arena: Arena, seed: int, tick: Callable[[], None] = rest) -> None:
@@ -45,9 +47,6 @@ class ReplayOperation:
         self._steps.append(marks)
         return lambda: make_step(self._calls, calls, self._asynchronous, marks)
 
-    def ready(self, most: int) -> list[Call]:
-        return [self.prepare()]
-
     def reserve(self, calls: int) -> None:
         for case, work in zip(self._cases, self._inner, strict=True):
             work.reserve(case.depth)
@@ -62,38 +61,12 @@ class ReplayOperation:
         spoilt = [work.corrupt() for work in self._inner]  # all of them: some are overwritten by the next step
         return any(spoilt)
 
-    def single_rank_call(self) -> Call | None:
-        """A step has no meaning for one rank."""
-        return None
-
     def stamps(self) -> list[Stamps]:
         """Those of all steps since they were asked for last."""
         self._device.synchronize()
-        found = [marks.stamps() for marks in self._steps]
+        stamps = [marks.stamps() for marks in self._steps]
         self._free, self._steps = [*self._free, *self._steps], []
-        return found
-
-
-class Marks(Protocol):
-    """Where the instants of one step are kept, call by call."""
-
-    def begin(self) -> None:
-        """The step begins."""
-
-    def start(self, number: int) -> None:
-        """A call is about to be made."""
-
-    def stop(self, number: int) -> None:
-        """It is over."""
-
-    def launched(self, number: int, work: Any) -> Any:
-        """An asynchronous call was made; returns what `over` takes."""
-
-    def over(self, number: int, launched: Any) -> None:
-        """Wait until it is over."""
-
-    def stamps(self) -> Stamps:
-        """Once the device is idle."""
+        return stamps
 
 
 def make_step(
@@ -118,13 +91,12 @@ def make_step(
         marks.over(number, launched)
 
 
-def marks_on(device: Device, calls: int) -> Marks:
-    """For so many calls on a device."""
-    return _EventMarks(device, calls) if device.enqueues else _HostMarks(calls)
-
-
 class _HostMarks:
-    """Stamps by the host's clock; an asynchronous call is over when the thread that runs it says so."""
+    """The instants of one step by the host's clock; an asynchronous call is over when the thread that runs it says so.
+
+    start, stop: a call is about to be made; it is over. launched: an asynchronous call was made; returns what `over`
+    takes, which waits until the call is over. stamps: once the device is idle.
+    """
 
     def __init__(self, calls: int) -> None:
         self._began, self._starts, self._stops = 0, [0] * calls, [0] * calls
@@ -150,7 +122,7 @@ class _HostMarks:
 
 
 class _EventMarks:
-    """Events on the device's current stream, which waits for asynchronous calls where the host does."""
+    """The instants as events on the device's current stream, which waits for asynchronous calls where the host does."""
 
     def __init__(self, device: Device, calls: int) -> None:
         self._began = device.event()
@@ -176,3 +148,12 @@ class _EventMarks:
     def stamps(self) -> Stamps:
         pairs = zip(self._starts, self._stops, strict=True)
         return [start.ns_since(self._began) for start in self._starts], [b.ns_since(a) for a, b in pairs]
+
+
+# Where the instants of one step are kept, call by call.
+Marks = _HostMarks | _EventMarks
+
+
+def marks_on(device: Device, calls: int) -> Marks:
+    """Marks for so many calls on a device."""
+    return _EventMarks(device, calls) if device.enqueues else _HostMarks(calls)

@@ -3,33 +3,75 @@
 In: cases, the `Job`, the joined `Group`, the rank's `Arena`. Out: `Samples` of each case, in the order of the cases.
 Every rank goes through the same calls in the same order. One gather before the rounds tells which results are wrong
 and how long a call takes, one a round has the times of all cases, and one at the end the last checks and the costs.
+`sampling` decides how long the next block is, `timing` times it.
 """
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import random
+import resource
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import astuple, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.catalog.metrics import makes_groups
 from bench.catalog.operations import OPERATIONS, cycle
-from bench.model.records import Case, Failure, Job, Samples, Timings, Usage
-from bench.planning.footprint import most_iterations
+from bench.machine import cgroup, host
+from bench.model.records import Case, Failure, Job, Json, Replay, Samples, Timings, Usage
+from bench.planning.footprint import most_iterations, scratch_bytes
 from bench.protocol.rank_context import RankContext
-from bench.rank import faults, timing, usage, workload
-from bench.rank.process_group import Group
+from bench.rank import timing
+from bench.rank.collectives import COLLECTIVES, rest
+from bench.rank.group import Group
+from bench.rank.objects import BarrierOperation, FirstCall, Joining, NewGroup, ObjectOperation
 from bench.rank.replay import ReplayOperation
-from bench.rank.sampling import AgreedTimings, Sampler
-from bench.rank.tensors import Arena
+from bench.rank.sampling import Sampler
+from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.timing import RankTimings
+from bench.rank.workload import Flushed, Workload, plant
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
 
 NS = 1e-9
+
+
+def workload_of(
+    case: Case,
+    group: Group,
+    arena: Arena,
+    pool_bytes: int,
+    flush_bytes: int,
+    seed: int,
+    tick: Callable[[], None] = rest,
+    replays: Mapping[str, Replay] | None = None,
+) -> Workload:
+    """The workload of a case, ready to be called.
+
+    tick: called now and then while buffers are filled and checked. replays: the calls of cases that are replays.
+    """
+    workload: Workload
+    if case.recording:
+        workload = ReplayOperation((replays or {})[case.recording], group, arena, seed, tick)
+    elif case.op in COLLECTIVES:
+        workload = tensors = TensorOperation(case, group, arena, pool_bytes, seed, tick)
+        if makes_groups(case):
+            workload = FirstCall(case, group, tensors)
+    elif case.op == "init_process_group":
+        workload = Joining()
+    elif case.op == "new_group":
+        workload = NewGroup(case, group)
+    elif OPERATIONS[case.op].sized:
+        workload = ObjectOperation(case, group, seed)
+    else:
+        workload = BarrierOperation(case, group)
+    nbytes = scratch_bytes(case, flush_bytes)
+    return Flushed(workload, arena.scratch(nbytes)) if nbytes else workload
 
 
 class Batch:
@@ -39,79 +81,75 @@ class Batch:
         self, cases: Sequence[Case], first: int, context: RankContext, job: Job, group: Group, arena: Arena
     ) -> None:
         self._context, self._job, self._group, self._arena = context, job, group, arena
-        self._meter = usage.Meter()
+        self._meter = _Meter()
         arena.clear()
-        self._all = [self._built(case, first + index) for index, case in enumerate(cases)]
+        self._cases: list[_MeasuredCase] = []
+        for position, case in enumerate(cases, first):
+            context.enters(position)
+            measured = _MeasuredCase(case, position, group, arena, job, context)
+            measured.spent = self._meter.spent(measured.spent)
+            self._cases.append(measured)
 
     def measure(self) -> list[Samples]:
         """Measure every case, and check its results before and after."""
-        self._check_before()
+        ranks = self._group.gather([(measured.work.verify(), measured.first_s) for measured in self._cases])
+        for index, measured in enumerate(self._cases):
+            measured.failure = _failure([rank[index][0] for rank in ranks], "before timing")
+            measured.start(max(rank[index][1] for rank in ranks))
+        self._meter.reset()
         number = 0
-        while going := [one for one in self._all if one.goes_on]:
+        while unfinished := [measured for measured in self._cases if measured.unfinished]:
             if self._group.rank == 0:
                 self._context.send({"kind": "begin", "index": number})
-            self._round(number, going)
+            self._round(number, unfinished)
             number += 1
-        return self._check_after()
+        return self._conclude()
 
-    def _built(self, case: Case, position: int) -> _Measured:
-        """A case, ready to be timed: its first calls are made."""
-        self._context.enters(position)
-        one = _Measured(case, position, self._group, self._arena, self._job, self._context)
-        one.spent = self._meter.spent(one.spent)
-        return one
-
-    def _check_before(self) -> None:
-        everyone = self._group.gather([(one.work.verify(), one.first_s) for one in self._all])
-        for index, one in enumerate(self._all):
-            one.failure = _failure([said[index][0] for said in everyone], "before timing")
-            one.start(max(said[index][1] for said in everyone))
-        self._meter.reset()
-
-    def _round(self, number: int, going: list[_Measured]) -> None:
-        order = list(going)
+    def _round(self, number: int, unfinished: list[_MeasuredCase]) -> None:
+        order = list(unfinished)
         random.Random(f"{self._job.seed}/{self._job.launch.number}/{number}").shuffle(order)
         own: dict[int, RankTimings] = {}
-        for one in order:
-            self._context.enters(one.position)
-            own[one.position] = one.timed_block()
-            one.spent = self._meter.spent(one.spent)
-        everyone = self._group.gather([astuple(own[one.position]) for one in going])
-        for at, one in enumerate(going):
-            one.sampler.add(_agreed([RankTimings(*rank[at]) for rank in everyone], one.case.depth))
+        for measured in order:
+            self._context.enters(measured.position)
+            own[measured.position] = measured.timed_block()
+            measured.spent = self._meter.spent(measured.spent)
+        ranks = self._group.gather([astuple(own[measured.position]) for measured in unfinished])
+        for index, measured in enumerate(unfinished):
+            block = [RankTimings(*rank[index]) for rank in ranks]
+            measured.sampler.add(_timings(block, measured.case.depth), max(rank.elapsed_ns for rank in block) * NS)
         self._meter.reset()
 
-    def _check_after(self) -> list[Samples]:
-        for one in self._all:
-            one.close()
+    def _conclude(self) -> list[Samples]:
+        for measured in self._cases:
+            measured.close()
         stamp_ns = timing.stamp_cost_ns()
         own = []
-        for one in self._all:
-            said = one.work.verify() if one.failure is None else None
-            one.spent = self._meter.spent(one.spent)
-            own.append((usage.of_rank(one.spent, *one.costs(), stamp_ns), said))
-        everyone = self._group.gather(own)
-        return [
-            one.samples(
-                usage.of_all([rank[index][0] for rank in everyone], one.spent.wall_s, self._arena.nbytes),
-                _failure([rank[index][1] for rank in everyone], "after timing"),
-            )
-            for index, one in enumerate(self._all)
-        ]
+        for measured in self._cases:
+            problem = measured.work.verify() if measured.failure is None else None
+            measured.spent = self._meter.spent(measured.spent)
+            own.append((measured.costs(stamp_ns), problem))
+        ranks = self._group.gather(own)
+        samples = []
+        for index, measured in enumerate(self._cases):
+            usage = _usage([rank[index][0] for rank in ranks], measured.spent.wall_s, self._arena.nbytes)
+            failure = _failure([rank[index][1] for rank in ranks], "after timing")
+            samples.append(measured.samples(usage, failure))
+        return samples
 
 
-class _Measured:
+class _MeasuredCase:
     """One case of a batch on this rank: what is called, how far it is measured, and what it has cost."""
 
     def __init__(self, case: Case, position: int, group: Group, arena: Arena, job: Job, context: RankContext) -> None:
+        """Build the workload and make its first calls."""
         self.case, self.position = case, position
         self._group, self._job = group, job
-        self._unix_s, self.spent = 0.0, usage.Counters()
+        self._unix_s, self.spent = 0.0, Counters()
         self.failure: Failure | None = None
-        self._bound = 0
-        work = workload.build(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed, context.tick, job.replays)
+        self._dispatch_bound = 0
+        work = workload_of(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed, context.tick, job.replays)
         self._replay = work if isinstance(work, ReplayOperation) else None
-        self.work, barrier = faults.plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
+        self.work, barrier = plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
         self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device, group.align)
         began = time.perf_counter()
         for _ in range(cycle(case)):
@@ -129,7 +167,7 @@ class _Measured:
         self.sampler = Sampler(sampling, cycle(self.case), most_iterations(self.case), first_s)
 
     @property
-    def goes_on(self) -> bool:
+    def unfinished(self) -> bool:
         return self.failure is None and self.sampler.stopped_by is None
 
     def timed_block(self) -> RankTimings:
@@ -138,80 +176,166 @@ class _Measured:
         if OPERATIONS[self.case.op].once:
             start_ns, duration_ns = self._group.joined_ns
             return RankTimings([start_ns], [duration_ns], None, duration_ns)
-        found = self._timer.measure(self.sampler.block.total)
+        timings = self._timer.measure(self.sampler.block.total)
         if self._replay is not None:
             # On a GPU host times were measured first, in as many further iterations.
-            found.inner = self._replay.stamps()[-self.sampler.block.total :]
-        self._bound += found.dispatch_bound or 0
-        return found
+            timings.inner = self._replay.stamps()[-self.sampler.block.total :]
+        self._dispatch_bound += timings.dispatch_bound or 0
+        return timings
 
     def close(self) -> None:
         """Let go of what only timing needs."""
         self._timer.close()
 
-    def costs(self) -> tuple[float | None, int | None]:
-        """The time of dispatching a call in ns, and the number of iterations in which the device ran out of work while
-        calls were enqueued; None: not measured."""
+    def costs(self, stamp_ns: float) -> Json:
+        """What the case cost this rank, to be gathered; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
-        floor = None if call is None else timing.floor_ns(call, self._group.device)
-        return floor, self._bound if self._group.device.enqueues else None
+        peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {
+            "cpu_s": round(self.spent.cpu_s, 4),
+            "involuntary": self.spent.involuntary,
+            "rss": peak_rss * (1 if sys.platform == "darwin" else 1024),  # kilobytes on Linux, bytes on macOS
+            "stamp": stamp_ns,
+            "host": host.boot(),
+            "busy": self.spent.busy_s,
+            "steal": self.spent.steal_s,
+            "throttled": self.spent.throttled,
+            "floor": None if call is None else timing.floor_ns(call, self._group.device),
+            "bound": self._dispatch_bound if self._group.device.enqueues else None,
+        }
 
-    def samples(self, costs: Usage, failure: Failure | None) -> Samples:
-        """The line for samples.jsonl."""
+    def samples(self, usage: Usage, failure: Failure | None) -> Samples:
+        """The line for samples.jsonl. failure: after timing."""
         launch = self._job.launch.number
         if self.failure is not None:
             return Samples(self.case, launch, time.time(), failure=self.failure)
-        timed = self.sampler.timed
+        warmup, timed = self.sampler.warmup, self.sampler.timed
         base_ns = int(timed.start_ns.min())
         return Samples(
             case=self.case,
             launch=launch,
             unix_s=self._unix_s,
             base_ns=base_ns,
-            warmup=_relative(self.sampler.warmup, base_ns) if self.sampler.warmup else None,
-            timed=_relative(timed, base_ns),
+            warmup=replace(warmup, start_ns=warmup.start_ns - base_ns) if warmup else None,
+            timed=replace(timed, start_ns=timed.start_ns - base_ns),
             stopped_by=self.sampler.stopped_by,
-            usage=costs,
+            usage=usage,
             failure=failure,
         )
 
 
-def _agreed(everyone: list[RankTimings], depth: int) -> AgreedTimings:
-    """The timings of all ranks for one block."""
-    hosts = [one.host_ns for one in everyone if one.host_ns is not None]
-    timings = Timings(
-        start_ns=_columns([one.start_ns for one in everyone]),
-        duration_ns=_columns([one.duration_ns for one in everyone]),
-        host_ns=_columns(hosts) if hosts else None,
+def _timings(ranks: list[RankTimings], depth: int) -> Timings:
+    """The timings of all ranks for one block, as arrays of shape (iterations, ranks)."""
+
+    def columns(lists: list[list[int]]) -> Integers:
+        return np.array(lists, dtype=np.int64).T
+
+    hosts = [rank.host_ns for rank in ranks if rank.host_ns is not None]
+    inner_start_ns = inner_duration_ns = None
+    if all(rank.inner is not None for rank in ranks):  # a replay: iterations, ranks, calls
+        inner = np.array([rank.inner for rank in ranks], dtype=np.int64).transpose(2, 1, 0, 3)
+        inner_start_ns, inner_duration_ns = inner
+    return Timings(
+        start_ns=columns([rank.start_ns for rank in ranks]),
+        duration_ns=columns([rank.duration_ns for rank in ranks]),
+        host_ns=columns(hosts) if hosts else None,
         calls=depth,
-        inner_start_ns=_of_calls(everyone, 0),
-        inner_duration_ns=_of_calls(everyone, 1),
+        inner_start_ns=inner_start_ns,
+        inner_duration_ns=inner_duration_ns,
     )
-    return AgreedTimings(timings, max(one.elapsed_ns for one in everyone) * NS)
 
 
-def _of_calls(everyone: list[RankTimings], which: int) -> Integers | None:
-    """Starts (0) or durations (1) of the calls of a replay: iterations, ranks, calls; None of other cases."""
-    if any(one.inner is None for one in everyone):
+def _failure(problems: list[str | None], when: str) -> Failure | None:
+    """A failure if any rank's data are wrong; one rank alone is named. problems: what each rank's check said."""
+    wrong = {rank: problem for rank, problem in enumerate(problems) if problem is not None}
+    if not wrong:
         return None
-    return np.array([[step[which] for step in one.inner or ()] for one in everyone], dtype=np.int64).swapaxes(0, 1)
+    first = min(wrong)
+    text = f"wrong result {when} on {len(wrong)} of {len(problems)} ranks: rank {first}: {wrong[first]}"
+    return Failure("wrong", first if len(wrong) == 1 else None, text)
 
 
-def _columns(ranks: list[list[int]]) -> Integers:
-    return np.array(ranks, dtype=np.int64).T
+# ── what a case costs ────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters of this rank and of its host: at one moment, or differences of two moments."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    involuntary: int = 0
+    busy_s: float | None = 0.0
+    steal_s: float | None = 0.0
+    throttled: int | None = 0
 
 
-def _relative(timings: Timings, base_ns: int) -> Timings:
-    return replace(timings, start_ns=timings.start_ns - base_ns)
+class _Meter:
+    """Adds up what passes between `reset` and `spent`, and between one `spent` and the next."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Leave out what has passed until now."""
+        self._last = self._read()
+
+    def spent(self, so_far: Counters) -> Counters:
+        """What passed since the last reading, added to `so_far`."""
+        before, self._last = self._last, self._read()
+        after = self._last
+        throttled = _added(so_far.throttled, after.throttled, before.throttled)
+        return Counters(
+            so_far.wall_s + after.wall_s - before.wall_s,
+            so_far.cpu_s + after.cpu_s - before.cpu_s,
+            so_far.involuntary + after.involuntary - before.involuntary,
+            _added(so_far.busy_s, after.busy_s, before.busy_s),
+            _added(so_far.steal_s, after.steal_s, before.steal_s),
+            None if throttled is None else int(throttled),
+        )
+
+    @staticmethod
+    def _read() -> Counters:
+        """Now; it takes 0.1 ms."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        busy, steal = host.busy_and_steal_s(except_for=mp.parent_process())
+        throttled = cgroup.throttled_periods()
+        return Counters(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
 
-def _failure(verdicts: list[str | None], when: str) -> Failure | None:
-    """A failure if any rank's data are wrong. verdicts: what each rank's check said. One rank alone is named."""
-    problems: dict[int, Any] = {rank: said for rank, said in enumerate(verdicts) if said is not None}
-    if not problems:
-        return None
-    first, said = next(iter(problems.items()))
-    who = first if len(problems) == 1 else None
-    return Failure(
-        "wrong", who, f"wrong result {when} on {len(problems)} of {len(verdicts)} ranks: rank {first}: {said}"
+def _added(so_far: float | None, after: float | None, before: float | None) -> float | None:
+    return None if so_far is None or after is None or before is None else so_far + after - before
+
+
+def _usage(ranks: list[Json], wall_s: float, buffer_bytes: int) -> Usage:
+    """The usage of a case from what it cost each rank (`costs`)."""
+
+    def if_known(name: str) -> list[Any] | None:
+        values = [rank[name] for rank in ranks]
+        return None if None in values else values
+
+    throttled = _over_hosts(ranks, "throttled")
+    return Usage(
+        wall_s=round(wall_s, 4),
+        cpu_s=[rank["cpu_s"] for rank in ranks],
+        involuntary_switches=[rank["involuntary"] for rank in ranks],
+        peak_rss_bytes=[rank["rss"] for rank in ranks],
+        buffer_bytes=buffer_bytes,
+        timer_cost_ns=[rank["stamp"] for rank in ranks],
+        machine_busy_s=_over_hosts(ranks, "busy"),
+        steal_s=_over_hosts(ranks, "steal"),
+        throttled=None if throttled is None else int(throttled),
+        floor_ns=if_known("floor"),
+        dispatch_bound=if_known("bound"),
     )
+
+
+def _over_hosts(ranks: list[Json], name: str) -> float | None:
+    """Sum over hosts of the smallest value that a rank of the host saw.
+
+    Each rank leaves out its own parent, so the smallest value is that of the rank with the busiest parent.
+    """
+    least: dict[str, float] = {}
+    for rank in ranks:
+        if rank[name] is None:
+            return None
+        least[rank["host"]] = min(rank[name], least.get(rank["host"], rank[name]))
+    return round(sum(least.values()), 4)

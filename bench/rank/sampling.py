@@ -43,14 +43,6 @@ class Block:
         return self.warmup + self.timed
 
 
-@dataclass(frozen=True, slots=True)
-class AgreedTimings:
-    """Timings of all ranks for one block. elapsed_s: of the slowest rank, with everything around the calls."""
-
-    timings: Timings
-    elapsed_s: float
-
-
 class Sampler:
     """The blocks of one case in one launch: `block` is the next one until `stopped_by` is set.
 
@@ -60,23 +52,32 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, cycle: int = 1, most: int = UNBOUNDED, first_s: float = 0.0) -> None:
-        self._sampling, self._cycle, self._one_s = _at_most(sampling, most), cycle, first_s
+        fixed = min(sampling.iterations, most) if sampling.iterations else None
+        self._sampling = replace(
+            sampling, max_iterations=min(sampling.max_iterations, most), warmup=min(sampling.warmup, most)
+        )
+        self._cycle, self._one_s = cycle, first_s
         self._elapsed_s, self._narrow = 0.0, 0
         self._warmups, self._blocks = list[Timings](), list[Timings]()
         self.stopped_by: str | None = None
-        fixed = self._sampling.iterations
-        self._fixed = _divided(fixed) if fixed is not None else None
+        self._fixed: list[int] | None = None  # the sizes of the blocks of a fixed number of iterations
+        if fixed is not None:
+            count = FEWEST_BLOCKS if fixed >= FEWEST_TO_DIVIDE else 1
+            self._fixed = [fixed * (block + 1) // count - fixed * block // count for block in range(count)]
         warmup = _fitting(self._sampling.warmup, self._sampling.warmup_s, first_s)
         self.block = Block(warmup, 0) if warmup else self._next()
 
-    def add(self, agreed: AgreedTimings) -> None:
-        """Take in the block that was asked for, and decide on the next one."""
-        self._one_s = agreed.elapsed_s / self.block.total
+    def add(self, timings: Timings, elapsed_s: float) -> None:
+        """Take in the block that was asked for, from all ranks, and decide on the next one.
+
+        elapsed_s: of the block on the slowest rank, with everything around the calls.
+        """
+        self._one_s = elapsed_s / self.block.total
         if self.block.warmup:
-            self._warmups.append(_part(agreed.timings, slice(None, self.block.warmup)))
+            self._warmups.append(_part(timings, slice(None, self.block.warmup)))
         if self.block.timed:
-            self._blocks.append(_part(agreed.timings, slice(self.block.warmup, None)))
-            self._elapsed_s += agreed.elapsed_s
+            self._blocks.append(_part(timings, slice(self.block.warmup, None)))
+            self._elapsed_s += elapsed_s
             self.stopped_by = self._decide()
         if self.stopped_by is None:
             self.block = self._next()
@@ -154,21 +155,6 @@ def _part(timings: Timings, rows: slice) -> Timings:
     return Timings(timings.start_ns[rows], timings.duration_ns[rows], host, timings.calls, (), starts, durations)
 
 
-def _divided(iterations: int) -> list[int]:
-    blocks = FEWEST_BLOCKS if iterations >= FEWEST_TO_DIVIDE else 1
-    return [iterations * (block + 1) // blocks - iterations * block // blocks for block in range(blocks)]
-
-
 def _fitting(count: int, seconds: float, one_s: float) -> int:
     """So many iterations of `one_s` as fit the time, at least one and at most `count`; none if that is 0."""
     return min(count, max(1, math.floor(seconds / one_s))) if one_s > 0 else count
-
-
-def _at_most(sampling: Sampling, most: int) -> Sampling:
-    """The same with at most `most` iterations, also where their number is fixed."""
-    return replace(
-        sampling,
-        iterations=min(sampling.iterations, most) if sampling.iterations else None,
-        max_iterations=min(sampling.max_iterations, most),
-        warmup=min(sampling.warmup, most),
-    )

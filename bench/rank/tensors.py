@@ -1,7 +1,7 @@
 """Run the operations on tensors: fill buffers that the next calls use, hand out calls, check the results, refill.
 
 In: a case, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. `collectives` says what is sent and
-what must arrive, `patterns` which values these are, and `collectives` or `mpi_calls` how the library is called.
+what must arrive, `patterns` which values these are, and `collectives` or `mpi` how the library is called.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from bench.catalog.operations import ALIGNMENT, OPERATIONS
 from bench.model.records import Case
 from bench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
 from bench.rank import patterns
-from bench.rank.collectives import COLLECTIVES
-from bench.rank.process_group import Group
-from bench.rank.transfer import Call, CallArguments, Subgroup, Transfer, rest
+from bench.rank.collectives import COLLECTIVES, Call, CallArguments, Subgroup, Transfer, rest
+from bench.rank.group import Group
+from bench.rank.workload import Workload
 
 # Calls on so many buffers are built once and kept: building twenty before each pipelined iteration lets the ranks idle
 # long enough to change its time (2 % at 4 KiB). Keeping more would waste memory.
@@ -65,7 +65,7 @@ class Arena:
         return self._scratch[:nbytes]
 
 
-class TensorOperation:
+class TensorOperation(Workload):
     """An operation on a pool of buffers, each used until its data would no longer be exact, then refilled.
 
     Every buffer begins at its own position in the sequence of data, and its incoming part is poisoned. tick: called
@@ -255,14 +255,13 @@ class TensorOperation:
                 for column, last in patterns.chunks(0, span.length):
                     want = patterns.rows(source, begin + column, row, last_row - row, last - column)
                     got = self._pool[row:last_row, span.start + column : span.start + last]
-                    found = patterns.difference(got, want, self._tolerance)
+                    at = patterns.difference(got, want, self._tolerance)
                     self._tick()
-                    if found is not None:
-                        at, value, right = found, got[found], want[found]
+                    if at is not None:
                         whose = "" if span.rank is None else f" of rank {span.rank}'s data"
                         return (
                             f"element {span.offset + column + at[1]}{whose} in buffer {row + at[0]} is "
-                            f"{value.item()}, expected {right.item()}"
+                            f"{got[at].item()}, expected {want[at].item()}"
                         )
         return None
 
@@ -287,7 +286,7 @@ def _arguments(subgroup: Subgroup, case: Case, transfer: Transfer, buffer: torch
 
 def _marked_element(exchanges: list[Transfer | None]) -> int | None:
     """An element that is received and not sent: poisoned before each call, it shows whether anything arrived."""
-    transfer = next((one for one in exchanges if one is not None), None)
+    transfer = next((transfer for transfer in exchanges if transfer is not None), None)
     if transfer is None:
         return None
     (send, end), (start, until) = transfer.sends, transfer.receives

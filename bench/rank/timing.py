@@ -27,16 +27,15 @@ from dataclasses import dataclass
 
 from bench.catalog.metrics import makes_groups
 from bench.model.records import Case
-from bench.rank.device import Device, Event, Graph
-from bench.rank.transfer import Call
+from bench.rank.collectives import Call
+from bench.rank.device import Action, Device, Event, Graph
 from bench.rank.workload import Workload
 
-Action = Callable[[], None]
 GRAPH = "graph"
 # The stream is occupied for so long at first, then for SPARE times what enqueueing took, but never longer than this.
 FIRST_BACKLOG_NS, SPARE, MOST_BACKLOG_NS = 200_000, 2, 20_000_000
 # Prepares the next iterations, 1 to so many: what to do in each of them.
-Prepare = Callable[[int], Sequence[Callable[[], object]]]
+Prepare = Callable[[int], Sequence[Action]]
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ class CaseTimer:
     """
 
     def __init__(
-        self, workload: Workload, case: Case, barrier: Action, tick: Action, device: Device, align: Callable[[], object]
+        self, workload: Workload, case: Case, barrier: Action, tick: Action, device: Device, align: Action
     ) -> None:
         self._workload, self._case, self._barrier, self._tick = workload, case, barrier, tick
         self._device, self._stream = device, _Stream(device, align) if device.enqueues else None
@@ -196,7 +195,7 @@ def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tup
 class _Stream:
     """Times calls by events on the device's current stream, which runs the calls or waits for them."""
 
-    def __init__(self, device: Device, align: Callable[[], object]) -> None:
+    def __init__(self, device: Device, align: Action) -> None:
         self._device, self._align = device, align
         self._events: list[tuple[Event, Event]] = []
         self._backlog_ns = FIRST_BACKLOG_NS

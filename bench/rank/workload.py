@@ -1,98 +1,178 @@
-"""Build the workload of a case: its buffers, calls and data, to be called repeatedly and checked.
+"""Define what is measured: an operation that can be called repeatedly and whose results can be checked.
 
-In: a `Case`, the joined `Group`, the `Arena` of this rank. Out: a `Workload`. `tensors` has the operations on buffers,
-`objects` those on Python objects, and the barrier, `replay` the calls of a recorded job.
+`tensors` has the operations on buffers, `objects` those without, `replay` the calls of a recorded job; `rounds` builds
+the workload of a case. Here stand what they have in common, and what is put around any of them: caches that are flushed
+before each call, and faults that are planted on purpose, to prove that the suite notices them. Without a fault for this
+rank and case nothing is put around, so that a run without faults pays nothing.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from bench.catalog.metrics import makes_groups
-from bench.catalog.operations import OPERATIONS
-from bench.model.records import Case, Replay
-from bench.planning.footprint import scratch_bytes
-from bench.rank.collectives import COLLECTIVES
-from bench.rank.objects import BarrierOperation, ObjectOperation
-from bench.rank.process_group import Group
-from bench.rank.replay import ReplayOperation
-from bench.rank.startup import FirstCall, Joining, NewGroup
-from bench.rank.tensors import Arena, TensorOperation
-from bench.rank.transfer import Call, rest
-
-STARTUP: dict[str, Callable[[Case, Group], "Workload"]] = {"init_process_group": Joining, "new_group": NewGroup}
+from bench.model.records import Case, Fault
+from bench.rank.collectives import Call
+from bench.rank.device import Action, idle
 
 
-class Workload(Protocol):
-    """An operation that can be called repeatedly, and whose results can be checked."""
+class Workload(ABC):
+    """An operation that can be called repeatedly. The defaults are those of one without buffers and results.
 
+    Nothing of it is timed but the calls that it returns.
+    """
+
+    @abstractmethod
     def prepare(self) -> Call:
-        """The next call, ready to be timed; refills buffers where the data needs it. Untimed."""
+        """The next call, ready to be timed; refills buffers where the data needs it."""
 
     def ready(self, most: int) -> list[Call]:
-        """The next calls, 1 to `most` of them, that need nothing between them; as `prepare` otherwise. Untimed."""
+        """The next calls, 1 to `most` of them, that need nothing between them; as `prepare` otherwise."""
+        return [self.prepare()]
 
-    def reserve(self, calls: int) -> None:
-        """Fill what the next `calls` calls use. If the pool is large enough, they need no refill between. Untimed."""
+    def reserve(self, calls: int) -> None:  # noqa: B027 - nothing to fill
+        """Fill what the next `calls` calls use. If the pool is large enough, they need no refill between."""
 
     def verify(self) -> str | None:
         """None if all results since the last check are right, else a sentence on the first wrong one."""
+        return None
 
     def corrupt(self) -> bool:
         """Change one element of what was received last, as a fault would; False where nothing was received."""
+        return False
 
     def single_rank_call(self) -> Call | None:
-        """The same call in a group of this rank alone: what dispatching costs. None if the call needs more ranks."""
+        """The same call in a group of this rank alone: what dispatching costs. None if that has no meaning."""
+        return None
 
 
-def build(
-    case: Case,
-    group: Group,
-    arena: Arena,
-    pool_bytes: int,
-    flush_bytes: int,
-    seed: int,
-    tick: Callable[[], None] = rest,
-    replays: Mapping[str, Replay] | None = None,
-) -> Workload:
-    """The workload of a case, ready to be called.
+class Wrapped(Workload):
+    """Another workload, with something done around its calls."""
 
-    tick: called now and then while buffers are filled and checked. replays: the calls of cases that are replays.
-    """
-    workload: Workload
-    if case.recording:
-        workload = ReplayOperation((replays or {})[case.recording], group, arena, seed, tick)
-    elif case.op in COLLECTIVES:
-        workload = TensorOperation(case, group, arena, pool_bytes, seed, tick)
-        if makes_groups(case):
-            workload = FirstCall(case, group, workload)
-    elif case.op in STARTUP:
-        workload = STARTUP[case.op](case, group)
-    elif OPERATIONS[case.op].sized:
-        workload = ObjectOperation(case, group, seed)
-    else:
-        workload = BarrierOperation(case, group)
-    nbytes = scratch_bytes(case, flush_bytes)
-    return Flushed(workload, arena.scratch(nbytes)) if nbytes else workload
+    def __init__(self, inner: Workload) -> None:
+        self._inner = inner
+
+    def prepare(self) -> Call:
+        return self._inner.prepare()
+
+    def reserve(self, calls: int) -> None:
+        self._inner.reserve(calls)
+
+    def verify(self) -> str | None:
+        return self._inner.verify()
+
+    def corrupt(self) -> bool:
+        return self._inner.corrupt()
+
+    def single_rank_call(self) -> Call | None:
+        return self._inner.single_rank_call()
 
 
-class Flushed:
+class Flushed(Wrapped):
     """A workload that fills the caches with other data before each call."""
 
     def __init__(self, inner: Workload, scratch: torch.Tensor) -> None:
-        self._inner, self._scratch = inner, scratch
-        self.reserve, self.verify, self.corrupt, self.single_rank_call = (
-            inner.reserve,
-            inner.verify,
-            inner.corrupt,
-            inner.single_rank_call,
-        )
+        super().__init__(inner)
+        self._scratch = scratch
 
     def prepare(self) -> Call:
         call = self._inner.prepare()
         self._scratch.add_(1)
         return call
 
+
+# ── faults ───────────────────────────────────────────────────────────────────────────────────────
+def plant(
+    faults: Sequence[Fault], case: Case, launch: int, rank: int, workload: Workload, barrier: Action
+) -> tuple[Workload, Action]:
+    """The workload and the barrier of this rank, with the faults that the plan has for this rank, case and launch.
+
+    raise  raise an exception        exit  leave with status 0       kill     send SIGKILL to itself
+    stop   send SIGSTOP to itself    hang  never enter the call      corrupt  change one element of the result
+    late   from `iteration` on, idle for `delay_s` after the barrier     slow  the same, inside the call
+    """
+    for fault in faults:
+        wanted = ((fault.world_size, case.world_size), (fault.size_bytes, case.size_bytes), (fault.launch, launch))
+        if fault.rank != rank or any(want is not None and want != have for want, have in wanted):
+            continue
+        if fault.do == "late":
+            barrier = _LateBarrier(fault, barrier)
+        else:
+            workload = _Faulty(fault, workload)
+    return workload, barrier
+
+
+class _LateBarrier:
+    """A barrier after which this rank idles."""
+
+    def __init__(self, fault: Fault, barrier: Action) -> None:
+        self._fault, self._barrier, self._count = fault, barrier, 0
+
+    def __call__(self) -> None:
+        self._barrier()
+        self._count += 1  # the verifying call has no barrier before it: the first measured call is number 1
+        if self._count >= self._fault.iteration:
+            idle(self._fault.delay_s)
+
+
+class _Faulty(Wrapped):
+    """A workload whose call number `iteration` goes wrong."""
+
+    def __init__(self, fault: Fault, inner: Workload) -> None:
+        super().__init__(inner)
+        self._fault, self._count = fault, -1
+
+    def prepare(self) -> Call:
+        return self._planted(self._inner.prepare())
+
     def ready(self, most: int) -> list[Call]:
-        return [self.prepare()]
+        # As without a fault, for a slowness to be its only difference; others end with a call, or spoil its result.
+        return (
+            [self._planted(call) for call in self._inner.ready(most)] if self._fault.do == "slow" else [self.prepare()]
+        )
+
+    def _planted(self, call: Call) -> Call:
+        self._count += 1
+        if self._fault.do == "slow" and self._count >= self._fault.iteration:
+            return lambda: self._slowly(call)
+        if self._fault.do == "slow" or self._count != self._fault.iteration:
+            return call
+        if self._fault.do == "corrupt":
+            return lambda: self._corrupted(call)
+        return _ENDINGS[self._fault.do]
+
+    def _corrupted(self, call: Call) -> None:
+        work = call()
+        if hasattr(work, "wait"):
+            work.wait()
+        self._inner.corrupt()
+
+    def _slowly(self, call: Call) -> Any:
+        idle(self._fault.delay_s)
+        return call()
+
+
+def _raise() -> None:
+    raise RuntimeError("planted fault: this rank was told to raise")
+
+
+def _signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+_ENDINGS: dict[str, Callable[[], object]] = {
+    "raise": _raise,
+    "exit": lambda: os._exit(0),
+    "kill": lambda: _signal(signal.SIGKILL),
+    "stop": lambda: _signal(signal.SIGSTOP),
+    "hang": _hang,
+}

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bench.model.records import Json
 from bench.protocol.rank_context import RankContext
+from bench.rank.group import Group
 from bench.rank.process import joined, run_rank, wait_to_begin
-from bench.rank.process_group import Group
 from bench.training.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
 
 INPUTS, WIDTH, OUTPUTS = 12, 24, 4

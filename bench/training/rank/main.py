@@ -21,8 +21,8 @@ from bench.catalog.backends import BACKENDS
 from bench.machine import environment, host
 from bench.model.records import Json
 from bench.protocol.rank_context import RankContext
+from bench.rank.group import Group
 from bench.rank.process import facts, joined, one_line, run_rank, wait_to_begin
-from bench.rank.process_group import Group
 from bench.training.encoding import fact_to_line
 from bench.training.rank import invariants, synchronisers, torch_synchronisers, transport
 from bench.training.rank import runner as runners

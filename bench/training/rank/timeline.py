@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.machine import host
 from bench.model.records import Json
-from bench.rank.process_group import Group
+from bench.rank.group import Group
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import Batch, RankInfo, Runner
 from bench.training.rank.shared_tensors import SharedTensors

@@ -1,0 +1,125 @@
+"""Define a joined process group: all that measuring needs of one, whichever library communicates.
+
+`process_group` implements it with torch.distributed, `mpi` with mpi4py. Bounds, too, how far the clocks of the ranks
+differ.
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bench.catalog.subgroups import WORLD, Subgroups, divide
+from bench.machine import host
+from bench.model.records import Case
+from bench.rank.collectives import LibraryCalls, Subgroup, rest
+from bench.rank.device import Device
+
+CLOCK_ROUNDS = 20
+
+
+class Group(ABC):
+    """A joined process group.
+
+    device: where the buffers of this rank live. calls: how the library calls each operation. world: its object for all
+    ranks. joined_ns: start, on the host's clock, and duration of joining.
+    barrier: returns on every rank once all have called it. align: enqueues a call for which the devices of all ranks
+    wait; does nothing where calls are done when they return. Both are what is called, and no methods around it: Python
+    that runs after a barrier makes this rank late.
+    """
+
+    barrier: Callable[[], object]
+    align: Callable[[], object]
+
+    def __init__(self, rank: int, world_size: int, device: Device, calls: LibraryCalls, world: Any = None) -> None:
+        self.rank, self.world_size, self.device, self.calls = rank, world_size, device, calls
+        self.align = rest
+        self.joined_ns = (0, 0)
+        self._world = world
+        self._subgroups: dict[str, Subgroup] = {WORLD: Subgroup(rank, world_size, world)}
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in order of rank, on every rank; it travels as JSON, so a tuple arrives as a list."""
+        return [json.loads(text) for text in self._gather_bytes(json.dumps(value).encode())]
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        self.device.synchronize()
+
+    def subgroup(self, case: Case) -> Subgroup:
+        """The ranks that call a case together. Every rank must ask for the same cases in the same order."""
+        if case.groups not in self._subgroups:
+            self._subgroups[case.groups] = self.new_subgroup(case)
+        return self._subgroups[case.groups]
+
+    def new_subgroup(self, case: Case) -> Subgroup:
+        """As `subgroup`, in groups that are made by this call."""
+        division = divide(case.groups, self.world_size)
+        number = division.of(self.rank)
+        handle = self._connect(division, number)
+        if number is None:
+            return Subgroup(0, len(division.groups[0]), None, idle=True)
+        members = division.groups[number]
+        turn = (number, len(division.groups)) if division.serial else (0, 1)
+        return Subgroup(members.index(self.rank), len(members), handle, *turn)
+
+    def leave(self, subgroup: Subgroup) -> None:
+        """End a group that `new_subgroup` made."""
+        raise NotImplementedError("groups of this library are not left before the end")
+
+    @abstractmethod
+    def single_rank_subgroup(self) -> Subgroup:
+        """This rank alone, on the same backend."""
+
+    @abstractmethod
+    def send_number(self, rank: int, number: int) -> None:
+        """Send a number to a rank."""
+
+    @abstractmethod
+    def receive_number(self, rank: int) -> int:
+        """Receive a number from a rank."""
+
+    @abstractmethod
+    def _gather_bytes(self, own: bytes) -> list[bytes]:
+        """Every rank's bytes, in order of rank, on every rank, on no queue of what is timed."""
+
+    @abstractmethod
+    def _connect(self, division: Subgroups, number: int | None) -> Any:
+        """Make all groups of a division; the library's object for the one with this number, this rank's own."""
+
+
+# ── clocks ───────────────────────────────────────────────────────────────────────────────────────
+class Bounds(NamedTuple):
+    """A rank's clock minus rank 0's is between low and high, in ns, at `at_ns` on rank 0's clock."""
+
+    at_ns: int
+    low_ns: int
+    high_ns: int
+
+
+def clock_bounds(group: Group) -> list[Bounds] | None:
+    """On rank 0, the bounds of each rank; None on the other ranks, and where all ranks read the same clock.
+
+    Bounds, not estimates. Rank 0 takes a stamp, rank r answers with its own stamp, rank 0 takes a second one. The
+    answer was made between the two, so the offset lies between answer − second and answer − first stamp (Cristian
+    1989). The bounds of all rounds are intersected.
+    """
+    if len(set(group.gather(host.clock()))) == 1:
+        return None
+    bounds = [Bounds(time.perf_counter_ns(), 0, 0)]
+    for other in range(1, group.world_size):
+        if group.rank == other:
+            for _ in range(CLOCK_ROUNDS):
+                group.receive_number(0)
+                group.send_number(0, time.perf_counter_ns())
+        elif group.rank == 0:
+            low, high, at = -(2**62), 2**62, 0
+            for _ in range(CLOCK_ROUNDS):
+                first = time.perf_counter_ns()
+                group.send_number(other, 0)
+                answer = group.receive_number(other)
+                second = time.perf_counter_ns()
+                low, high, at = max(low, answer - second), min(high, answer - first), second
+            bounds.append(Bounds(at, low, high))
+    return bounds if group.rank == 0 else None
