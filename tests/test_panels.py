@@ -13,9 +13,9 @@ from bench.catalog.operations import OPERATIONS, busbw, usual
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.records import Case
 from bench.report.pictures import MOST_PAGES
-from bench.report.plots import operations, panels, sizes
+from bench.report.plots import figures, operations, sizes
 from bench.report.plots.comparison import LOOKS
-from bench.report.plots.plot_style import COLOURS, MARKERS, MOST_SERIES, STYLE
+from bench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
 from bench.training.report.plots import timelines
 from conftest import invented_run
 
@@ -173,7 +173,7 @@ def test_what_panels_have_in_common_stands_once():
 def test_a_panel_holds_what_can_be_told_apart():
     dtypes = ("float32", "int8", "float16", "int32")
     found = everything(metrics=("isolated",), dtypes=dtypes).summaries
-    made = panels.panels(found, sizes._by_ranks)
+    made = figures.panels(found, sizes.by_ranks)
     assert max(len(panel.lines) for panel in made) == MOST_SERIES
     drawn = sorted(s.case.key for panel in made for line in panel.lines for s in line.members)
     assert drawn == sorted(s.case.key for s in found)
@@ -191,9 +191,9 @@ def test_what_does_not_fit_is_counted():
         for op in ("all_reduce", "reduce") for size in SIZES for k in range(60)
         for r in ("sum", "max", "min", "product", "avg")
     ]  # fmt: skip
-    found = panels.panels(analysis(cases).summaries, sizes._by_ranks)
-    made = panels.pages("Why?", RUN, found, "")
-    left = 2 * 60 * 5 // MOST_SERIES - MOST_PAGES * panels.PANELS_A_PAGE
+    found = figures.panels(analysis(cases).summaries, sizes.by_ranks)
+    made = figures.pages("Why?", RUN, found, "")
+    left = 2 * 60 * 5 // MOST_SERIES - MOST_PAGES * figures.PANELS_A_PAGE
     assert len(made) == MOST_PAGES and made[-1].extra == [f"and {left} more panels: see the tables"]
 
 

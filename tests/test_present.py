@@ -29,7 +29,7 @@ from bench.report import comparison, document, listings, machine_format, markdow
 from bench.report.comparison import VERDICTS
 from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
-from bench.report.plots import plot_style, ranks_and_time
+from bench.report.plots import figures, ranks_and_time
 from bench.report.progress import CaseProgress
 from conftest import TINY, invented_run, samples
 
@@ -68,7 +68,7 @@ def run():
 def picture(name, run, analysis) -> str:
     """One picture as SVG, whose text is text; drawing all of them in both formats takes seconds."""
     file = io.StringIO()
-    with rc_context(plot_style.STYLE):
+    with rc_context(figures.STYLE):
         (figure,) = next(kind for kind in CATALOGUE.kinds if kind.name == name).drawn_by(run, analysis)
         figure.savefig(file, format="svg")
     return file.getvalue()
@@ -233,7 +233,7 @@ def test_a_rank_that_is_always_first_is_seen():
 
 @pytest.mark.parametrize("seconds", [0.1, 1e-3, 2e-4, 0.02, 0.5, 1.0, 20, 100e-6, 2.5e-3, 1e-9, 0.0])
 def test_a_tick_shows_its_value(seconds):
-    number, unit = (plot_style.tick(seconds) + " s").split()[:2]
+    number, unit = (figures.tick(seconds) + " s").split()[:2]
     assert float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit] == pytest.approx(seconds)
     assert not number.endswith(".0")
 
@@ -278,8 +278,8 @@ def test_a_comparison_across_a_field_names_it_on_the_axis_only_and_stays_inside(
         )
         for change in result.changes
     ]
-    with rc_context(plot_style.STYLE):
-        figure = comparison_plots._comparison(dataclasses.replace(result, changes=tuple(far), whole=None))
+    with rc_context(figures.STYLE):
+        figure = comparison_plots.comparison_figure(dataclasses.replace(result, changes=tuple(far), whole=None))
     figure.draw_without_rendering()
     axes = figure.axes[0]
     assert all("ranks" not in row.get_text() for row in axes.get_yticklabels())

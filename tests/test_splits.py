@@ -13,7 +13,7 @@ from bench.model.capabilities import Machine
 from bench.model.errors import ConfigError
 from bench.model.records import Case
 from bench.planning.plan import expand
-from bench.report.plots import splits as pictures
+from bench.report.plots import operations as pictures
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 SKEWED = """
@@ -132,6 +132,6 @@ def test_the_picture_has_a_panel_a_distribution(warm):
     assert warm("run", warm.config(SKEWED), "--no-plots").returncode == 0
 
     run = warm.only_run()
-    (figure,) = pictures.matrices(run, analyze(run))
+    (figure,) = pictures.split_matrices(run, analyze(run))
     titles = [axes.get_title().replace("\n", " ") for axes in figure.axes if axes.get_title()]
     assert len(titles) == 4 and all("the busiest" in title for title in titles)

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
 from bench.model.conclusions import Interval
-from bench.report.plots.plot_style import STYLE
+from bench.report.plots.figures import STYLE
 from bench.training.conclusions import TrainingAnalysis
 from bench.training.records import Strategy
 from bench.training.report.listing import PICTURES

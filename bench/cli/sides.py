@@ -196,9 +196,9 @@ def draw_sides(path: Path) -> str:
 
 
 def _drawn(result: PairedComparison, path: Path) -> str:
-    from bench.report.plots import pairs as pictures  # here: loads matplotlib
+    from bench.report.plots import comparison as pictures  # here: loads matplotlib
 
-    return str(pictures.draw(result, PLOTS / path.resolve().name))
+    return str(pictures.draw_pairs(result, PLOTS / path.resolve().name))
 
 
 def compared(path: Path) -> PairedComparison:

@@ -11,7 +11,7 @@ from typing import Any
 from bench.model.deferred import Deferred
 
 Picture = tuple[str, str]  # (title, file name without suffix) of a page that has been drawn
-DRAW = Deferred("report.plots.plot_style:draw_pages")
+DRAW = Deferred("report.plots.figures:draw_pages")
 # Pages of one picture; readers do not look through more.
 MOST_PAGES = 4
 
@@ -65,8 +65,8 @@ def _kind(name: str, title: str, drawn_by: str) -> PictureKind:
 
 CATALOGUE = Catalogue(
     (
-        _kind("replay", "The calls of a recorded step, recorded and made again", "replay:timelines"),
-        _kind("splits", "What each rank sends to each", "splits:matrices"),
+        _kind("replay", "The calls of a recorded step, recorded and made again", "operations:replayed_steps"),
+        _kind("splits", "What each rank sends to each", "operations:split_matrices"),
         _kind("operations", "Time of each operation", "operations:operations"),
         _kind("time", "Time against size", "sizes:time_against_size"),
         _kind("bandwidth", "Bus bandwidth against size", "sizes:bandwidth_against_size"),

@@ -1,7 +1,8 @@
-"""Draw comparisons of runs: what changed between two runs, and how times changed over many.
+"""Draw comparisons: what changed between two runs or two sides in pairs, and how times changed over many runs.
 
-In: a `Comparison` or `Trend` values. Out: PNG and SVG. Verdicts differ by colour *and* by marker, decided ones are
-filled and undecided ones hollow, so that they can be told apart in black and white. Every interval is drawn.
+In: a `Comparison`, a `PairedComparison` or `Trend` values. Out: PNG and SVG. Verdicts differ by colour *and* by
+marker, decided ones are filled and undecided ones hollow, so that they can be told apart in black and white. Every
+interval is drawn.
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,12 +19,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from bench.model.comparisons import Change, Comparison, Judgement, Trend
+from bench.model.comparisons import Comparison, Judgement, PairedComparison, Trend
 from bench.model.records import Case, case_order
 from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline, percent
-from bench.report.labels import dtype_words, extras, label, ranks_text, size_text
-from bench.report.plots.panels import WIDE, wrapped
-from bench.report.plots.plot_style import COLOURS, STYLE, save, tick
+from bench.report.labels import SEPARATOR, dtype_words, extras, label, ranks_text, size_text
+from bench.report.plots.figures import COLOURS, STYLE, WIDE, save, tick, wrapped
 
 C = TypeVar("C", bound=Judged)
 GREY = "#666666"
@@ -33,6 +34,8 @@ LOOKS = {
     "SAME": (COLOURS[2], "s"),
     "INCONCLUSIVE": (GREY, "o"),
 }
+# The row of the run as a whole, and what the bars are.
+WHOLE = "the run as a whole (index)"
 BARS = "bars: intervals, corrected for the number of cases"
 # More rows or panels than this cannot be read on a page; the table has them all.
 MOST_ROWS = 60
@@ -50,30 +53,23 @@ SIDE = 0.17
 ROW_WIDTH, LETTER = 6.2, 0.068
 # Letters in a line of the axis label, which is about as wide as the axis; entries of a legend in a line.
 AXIS_LETTERS, MOST_ENTRIES = 80, 5
-
-
-def draw_comparison(result: Comparison, folder: Path) -> Path:
-    """The ratio of each common case with its interval. Returns the PNG's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(STYLE):
-        save(_comparison(result), folder / "comparison")
-    return folder / "comparison.png"
-
-
-def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Path:
-    """The times of each case over the runs, oldest first. Returns the PNG's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(STYLE):
-        save(_trends(trends, runs), folder / "trend")
-    return folder / "trend.png"
+# Letters in a line of the title of a picture of pairs.
+PAIRS_WIDE = 115
 
 
 # ── two runs ─────────────────────────────────────────────────────────────────────────────────────
-def _comparison(result: Comparison) -> Figure:
-    shown = _shown(result.changes)
-    rows = [(row_label(change.case, result.across), change.judgement) for change in shown]
+def draw_comparison(result: Comparison, folder: Path) -> Path:
+    """The ratio of each common case with its interval. Returns the PNG's path."""
+    with rc_context(STYLE):
+        return _saved(comparison_figure(result), folder, "comparison")
+
+
+def comparison_figure(result: Comparison) -> Figure:
+    """A row for each case, at most MOST_ROWS of them, in the order of the tables."""
+    shown = sorted(standing_out(result.changes), key=lambda change: case_order(change.case))
+    rows = [(_row_label(change.case, result.across), change.judgement) for change in shown]
     if result.whole is not None:
-        rows.insert(0, ("the run as a whole (index)", result.whole))
+        rows.insert(0, (WHOLE, result.whole))
     width = max(9, ROW_WIDTH + LETTER * max((len(name) for name, _ in rows), default=0))
     figure = Figure(figsize=(width, 2.4 + 0.28 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -81,9 +77,14 @@ def _comparison(result: Comparison) -> Figure:
     if result.whole is not None:
         axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
     ratio_axis(axes)
-    before, after = side_names(result)
+    question, before, after = "Did it change?", "before", "after"
+    if result.across is not None:
+        field = result.across.replace("_", " ")
+        question, before, after = f"Which {field} is faster?", f"in {result.before}", f"in {result.after}"
+        (run, _, value), (other_run, _, other) = result.before.rpartition(": "), result.after.rpartition(": ")
+        if run and run == other_run:
+            before, after = f"at {field} {value}", f"at {field} {other}"
     axes.set_xlabel(f"{wrapped(f'time {after} / time {before} (log scale)', AXIS_LETTERS)}\n{BARS}")
-    question = "Did it change?" if result.across is None else f"Which {result.across.replace('_', ' ')} is faster?"
     title = wrapped(f"{question}  {result.before}  →  {result.after}", WIDE)
     figure.suptitle(f"{title}\n{wrapped(headline(result), WIDE)}", x=0.01, ha="left", fontsize=10.5)
     directions(axes)
@@ -91,32 +92,48 @@ def _comparison(result: Comparison) -> Figure:
     return figure
 
 
-def side_names(result: Comparison) -> tuple[str, str]:
-    """How the axis calls the sides: `before` and `after`, or such as `at world size 2` and `at world size 4`."""
-    if result.across is None:
-        return "before", "after"
-    (run, _, one), (other_run, _, other) = result.before.rpartition(": "), result.after.rpartition(": ")
-    if run and run == other_run:
-        field = result.across.replace("_", " ")
-        return f"at {field} {one}", f"at {field} {other}"
-    return f"in {result.before}", f"in {result.after}"
-
-
-def row_label(case: Case, across: str | None) -> str:
+def _row_label(case: Case, across: str | None) -> str:
     """The case in words, without the field in which the sides differ: its value is true of one side only."""
     if across is None:
         return label(case)
-    said = {"world_size": ranks_text(case.world_size)}.get(across, str(getattr(case, across)))
     if across in ("op", "backend", "dtype", "world_size"):
-        return " · ".join(word for word in label(case).split(" · ") if word != said)
+        value = ranks_text(case.world_size) if across == "world_size" else getattr(case, across)
+        return SEPARATOR.join(word for word in label(case).split(SEPARATOR) if word != value)
     names = ("metric", "depth") if across == "metric" else (across,)
     defaults: Any = {name: Case.__dataclass_fields__[name].default for name in names}
     return label(replace(case, **defaults))
 
 
-def _shown(changes: Sequence[Change]) -> list[Change]:
-    """At most MOST_ROWS changes, in the order of the tables."""
-    return sorted(standing_out(changes), key=lambda change: case_order(change.case))
+def draw_pairs(result: PairedComparison, folder: Path) -> Path:
+    """The two sides of a run: a row for each case, with a dot for each pair of launches. Returns the PNG's path."""
+    shown = result.changes[:MOST_ROWS]
+    rows = [(change.name, change.judgement, change.ratios) for change in shown]
+    if result.whole is not None:
+        rows.insert(0, (WHOLE, result.whole, result.ratios))
+    with rc_context(STYLE):
+        figure = Figure(figsize=(9, 2.4 + 0.42 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for y, (_, _, ratios) in enumerate(reversed(rows)):
+            # In the order of time from below to above the bar, so that a drift shows.
+            heights = y + np.linspace(-0.28, 0.28, len(ratios)) if len(ratios) > 1 else [y]
+            axes.plot(ratios, heights, ".", color=GREY, alpha=0.45, markersize=5, markeredgewidth=0, zorder=1)
+        ratio_rows(axes, [judged for _, judged, _ in rows], [name for name, _, _ in rows], result.min_change)
+        if result.whole is not None:
+            axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
+        ratio_axis(axes)
+        axes.set_xlabel(f"time of B / time of A (log scale)\n{BARS}")
+        title = wrapped(f"Is B slower?  {result.before}  →  {result.after}", PAIRS_WIDE)
+        figure.suptitle(f"{title}\n{headline(result)}; {result.pairs} pairs", x=0.01, ha="left", fontsize=10.5)
+        directions(axes)
+        dot = Line2D([], [], linestyle="", marker=".", color=GREY, label="a pair of launches, the first one lowest")
+        verdict_legend(figure, result, len(result.changes) - len(shown), dot)
+        return _saved(figure, folder, "ab")
+
+
+def _saved(figure: Figure, folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save(figure, folder / name)
+    return folder / f"{name}.png"
 
 
 def standing_out(changes: Sequence[C]) -> list[C]:
@@ -131,7 +148,12 @@ def ratio_rows(axes: Axes, changes: Sequence[Judgement], names: Sequence[str], m
     axes.axvspan(1 / limit, limit, color="#000000", alpha=0.08, linewidth=0)
     axes.axvline(1, color="black", linewidth=1)
     for y, change in enumerate(reversed(changes)):
-        _row(axes, y, change)
+        colour, marker = LOOKS[change.verdict]
+        decided, ratio = change.verdict != "INCONCLUSIVE", change.ratio
+        width, line = (2, "-") if decided else (1, "--")
+        axes.plot([ratio.low, ratio.high], [y, y], color=colour, linewidth=width, linestyle=line)
+        face = colour if decided else "white"
+        axes.plot([ratio.value], [y], marker, color=colour, markerfacecolor=face, markersize=7)
     axes.set_yticks(range(len(changes)), list(reversed(names)), fontsize=8)
     axes.set_ylim(-0.7, len(changes) - 0.3)
     axes.grid(visible=False, axis="y")
@@ -143,16 +165,6 @@ def directions(axes: Axes) -> None:
         axes.annotate(
             text, (1, 1), xycoords=axes.get_xaxis_transform(), xytext=(shift, 5), textcoords="offset points", ha=side
         )
-
-
-def _row(axes: Axes, y: int, change: Judgement) -> None:
-    colour, marker = LOOKS[change.verdict]
-    decided = change.verdict != "INCONCLUSIVE"
-    ratio = change.ratio
-    axes.plot(
-        [ratio.low, ratio.high], [y, y], color=colour, linewidth=2 if decided else 1, linestyle="-" if decided else "--"
-    )
-    axes.plot([ratio.value], [y], marker, color=colour, markerfacecolor=colour if decided else "white", markersize=7)
 
 
 def ratio_axis(axes: Axes) -> None:
@@ -190,40 +202,40 @@ def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int, *more: Lin
 
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
-def _trends(trends: Sequence[Trend], runs: Sequence[str]) -> Figure:
-    """A panel for each trend; if there are too many, only those with the largest changes of level."""
-    largest = sorted(trends, key=lambda trend: -_largest_step(trend))[:MOST_TRENDS]
+def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Path:
+    """The times of each case over the runs, oldest first. Returns the PNG's path.
+
+    A panel for each trend; if there are too many, only those with the largest changes of level.
+    """
+    step = {trend: max((abs(math.log(level.ratio)) for level in trend.changed), default=0.0) for trend in trends}
+    largest = sorted(trends, key=lambda trend: -step[trend])[:MOST_TRENDS]
     shown = sorted(largest, key=lambda trend: case_order(trend.case))
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
-    figure = Figure(figsize=(3.6 * columns + 0.6, 2.3 * rows + 1.2), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes, trend in zip(grid.flat, shown, strict=False):
-        _one_trend(axes, trend, runs)
-    for axes in list(grid.flat)[len(shown) - columns : len(shown)]:
-        axes.set_xlabel("run, oldest first, as in the table", fontsize=8.5)
-    for axes in list(grid.flat)[len(shown) :]:
-        axes.set_visible(False)
-    changed = sum(bool(trend.changed) for trend in trends)
-    figure.suptitle(
-        f"When did it change?  {changed} of {len(trends)} cases changed level over {len(runs)} runs",
-        x=0.01, ha="left", fontsize=11,
-    )  # fmt: skip
-    figure.supylabel("time of one operation (median)", fontsize=9)
-    handles = [
-        Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
-        Line2D([], [], color="black", linewidth=2, alpha=0.5, label="level"),
-    ]
-    if changed:
-        handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", label="change of level"))
-    if len(trends) > len(shown):
-        handles.append(Line2D([], [], linestyle="", label=f"and {len(trends) - len(shown)} more cases: see the table"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns + 1), fontsize=9)
-    return figure
-
-
-def _largest_step(trend: Trend) -> float:
-    return max((abs(math.log(level.ratio)) for level in trend.changed), default=0.0)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * columns + 0.6, 2.3 * rows + 1.2), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, trend in zip(grid.flat, shown, strict=False):
+            _one_trend(axes, trend, runs)
+        for axes in list(grid.flat)[len(shown) - columns : len(shown)]:
+            axes.set_xlabel("run, oldest first, as in the table", fontsize=8.5)
+        for axes in list(grid.flat)[len(shown) :]:
+            axes.set_visible(False)
+        changed = sum(bool(trend.changed) for trend in trends)
+        text = f"When did it change?  {changed} of {len(trends)} cases changed level over {len(runs)} runs"
+        figure.suptitle(text, x=0.01, ha="left", fontsize=11)
+        figure.supylabel("time of one operation (median)", fontsize=9)
+        handles = [
+            Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
+            Line2D([], [], color="black", linewidth=2, alpha=0.5, label="level"),
+        ]
+        if changed:
+            handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", label="change of level"))
+        if len(trends) > len(shown):
+            more = f"and {len(trends) - len(shown)} more cases: see the table"
+            handles.append(Line2D([], [], linestyle="", label=more))
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns + 1), fontsize=9)
+        return _saved(figure, folder, "trend")
 
 
 def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
@@ -239,24 +251,14 @@ def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
     for level in trend.changed:
         place = (x[level.first - 1] + x[level.first]) / 2
         axes.axvline(place, color=COLOURS[1], linestyle="--", linewidth=1.2)
-        text = percent(level.ratio)
-        axes.annotate(
-            text,
-            (place, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, -10),
-            textcoords="offset points",
-            fontsize=8,
-        )
+        at: Any = {"xycoords": ("data", "axes fraction"), "xytext": (3, -10), "textcoords": "offset points"}
+        axes.annotate(percent(level.ratio), (place, 1), fontsize=8, **at)
     # From 0, so that noise is not magnified, to the highest interval, but at most to twice the largest time.
     axes.set_ylim(0, 1.15 * max(min(max(time.high for time in trend.times_s), 2 * max(values)), max(values)))
     axes.set_xlim(0.4, len(runs) + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-    axes.set_title(_two_lines(trend.case), fontsize=8.5)
-
-
-def _two_lines(case: Case) -> str:
-    more = [*dtype_words(case), ranks_text(case.world_size), *extras(case)]
-    return f"{case.op} · {case.backend} · {size_text(case.size_bytes)}\n{' · '.join(more)}"
+    case = trend.case
+    words = SEPARATOR.join([*dtype_words(case), ranks_text(case.world_size), *extras(case)])
+    axes.set_title(f"{case.op} · {case.backend} · {size_text(case.size_bytes)}\n{words}", fontsize=8.5)

@@ -1,19 +1,24 @@
-"""Draw what each operation costs at one size: a row for each operation or variant, a panel for each metric.
+"""Draw operations: the cost of each at one size, the parts of uneven all-to-alls, the calls of a recorded step.
 
-In: a run and its analysis. Out: a figure; none if there are fewer than FEWEST_ROWS rows.
+In: a run and its analysis. Out: figures; none if there is nothing to draw.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 
-from matplotlib.axes import Axes
+import numpy as np
 from matplotlib.figure import Figure
 
+from bench.catalog import splits
+from bench.catalog.dtypes import dtype_named
 from bench.catalog.metrics import order
-from bench.model.conclusions import Analysis, Summary
+from bench.catalog.operations import ranks_together
+from bench.model.conclusions import Analysis, ReplayedStep, Summary
 from bench.model.records import Case, Run
+from bench.model.units import format_rounded_bytes, format_seconds
+from bench.report.findings import kind_name
 from bench.report.labels import (
-    Words,
+    WORDS,
     attributes,
     common_words,
     in_words,
@@ -24,17 +29,26 @@ from bench.report.labels import (
     without_usual,
     words_to_show,
 )
-from bench.report.plots.panels import WIDE, wrapped
-from bench.report.plots.plot_style import COLOURS, MARKERS, log_ticks, marks, time_axis, time_label
+from bench.report.plots.figures import COLOURS, MARKERS, WIDE, log_ticks, marks, time_axis, time_label, wrapped
 
 # Fewer rows show no more than the picture of time against size; more are too small to read.
 FEWEST_ROWS, MOST_ROWS = 3, 45
 # World sizes whose markers can be told apart in a row.
 MOST_WORLDS = 6
+# Distributions in one picture, and letters in a line of the title of one.
+MOST_SPLITS, SPLIT_TITLE = 4, 34
+# Letters in a line of a title of the pictures of splits and of replays, and of a row's name.
+SPLITS_WIDE, REPLAY_WIDE, ROW_NAME = 100, 115, 44
+# Colour of the kinds of calls that have no colour of their own.
+OTHERS = "#BBBBBB"
 
 
+# ── the cost of each operation ───────────────────────────────────────────────────────────────────
 def operations(run: Run, analysis: Analysis) -> list[Figure]:
-    """Times of all operations at the size that most of them have, and of the operations without a size."""
+    """Times of all operations at the size that most of them have, and of the operations without a size.
+
+    A row for each operation or variant, a panel for each metric.
+    """
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
     must = words_to_show(chosen)
@@ -42,19 +56,16 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     shared = common_words(list(words.values()))
     rows: dict[str, list[Summary]] = {}
     for case in chosen:
-        rows.setdefault(_row_title(words[case], shared), []).append(of_case[case])
+        # Everything but the metric (it has panels) and what is the same in all rows.
+        own = {name: word for name, word in words[case].items() if name not in shared and name != "metric"}
+        rows.setdefault(", ".join(in_words(own)), []).append(of_case[case])
     if len(rows) < FEWEST_ROWS:
         return []
     left_out = len(rows) - MOST_ROWS
     shown = dict(list(rows.items())[:MOST_ROWS])
     head = ", ".join([*in_words(shared), f"at {size} (what it counts: see the tables); {marks(analysis.summaries)}"])
     more = f"; {left_out} more rows: see the tables" if left_out > 0 else ""
-    return [_figure(f"What does each operation cost?\n{wrapped(head + more, WIDE)}", shown, time_label(run))]
-
-
-def _row_title(words: Words, shared: Words) -> str:
-    """Everything but the metric (it has panels) and what is the same in all rows."""
-    return ", ".join(in_words({k: v for k, v in words.items() if k not in shared and k != "metric"}))
+    return [_operations_figure(f"What does each operation cost?\n{wrapped(head + more, WIDE)}", shown, time_label(run))]
 
 
 def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
@@ -62,21 +73,16 @@ def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
     tables: dict[str, list[Case]] = {}
     for case in cases:
         tables.setdefault(title(case), []).append(case)
-    rows = [row for members in tables.values() for row in size_rows(members)]
-    count = Counter(_size(row) for row in rows if row[0].size_bytes)
+    rows = [(row_name(row).removeprefix("≤ "), row) for members in tables.values() for row in size_rows(members)]
+    count = Counter(name for name, row in rows if row[0].size_bytes)
     if not count:
         return "no size", list(cases)
-    size = max(
-        count, key=lambda name: (count[name], max(c.size_bytes for row in rows for c in row if _size(row) == name))
-    )
-    return size, [case for row in rows for case in row if _size(row) == size or not case.size_bytes]
+    largest = {name: max(case.size_bytes for other, row in rows if other == name for case in row) for name in count}
+    size = max(count, key=lambda name: (count[name], largest[name]))
+    return size, [case for name, row in rows for case in row if name == size or not case.size_bytes]
 
 
-def _size(row: Sequence[Case]) -> str:
-    return row_name(row).removeprefix("≤ ")
-
-
-def _figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
+def _operations_figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
     cases = [s.case for members in rows.values() for s in members]
     metrics = sorted({case.metric for case in cases}, key=order)
     worlds = sorted({case.world_size for case in cases})[:MOST_WORLDS]
@@ -84,19 +90,28 @@ def _figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
     grid = figure.subplots(1, len(metrics), squeeze=False, sharex=True, sharey=True)[0]
     figure.suptitle(head, x=0.01, ha="left", fontsize=10.5)
     for axes, metric in zip(grid, metrics, strict=True):
-        for y, members in enumerate(rows.values()):
-            for summary in members:
-                if summary.case.metric == metric and summary.case.world_size in worlds:
-                    _mark(axes, y, worlds.index(summary.case.world_size), len(worlds), summary)
+        shown = [
+            (y, worlds.index(s.case.world_size), s.time_s)
+            for y, members in enumerate(rows.values())
+            for s in members
+            if s.case.metric == metric and s.case.world_size in worlds
+        ]
+        for y, number, time in shown:
+            assert time is not None  # noqa: S101 - the caller selects such
+            place = y + 0.5 * ((number + 0.5) / len(worlds) - 0.5)  # the world sizes of a row stand a little apart
+            bars = [[max(time.value - time.low, 0)], [max(time.high - time.value, 0)]] if time.known else None
+            axes.errorbar(
+                [time.value], [place], xerr=bars, marker=MARKERS[number], color=COLOURS[number], markersize=4.5,
+                linewidth=1.2,
+            )  # fmt: skip
         axes.set_title(metric, fontsize=9)
         axes.tick_params(labelsize=8)
+        axes.set_xlabel(below, fontsize=9)
     grid[0].set_xscale("log")
     log_ticks(grid[0].xaxis)
     time_axis(grid[0].xaxis)
     grid[0].set_yticks(range(len(rows)), list(rows))
     grid[0].set_ylim(len(rows) - 0.4, -0.6)
-    for axes in grid:
-        axes.set_xlabel(below, fontsize=9)
     for number, n in enumerate(worlds):
         look = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ""}
         grid[0].plot([], [], label=ranks_text(n), **look)
@@ -104,12 +119,71 @@ def _figure(head: str, rows: dict[str, list[Summary]], below: str) -> Figure:
     return figure
 
 
-def _mark(axes: Axes, y: int, number: int, of: int, summary: Summary) -> None:
-    """Draw a marker with its interval. number, of: which of how many world sizes; they are drawn a little apart."""
-    time = summary.time_s
-    assert time is not None  # noqa: S101 - the caller selects such
-    place = y + 0.5 * ((number + 0.5) / of - 0.5)
-    bars = [[max(time.value - time.low, 0)], [max(time.high - time.value, 0)]] if time.known else None
-    axes.errorbar(
-        [time.value], [place], xerr=bars, marker=MARKERS[number], color=COLOURS[number], markersize=4.5, linewidth=1.2
-    )
+# ── uneven all-to-alls ───────────────────────────────────────────────────────────────────────────
+def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
+    """What each rank sends to each: a matrix for each distribution, at the largest world size and size."""
+    summaries: dict[str, Summary] = {}
+    for summary in sorted(analysis.summaries, key=lambda s: (s.case.world_size, s.case.size_bytes)):
+        if summary.case.splits:
+            summaries[summary.case.splits] = summary
+    chosen = list(summaries.values())[:MOST_SPLITS]
+    if not chosen:
+        return []
+    figure = Figure(figsize=(1.2 + 3.6 * len(chosen), 4.2), layout="constrained")
+    for axes, summary in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
+        case, n = summary.case, ranks_together(summary.case)
+        itemsize = dtype_named(case.dtype).itemsize
+        matrix = splits.matrix(case.splits, n, case.size_bytes // itemsize)
+        axes.grid(False)
+        drawn = axes.imshow(np.array(matrix) * itemsize / 2**20, cmap="cividis", vmin=0)
+        figure.colorbar(drawn, ax=axes, shrink=0.75, label="MiB")
+        step = max(1, n // 8)
+        axes.set_xticks(range(0, n, step))
+        axes.set_yticks(range(0, n, step))
+        axes.set_xlabel("receiving rank")
+        axes.set_ylabel("sending rank")
+        heaviest, even = itemsize * splits.heaviest(matrix), case.size_bytes * (n - 1) / n
+        text = f"{WORDS['splits'](case.splits)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
+        text += f"{heaviest / even:.1f} times as much as with equal parts"
+        axes.set_title(wrapped(text, SPLIT_TITLE), fontsize=9)
+    text = "Who sends how much to whom?  all_to_all, one call; the busiest rank bounds the time"
+    figure.suptitle(wrapped(text, SPLITS_WIDE), x=0.01, ha="left", fontsize=10.5)
+    return [figure]
+
+
+# ── recorded jobs ────────────────────────────────────────────────────────────────────────────────
+def replayed_steps(run: Run, analysis: Analysis) -> list[Figure]:
+    """The calls of a step along time: a page for each replay, the recording above and the median step below."""
+    return [_replay_figure(step) for step in analysis.replayed if step.bars]
+
+
+def _replay_figure(step: ReplayedStep) -> Figure:
+    """A row for each kind of call, so that calls that overlap are seen. Kinds without a colour share the last row."""
+    kinds = [kind.case for kind in step.kinds]
+    # A name beside each row says more than a legend of colours.
+    names = [wrapped(kind_name(kind), ROW_NAME) for kind in step.kinds[: len(COLOURS)]]
+    if len(kinds) > len(COLOURS):
+        names.append(f"{len(kinds) - len(COLOURS)} further kinds")
+    rows = len(names)
+    shown = [("recorded", step.recorded_bars)] if step.recorded_bars else []
+    shown.append(("here", step.bars))
+    figure = Figure(figsize=(9, 1.5 + len(shown) * (0.5 + 0.28 * rows)), layout="constrained")
+    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (heading, bars) in zip(panels, shown, strict=True):
+        for bar in bars:
+            place = min(kinds.index(bar.kind), len(COLOURS))
+            colour = COLOURS[place] if place < len(COLOURS) else OTHERS
+            reach = [(bar.start_s, bar.duration_s)]
+            axes.broken_barh(reach, (rows - place - 0.9, 0.8), facecolor=colour, edgecolor="white", linewidth=0.3)
+        axes.set_ylim(0, rows)
+        axes.tick_params(axis="y", labelsize=8, length=0)
+        axes.grid(visible=False, axis="y")
+        axes.set_axisbelow(True)
+        axes.set_yticks([rows - place - 0.5 for place in range(rows)], names)
+        axes.set_title(heading, fontsize=9.5)
+    panels[-1].set_xlabel("time since the first call of the step")
+    time_axis(panels[-1].xaxis)
+    recorded = f"{format_seconds(step.recorded_s)} recorded, " if step.recorded_s is not None else ""
+    text = f"What does the job's communication cost here?  {recorded}{format_seconds(step.time.value)} here, a step"
+    figure.suptitle(wrapped(text, REPLAY_WIDE), x=0.01, ha="left", fontsize=10.5)
+    return figure

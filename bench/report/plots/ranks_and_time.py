@@ -14,12 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.catalog.operations import cycle
-from bench.model.conclusions import Analysis, Finding, Summary
-from bench.model.records import Run, Samples, Timings, case_order
+from bench.model.conclusions import Analysis, Finding
+from bench.model.records import Case, Run, Samples, Timings, case_order
 from bench.model.units import format_rate, format_seconds
 from bench.report.labels import label
-from bench.report.plots.panels import WIDE, wrapped
-from bench.report.plots.plot_style import COLOURS, MARKERS, framed, log_ticks, log_time_axis, time_axis
+from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks, log_time_axis, time_axis, wrapped
 
 # Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
 MOST_ROWS, MOST_NUMBERS = 6, 16
@@ -52,13 +51,15 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
         return []
     late = (timings.start_ns - timings.start_ns.min(axis=1, keepdims=True)) / 1e9
     took = timings.duration_ns / 1e9
-    late_ones = [
+    late_findings = [
         f for f in analysis.diagnosis.findings if f.kind in {"late rank", "late node"} and chosen.case in f.cases
     ]
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     many = late.shape[1] > MOST_BOXES
-    text = f"{_chosen_text(label(chosen.case), len(candidates))}: {len(took)} iterations of launch {samples.launch}."
+    name = label(chosen.case)
+    which = f"Of {len(candidates)} cases, arrivals matter most in {name}" if len(candidates) > 1 else f"This is {name}"
+    text = f"{which}: {len(took)} iterations of launch {samples.launch}."
     figure.suptitle(
         f"Who waits for whom?\n{wrapped(f'{text} {BANDS if many else BOXES}', WIDE)}", x=0.01, ha="left", fontsize=10.5
     )
@@ -67,18 +68,13 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
         (right, took, "spends in the call (the last to arrive spends least)"),
     ):
         if many:
-            _bands(axes, data, late_ones)
+            _bands(axes, data, late_findings)
         else:
             _boxes(axes, data)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("rank")
         _log_from_zero(axes, data)
     return [figure]
-
-
-def _chosen_text(name: str, of: int) -> str:
-    """The beginning of a sentence on which case is drawn, of how many."""
-    return f"Of {of} cases, arrivals matter most in {name}" if of > 1 else f"This is {name}"
 
 
 def _log_from_zero(axes: Axes, data: Any) -> None:
@@ -144,7 +140,13 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
     if not good:
         return []
     began = min(s.unix_s for s in run.samples)
-    figure, axes = framed("Was it steady?", f"{_what(run, good)}; a dot: one iteration")
+    operations = list(dict.fromkeys(s.case.op for s in good))
+    named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
+    backends = ", ".join(dict.fromkeys(s.case.backend for s in good))
+    cases, launches = len({s.case for s in good}), run.plan.launches
+    count = f"{cases} case{'s' if cases > 1 else ''}, {launches} launch{'es' if launches > 1 else ''}"
+    what = wrapped(f"{named} on {backends}, {count}", WIDE)
+    figure, axes = framed("Was it steady?", f"{what}; a dot: one iteration")
     worlds = sorted({s.case.world_size for s in good})
     for style, n in enumerate(worlds):
         parts = [_in_time(s, began) for s in good if s.case.world_size == n]
@@ -169,17 +171,6 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
         getattr(handle, "set_markersize", lambda _: None)(6)
         handle.set_alpha(1) if handle is not None else None
     return [figure]
-
-
-def _what(run: Run, samples: Sequence[Samples]) -> str:
-    """The operations (their number if there are many), backends, cases and launches that the dots are of."""
-    cases = [s.case for s in samples]
-    operations = list(dict.fromkeys(case.op for case in cases))
-    named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
-    backends = ", ".join(dict.fromkeys(case.backend for case in cases))
-    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
-    count = f"{len(set(cases))} case{'s' if len(set(cases)) > 1 else ''}"
-    return wrapped(f"{named} on {backends}, {count}, {launches}", WIDE)
 
 
 def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any, Any]:
@@ -208,12 +199,30 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     cases = f"{len(good)} case{'' if len(good) == 1 else 's'}"
     text = f"Is there one usual time, or two?  {len(chosen)} of {cases}, {kind}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
-    of_each = [_iterations(run, s) for s in chosen]
-    bins = _bins(of_each)
-    for axes, summary, times in zip(rows, chosen, of_each, strict=True):
+    launches: dict[Case, list[Any]] = {s.case: [] for s in chosen}
+    for samples in run.samples:
+        if samples.case in launches and samples.failure is None and samples.timed is not None:
+            launches[samples.case].append(samples.timed.slowest_s)
+    times_of = {case: np.concatenate(parts) for case, parts in launches.items()}
+    # The bars reach from the shortest time to nearly the longest: a single iteration must not widen the axis.
+    low = 0.95 * min(times.min() for times in times_of.values())
+    high = 1.1 * max(np.quantile(times, 0.995) for times in times_of.values())
+    wider = max(1.0, NARROWEST * low / high) ** 0.5
+    low, high = low / wider, high * wider
+    bins = np.geomspace(low, high, 2 + round(BARS_A_DECADE * math.log10(high / low)))
+    for axes, summary in zip(rows, chosen, strict=True):
+        assert summary.time_s is not None  # noqa: S101 - selected above
+        times, stall = times_of[summary.case], summary.stall
         axes.hist(times, bins=bins, weights=np.full(len(times), 100 / len(times)), color=COLOURS[5], edgecolor="none")
-        _mark_modes(axes, summary)
-        axes.set_title(_modes_text(summary, len(times)), fontsize=9)
+        axes.axvline(summary.time_s.value, color="black", linewidth=1)
+        text = f"{label(summary.case)}, {len(times)} iterations: median {format_seconds(summary.time_s.value)}"
+        if stall is not None:
+            slow = round(100 * stall.share)
+            modes = ((100 - slow, stall.fast_s), (slow, stall.slow_s))
+            text += "; " + ", ".join(f"{share} % near {format_seconds(time_s)}" for share, time_s in modes)
+            for _, time_s in modes:
+                axes.axvline(time_s, color=COLOURS[1], linestyle="--", linewidth=1.8)
+        axes.set_title(wrapped(text, ROW_TITLE), fontsize=9)
     rows[-1].set_xscale("log")
     rows[-1].set_xlim(bins[0], bins[-1])
     log_ticks(rows[-1].xaxis)
@@ -225,38 +234,6 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
         handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", linewidth=1.8, label="fast and slow mode"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)
     return [figure]
-
-
-def _bins(of_each: Sequence[Any]) -> Any:
-    """Edges of the bars, from the shortest time to nearly the longest: a single iteration must not widen the axis."""
-    low, high = 0.95 * min(times.min() for times in of_each), 1.1 * max(np.quantile(times, 0.995) for times in of_each)
-    wider = max(1.0, NARROWEST * low / high) ** 0.5
-    low, high = low / wider, high * wider
-    return np.geomspace(low, high, 2 + round(BARS_A_DECADE * math.log10(high / low)))
-
-
-def _mark_modes(axes: Axes, summary: Summary) -> None:
-    assert summary.time_s is not None  # noqa: S101 - the caller selects such
-    axes.axvline(summary.time_s.value, color="black", linewidth=1)
-    for time_s in (summary.stall.fast_s, summary.stall.slow_s) if summary.stall else ():
-        axes.axvline(time_s, color=COLOURS[1], linestyle="--", linewidth=1.8)
-
-
-def _modes_text(summary: Summary, iterations: int) -> str:
-    """Such as `all_reduce · gloo · …, 491 iterations: median 934 µs; 55 % near 486 µs, 45 % near 3.57 ms`."""
-    assert summary.time_s is not None  # noqa: S101 - the caller selects such
-    text = f"{label(summary.case)}, {iterations} iterations: median {format_seconds(summary.time_s.value)}"
-    if summary.stall is not None:
-        slow = round(100 * summary.stall.share)
-        modes = ((100 - slow, summary.stall.fast_s), (slow, summary.stall.slow_s))
-        text += "; " + ", ".join(f"{share} % near {format_seconds(time_s)}" for share, time_s in modes)
-    return wrapped(text, ROW_TITLE)
-
-
-def _iterations(run: Run, summary: Summary) -> Any:
-    """The seconds of every iteration of a case, over all launches."""
-    parts = [s.timed for s in run.samples if s.case == summary.case and s.failure is None and s.timed is not None]
-    return np.concatenate([timed.slowest_s for timed in parts])
 
 
 def matrix(run: Run, analysis: Analysis) -> list[Figure]:

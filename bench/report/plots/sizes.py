@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from bench.model.conclusions import Analysis, Fit, Summary
-from bench.model.records import Case, Run
+from bench.model.records import Run
 from bench.model.units import format_rate
 from bench.report.labels import ranks_text, row_name, size_rows
-from bench.report.plots import panels
-from bench.report.plots.panels import Line, Page, Panel
-from bench.report.plots.plot_style import (
+from bench.report.plots import figures
+from bench.report.plots.figures import (
     COLOURS,
+    Line,
+    Page,
+    Panel,
     dodged,
-    log_rate_axis,
+    log_ticks,
     log_time_axis,
     marks,
     size_axis,
@@ -36,6 +39,8 @@ MOST_SIZES = 4
 MOST_NAMED = 4
 # Labels of world sizes that fit below a panel.
 MOST_WORLDS = 8
+# Labels of sizes that fit below a single panel, and below each of several.
+MOST_SIZES_ALONE, MOST_SIZES_BESIDE = 10, 5
 # An interval that reaches further beyond all values is cut at the edge of the picture: two or three launches know the
 # median only within decades, and the axis would show nothing else.
 FAR_INTERVAL = 10
@@ -44,66 +49,66 @@ BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Median time with its interval, one line per world size, and the fitted model behind it."""
-    found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
-    made = panels.pages("How long does it take?", run, found, marks(analysis.summaries), left_out)
+    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
+    made = figures.pages("How long does it take?", run, shown, marks(analysis.summaries), left_out)
     for page in made:
         for axes, style, line, x in _placed(page, _size):
             times = _draw_times(axes, line, x, style)
             _draw_modes(axes, line, x, style)
             _draw_models(axes, analysis.fits, line, style)
-            draw_choices(axes, line, x, times, style)
+            _draw_choices(axes, line, x, times, style)
         log_time_axis(page.places[0][0])
-        _finish(page, time_label(run))
+        _finish(page, _size, time_label(run))
     return [page.figure for page in made]
 
 
 def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
     """Bus bandwidth with its interval, and its bounds."""
-    found, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
-    made = panels.pages("How much of the bus does it use?", run, found, marks(analysis.summaries), left_out)
+    shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s and s.busbw])
+    made = figures.pages("How much of the bus does it use?", run, shown, marks(analysis.summaries), left_out)
     for page in made:
         for axes, style, line, x in _placed(page, _size):
             _draw_rates(axes, line, x, style)
-        best = max(s.busbw or 0.0 for _, panel in page.places for line in panel.lines for s in line.members) / 1e9
+        best = max(s.busbw or 0.0 for _, panel in page.places for s in panel.members) / 1e9
         for axes, panel in page.places:
             _draw_bounds(axes, analysis, panel, best)
         # Logarithmic: bandwidth spans three decades from the smallest message to the largest, and on a linear axis
         # the smaller half of the sizes lies on zero. An inset of that half was dropped: it needs axes of its own, and
         # a page of many panels has no room for it.
-        log_rate_axis(page.places[0][0])
-        _finish(page, "bus bandwidth, GB/s")
+        axes = page.places[0][0]
+        axes.set_yscale("log")
+        log_ticks(axes.yaxis)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        _finish(page, _size, "bus bandwidth, GB/s")
     return [page.figure for page in made]
 
 
 def scaling(run: Run, analysis: Analysis) -> list[Figure]:
     """Time against world size, at a few sizes."""
-    good = [s for s in analysis.summaries if s.time_s]
-    found = [panel for panel in panels.panels(good, _by_size) if _worlds([panel])]
-    made = panels.pages("What do more ranks cost?", run, found, marks(analysis.summaries))
+    shown = [panel for panel in figures.panels([s for s in analysis.summaries if s.time_s], _by_size) if panel.lines]
+    made = figures.pages("What do more ranks cost?", run, shown, marks(analysis.summaries))
     for page in made:
         for axes, style, line, x in _placed(page, _world):
             _draw_times(axes, line, x, style)
-        axes = page.places[0][0]
-        log_time_axis(axes)
-        size_axis(axes, _worlds([panel for _, panel in page.places]), MOST_WORLDS, str)
-        _cut_intervals(page)
-        panels.label_axes(page, "world size (ranks)", time_label(run))
-        panels.legend(page)
+        log_time_axis(page.places[0][0])
+        _finish(page, _world, time_label(run))
     return [page.figure for page in made]
 
 
-# ── lines ────────────────────────────────────────────────────────────────────────────────────────
+# ── lines and axes ───────────────────────────────────────────────────────────────────────────────
 def _over_sizes(summaries: Sequence[Summary]) -> tuple[list[Panel], list[str]]:
     """Panels with a line per world size, and a text on what is left out: of several panels, those with one size."""
-    every = panels.panels([s for s in summaries if s.case.size_bytes], _by_ranks)
+    every = figures.panels([s for s in summaries if s.case.size_bytes], by_ranks)
     kept = every if len(every) == 1 else [p for p in every if any(len(line.members) > 1 for line in p.lines)]
-    drawn = {s.case.op for panel in kept for line in panel.lines for s in line.members}
+    drawn = {s.case.op for panel in kept for s in panel.members}
     missing = list(dict.fromkeys(s.case.op for s in summaries if s.case.op not in drawn))
     more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
     return kept, [f"without two sizes: {', '.join(missing[:MOST_NAMED])}{more}"] if missing else []
 
 
-def _by_ranks(members: list[Summary]) -> list[Line]:
+def by_ranks(members: list[Summary]) -> list[Line]:
+    """A line for each world size."""
     lines: dict[int, list[Summary]] = {}
     for summary in members:
         lines.setdefault(summary.case.world_size, []).append(summary)
@@ -114,18 +119,13 @@ def _by_size(members: list[Summary]) -> list[Line]:
     """Lines of at most MOST_SIZES sizes, the largest first; only sizes with more than one world size."""
     of_case = {summary.case: summary for summary in members}
     rows = [row for row in size_rows(list(of_case)) if len(row) > 1]
-    chosen = [rows[place] for place in spread(list(range(len(rows))), MOST_SIZES)]
-    ordered = [sorted(row, key=lambda case: case.world_size) for row in reversed(chosen)]
-    return [Line(_size_name(row), [of_case[case] for case in row]) for row in ordered]
-
-
-def _size_name(row: list[Case]) -> str:
-    """The size without `≤`; the tables say what it was rounded down to."""
-    return row_name(row).removeprefix("≤ ") if row[0].size_bytes else "no size"
-
-
-def _worlds(found: Sequence[Panel]) -> list[int]:
-    return sorted({s.case.world_size for panel in found for line in panel.lines for s in line.members})
+    lines = []
+    for place in reversed(spread(list(range(len(rows))), MOST_SIZES)):
+        row = sorted(rows[place], key=lambda case: case.world_size)
+        # The name is without `≤`; the tables say what a size was rounded down to.
+        name = row_name(row).removeprefix("≤ ") if row[0].size_bytes else "no size"
+        lines.append(Line(name, [of_case[case] for case in row]))
+    return lines
 
 
 def _size(summary: Summary) -> int:
@@ -138,16 +138,22 @@ def _world(summary: Summary) -> int:
 
 def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, int, Line, list[float]]]:
     """(axes, style, line, its x values) of each line of a page. Lines of a panel stand a little apart along x."""
-    every = [x_of(s) for _, panel in page.places for line in panel.lines for s in line.members]
+    every = [x_of(s) for _, panel in page.places for s in panel.members]
     for axes, panel in page.places:
         for number, (style, line) in enumerate(page.styled(panel)):
             x = [x_of(s) for s in line.members]
             yield axes, style, line, dodged(axes, x, every, number, len(panel.lines))
 
 
-def _cut_intervals(page: Page) -> None:
-    """Show at most FAR_INTERVAL beyond all values, and say so if that cuts an interval. The scale is logarithmic."""
+def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
+    """Label the axes and the lines. x_of: `_size` or `_world`; y: the label of the logarithmic y axis."""
     axes = page.places[0][0]
+    every = sorted({x_of(s) for _, panel in page.places for s in panel.members})
+    if x_of is _world:
+        size_axis(axes, every, MOST_WORLDS, str)
+    else:
+        size_axis(axes, every, MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE)
+    # An interval that reaches further than FAR_INTERVAL beyond all values is cut, and the legend says so.
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
     low, high = axes.get_ylim()
@@ -155,14 +161,9 @@ def _cut_intervals(page: Page) -> None:
     if low < lowest or high > highest:
         axes.set_ylim(max(low, lowest), min(high, highest))
         page.extra.append("a bar without a cap goes on beyond the picture")
-
-
-def _finish(page: Page, y: str) -> None:
-    every = sorted({_size(s) for _, panel in page.places for line in panel.lines for s in line.members})
-    size_axis(page.places[0][0], every, 10 if len(page.places) == 1 else 5)
-    _cut_intervals(page)
-    panels.label_axes(page, "message size (what it counts: see the tables)", y)
-    panels.legend(page)
+    x = "world size (ranks)" if x_of is _world else "message size (what it counts: see the tables)"
+    figures.label_axes(page, x, y)
+    figures.legend(page)
 
 
 # ── what is drawn ────────────────────────────────────────────────────────────────────────────────
@@ -180,13 +181,13 @@ def _draw_rates(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
     low = [b * t.value / t.high for b, t in zip(busbw, times, strict=True)]
     high = [b * t.value / t.low for b, t in zip(busbw, times, strict=True)]
     with_intervals(axes, x, busbw.tolist(), (low, high), style, line.name)
-    draw_choices(axes, line, x, busbw.tolist(), style)
+    _draw_choices(axes, line, x, busbw.tolist(), style)
 
 
-def draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[float], style: int) -> None:
+def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[float], style: int) -> None:
     """Write what NCCL chose at the smallest size, and at each size from which on it chooses otherwise."""
-    told = [(at, value, s.chosen) for s, at, value in zip(line.members, x, values, strict=True) if s.chosen]
-    begins = [one for place, one in enumerate(told) if not place or one[2] != told[place - 1][2]]
+    chosen = [(at, value, s.chosen) for s, at, value in zip(line.members, x, values, strict=True) if s.chosen]
+    begins = [point for place, point in enumerate(chosen) if not place or point[2] != chosen[place - 1][2]]
     if len(begins) < 2:
         return
     colour = COLOURS[style % len(COLOURS)]
@@ -206,15 +207,8 @@ def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
             look: Any = {"marker": "_", "markersize": 4 + 18 * share, "markeredgewidth": 1.8, "zorder": 2}
             axes.plot([at], [time_s], color=COLOURS[style % len(COLOURS)], alpha=0.55, **look)
     if stalls:
-        axes.plot(
-            [],
-            [],
-            "_",
-            color="#888888",
-            markersize=12,
-            markeredgewidth=1.8,
-            label="fast and slow mode (longer: more iterations)",
-        )
+        look = {"color": "#888888", "markersize": 12, "markeredgewidth": 1.8}
+        axes.plot([], [], "_", label="fast and slow mode (longer: more iterations)", **look)
 
 
 def _draw_models(axes: Axes, fits: Sequence[Fit], line: Line, style: int) -> None:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from bench.report import markdown
 from bench.report.labels import NOTHING
-from bench.report.plots.plot_style import COLOURS, LINES, MARKERS, STYLE, save
+from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
 from bench.training.equivalence import (
     LEAST_DIFFERENCE,
     EquivalenceResult,

@@ -21,10 +21,12 @@ from bench.model.units import format_bytes
 from bench.report.comparison import headline
 from bench.report.labels import ranks_text
 from bench.report.plots.comparison import BARS, directions, ratio_axis, ratio_rows, standing_out, verdict_legend
-from bench.report.plots.panels import NO_BREAK, WIDE, WIDER, wrapped
-from bench.report.plots.plot_style import (
+from bench.report.plots.figures import (
     COLOURS,
+    NO_BREAK,
     STYLE,
+    WIDE,
+    WIDER,
     dodged,
     framed,
     legend_entries,
@@ -34,6 +36,7 @@ from bench.report.plots.plot_style import (
     size_axis,
     time_axis,
     with_intervals,
+    wrapped,
 )
 from bench.training.conclusions import Advice, ScenarioAnalysis, StrategyResult, TrainingAnalysis, TrainingComparison
 from bench.training.records import Strategy

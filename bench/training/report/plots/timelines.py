@@ -13,9 +13,8 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from bench.report.plots.panels import WIDER, wrapped
-from bench.report.plots.plot_style import COLOURS, time_axis
-from bench.report.plots.plot_style import spread as evenly
+from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
+from bench.report.plots.figures import spread as evenly
 from bench.training.conclusions import ScenarioAnalysis
 from bench.training.records import RankTimeline, Timeline
 from bench.training.report.labels import is_reference, ordered, scenario_text, seconds, short_names

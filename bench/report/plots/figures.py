@@ -1,0 +1,399 @@
+"""Make figures: colours and styles, axes with units, intervals, figures of many panels, and saving.
+
+Series differ by colour *and* marker *and* line, so that they can be told apart in black and white; the colours are
+those of Okabe and Ito, which colour-blind people can tell apart. Figures use `Figure` and not pyplot: that has no
+global state, opens no window and loads faster.
+
+A panel has one operation, backend and metric. Whatever else differs makes its lines, up to MOST_SERIES. What the panels
+of a page have in common is written once, above them. Each metric begins a new page. The axes of a page are still empty:
+`sizes` draws into them.
+"""
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.container import Container
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+from bench.catalog import metrics
+from bench.model.conclusions import Summary
+from bench.model.records import Run
+from bench.model.units import format_bytes, format_seconds
+from bench.report.labels import Words, attributes, common_words, in_words, without_usual, words_to_show
+from bench.report.pictures import MOST_PAGES
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
+STYLE: Any = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 12,
+    "figure.dpi": 110,
+    "svg.fonttype": "none",  # text stays text: small files that can be searched
+    "legend.frameon": False,
+}
+# Ratio of largest to smallest value on an axis below which labels at 1, 2 and 5 are too few.
+NARROW = 5
+# Ratio of neighbouring sizes below which they count as one: operations round the same size down differently.
+ALIKE = 1.2
+# Points between neighbouring series at one x value: a marker is 5 wide, and the cap of an interval 6.
+BESIDE = 7
+# Largest share of the distance to the next x value that the series at one x value take together.
+TOGETHER = 0.6
+# More lines than this in one picture cannot be told apart.
+MOST_SERIES = 6
+# Four by six: more would be too small to read.
+PANELS_A_PAGE = 24
+# (most panels, columns, width and height of a panel in inches). A single panel is as large as any other picture.
+GRIDS = ((2, 2, 4.2, 2.6), (3, 3, 3.1, 2.3), (4, 2, 4.2, 2.3), (9, 3, 3.1, 1.8), (PANELS_A_PAGE, 4, 2.45, 1.4))
+# Inches: left and right of the panels, below them for the axis label, a line of the title, a line of the legend.
+LEFT, RIGHT, BELOW, TITLE_LINE, LEGEND_LINE = 0.85, 0.15, 0.6, 0.2, 0.22
+# Inches between panels; a panel's title is in the gap above it.
+GAP_WIDE, GAP_HIGH = 0.15, 0.42
+# Entries that a legend below all panels has room for; if there are more, each panel has its own legend.
+MOST_SHARED = 2 * len(COLOURS)
+# Characters in a line of the figure's title, also of a figure of 10 inches; characters per inch in a panel's title.
+WIDE, WIDER, LETTERS_AN_INCH = 112, 128, 13
+# Inches: an entry of a legend without its text, and a letter of it.
+ENTRY, LETTER = 0.6, 0.075
+# Inches: width of a single panel's figure, and its height without the legend.
+SINGLE = (8.5, 4.5)
+NO_BREAK = "\N{NO-BREAK SPACE}"
+# The space between a number and what it counts, such as that of `1 MiB` or `4 ranks`.
+NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=[A-Za-zµ%])")
+
+
+# ── one figure ───────────────────────────────────────────────────────────────────────────────────
+def save(figure: Figure, path: Path) -> None:
+    """Save a figure as PNG and as SVG."""
+    figure.savefig(path.with_suffix(".png"))
+    figure.set_layout_engine("none")  # laid out already; doing it again would take as long as drawing
+    figure.savefig(path.with_suffix(".svg"))
+
+
+def draw_pages(
+    drawn_by: Callable[[Any, Any], Sequence[Figure]], run: Any, analysis: Any, paths: Sequence[Path]
+) -> None:
+    """Draw the pages of a picture into the first of these paths (without suffix); remove files at the others."""
+    with rc_context(STYLE):
+        figures = drawn_by(run, analysis)[: len(paths)]
+        for figure, path in zip(figures, paths, strict=False):
+            save(figure, path)
+    for path in paths[len(figures) :]:
+        for suffix in (".png", ".svg"):
+            path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def framed(question: str, what: str) -> tuple[Figure, Axes]:
+    """A figure with one set of axes. Its title has two lines: a question, and what is shown."""
+    figure = Figure(figsize=(8.5, 4.8), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(f"{question}\n{what}", fontsize=10.5)
+    return figure, axes
+
+
+def size_axis(axes: Axes, sizes: Sequence[int], most: int, text: Callable[[int], str] = format_bytes) -> None:
+    """Sizes (or numbers of ranks) along x, which doubles from one tick to the next. most: largest number of labels."""
+    # Labels of sizes that were rounded down from one size would overlap.
+    apart = [size for size, following in zip(sizes, [*sizes[1:], math.inf], strict=True) if following > ALIKE * size]
+    shown = apart[:: math.ceil(len(apart) / most)]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown, [text(size) for size in shown])
+    powers = range(math.ceil(math.log2(sizes[0])), math.floor(math.log2(sizes[-1])) + 1)
+    axes.xaxis.set_minor_locator(FixedLocator([2.0**power for power in powers]))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if len(apart) == 1:  # without this the axis would be as wide as the shift of the series
+        axes.set_xlim(sizes[0] / 2, 2 * sizes[-1])
+
+
+def dodged(axes: Axes, x: Sequence[float], every: Sequence[float], number: int, of: int) -> list[float]:
+    """The x values of one of several series on a logarithmic axis, moved a little so that intervals do not overlap.
+
+    every: the x values of all series. number, of: which of how many series this is.
+    """
+    places = sorted(set(every))
+    across = math.log(places[-1] / places[0]) or math.log(4)  # one x value alone: see size_axis
+    nearest = min((math.log(b / a) for a, b in pairwise(places) if b > ALIKE * a), default=across)
+    points = 72 * axes.bbox.width / axes.figure.dpi
+    step = min(BESIDE / points * across, TOGETHER * nearest / of)
+    return [value * math.exp(step * (number - (of - 1) / 2)) for value in x]
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text in lines of at most `width` characters; a number stays with its unit."""
+    glued = NUMBER_AND_UNIT.sub(NO_BREAK, text)
+    return "\n".join(textwrap.wrap(glued, width, break_long_words=False)).replace(NO_BREAK, " ") or text
+
+
+def legend_entries(axes: Axes) -> dict[str, Any]:
+    """Name → handle, the measured series first: matplotlib lists models and bounds before them."""
+    handles, names = axes.get_legend_handles_labels()
+    ordered = sorted(zip(names, handles, strict=True), key=lambda entry: not isinstance(entry[1], Container))
+    return dict(ordered)
+
+
+def log_time_axis(axes: Axes) -> None:
+    """Logarithmic times along y, with labels also if they span less than a decade."""
+    axes.set_yscale("log")
+    log_ticks(axes.yaxis)
+    time_axis(axes.yaxis)
+
+
+def log_ticks(axis: Any) -> None:
+    """Add labels to a logarithmic axis of less than two decades: labels at decades alone would be one or none."""
+    low, high = axis.get_view_interval()
+    if high / low < 100:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > NARROW else range(1, 10), numticks=12))
+
+
+def marks(summaries: Sequence[Summary]) -> str:
+    """What the bars show, or that no intervals are known."""
+    known = any(s.time_s is not None and s.time_s.known for s in summaries)
+    return "bars: 95 % intervals" if known else "no intervals are known"
+
+
+def time_label(run: Run) -> str:
+    """The label of an axis of times."""
+    return "time of one operation " + ("(median)" if run.imported is None else "(as imported)")
+
+
+def time_axis(axis: Any) -> None:
+    """Label an axis of times with numbers and units."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def tick(seconds: float) -> str:
+    """A time as a tick label, without trailing zeros: `1 ms` and not `1.00 ms`."""
+    number, unit = format_seconds(seconds).split()
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if seconds else "0"
+
+
+def spread(values: list[int], most: int) -> list[int]:
+    """At most `most` of the values, evenly spaced from first to last."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def with_intervals(
+    axes: Axes, x: Sequence[float], y: Sequence[float], interval: tuple[list[float], list[float]], style: int, name: str
+) -> None:
+    """Draw one line of values with their intervals. interval: lower and upper limits. style: number of the line."""
+    values = np.array(y)
+    # A limit equal to the value means that no interval is known: no bar is drawn.
+    low, high = (np.where(np.array(side) == values, np.nan, np.array(side)) for side in interval)
+    axes.errorbar(
+        x,
+        values,
+        yerr=[np.maximum(values - low, 0), np.maximum(high - values, 0)],
+        label=name,
+        color=COLOURS[style % len(COLOURS)],
+        marker=MARKERS[style % len(MARKERS)],
+        linestyle=LINES[style % len(LINES)],
+        capsize=3,
+        markersize=5,
+        linewidth=1.5,
+    )
+
+
+# ── panels and pages ─────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Summaries that one line joins, with its name in the legend."""
+
+    name: str
+    members: list[Summary]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Lines that are drawn into one set of axes. words: what they have in common."""
+
+    words: Words
+    lines: list[Line]
+
+    @property
+    def members(self) -> list[Summary]:
+        """The summaries of all lines."""
+        return [summary for line in self.lines for summary in line.members]
+
+
+@dataclass(slots=True)
+class Page:
+    """A figure. places: its axes with their panels. styles: line name → style. extra: further lines of the legend."""
+
+    figure: Figure
+    places: list[tuple[Axes, Panel]]
+    styles: dict[str, int] | None
+    extra: list[str] = field(default_factory=list)
+
+    def styled(self, panel: Panel) -> list[tuple[int, Line]]:
+        """(number of colour and marker, line). Equal names have equal numbers on a page unless `styles` is None."""
+        numbered = enumerate(panel.lines)
+        return [(number if self.styles is None else self.styles[line.name], line) for number, line in numbered]
+
+
+def panels(summaries: Sequence[Summary], split: Callable[[list[Summary]], list[Line]]) -> list[Panel]:
+    """Panels in the order of the tables, metric by metric.
+
+    split: makes lines of summaries that differ in size and ranks only.
+    """
+    together: dict[tuple[str, ...], dict[tuple[str, ...], list[Summary]]] = {}
+    for summary in sorted(summaries, key=lambda s: metrics.order(s.case.metric)):
+        words = attributes(summary.case)
+        base = (words["op"], words["backend"], words["metric"])
+        together.setdefault(base, {}).setdefault(tuple(words.values()), []).append(summary)
+    made = []
+    for families in together.values():
+        for chunk in _chunks([(attributes(members[0].case), split(members)) for members in families.values()]):
+            common = common_words([words for words, _ in chunk])
+            lines = []
+            for words, line in chunk:
+                own = [word for name, word in words.items() if name not in common]
+                lines.append(Line(", ".join([*own, *filter(None, [line.name])]), line.members))
+            made.append(Panel(common, lines))
+    return made
+
+
+def _chunks(families: Iterable[tuple[Words, list[Line]]]) -> list[list[tuple[Words, Line]]]:
+    """The lines of each panel, with the words of their family. A family is divided only if it exceeds MOST_SERIES."""
+    chunks: list[list[tuple[Words, Line]]] = []
+    for words, lines in families:
+        for part in (lines[start : start + MOST_SERIES] for start in range(0, len(lines), MOST_SERIES)):
+            if not chunks or len(chunks[-1]) + len(part) > MOST_SERIES:
+                chunks.append([])
+            chunks[-1] += [(words, line) for line in part]
+    return chunks
+
+
+def pages(question: str, run: Run, shown: Sequence[Panel], marks: str, left_out: Sequence[str] = ()) -> list[Page]:
+    """Figures with titles for all panels. The last one says what is left out, and how many panels did not fit."""
+    must = words_to_show(s.case for panel in shown for s in panel.members)
+    named = [replace(panel, words=without_usual(panel.words, panel.words["op"], must)) for panel in shown]
+    parts: list[list[Panel]] = []
+    for _, alike in groupby(named, key=lambda panel: panel.words["metric"]):
+        of_metric = list(alike)
+        count = math.ceil(len(of_metric) / PANELS_A_PAGE)
+        a_page = math.ceil(len(of_metric) / count) if count <= MOST_PAGES else PANELS_A_PAGE
+        parts += [of_metric[start : start + a_page] for start in range(0, len(of_metric), a_page)]
+    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
+    made = []
+    for number, part in enumerate(parts[:MOST_PAGES], start=1):
+        place = f" ({number} of {min(len(parts), MOST_PAGES)})" if len(parts) > 1 else ""
+        made.append(_page(f"{question}{place}", f"{launches}; {marks}", part))
+    missing = sum(map(len, parts[MOST_PAGES:]))
+    if made:
+        made[-1].extra += [*left_out, *([f"and {missing} more panels: see the tables"] if missing else [])]
+    return made
+
+
+def _page(question: str, what: str, part: Sequence[Panel]) -> Page:
+    common = common_words([panel.words for panel in part])
+    head = f"{question}\n{wrapped(', '.join([*in_words(common), what]), WIDE)}"
+    styles = _styles(part)
+    if len(part) == 1:
+        figure = Figure(figsize=SINGLE, layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(head, fontsize=10.5)
+        return Page(figure, [(axes, part[0])], styles)
+    figure, grid = _grid(len(part), TITLE_LINE * (1 + head.count("\n")) + GAP_HIGH)
+    figure.suptitle(head, x=0.01, y=1 - 0.08 / figure.get_figheight(), ha="left", va="top", fontsize=10.5)
+    columns, width = grid.shape[1], grid[0][0].get_position().width * figure.get_figwidth()
+    for axes, panel in zip(grid.flat, part, strict=False):
+        own = {name: word for name, word in panel.words.items() if name not in common}
+        axes.set_title(wrapped(", ".join(in_words(own)), int(LETTERS_AN_INCH * width)), fontsize=8.5)
+        axes.tick_params(labelsize=8)
+    for number in range(len(part), grid.size):
+        grid.flat[number].set_visible(False)
+        grid.flat[number - columns].tick_params(labelbottom=True)  # it is the lowest of its column
+    return Page(figure, list(zip(grid.flat, part, strict=False)), styles)
+
+
+def _styles(part: Sequence[Panel]) -> dict[str, int] | None:
+    """A number for each line name; None if there are too many names, or two lines of a panel would look alike."""
+    names = list(dict.fromkeys(line.name for panel in part for line in panel.lines))
+    styles = {name: number for number, name in enumerate(names)}
+    alike = any(len({styles[line.name] % len(COLOURS) for line in panel.lines}) < len(panel.lines) for panel in part)
+    return None if alike or len(names) > MOST_SHARED else styles
+
+
+def _grid(count: int, above: float) -> tuple[Figure, Any]:
+    """A figure with `count` sets of axes or some more, and `above` inches for titles.
+
+    The layout is computed here, as all panels are of one size: that is twice as fast as matplotlib's layout engine.
+    """
+    _, columns, width, height = next(grid for grid in GRIDS if count <= grid[0])
+    rows = math.ceil(count / columns)
+    across = LEFT + columns * width + (columns - 1) * GAP_WIDE + RIGHT
+    high = above + rows * height + (rows - 1) * GAP_HIGH + BELOW
+    figure = Figure(figsize=(across, high))
+    place = {"left": LEFT / across, "right": 1 - RIGHT / across, "top": 1 - above / high, "bottom": BELOW / high}
+    figure.subplots_adjust(**place, wspace=GAP_WIDE / width, hspace=GAP_HIGH / height)
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+
+
+def label_axes(page: Page, x: str, y: str) -> None:
+    """Write what the axes show: at a single panel, or once for all panels."""
+    if len(page.places) == 1:
+        axes = page.places[0][0]
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+    else:
+        bottom = page.figure.subplotpars.bottom * page.figure.get_figheight()
+        page.figure.supxlabel(x, fontsize=9, y=(bottom - 0.5) / page.figure.get_figheight())
+        page.figure.supylabel(y, fontsize=9, x=0.01)
+
+
+def legend(page: Page) -> None:
+    """One legend below all panels, where it hides nothing, or one in each if `page.styles` is None. Call it last."""
+    first, figure = page.places[0][0], page.figure
+    for entry in page.extra:
+        first.plot([], [], " ", label=entry)
+    of_each = [legend_entries(axes) for axes, _ in page.places]
+    entries: dict[str, Any] = {}
+    for of_panel in of_each:
+        entries |= {name: handle for name, handle in of_panel.items() if name not in entries}
+    if page.styles is None and len(page.places) > 1:
+        for (axes, _), of_panel in zip(page.places, of_each, strict=True):
+            axes.legend(list(of_panel.values()), list(of_panel), loc="best", fontsize=6.5)
+        return
+    columns = _columns(figure, entries)
+    more = LEGEND_LINE * math.ceil(len(entries) / columns)
+    look: Any = {"ncols": columns, "fontsize": 8.5}
+    if len(page.places) == 1:
+        figure.set_figheight(SINGLE[1] + more)
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", **look)
+        return
+    # The figure becomes higher by the legend; what stands in it keeps its distance from the upper edge.
+    before = figure.get_figheight()
+    after = before + more
+    pars = figure.subplotpars
+    figure.set_figheight(after)
+    figure.subplots_adjust(top=1 - (1 - pars.top) * before / after, bottom=(pars.bottom * before + more) / after)
+    for text in figure.texts:  # titles and axis labels
+        text.set_y((text.get_position()[1] * before + more) / after)
+    figure.legend(list(entries.values()), list(entries), loc="lower center", borderaxespad=0.1, **look)
+
+
+def _columns(figure: Figure, entries: dict[str, Any]) -> int:
+    """How many columns of a legend fit side by side. matplotlib fills the first column before the second."""
+    widths = np.array([ENTRY + LETTER * len(name) for name in entries])
+    for columns in range(len(widths), 1, -1):
+        if sum(part.max() for part in np.array_split(widths, columns)) <= figure.get_figwidth():
+            return columns
+    return 1
