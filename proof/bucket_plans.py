@@ -11,13 +11,13 @@ import numpy as np
 
 from bench.analyze.summaries import headlines
 from bench.model.units import format_seconds
-from bench.training import advisor, planner, uncertainty, verification
+from bench.training import advisor, buckets, planner, verification
 from bench.training import link_model as known_links
-from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.advice import shape_of as shape_of_run
 from bench.training.analyze.advice import stretch_of
 from bench.training.analyze.analysis import analyze, left_s
 from bench.training.analyze.rounds import by_launch, estimate, kept
+from bench.training.link_model import AllReduceCost
 from bench.training.plan import shape_of
 from bench.training.presets import PRESETS
 from bench.training.ready_times import ReadyTimes
@@ -85,15 +85,15 @@ def planning(_: Rig, effort: Effort) -> list[Outcome]:
 def against_uniform_caps(_: Rig, effort: Effort) -> list[Outcome]:
     """The model of a FIFO link only; regrets over a finer grid than the one by which the plan was chosen."""
     worse, advised, caps, defaults, exact = 0, [], [], [], []
-    finer = uncertainty.Grid.over(uncertainty.Box(), 9)
+    finer = planner.Grid.over(planner.Box(), 9)
     for preset in PRESETS:
         for backward_s in (0.01, 0.06, 0.3, 2.0):
             for latency_s, rate in ((50e-6, 1e10), (1e-4, 1e8), (2e-3, 1e9), (1e-2, 1e10)):
                 profile, cost = _of(preset, backward_s), AllReduceCost.of_link(latency_s, rate)
                 found = advisor.advise(profile, cost)
-                least = uncertainty.least_exposures(profile, cost, finer)
+                least = planner.least_exposures(profile, cost, finer)
                 mine, cap, default, optimal = (
-                    float(np.max(uncertainty.exposures(profile, plan, cost, finer) - least)) / MS
+                    float(np.max(planner.exposures(profile, plan, cost, finer) - least)) / MS
                     for plan in (
                         *(advisor.plan_of(profile, one) for one in (found.plan, found.cap, found.default)),
                         planner.optimal(profile, cost),
@@ -168,19 +168,19 @@ def _asked(profile: ReadyTimes) -> dict[str, tuple[Strategy, planner.BucketPlan]
         "all in one": (Strategy("flat"), (every,)),
         "one call a gradient": (Strategy("overlap_param"), tuple(range(1, every + 1))),
         "best": (_plan(profile, best := planner.optimal(profile, EMULATED)), best),
-        "torch's default": (_plan(profile, default := planner.torch_default(profile)), default),
+        "torch's default": (_plan(profile, default := buckets.torch_default(profile)), default),
         "25 MiB": (_plan(profile, large := planner.explicit_25(profile)), large),
     }
     for cap in CAPS:
-        found[f"cap {cap}"] = (Strategy("overlap_bucket", cap_bytes=cap), planner.uniform(profile, cap))
+        found[f"cap {cap}"] = (Strategy("overlap_bucket", cap_bytes=cap), buckets.uniform(profile, cap))
     for cap in BEFORE:
         strategy = Strategy("overlap_bucket", cap_bytes=cap, bucket_boundary="before")
-        found[f"before {cap}"] = (strategy, planner.uniform(profile, cap, "before"))
+        found[f"before {cap}"] = (strategy, buckets.uniform(profile, cap, "before"))
     return found
 
 
 def _plan(profile: ReadyTimes, ends: planner.BucketPlan) -> Strategy:
-    return Strategy("plan", buckets=planner.bucket_bytes(profile, ends))
+    return Strategy("plan", buckets=buckets.bucket_bytes(profile, ends))
 
 
 def _text(model: str, link: str, launches: int, strategies: list[Strategy]) -> str:
@@ -237,7 +237,7 @@ def order_of_buckets(rig: Rig, effort: Effort) -> list[Outcome]:
         (comparison,) = analyze(run).scenarios
         scenario, rounds = comparison.scenario, kept(run, comparison.scenario)
         profile = ReadyTimes.of_shape(scenario.shape)
-        ends = {one.label: planner.of_strategy(profile, replace(one.strategy, called="")) for one in comparison.results}
+        ends = {one.label: buckets.of_strategy(profile, replace(one.strategy, called="")) for one in comparison.results}
         predicted = {name: planner.exposed(profile, plan, EMULATED) for name, plan in ends.items() if plan}
         predicted["flat"] = planner.exposed(profile, (len(profile.nbytes),), EMULATED)
         pairs = [pair for pair in combinations(predicted, 2) if abs(_apart(predicted, *pair)) >= APART_S]

@@ -22,8 +22,8 @@ from bench.model.units import format_seconds
 from bench.stats import intervals
 from bench.store import folders
 from bench.training import advisor, encoding, link_model, planner
-from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.encoding import CODEC as TRAINING_CODEC
+from bench.training.link_model import AllReduceCost
 from bench.training.ready_times import ReadyTimes, recorded
 from bench.training.records import REFERENCE, Strategy
 from bench.training.report import advice, to_type

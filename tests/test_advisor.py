@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 
-from bench.training import advisor, other_ways, planner, stretch, uncertainty
-from bench.training.all_reduce_cost import AllReduceCost
+from bench.training import advisor, buckets, planner, verification
+from bench.training.link_model import AllReduceCost
+from bench.training.planner import Box, Grid
 from bench.training.presets import PRESETS
 from bench.training.ready_times import ReadyTimes, by_sizes
-from bench.training.uncertainty import Box, Grid
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles
 
 LINKS = [(50e-6, 1e10), (1e-4, 1e8), (2e-3, 1e9), (1e-2, 1e10)]
@@ -25,17 +25,17 @@ def off(ready_times: ReadyTimes, cost: AllReduceCost, point: tuple[float, float,
 @given(profiles(most=12), curves())
 def test_a_grid_has_what_each_of_its_points_has(ready_times, cost):
     grid = Grid.over(Box(0.1, 0.2, 0.3), 3)
-    plan = planner.uniform(ready_times, max(ready_times.nbytes))
-    caps = planner.useful_caps(ready_times)[:5] or [1]
-    at = uncertainty.exposures(ready_times, plan, cost, grid)
-    of_caps = uncertainty.exposures_of_caps(ready_times, cost, caps, grid)
-    least = uncertainty.least_exposures(ready_times, cost, grid)
+    plan = buckets.uniform(ready_times, max(ready_times.nbytes))
+    caps = buckets.useful_caps(ready_times)[:5] or [1]
+    at = planner.exposures(ready_times, plan, cost, grid)
+    of_caps = planner.exposures_of_caps(ready_times, cost, caps, grid)
+    least = planner.least_exposures(ready_times, cost, grid)
     for number, point in enumerate(zip(grid.latency, grid.rate, grid.backward, strict=True)):
         there, link = off(ready_times, cost, point)
         assert at[number] == pytest.approx(planner.exposed(there, plan, link), abs=NANOSECOND)
         best = planner.exposed(there, planner.optimal(there, link), link)
         assert least[number] == pytest.approx(best, abs=NANOSECOND)
-        alone = [planner.exposed(there, planner.uniform(there, cap), link) for cap in caps]
+        alone = [planner.exposed(there, buckets.uniform(there, cap), link) for cap in caps]
         assert of_caps[number].tolist() == pytest.approx(alone, abs=NANOSECOND)
 
 
@@ -76,7 +76,7 @@ def test_what_saves_little_everywhere_is_not_advised():
 
 # ── other ways ───────────────────────────────────────────────────────────────────────────────────
 def by_name(ready_times: ReadyTimes, cost: AllReduceCost) -> dict[str, float]:
-    return {one.name.split(",")[0].split(":")[0]: one.exposed_s for one in other_ways.other_ways(ready_times, cost, 4)}
+    return {one.name.split(",")[0].split(":")[0]: one.exposed_s for one in advisor.other_ways(ready_times, cost, 4)}
 
 
 def test_a_case_that_can_be_done_by_hand():
@@ -91,17 +91,17 @@ def test_a_case_that_can_be_done_by_hand():
 @PATIENT
 @given(profiles(most=12), curves())
 def test_other_ways_never_expose_less_than_nothing(ready_times, cost):
-    assert all(one.exposed_s >= 0 for one in other_ways.other_ways(ready_times, cost, 4))
+    assert all(one.exposed_s >= 0 for one in advisor.other_ways(ready_times, cost, 4))
 
 
 # ── computing that takes longer meanwhile ────────────────────────────────────────────────────────
 def test_what_calls_and_copies_cost_computing_is_recovered():
     ready_times = ReadyTimes.of_shape(by_sizes(PRESETS["tiny"], 0.06))
-    true = stretch.Stretch(20e-6, 5e-3 / ready_times.total)
-    plans = [planner.uniform(ready_times, cap) for cap in (1, 2**20, 4 * 2**20, 2**30)]
-    found = stretch.fitted(ready_times, plans, [true.of(ready_times, plan) for plan in plans])
+    true = verification.Stretch(20e-6, 5e-3 / ready_times.total)
+    plans = [buckets.uniform(ready_times, cap) for cap in (1, 2**20, 4 * 2**20, 2**30)]
+    found = verification.fitted_stretch(ready_times, plans, [true.of(ready_times, plan) for plan in plans])
     assert (found.call_s, found.byte_s) == pytest.approx((true.call_s, true.byte_s))
     later = found.stretched(ready_times, plans[0])
     assert later.ready_s[-1] == pytest.approx(0.06 + 57 * 20e-6)
     assert planner.exposed(later, plans[0], LINK) < planner.exposed(ready_times, plans[0], LINK)
-    assert stretch.fitted(ready_times, [], []) == stretch.Stretch()
+    assert verification.fitted_stretch(ready_times, [], []) == verification.Stretch()

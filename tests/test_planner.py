@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.model.errors import BenchError
-from bench.training import planner, torch_caps
-from bench.training.all_reduce_cost import AllReduceCost
+from bench.training import buckets, planner
+from bench.training.link_model import AllReduceCost
 from bench.training.planner import exposed
 from bench.training.presets import PRESETS, find, gradients, name_of, parameters
 from bench.training.ready_times import ReadyTimes, by_sizes, recorded
@@ -61,9 +61,9 @@ def test_the_optimal_plan_is_the_best_of_all_plans(ready_times, cost):
 def test_no_uniform_cap_beats_it_and_it_beats_no_bound(ready_times, cost):
     least = exposed(ready_times, planner.optimal(ready_times, cost), cost)
     assert planner.lower_bound(ready_times, cost) <= least + NANOSECOND
-    for cap in planner.useful_caps(ready_times):
+    for cap in buckets.useful_caps(ready_times):
         for closes in ("after", "before"):
-            assert least <= exposed(ready_times, planner.uniform(ready_times, cap, closes), cost) + NANOSECOND
+            assert least <= exposed(ready_times, buckets.uniform(ready_times, cap, closes), cost) + NANOSECOND
 
 
 @PATIENT
@@ -94,8 +94,8 @@ def test_a_case_that_can_be_done_by_hand():
     ready_times = ReadyTimes.of([10**6] * 3, [0.011, 0.010, 0.0])
     assert ready_times.order == (2, 1, 0)
     plan = planner.optimal(ready_times, LINK)
-    assert planner.members(ready_times, plan) == ((2,), (1, 0))
-    assert planner.bucket_bytes(ready_times, plan) == (10**6, 2 * 10**6)
+    assert buckets.members(ready_times, plan) == ((2,), (1, 0))
+    assert buckets.bucket_bytes(ready_times, plan) == (10**6, 2 * 10**6)
     assert exposed(ready_times, plan, LINK) == pytest.approx(0.004)
     assert exposed(ready_times, (1, 2, 3), LINK) == pytest.approx(0.005)
     assert planner.lower_bound(ready_times, LINK) == pytest.approx(0.003)
@@ -115,25 +115,25 @@ def test_the_largest_preset_is_planned_in_no_more_steps_than_it_has_pairs():
     assert len(ready_times.nbytes) == 291
     plan = planner.optimal(ready_times, Counting())
     assert looked_up <= 291 * 292
-    assert exposed(ready_times, plan, LINK) < exposed(ready_times, planner.torch_default(ready_times), LINK)
+    assert exposed(ready_times, plan, LINK) < exposed(ready_times, buckets.torch_default(ready_times), LINK)
 
 
 # ── uniform caps and torch ───────────────────────────────────────────────────────────────────────
 @PATIENT
 @given(profiles(most=12), st.integers(1, 5 * 10**8))
 def test_any_cap_does_what_the_next_larger_useful_cap_does(ready_times, cap):
-    larger = [useful for useful in planner.useful_caps(ready_times) if useful >= cap]
+    larger = [useful for useful in buckets.useful_caps(ready_times) if useful >= cap]
     if larger:
-        assert planner.uniform(ready_times, cap) == planner.uniform(ready_times, larger[0])
+        assert buckets.uniform(ready_times, cap) == buckets.uniform(ready_times, larger[0])
     else:
-        assert planner.uniform(ready_times, cap) == (len(ready_times.nbytes),)
+        assert buckets.uniform(ready_times, cap) == (len(ready_times.nbytes),)
 
 
 @PATIENT
 @given(profiles(most=20), curves())
 def test_a_plan_given_as_a_list_of_caps_is_that_plan(ready_times, cost):
     plan = planner.optimal(ready_times, cost)
-    assert planner.buckets.by_caps(ready_times.nbytes, planner.bucket_bytes(ready_times, plan)) == plan
+    assert buckets.by_caps(ready_times.nbytes, buckets.bucket_bytes(ready_times, plan)) == plan
 
 
 @PATIENT
@@ -141,9 +141,9 @@ def test_a_plan_given_as_a_list_of_caps_is_that_plan(ready_times, cost):
 def test_caps_make_the_buckets_that_torch_makes(ready_times, caps):
     tensors = [torch.empty(size, dtype=torch.uint8, device="meta") for size in ready_times.nbytes]
     numbers = list(range(len(tensors)))
-    buckets, _ = dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(tensors), numbers)
-    plan = planner.buckets.by_caps(ready_times.nbytes, caps)
-    assert buckets == [numbers[start:end] for start, end in pairwise((0, *plan))]
+    made, _ = dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(tensors), numbers)
+    plan = buckets.by_caps(ready_times.nbytes, caps)
+    assert made == [numbers[start:end] for start, end in pairwise((0, *plan))]
 
 
 @PATIENT
@@ -151,34 +151,38 @@ def test_caps_make_the_buckets_that_torch_makes(ready_times, caps):
 def test_caps_in_mib_make_the_same_plan_again(ready_times, cost, cap):
     """As torch takes them: int(cap * 2**20)."""
     plan = planner.optimal(ready_times, cost)
-    caps = [int(mib * 2**20) for mib in torch_caps.caps_mib(ready_times, plan)]
-    assert planner.buckets.by_caps(ready_times.nbytes, caps) == plan
-    again = int(torch_caps.cap_mib(ready_times, cap) * 2**20)
-    assert planner.uniform(ready_times, again) == planner.uniform(ready_times, cap)
+    caps = [int(mib * 2**20) for mib in buckets.caps_mib(ready_times, plan)]
+    assert buckets.by_caps(ready_times.nbytes, caps) == plan
+    again = int(buckets.cap_mib(ready_times, cap) * 2**20)
+    assert buckets.uniform(ready_times, again) == buckets.uniform(ready_times, cap)
 
 
 def test_caps_have_no_more_decimals_than_they_need():
     ready_times = ReadyTimes.of([2**20, 4 * 2**20, 2**10, 2**20 + 1], [0.1, 0.2, 0.3, 0.4])
-    assert torch_caps.caps_mib(ready_times, (1, 3, 4)) == (1.0, 4.0009, 1.0)
-    assert torch_caps.cap_mib(ready_times, 3 * 2**20) == 3.0
+    assert buckets.caps_mib(ready_times, (1, 3, 4)) == (1.0, 4.0009, 1.0)
+    assert buckets.cap_mib(ready_times, 3 * 2**20) == 3.0
 
 
 def test_torch_default_has_a_small_first_bucket_and_an_explicit_25_has_none():
     mib = 2**20
     ready_times = ReadyTimes.of([mib] * 60, [float(60 - i) for i in range(60)])
-    assert planner.bucket_bytes(ready_times, planner.torch_default(ready_times)) == (mib, 25 * mib, 25 * mib, 9 * mib)
-    assert planner.bucket_bytes(ready_times, planner.explicit_25(ready_times)) == (25 * mib, 25 * mib, 10 * mib)
+    assert buckets.bucket_bytes(ready_times, buckets.torch_default(ready_times)) == (mib, 25 * mib, 25 * mib, 9 * mib)
+    assert buckets.bucket_bytes(ready_times, buckets.uniform(ready_times, buckets.TORCH_CAPS[1])) == (
+        25 * mib,
+        25 * mib,
+        10 * mib,
+    )
 
 
 def test_a_cap_that_closes_before_is_never_exceeded_by_two():
     ready_times = ReadyTimes.of([3, 3, 3, 9, 3], [0.5, 0.4, 0.3, 0.2, 0.1])
-    assert planner.bucket_bytes(ready_times, planner.uniform(ready_times, 7, "before")) == (3, 9, 6, 3)
-    assert planner.bucket_bytes(ready_times, planner.uniform(ready_times, 7)) == (12, 9)
+    assert buckets.bucket_bytes(ready_times, buckets.uniform(ready_times, 7, "before")) == (3, 9, 6, 3)
+    assert buckets.bucket_bytes(ready_times, buckets.uniform(ready_times, 7)) == (12, 9)
 
 
 def test_thousands_of_caps_are_thinned_out_evenly():
     ready_times = ReadyTimes.of([2**k for k in range(20)], [float(k) for k in range(20)])
-    every, some = planner.useful_caps(ready_times), planner.useful_caps(ready_times, 50)
+    every, some = buckets.useful_caps(ready_times), buckets.useful_caps(ready_times, 50)
     assert len(every) == 20 * 21 / 2 and len(some) == 50
     assert set(some) < set(every) and {some[0], some[-1]} == {every[0], every[-1]}
 

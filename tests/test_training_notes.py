@@ -4,8 +4,7 @@ import pytest
 
 from bench.model.capabilities import Machine
 from bench.training.config import parse
-from bench.training.notes import notes
-from bench.training.plan import expand
+from bench.training.plan import expand, notes
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 

@@ -8,11 +8,11 @@ import pytest
 
 from bench.model.capabilities import Machine
 from bench.store import folders
-from bench.training import advisor, planner, verification
-from bench.training.all_reduce_cost import AllReduceCost
+from bench.training import advisor, buckets, planner, verification
 from bench.training.analyze.analysis import analyze
 from bench.training.conclusions import Split, StrategyResult
 from bench.training.encoding import CODEC as TRAINING_CODEC
+from bench.training.link_model import AllReduceCost
 from bench.training.plan import shape_of
 from bench.training.ready_times import ReadyTimes
 from bench.training.records import REFERENCE, Link, Scenario, Strategy, Timeline
@@ -33,8 +33,8 @@ strategies: [naive, flat, {overlap_bucket: {cap: 64KiB}}, {plan: {buckets: [BUCK
 
 def test_it_is_trained_like_a_model(warm):
     profile = ReadyTimes.of_shape(NANO)
-    buckets = planner.bucket_bytes(profile, planner.uniform(profile, 2**18))
-    done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, buckets)))), "--no-plots")
+    sizes = buckets.bucket_bytes(profile, buckets.uniform(profile, 2**18))
+    done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, sizes)))), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = folders.read(warm.runs()[0], TRAINING_CODEC)
     assert {left.strategy.name for left in run.plan.skips} == {"ddp"}
@@ -47,7 +47,7 @@ def test_it_is_trained_like_a_model(warm):
         held = {check.invariant for check in results["flat"].checks if check.ok}
         assert {"I2", "I3", "I5", "I6", "I7"} <= held
         assert results["flat"].calls == (profile.total,)
-        assert next(o for name, o in results.items() if name.startswith("plan")).calls == buckets
+        assert next(o for name, o in results.items() if name.startswith("plan")).calls == sizes
     # An emulated link is never faster than it says.
     assert results["flat"].split.tail_s >= 1e-3 + profile.total / 1e8
     assert results["naive"].split.tail_s >= len(NANO.gradients) * 1e-3
@@ -139,9 +139,9 @@ def test_predictions_stand_beside_the_right_measurements():
     assert asked["torch's default"][0] == Strategy("ddp")
     plan = asked["plan"][0]
     found = StrategyResult(plan, "another", 1)
-    assert all(one.result is None for one in verified(asked, profile, cost, [found]))
+    assert all(one.result is None for one in verified(asked, profile, cost, [found], verification.Stretch()))
     tail = planner.exposed(profile, asked["plan"][1], cost)
     found = replace(found, label=label(plan), split=Split(tail + 0.5e-3, 0.0, 0.0, 0.0))
-    (first, *rest) = verified(asked, profile, cost, [found])
+    (first, *rest) = verified(asked, profile, cost, [found], verification.Stretch())
     assert first == Verified("plan", pytest.approx(tail), found) and first.holds
     assert all(one.holds is None for one in rest)

@@ -29,20 +29,19 @@ from bench.model import units
 from bench.model.errors import ConfigError, UnmeasurableError
 from bench.store import folders
 from bench.store.encoding import CODEC
-from bench.training import advisor, gradient_list, link_model, verification
-from bench.training.all_reduce_cost import AllReduceCost
+from bench.training import advisor, link_model, verification
 from bench.training.analyze.advice import all_reduce_cost_of, stretch_of
 from bench.training.analyze.advice import shape_of as recorded_shape
 from bench.training.conclusions import Advice
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.link_model import LinkModel, costs_cpu
+from bench.training.link_model import AllReduceCost, LinkModel, costs_cpu
 from bench.training.plan import shape_name, shape_of
+from bench.training.planner import Box
 from bench.training.presets import EXAMPLE, PRESETS, find
-from bench.training.ready_times import ReadyTimes
+from bench.training.ready_times import LIST_HEADER, ReadyTimes, read_list
 from bench.training.records import Scenario, Shape
 from bench.training.report import advice
 from bench.training.report import verification as pages
-from bench.training.uncertainty import Box
 
 UNCERTAINTY = "20%"
 WHOSE = (
@@ -73,7 +72,7 @@ def advise(
     ] = None,
     gradients: Annotated[
         Path | None,
-        typer.Option(help=f"A list of gradients in place of a preset model: {gradient_list.HEADER}.", metavar="CSV"),
+        typer.Option(help=f"A list of gradients in place of a preset model: {LIST_HEADER}.", metavar="CSV"),
     ] = None,
     recorded: Annotated[
         str | None, typer.Option("--from", help="A run of the training benchmark, for its ready times.", metavar="RUN")
@@ -175,7 +174,7 @@ def _stated(model: str | None, gradients: Path | None, backward: str | None, dty
     if seconds is not None and seconds <= 0:
         raise ConfigError(f"--backward: {backward} is not more than 0")
     if gradients is not None:
-        shape = gradient_list.read(gradients, DTYPES[dtype].itemsize, seconds)
+        shape = read_list(gradients, DTYPES[dtype].itemsize, seconds)
         name = shape_name(gradients.stem, max(shape.ready_s))
     else:
         shape, name = _of_preset(str(model), seconds, dtype)

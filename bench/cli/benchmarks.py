@@ -148,7 +148,7 @@ TRAINING = Benchmark(
         JSON: Deferred("training.report.tables:to_json"),
     },
     ledger_entry=None,
-    timed_cases=Deferred("training.analyze.pairs:of_training"),
+    timed_cases=Deferred("training.analyze.comparison:of_training"),
     compare=Deferred("training.analyze.comparison:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("training.report.comparison:document"),

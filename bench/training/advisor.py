@@ -1,6 +1,7 @@
 """The bucket advisor: what to set so that little communication remains after backward, also on a link known roughly.
 
-In: ready times, an `AllReduceCost` and a `Box`. Out: an `Advice`, and on request its explanation.
+In: ready times, an `AllReduceCost` and a `Box`. Out: an `Advice`, and on request its explanation, with what other ways
+than a bucket plan leave exposed.
 
 The plan that is best for one link and one backward is fragile: with a link 5 % slower it can cost four times what
 torch's default costs. So candidates are compared by their worst regret over the box: the plans that are best at its
@@ -14,12 +15,12 @@ from itertools import product
 import numpy as np
 
 from bench.stats.intervals import Floats
-from bench.training import buckets, other_ways, planner, torch_caps
-from bench.training.all_reduce_cost import AllReduceCost
-from bench.training.conclusions import Advice, ExplainedAdvice, PlannedBucket, PlanPrediction
-from bench.training.planner import RESOLUTION_S, BucketPlan, bucket_bytes, uniform
+from bench.training import buckets, planner
+from bench.training.buckets import BucketPlan, bucket_bytes, uniform
+from bench.training.conclusions import Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
+from bench.training.link_model import AllReduceCost
+from bench.training.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
 from bench.training.ready_times import ReadyTimes
-from bench.training.uncertainty import Box, Grid, exposures, exposures_of_caps, least_exposures
 
 # Caps that are compared over the whole box at once, and that are drawn.
 COMPARED_CAPS = 256
@@ -30,17 +31,23 @@ TIES: tuple[planner.Ties, ...] = ("large", "small", "early")
 # about 1 %, so that less could not be seen.
 WORTH = 0.01
 USUAL = Box()
+FLOAT32_BYTES = 4
+# Forward multiplies once by each weight where backward does twice.
+FORWARD_OF_BACKWARD = 0.5
+MICRO_BATCHES = (2, 4)
+# Caps that are tried for gathering.
+TRIED_CAPS = 48
 
 
 def advise(ready_times: ReadyTimes, cost: AllReduceCost, box: Box = USUAL) -> Advice:
     """The plan and the cap with the least worst regret, torch's default, and which of them to use."""
     judge = _Judge(ready_times, cost, box)
-    every = planner.useful_caps(ready_times)
-    coarse = planner.evenly(every, COMPARED_CAPS)
+    every = buckets.useful_caps(ready_times)
+    coarse = buckets.evenly(every, COMPARED_CAPS)
     at_caps = exposures_of_caps(ready_times, cost, coarse, judge.grid)
     cap = judge.best_cap(every, coarse, at_caps)
     as_assumed = exposures_of_caps(ready_times, cost, coarse, Grid.point())[0]
-    default = planner.torch_default(ready_times)
+    default = buckets.torch_default(ready_times)
     plans = {
         *_optima(ready_times, cost, box),
         uniform(ready_times, cap),
@@ -84,7 +91,7 @@ class _Judge:
         """The cap with the least worst regret: of `coarse`, then of all between its neighbours there."""
         number = self._least(at_caps)
         low, high = coarse[max(number - 1, 0)], coarse[min(number + 1, len(coarse) - 1)]
-        near = planner.evenly([cap for cap in every if low <= cap <= high], COMPARED_CAPS)
+        near = buckets.evenly([cap for cap in every if low <= cap <= high], COMPARED_CAPS)
         return near[self._least(exposures_of_caps(self.ready_times, self.cost, near, self.grid))]
 
     def _least(self, at_caps: Floats) -> int:
@@ -136,9 +143,9 @@ def explain(ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice, itemsi
     """The advice with predictions of plans in common use, its buckets, other ways, and caps for torch."""
     judge = _Judge(ready_times, cost, Box(*advice.box))
     number = len(ready_times.nbytes)
-    cap = torch_caps.cap_mib(ready_times, advice.cap.cap or 1)
+    cap = buckets.cap_mib(ready_times, advice.cap.cap or 1)
     plan = plan_of(ready_times, advice.chosen)
-    sizes, held = bucket_bytes(ready_times, plan), planner.members(ready_times, plan)
+    sizes, held = bucket_bytes(ready_times, plan), buckets.members(ready_times, plan)
     times = planner.schedule(ready_times, plan, cost)
     ready = [ready_times.ready_s[end - 1] for end in plan]
     return ExplainedAdvice(
@@ -153,14 +160,47 @@ def explain(ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice, itemsi
             (f"best uniform cap, {cap:g} MiB", advice.cap),
             ("torch's default, 1 MiB then 25 MiB", advice.default),
             ("best if all is as assumed", judge.predicted(planner.optimal(ready_times, cost))),
-            ("bucket_cap_mb=25", judge.predicted(planner.explicit_25(ready_times))),
+            ("bucket_cap_mb=25", judge.predicted(uniform(ready_times, buckets.TORCH_CAPS[1]))),
             ("all in one", judge.predicted((number,))),
         ),
         buckets=tuple(
             PlannedBucket(size, inside, at, *took)
             for size, inside, at, took in zip(sizes, held, ready, times, strict=True)
         ),
-        others=tuple(other_ways.other_ways(ready_times, cost, itemsize)),
-        caps_mib=torch_caps.caps_mib(ready_times, plan_of(ready_times, advice.plan)),
+        others=tuple(other_ways(ready_times, cost, itemsize)),
+        caps_mib=buckets.caps_mib(ready_times, plan_of(ready_times, advice.plan)),
         cap_mib=cap,
     )
+
+
+def other_ways(ready_times: ReadyTimes, cost: AllReduceCost, itemsize: int) -> Iterator[OtherWay]:
+    """What else than a bucket plan leaves less exposed, each way with its own best buckets.
+
+    itemsize: bytes of an element of a gradient. Not modelled: the cost of casting, the optimizer's step, and that
+    computing slows down while communicating. Forward is taken to be spread over the gradients as backward is.
+    """
+
+    def least(there: ReadyTimes, cost: AllReduceCost) -> float:
+        return planner.exposed(there, planner.optimal(there, cost), cost)
+
+    if itemsize == FLOAT32_BYTES:
+        halved = replace(ready_times, nbytes=tuple(max(1, nbytes // 2) for nbytes in ready_times.nbytes))
+        yield OtherWay("bf16 or fp16 hook", least(halved, cost), "gradients are rounded before they are added")
+    whole = least(ready_times, cost)
+    for count in MICRO_BATCHES:
+        note = f"a step has {count} times the examples; time is that of a micro-batch"
+        yield OtherWay(f"no_sync, {count} micro-batches a step", whole / count, note)
+
+    # A reduce-scatter and an all-gather, which together make an all-reduce.
+    half = AllReduceCost(cost.sizes, tuple(time / 2 for time in cost.times_s), cost.slope_s / 2)
+    stalls = []
+    for plan in {uniform(ready_times, cap) for cap in buckets.useful_caps(ready_times, TRIED_CAPS)}:
+        # Gathers begin with forward, in its order, one after the other: the last bucket comes first.
+        gathered = np.cumsum(half(np.array(bucket_bytes(ready_times, plan), dtype=float))[::-1])
+        ends = np.array([ready_times.ready_s[end - 1] for end in plan])
+        forward = np.diff(ends, prepend=0.0)[::-1] * FORWARD_OF_BACKWARD
+        # Forward ends at the latest of: the parameters of bucket k are there, plus the computing from k on.
+        left = np.cumsum(forward[::-1])[::-1]
+        stalls.append(max(0.0, float(np.max(gathered + left)) - float(left[0])))
+    sharded = least(ready_times, half) + min(stalls)
+    yield OtherWay("reduce-scatter, then all-gather in forward", sharded, "ZeRO-1, FSDP: optimizer states are sharded")

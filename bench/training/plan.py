@@ -2,7 +2,8 @@
 
 In: a `TrainingConfig`, a `Machine` and a seed. Out: a `TrainingPlan`: every strategy in every scenario, and what is
 left out with the reason. Each scenario also gets the reference without synchronisation, and second copies of the
-reference and of one strategy: two A/A pairs, which show how far two equal measurements differ here.
+reference and of one strategy: two A/A pairs, which show how far two equal measurements differ here. And of a plan: the
+memory that a rank needs, and notes on settings that measure something other than their author expects.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,9 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import DTYPES
 from bench.model.capabilities import Demands, Machine
 from bench.model.units import format_rounded_bytes
+from bench.training.buckets import bucket_bytes, torch_default
 from bench.training.config import ShapeConfig, StrategyConfig, TrainingConfig, link_of
-from bench.training.footprint import rank_bytes
-from bench.training.presets import find
+from bench.training.presets import find, parameters
 from bench.training.ready_times import ReadyTimes, by_sizes
 from bench.training.records import (
     REFERENCE,
@@ -33,6 +34,10 @@ from bench.training.strategies import CALLED, kind, label, reference_of, unsuppo
 
 # Measured: the first set of ranks 2.5 s, each further set 0.3 s, building and checking a strategy about 0.3 s.
 START_S, STRATEGY_S = 3.0, 0.5
+# Tensors of the size of the parameters that the optimizer keeps.
+STATES = {"sgd": 1, "adamw": 2}
+# 25 for `bucket_cap_mb`, in bytes: torch's source means MiB, the name of the argument MB.
+DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
 
 def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
@@ -125,13 +130,13 @@ def with_buckets(strategy: Strategy, scenario: Scenario, config: TrainingConfig)
             f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known beforehand "
             "only of a shape on an emulated link; of others, `advise --from RUN` knows it after a run"
         )
-    from bench.training import advisor, planner  # here: they load scipy
-    from bench.training.all_reduce_cost import AllReduceCost
-
     ready_times = ReadyTimes.of_shape(scenario.shape)
     if strategy.called == "torch":
-        sizes = planner.bucket_bytes(ready_times, planner.torch_default(ready_times))
+        sizes = bucket_bytes(ready_times, torch_default(ready_times))
     else:
+        from bench.training import advisor  # here: it loads scipy
+        from bench.training.link_model import AllReduceCost
+
         sizes = advisor.advise(ready_times, AllReduceCost.emulated(scenario.link)).plan.buckets
     return replace(strategy, buckets=sizes), None
 
@@ -225,3 +230,68 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     if BACKENDS[scenario.backend].device == "cuda" and scenario.world_size > machine.gpus:
         return f"{scenario.world_size} ranks need as many GPUs; here are {machine.gpus}"
     return None
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────
+def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy]) -> int | None:
+    """Bytes of memory that one rank needs; None for a model that is not a preset.
+
+    Counted are parameters, gradients, states of the optimizer and buckets; not activations, which grow with batch and
+    sequence, nor torch itself. Strategies take turns on one set of tensors (`rank/shared_tensors.py`); what torch's
+    wrappers keep comes on top.
+    """
+    preset = find(scenario.model) if scenario.shape is None and ":" not in scenario.model else None
+    if preset is None:
+        return None
+    model, states, ranks = (
+        parameters(preset) * DTYPES[scenario.dtype].itemsize,
+        STATES[scenario.optimizer],
+        scenario.world_size,
+    )
+    # One set of parameters, gradients and states, and one of buckets or of a flattened tensor.
+    copies = 3.0 + states
+    for strategy in strategies:
+        if strategy.name == "zero1":
+            copies += 2 + (2 + states) / ranks  # flat parameters and gradients, and a rank's share of the rest
+        elif strategy.name == "fsdp2":
+            copies += (2 + states) / ranks
+        elif strategy.name == "zero_redundancy":
+            copies += 1 + states / ranks
+        elif not kind(strategy).own:
+            copies += 1  # the buckets of DistributedDataParallel
+    return round(model * copies)
+
+
+# ── notes ────────────────────────────────────────────────────────────────────────────────────────
+def notes(plan: TrainingPlan, cores: int) -> list[str]:
+    """Settings that measure something other than they seem to, each with the remedy. They never stop a run.
+
+    cores: of this machine.
+    """
+    texts: list[str] = []
+    if any(
+        not kind(strategy).own and strategy.cap_bytes in DEFAULT_CAPS
+        for launch in plan.order
+        for strategy in launch.strategies
+    ):
+        texts.append(
+            "ddp with a cap of 25 is not torch's default: an explicit cap drops the first bucket of 1 MiB, so "
+            "communication starts later; write ddp without a cap for the default"
+        )
+    for launch in plan.order:
+        # On a CPU backend, communication runs on the cores that compute.
+        scenario = launch.scenario
+        overlapping = any(kind(strategy).overlaps for strategy in launch.strategies)
+        on_cores = BACKENDS[scenario.backend].device == "cpu" and scenario.link is None
+        if overlapping and on_cores and scenario.threads * scenario.world_size > cores:
+            texts.append(
+                f"{scenario.world_size} ranks of {scenario.threads} computing threads on {cores} cores: no core is "
+                "left to overlap communication with, so the scheduler is measured; lower threads or world_sizes, or "
+                "use an emulated link, which needs no core"
+            )
+    if plan.steps < 2:
+        texts.append(
+            "steps: 1 puts one step between two barriers: how unequally ranks leave the barrier falls on that step, "
+            "and what reaches into the next step is not seen; write steps: 2 or more"
+        )
+    return list(dict.fromkeys(texts))

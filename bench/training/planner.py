@@ -1,8 +1,8 @@
-"""Bucket plans: which gradients are sent together, and how much communication then remains after backward.
+"""Predict what bucket plans leave exposed: the communication that remains after backward; and find the best plan.
 
-In: an `AllReduceCost`, the time of an all-reduce by its bytes, and a `ReadyTimes`, when each gradient is ready. Out:
-plans, the time that each leaves exposed, and a bound that no plan beats. `advisor` chooses among them. A plan is a
-tuple of ends: bucket k holds the gradients ends[k-1] .. ends[k] - 1, counted in the order in which they become ready.
+In: an `AllReduceCost`, the time of an all-reduce by its bytes; a `ReadyTimes`, when each gradient is ready; plans
+(`buckets`); and a `Box`, how far latency, rate and backward may be off. Out: the plan that is done first, the
+seconds that a plan leaves exposed, at one point or over the box, and a bound that no plan beats. `advisor` chooses.
 
 The link is FIFO: a bucket starts when its last gradient is ready and the bucket before it is done. Not modelled:
 computing that slows down while communicating, and the cost of flattening. Measures nothing.
@@ -12,38 +12,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
 
 from bench.stats.intervals import Floats
-from bench.training import buckets
-from bench.training.all_reduce_cost import AllReduceCost
+from bench.training.buckets import BucketPlan, bucket_bytes, sent_bytes
+from bench.training.link_model import AllReduceCost
 from bench.training.ready_times import ReadyTimes
-from bench.training.records import Strategy
 
-BucketPlan = buckets.Ends
 # Which of several plans that are done at the same time; see `optimal`.
 Ties = Literal["large", "small", "early"]
 
-MIB = 2**20
-# torch's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES, then _DEFAULT_BUCKET_CAP_MB, in nn/parallel/distributed.py.
-TORCH_CAPS = (MIB, 25 * MIB)
 # The resolution of clocks; plans that differ by no more than this count as equal.
 RESOLUTION_S = 1e-9
-# Most caps to try: enough for every cap that matters in a transformer of 300 tensors; of more, an even selection.
-MOST_CAPS = 4096
-
-
-def bucket_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[int, ...]:
-    """Bytes of each bucket, in the order in which they are sent."""
-    return tuple(sum(ready_times.nbytes[start:end]) for start, end in pairwise((0, *plan)))
-
-
-def members(ready_times: ReadyTimes, plan: BucketPlan) -> tuple[tuple[int, ...], ...]:
-    """The registration numbers of the gradients in each bucket."""
-    return tuple(ready_times.order[start:end] for start, end in pairwise((0, *plan)))
+# Values of each factor: the regret of a plan bends between the corners of a box, so that corners alone miss its peak.
+LEVELS = 5
+# A link that is known worse than this is not known.
+LARGEST = 0.8
 
 
 def schedule(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> list[tuple[float, float]]:
@@ -67,7 +55,7 @@ def exposed(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> f
     return finish(ready_times, plan, cost) - ready_times.ready_s[-1]
 
 
-# ── plans ────────────────────────────────────────────────────────────────────────────────────────
+# ── the best plan ────────────────────────────────────────────────────────────────────────────────────────
 def optimal(
     ready_times: ReadyTimes, cost: AllReduceCost, ties: Ties = "large", largest: float = math.inf
 ) -> BucketPlan:
@@ -102,55 +90,6 @@ def optimal(
         deadline = float(f[i]) if ties == "early" else max(float(f[i]), deadline - float(times[i]))
 
 
-def uniform(ready_times: ReadyTimes, cap: int, bucket_boundary: str = "after") -> BucketPlan:
-    """Buckets of one cap, as `bucket_cap_mb` makes them after torch has rebuilt its buckets."""
-    return buckets.by_caps(ready_times.nbytes, (cap,), bucket_boundary)
-
-
-def of_strategy(ready_times: ReadyTimes, strategy: Strategy) -> BucketPlan | None:
-    """The plan that a strategy follows; None if it is not one of those that send during backward."""
-    number = len(ready_times.nbytes)
-    if strategy.name == "overlap_param":
-        return tuple(range(1, number + 1))
-    if strategy.name == "overlap_bucket" and strategy.cap_bytes is not None:
-        return uniform(ready_times, strategy.cap_bytes, strategy.bucket_boundary)
-    return buckets.by_sizes(ready_times.nbytes, strategy.buckets) if strategy.name == "plan" else None
-
-
-def torch_default(ready_times: ReadyTimes) -> BucketPlan:
-    """The default buckets of DistributedDataParallel: a cap of 1 MiB for the first, then 25 MiB."""
-    return buckets.by_caps(ready_times.nbytes, TORCH_CAPS)
-
-
-def explicit_25(ready_times: ReadyTimes) -> BucketPlan:
-    """The buckets of `bucket_cap_mb=25`, which is not the default: it drops the first bucket of 1 MiB."""
-    return uniform(ready_times, TORCH_CAPS[1])
-
-
-def useful_caps(ready_times: ReadyTimes, most: int = MOST_CAPS) -> Sequence[int]:
-    """Caps at which a uniform plan changes: sums of consecutive gradients; an even selection if more than `most`.
-
-    A bucket closes when such a sum reaches the cap, so any other cap gives the plan of the next larger one of these.
-    """
-    sent = sent_bytes(ready_times).astype(np.int64)
-    sums: set[int] = set()
-    for start in range(len(sent) - 1):
-        sums.update((sent[start + 1 :] - sent[start]).tolist())
-    return evenly(sorted(sums), most)
-
-
-def evenly(values: Sequence[int], most: int) -> Sequence[int]:
-    """At most so many of the values, the first and the last among them."""
-    if len(values) <= most:
-        return values
-    return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
-
-
-def sent_bytes(ready_times: ReadyTimes) -> Floats:
-    """Bytes of the first 0, 1, .. n gradients together; exact up to 2⁵³."""
-    return np.concatenate([[0.0], np.cumsum(np.array(ready_times.nbytes, dtype=float))])
-
-
 # ── lower bound ──────────────────────────────────────────────────────────────────────────────────
 def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
     """Seconds that every plan leaves exposed at least, in whatever order it sends the gradients.
@@ -163,3 +102,88 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
     ready, sent = np.array(ready_times.ready_s), sent_bytes(ready_times)
     rest = sent[-1] - sent[:-1]
     return max(float(np.max(ready + alpha + beta * rest)) for alpha, beta in cost.floors()) - ready_times.ready_s[-1]
+
+
+# ── where link and backward are not as assumed ───────────────────────────────────────────────────
+# At a point with factors l, r, b, an all-reduce takes α·l + (time − α) / r, and gradients are ready at b times their
+# ready times.
+@dataclass(frozen=True, slots=True)
+class Box:
+    """How far off each may be, as a share: 0.2 stands for 20 % less to 20 % more."""
+
+    latency: float = 0.2
+    rate: float = 0.2
+    backward: float = 0.2
+
+    def at_least(self, of_link: float) -> Box:
+        """A box as large as the interval of the link's times, if that is larger; no side reaches 1."""
+        share = min(of_link, LARGEST)
+        return Box(max(self.latency, share), max(self.rate, share), self.backward)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Points of a box: a factor of latency, rate and backward for each, in arrays of one length."""
+
+    latency: Floats
+    rate: Floats
+    backward: Floats
+
+    @classmethod
+    def over(cls, box: Box, levels: int = LEVELS) -> Grid:
+        """`levels` values of each factor; the middle one of an odd number is 1."""
+        axes = [np.linspace(1 - error, 1 + error, levels) for error in (box.latency, box.rate, box.backward)]
+        return cls(*np.array(list(product(*axes))).T)
+
+    @classmethod
+    def point(cls) -> Grid:
+        """Only the point where all is as assumed."""
+        return cls(np.ones(1), np.ones(1), np.ones(1))
+
+    def times(self, cost: AllReduceCost, nbytes: Floats) -> Floats:
+        """Seconds of all-reduces, shape (points, sizes)."""
+        alpha = cost.latency_s
+        return np.asarray(alpha * self.latency[:, None] + (cost(nbytes) - alpha) / self.rate[:, None])
+
+
+def exposures(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost, grid: Grid) -> Floats:
+    """Seconds that the plan leaves exposed at each point.
+
+    The plan is done when the link has sent the last bucket. That is the latest of these instants, one for each bucket:
+    its ready time, plus the times of this bucket and of all that follow it.
+    """
+    ready = np.array([ready_times.ready_s[end - 1] for end in plan])
+    times = grid.times(cost, np.array(bucket_bytes(ready_times, plan), dtype=float))
+    left = np.cumsum(times[:, ::-1], axis=1)[:, ::-1]
+    scaled = ready * grid.backward[:, None]
+    return np.asarray(np.max(scaled + left, axis=1) - scaled[:, -1])
+
+
+def exposures_of_caps(ready_times: ReadyTimes, cost: AllReduceCost, caps: Sequence[int], grid: Grid) -> Floats:
+    """Seconds that each uniform cap leaves exposed at each point, shape (points, caps)."""
+    limits = np.array(caps, dtype=float)
+    filled, free = np.zeros(len(limits)), np.full((len(grid.rate), len(limits)), -np.inf)
+    for nbytes, ready in zip(ready_times.nbytes, ready_times.ready_s, strict=True):
+        filled += nbytes
+        closed = filled >= limits
+        if closed.any():
+            begin = np.maximum(free[:, closed], ready * grid.backward[:, None])
+            free[:, closed] = begin + grid.times(cost, filled[closed])
+            filled[closed] = 0
+    end = ready_times.ready_s[-1] * grid.backward[:, None]
+    rest = filled > 0
+    free[:, rest] = np.maximum(free[:, rest], end) + grid.times(cost, filled[rest])
+    return np.asarray(free - end)
+
+
+def least_exposures(ready_times: ReadyTimes, cost: AllReduceCost, grid: Grid) -> Floats:
+    """Seconds that the plan which is best at a point leaves exposed there, for each point.
+
+    As `optimal`, at all points at once.
+    """
+    sent = sent_bytes(ready_times)
+    done = np.full((len(grid.rate), len(sent)), -np.inf)
+    for j, ready in enumerate(ready_times.ready_s, start=1):
+        begin = np.maximum(done[:, :j], ready * grid.backward[:, None])
+        done[:, j] = np.min(begin + grid.times(cost, sent[j] - sent[:j]), axis=1)
+    return np.asarray(done[:, -1] - ready_times.ready_s[-1] * grid.backward)

@@ -1,20 +1,25 @@
-"""When each gradient becomes ready: estimated from a preset's sizes, or as a run has recorded it.
+"""When each gradient becomes ready: estimated from a preset's sizes, as a run recorded it, or as a file lists it.
 
-In: a preset and the time of its backward, or a `Timeline`. Out: a `Shape`, whose gradients are in order of
-registration, and from it a `ReadyTimes`, in the order in which they become ready. Runs no model.
+In: a preset and the time of its backward, a `Timeline`, or a CSV file of gradients. Out: a `Shape`, whose gradients are
+in order of registration, and from it a `ReadyTimes`, in the order in which they become ready. Runs no model.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from bench.model.errors import BenchError
+from bench.model.errors import BenchError, ConfigError
 from bench.training.presets import Preset, gradients
 from bench.training.records import Gradient, Shape, Timeline
+
+# First line of a file of gradients.
+LIST_HEADER = "name,elements[,ready_ms]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,9 @@ def by_sizes(preset: Preset, backward_s: float, itemsize: int = 4) -> Shape:
     tied weight is ready when both its uses are, with the embedding.
     """
     sizes = gradients(preset, itemsize)
-    work = np.array([gradient.elements if _multiplies(gradient) else 0 for gradient in sizes], dtype=float)
+    owners = [gradient.name.split(".")[-2] for gradient in sizes]
+    multiplies = [not owner.startswith("norm") and owner != "embedding" for owner in owners]
+    work = np.array([gradient.elements for gradient in sizes], dtype=float) * multiplies
     done = np.cumsum(work[::-1])[::-1] + (preset.vocabulary * preset.d_model if preset.tied else 0)
     return Shape(sizes, tuple(float(t) for t in backward_s * done / done[0]))
 
@@ -72,14 +79,54 @@ def by_elements(sizes: Sequence[Gradient], backward_s: float) -> Shape:
     return Shape(tuple(sizes), tuple(float(t) for t in backward_s * done / done[0]))
 
 
-def _multiplies(gradient: Gradient) -> bool:
-    owner = gradient.name.split(".")[-2]
-    return not owner.startswith("norm") and owner != "embedding"
-
-
 def recorded(timeline: Timeline) -> Shape:
     """The shape of a recorded step: each ready time is the median over ranks, since the beginning of the step."""
     ready = [rank.ready_s for rank in timeline.ranks]
     if not ready or any(len(times) != len(timeline.gradients) for times in ready):
         raise BenchError(f"{timeline.scenario}: the step of {timeline.strategy} has no time for each gradient")
     return Shape(timeline.gradients, tuple(float(t) for t in np.median(ready, axis=0)))
+
+
+def read_list(path: Path, itemsize: int, backward_s: float | None) -> Shape:
+    """The shape of a model that is no preset, from a CSV file with the columns name and elements, and maybe ready_ms.
+
+    Lines are in the order in which the model registers its parameters. ready_ms: since the beginning of backward.
+    backward_s: how long backward takes, needed without that column. Raises ConfigError with file and line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), reader.fieldnames or []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: {reason}") from None
+    if not {"name", "elements"} <= set(columns):
+        raise ConfigError(f"{path}: the first line must be {LIST_HEADER}; it is {','.join(columns) or 'empty'}")
+    if not rows:
+        raise ConfigError(f"{path}: no gradient is listed below the first line")
+    sizes = []
+    for line, row in enumerate(rows, start=2):
+        elements = _number(path, line, "elements", row["elements"])
+        if elements < 1 or elements != int(elements):
+            raise ConfigError(f"{path}:{line}: elements: {row['elements']} is no whole number of 1 at least")
+        sizes.append(Gradient(row["name"] or f"gradient {line - 1}", int(elements), int(elements) * itemsize))
+    if "ready_ms" not in columns:
+        if backward_s is None:
+            raise ConfigError(f"{path}: say how long backward takes, by --backward 60ms or by a column ready_ms")
+        return by_elements(sizes, backward_s)
+    if backward_s is not None:
+        raise ConfigError(f"{path}: it says when gradients are ready (ready_ms), so leave out --backward")
+    ready = [_number(path, line, "ready_ms", row["ready_ms"]) / 1e3 for line, row in enumerate(rows, start=2)]
+    if max(ready) <= 0 or min(ready) < 0:
+        raise ConfigError(f"{path}: ready_ms must not be negative, and the last gradient is ready after 0")
+    return Shape(tuple(sizes), tuple(ready))
+
+
+def _number(path: Path, line: int, column: str, text: str | None) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigError(f"{path}:{line}: {column}: {text or 'nothing'} is no number")
+    return number

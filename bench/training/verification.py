@@ -2,23 +2,30 @@
 
 In: a scenario, ready times, an all-reduce cost and the advice that follows from them; then the measured results. Out:
 a `TrainingPlan` that measures the plans, then a `Verified` for each of them. Measures nothing itself.
+
+A `Stretch` says how much longer backward takes because gradients are copied into buckets and sent meanwhile. By it,
+ready times of a step without synchronisation become those of a step under a plan: a link that carries calls while
+backward takes longer has more time, so that less of them is left at the end.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from scipy.optimize import nnls
 
 from bench.model.capabilities import Machine
 from bench.model.errors import UnmeasurableError
 from bench.training import planner
 from bench.training.advisor import plan_of
-from bench.training.all_reduce_cost import AllReduceCost
+from bench.training.buckets import BucketPlan
 from bench.training.conclusions import Advice, StrategyResult
+from bench.training.link_model import AllReduceCost
 from bench.training.plan import unsupported_scenario, with_controls
-from bench.training.planner import BucketPlan
 from bench.training.ready_times import ReadyTimes
 from bench.training.records import Scenario, SkippedStrategy, Strategy, TrainingLaunch, TrainingPlan
 from bench.training.strategies import kind, label, unsupported
-from bench.training.stretch import Stretch
 
 # Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.
 LAUNCHES, ROUNDS, STEPS, WARMUP = 3, 6, 2, 3
@@ -27,7 +34,40 @@ TIMEOUT_S = 60.0
 FOREIGN = 0.06
 # A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
 OFF_S, OFF_SHARE = 1e-3, 0.1
-NO_STRETCH = Stretch()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Seconds that forward and backward take longer: call_s a call, and byte_s a byte that is copied into a bucket.
+
+    A bucket of one gradient is sent in place, so that none of its bytes are copied.
+    """
+
+    call_s: float = 0.0
+    byte_s: float = 0.0
+
+    def of(self, ready_times: ReadyTimes, plan: BucketPlan) -> float:
+        """Seconds under this plan."""
+        return self.call_s * len(plan) + self.byte_s * copied_bytes(ready_times, plan)
+
+    def stretched(self, ready_times: ReadyTimes, plan: BucketPlan) -> ReadyTimes:
+        """The ready times under this plan: all later by the same share."""
+        factor = 1 + self.of(ready_times, plan) / ready_times.ready_s[-1]
+        return replace(ready_times, ready_s=tuple(factor * ready for ready in ready_times.ready_s))
+
+
+def copied_bytes(ready_times: ReadyTimes, plan: BucketPlan) -> int:
+    """Bytes of the buckets that hold several gradients."""
+    return sum(sum(ready_times.nbytes[a:b]) for a, b in pairwise((0, *plan)) if b - a > 1)
+
+
+def fitted_stretch(ready_times: ReadyTimes, plans: Sequence[BucketPlan], longer_s: Sequence[float]) -> Stretch:
+    """From how much longer computing took under each plan; least squares without negative terms."""
+    if not plans:
+        return Stretch()
+    known = np.array([[len(plan), copied_bytes(ready_times, plan) / ready_times.total] for plan in plans], dtype=float)
+    (call_s, whole_s), _ = nnls(known, np.maximum(np.asarray(longer_s, dtype=float), 0.0))
+    return Stretch(float(call_s), float(whole_s) / ready_times.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +129,7 @@ def verified(
     ready_times: ReadyTimes,
     cost: AllReduceCost,
     results: Iterable[StrategyResult],
-    stretch: Stretch = NO_STRETCH,
+    stretch: Stretch,
 ) -> list[Verified]:
     """The prediction of each plan beside its measurement. stretch: of computing, under plans that send meanwhile."""
     measured = {one.label: one for one in results}

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bench.model.errors import BenchError
-from bench.training import planner, stretch, torch_caps
+from bench.training import buckets, verification
 from bench.training.advisor import advise
-from bench.training.all_reduce_cost import AllReduceCost
 from bench.training.analyze.rounds import by_launch, facts_of, kept
 from bench.training.conclusions import Advice
+from bench.training.link_model import AllReduceCost
 from bench.training.ready_times import ReadyTimes, recorded
 from bench.training.records import (
     REFERENCE,
@@ -27,7 +27,7 @@ from bench.training.records import (
     TrainingRun,
 )
 from bench.training.strategies import label
-from bench.training.stretch import Stretch
+from bench.training.verification import Stretch
 
 FLOAT32_BYTES = 4
 
@@ -68,7 +68,7 @@ def ddp_setting(run: TrainingRun, scenario: Scenario, lists: bool) -> tuple[int 
         return None, advice.plan.buckets
     if advice.advised == "default":
         return None, ()
-    return int(torch_caps.cap_mib(step.ready_times, advice.cap.cap or 1) * torch_caps.MIB), ()
+    return int(buckets.cap_mib(step.ready_times, advice.cap.cap or 1) * buckets.MIB), ()
 
 
 def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:
@@ -99,12 +99,12 @@ def stretch_of(run: TrainingRun, scenario: Scenario, ready_times: ReadyTimes) ->
     strategies = next((one.strategies for one in run.plan.order if one.scenario == scenario), ())
     rounds, plans, longer = kept(run, scenario), [], []
     for strategy in strategies if scenario.shape is None else ():
-        plan = planner.of_strategy(ready_times, strategy) if strategy.accumulate == 1 else None
+        plan = buckets.of_strategy(ready_times, strategy) if strategy.accumulate == 1 else None
         more = by_launch(rounds, label(strategy), _computing_s, REFERENCE)
         if plan is not None and more:
             plans.append(plan)
             longer.append(float(np.median(np.concatenate(list(more.values())))))
-    return stretch.fitted(ready_times, plans, longer)
+    return verification.fitted_stretch(ready_times, plans, longer)
 
 
 def _computing_s(block: TimedBlock, steps: int) -> float:

@@ -3,17 +3,22 @@
 In: two `TrainingRun`. Out: a `TrainingComparison`, with its warnings. A verdict comes from the median step of each
 launch, by the rule of `bench/stats/verdicts.py`, for all strategies at once. With fewer than three launches on a side
 the rounds of all launches are pooled; that is within-run and decides nothing without a stated noise floor. Blocks that
-others disturbed are left out as in a run's own report (`rounds.kept`). Prints nothing.
+others disturbed are left out as in a run's own report (`rounds.kept`). For `ab`, whose sides take turns, out come the
+`TimedCase`s of a side. Prints nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
 
 from bench.analyze.compare import MIN_CHANGE, counted, said_of
+from bench.analyze.pairs import TimedCase
 from bench.analyze.sessions import Facts, differences, distinct, of_ranks, of_sessions
 from bench.model.conclusions import Interval
 from bench.model.errors import UnmeasurableError
 from bench.stats import intervals, verdicts
+from bench.stats.intervals import Floats
 from bench.training.analyze.analysis import NOT_YET, analyze
 from bench.training.analyze.rounds import (
     LAUNCHES_FOR_INTERVAL,
@@ -33,7 +38,7 @@ from bench.training.conclusions import (
     TrainingComparison,
     Unpaired,
 )
-from bench.training.records import Round, Scenario, TrainingRun
+from bench.training.records import Fact, Round, Scenario, TrainingPlan, TrainingRun
 from bench.training.strategies import label, reference_of
 
 FEW_LAUNCHES = f"fewer than {LAUNCHES_FOR_INTERVAL} launches on a side: within-run only"
@@ -224,3 +229,23 @@ def _warnings(
             "thing differ"
         )
     yield from said_of([change.verdict for change in changes], few, min_change)
+
+
+# ── two sides that take turns ─────────────────────────────────────────────────────────────────────
+def of_training(facts: Sequence[Fact], plan: TrainingPlan) -> list[TimedCase]:
+    """The strategies of a side, measured or not yet; the times of a launch are those of its rounds, a step each.
+
+    Left out are second copies of a strategy, which show the noise of a run, and strategies whose buckets a run finds
+    out itself, which could be others on the other side.
+    """
+    cases = []
+    for scenario in dict.fromkeys(launch.scenario for launch in plan.order):
+        rounds = [fact for fact in facts if isinstance(fact, Round) and fact.scenario == scenario.key]
+        fields = {name: str(value) for name, value in asdict(scenario).items()}
+        of_scenario = [launch.strategies for launch in plan.order if launch.scenario == scenario]
+        every = [one for strategies in of_scenario for one in strategies if not (one.again or one.open)]
+        for name in dict.fromkeys(map(label, every)):
+            launches: dict[int, Floats] = {n: np.asarray(values) for n, values in steps_of(rounds, name).items()}
+            shown = " · ".join([name, *scenario.key.split("/")])
+            cases.append(TimedCase({**fields, "strategy": name}, shown, launches))
+    return cases

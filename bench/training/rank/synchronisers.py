@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from bench.training.buckets import Ends, by_caps, by_sizes
+from bench.training.buckets import BucketPlan, by_caps, by_sizes
 from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.rank.stopwatch import Stopwatch
 from bench.training.rank.transport import Handle, Transport
@@ -157,7 +157,7 @@ class DuringBackward(Nothing):
     reduced in place, a larger one in a buffer. Parameters on the meta device have no data to copy or divide.
     """
 
-    def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], Ends]) -> None:
+    def __init__(self, build: Build, ends: Callable[[Strategy, Sequence[int]], BucketPlan]) -> None:
         super().__init__(build.module)
         self._parameters = trained(build.module)
         self._transport, self._watch = build.transport, build.watch
@@ -242,11 +242,11 @@ def sent_by(transport: Transport) -> tuple[int, ...]:
     return tuple(sent.nbytes for sent in transport.sent)
 
 
-def _one_each(strategy: Strategy, nbytes: Sequence[int]) -> Ends:
+def _one_each(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
     return tuple(range(1, len(nbytes) + 1))
 
 
-def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> Ends:
+def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
     assert strategy.cap_bytes is not None  # noqa: S101 - `config` sees to it
     return by_caps(nbytes, (strategy.cap_bytes,), strategy.bucket_boundary)
 

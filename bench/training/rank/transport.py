@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.training.all_reduce_cost import AllReduceCost
+from bench.training.link_model import AllReduceCost
 from bench.training.records import Link
 
 # Most calls in flight at once; a step of the largest model has a few hundred.

@@ -14,9 +14,7 @@ from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.report.pictures import Catalogue, PictureKind
 from bench.training.conclusions import TrainingAnalysis
-from bench.training.footprint import rank_bytes
-from bench.training.notes import notes
-from bench.training.plan import estimate_s
+from bench.training.plan import estimate_s, notes, rank_bytes
 from bench.training.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.training.records import REFERENCE, TrainingPlan
 from bench.training.strategies import kind, label
