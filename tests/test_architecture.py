@@ -147,7 +147,7 @@ def test_no_import_cycle():
         ("matplotlib", {"report", "training.report"}),
         ("typer", {"cli"}),
         ("pydantic", {"config", "store", "training"}),
-        ("yaml", {"config"}),
+        ("ruamel", {"config"}),
     ],
 )
 def test_packages_stay_in_their_rooms(package, rooms):

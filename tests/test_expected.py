@@ -142,7 +142,7 @@ def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
         (f"{LINE}, tolerance: 120%", ["expect[0].tolerance", "less than 100%"]),
         (f"{LINE}, tolerance: lots", ["expect[0].tolerance", "not a share"]),
         (LINE.replace("1GB", "1G"), ["expect[0].size", "1GB", "1GiB"]),
-        (f"{LINE}, size: 2GB", ["e.yaml:3:86: key 'size' is there twice"]),
+        (f"{LINE}, size: 2GB", ['e.yaml:3:86: key "size" is there twice']),
     ],
 )
 def test_each_mistake_is_one_line_that_says_how_to_mend_it(line, parts):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from bench.cli.launch_file import launch_file_for, wanted
 from bench.config import models as configuration
@@ -61,7 +61,7 @@ def test_the_command_survives_the_shell():
 
 
 def test_kubernetes_understands_it():
-    service, job = yaml.safe_load_all(launch_file(LauncherName.KUBERNETES, WANTED))
+    service, job = YAML(typ="safe").load_all(launch_file(LauncherName.KUBERNETES, WANTED))
     assert service["metadata"]["name"] == job["metadata"]["name"] == "collbench-big-run-2"
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
     pod = job["spec"]["template"]["spec"]

@@ -10,12 +10,10 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bench.config.config_sections import FaultConfig, SamplingConfig, SizeRange, SplitsConfig
+from bench.config.documents import in_flow
 from bench.config.expected import Expectation, Expectations
-from bench.config.models import Config
-from bench.config.problems import fields_of, sections
-from bench.config.sections import OneOf
-from bench.config.yaml_file import in_flow
+from bench.config.fields import OneOf, fields_of
+from bench.config.models import Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
 from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
 from bench.training.config import (
     CallSizesConfig,
@@ -149,7 +147,15 @@ def value(field: FieldInfo, given: object) -> str:
 
 def sections_of(field: FieldInfo) -> list[type[BaseModel]]:
     """The sections that may stand behind a key."""
-    return list(sections(field.annotation))
+    return list(_sections(field.annotation))
+
+
+def _sections(annotation):
+    """The models that are named in a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)
 
 
 def names(annotation: object) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.comparison import MIN_CHANGE, FailOn, share
 from bench.cli.job import run_task
 from bench.cli.sides import conclude_sides, measure_sides
-from bench.config import shipped, yaml_file
+from bench.config import documents, shipped
 from bench.launch.side_process import check_python
 from bench.machine import host
 from bench.model import units
@@ -80,7 +80,7 @@ def ab(
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
     """What must be the same in all processes of a job."""
-    return b"\0".join([*(yaml_file.read(shipped.path_of(config)) for config in (a, b or a)), repr(more).encode()])
+    return b"\0".join([*(documents.read(shipped.path_of(config)) for config in (a, b or a)), repr(more).encode()])
 
 
 def _side(letter: str, config: Path, sets: list[str], variables: list[str], python: str | None) -> Json:
@@ -112,7 +112,7 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
     raws, found, plans = [], [], []
     for side in sides.values():
         source = Path(side["config"])
-        raw = yaml_file.read(source)
+        raw = documents.read(source)
         benchmark, settings = benchmarks.read_config(raw, str(source), side["sets"], source.stem)
         machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
         plan = benchmark.expand(

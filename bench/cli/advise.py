@@ -23,7 +23,7 @@ from bench.cli.benchmarks import TRAINING
 from bench.cli.measuring import measure
 from bench.cli.run_files import write_report
 from bench.cli.screen import show
-from bench.config.yaml_file import dump
+from bench.config.documents import dump
 from bench.machine import host
 from bench.model import units
 from bench.model.errors import ConfigError, UnmeasurableError

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.config import problems, yaml_file
+from bench.config import documents, problems
+from bench.config.fields import fields_of
 from bench.model import spelling
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, StoreError
@@ -23,7 +24,7 @@ NCCL_TESTS, CS336 = "nccl-tests", "cs336"
 class Benchmark:
     """The functions of one benchmark. Their types are its own, such as Run or TrainingRun.
 
-    Configure. model: the pydantic model of the configuration. parse(raw, source, sets, default_name) → config.
+    Configure. model: the pydantic model of the configuration.
     expand(config, machine, seed) → plan. unmeasurable_reason(plan) → why no case of it can be measured here, else None.
     demands(config or plan) → `capabilities.Demands`. describe(plan, machine) → what `plan` prints.
 
@@ -48,7 +49,6 @@ class Benchmark:
 
     name: str
     model: Deferred
-    parse: Deferred
     expand: Deferred
     unmeasurable_reason: Deferred
     demands: Deferred
@@ -82,7 +82,6 @@ class Benchmark:
 COLLECTIVES = Benchmark(
     name="collectives",
     model=Deferred("config.models:Config"),
-    parse=Deferred("config.models:parse"),
     expand=Deferred("cli.launches:expand_collectives"),
     unmeasurable_reason=Deferred("planning.plan:unmeasurable_reason"),
     demands=Deferred("planning.plan:demands"),
@@ -123,7 +122,6 @@ COLLECTIVES = Benchmark(
 TRAINING = Benchmark(
     name="training",
     model=Deferred("training.config:TrainingConfig"),
-    parse=Deferred("training.config:parse"),
     expand=Deferred("training.plan:expand"),
     unmeasurable_reason=Deferred("training.plan:unmeasurable_reason"),
     demands=Deferred("training.plan:demands"),
@@ -176,23 +174,23 @@ def read_config(raw: bytes, source: str, sets: Sequence[str], default_name: str)
 
     Raises ConfigError.
     """
-    document = yaml_file.document(raw, source, "backends: [gloo]", sets)
+    document = documents.document(raw, source, "backends: [gloo]", sets)
     benchmark = _named(document)
     try:
-        return benchmark, benchmark.parse(raw, source, list(sets), default_name)
+        return benchmark, problems.validate(benchmark.model.value, document, name=default_name)
     except ConfigError:
         if (other := _of_another(document, benchmark)) is not None:
             raise ConfigError(other) from None
         raise
 
 
-def _of_another(document: yaml_file.Document, benchmark: Benchmark) -> str | None:
+def _of_another(document: documents.Document, benchmark: Benchmark) -> str | None:
     """An error for a file with the keys of another benchmark; None if it has not."""
-    keys = problems.keys(benchmark.model.value)
+    keys = {key: field.is_required() for key, field in fields_of(benchmark.model.value).items()}
     unknown = [key for key in document.values if key not in keys and not spelling.near(key, list(keys))]
     lacking = [key for key, required in keys.items() if required and key not in document.values]
     for other in BENCHMARKS.values():
-        if unknown and lacking and other is not benchmark and set(unknown) <= set(problems.keys(other.model.value)):
+        if unknown and lacking and other is not benchmark and set(unknown) <= set(fields_of(other.model.value)):
             where = document.place(unknown[:1], of_key=True).where
             return (
                 f"{where}: {unknown[0]}: unknown key of the {benchmark.name} benchmark; write benchmark: {other.name}, "
@@ -201,11 +199,11 @@ def _of_another(document: yaml_file.Document, benchmark: Benchmark) -> str | Non
     return None
 
 
-def _named(document: yaml_file.Document) -> Benchmark:
+def _named(document: documents.Document) -> Benchmark:
     name = document.values.get("benchmark", COLLECTIVES.name)
     if not isinstance(name, str) or name not in BENCHMARKS:
         where = document.place(["benchmark"]).where
-        words = f"{yaml_file.short(name)} is no benchmark{spelling.allowed(name, list(BENCHMARKS))}"
+        words = f"{documents.short(name)} is no benchmark{spelling.allowed(name, list(BENCHMARKS))}"
         raise ConfigError(f"{where}: benchmark: {words}")
     return BENCHMARKS[name]
 

@@ -20,7 +20,7 @@ from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.screen import show
-from bench.config import expected, models, shipped, yaml_file
+from bench.config import documents, expected, models, shipped
 from bench.config.models import Config
 from bench.model.comparisons import GateVerdict, NodeCheck
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -66,7 +66,7 @@ def gate(
         return _gate(path, sets, allow, (least, against), coordinator, context.obj)
 
     given = [*sets, allow, least or "", str(against or "")]
-    return run_task(task, lambda: b"\0".join([yaml_file.read(path), *map(str.encode, given)]))
+    return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]))
 
 
 def _gate(

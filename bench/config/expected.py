@@ -18,9 +18,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bench.config import problems, yaml_file
-from bench.config.sections import OneOf, Strict, problems_at
-from bench.config.values import (
+from bench.config import documents, problems
+from bench.config.fields import (
     Alignment,
     BackendName,
     BufferPolicy,
@@ -30,6 +29,7 @@ from bench.config.values import (
     DtypeName,
     Memory,
     MetricName,
+    OneOf,
     OperationName,
     Placement,
     Rate,
@@ -37,6 +37,8 @@ from bench.config.values import (
     Root,
     Scheduling,
     Share,
+    Strict,
+    problem_at,
 )
 from bench.model.records import MOST_RANKS
 
@@ -114,17 +116,14 @@ class Expectation(Strict):
         return self
 
 
-def _once(lines: list[Expectation]) -> list[Expectation]:
-    seen: list[dict[str, object]] = []
-    repeated: list[tuple[tuple[int], str]] = []
+def _check_repetitions(lines: list[Expectation]) -> list[Expectation]:
+    first: list[dict[str, object]] = []
     for index, line in enumerate(lines):
-        what = line.model_dump(exclude={"busbw", "tolerance", "kind", "source"})
-        if what in seen:
-            text = f"line {index + 1} of 'expect' repeats line {seen.index(what) + 1}: keep one of them"
-            repeated.append(((index,), text))
-        seen.append(what)
-    if repeated:
-        raise problems_at(repeated)
+        case = line.model_dump(exclude={"busbw", "tolerance", "kind", "source"})
+        if case in first:
+            text = f"line {index + 1} of 'expect' repeats line {first.index(case) + 1}: keep one of them"
+            raise problem_at((index,), text)
+        first.append(case)
     return lines
 
 
@@ -136,7 +135,7 @@ class Expectations(Strict):
         description="Share by which a bandwidth may fall short, for lines without a tolerance of their own.",
         examples=["5%"],
     )
-    expect: Annotated[list[Expectation], Field(min_length=1), AfterValidator(_once)] = Field(
+    expect: Annotated[list[Expectation], Field(min_length=1), AfterValidator(_check_repetitions)] = Field(
         description="The lines of the table.",
         examples=[
             [{"operation": "all_reduce", "backend": "nccl", "world_size": 8, "size": "1GiB", "busbw": "430 GB/s"}]
@@ -146,10 +145,10 @@ class Expectations(Strict):
 
 def load(path: Path) -> Expectations:
     """Read and validate a file. Raises ConfigError."""
-    return parse(yaml_file.read(path), str(path))
+    return parse(documents.read(path), str(path))
 
 
 def parse(raw: bytes, source: str) -> Expectations:
     """Validate the bytes of a file; `source` names it in messages. Raises ConfigError."""
-    document = yaml_file.document(raw, source, "expect: [...]")
-    return problems.validate(Expectations, dict(document.values), document)
+    document = documents.document(raw, source, "expect: [...]")
+    return problems.validate(Expectations, document)

@@ -19,7 +19,7 @@ from bench.catalog import nccl_tests_names
 from bench.catalog.backends import BACKENDS, unsupported_by_backend
 from bench.catalog.nccl_tests_names import DTYPES, DTYPES_LACKING, OPERATIONS_LACKING, REDUCE_OPS
 from bench.catalog.operations import OPERATIONS
-from bench.config import yaml_file
+from bench.config import documents
 from bench.model import spelling
 from bench.model.errors import ConfigError
 from bench.model.records import Case
@@ -134,7 +134,7 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
             remarks.append(f"-{flag.letter} {value}: {flag.instead}")
     typed = " ".join(f"-{letter} {value}" for letter, value in flags.items())
     head = [f"From the flags of nccl-tests: {typed}".rstrip(": "), *remarks]
-    return "".join(f"# {' '.join(line.split())}\n" for line in head) + yaml_file.dump(settings)
+    return "".join(f"# {' '.join(line.split())}\n" for line in head) + documents.dump(settings)
 
 
 # ── one flag, or a few that belong together ──────────────────────────────────────────────────────

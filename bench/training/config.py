@@ -10,9 +10,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from bench.config import problems, yaml_file
-from bench.config.sections import OneOf, Several, Strict, problem_at, unknown_keys
-from bench.config.values import BackendName, Bytes, Name, Seconds, Share, WorldSize
+from bench.config import documents, problems
+from bench.config.fields import (
+    BackendName,
+    Bytes,
+    Name,
+    OneOf,
+    Seconds,
+    Several,
+    Share,
+    Strict,
+    WorldSize,
+    problem_at,
+    unknown_keys,
+)
 from bench.model.spelling import allowed
 from bench.model.units import parse_link
 from bench.training.presets import EXAMPLE as SIZES
@@ -304,5 +315,5 @@ class TrainingConfig(Strict):
 
 def parse(raw: bytes, source: str, sets: list[str], default_name: str) -> TrainingConfig:
     """The configuration, with the overrides `sets` applied. Raises a ConfigError with all problems."""
-    document = yaml_file.document(raw, source, EXAMPLE, sets)
-    return problems.validate(TrainingConfig, {"name": default_name, **document.values}, document)
+    document = documents.document(raw, source, EXAMPLE, sets)
+    return problems.validate(TrainingConfig, document, name=default_name)

@@ -1,0 +1,227 @@
+"""Read YAML files strictly, and say at which line and column a key or value stands.
+
+In: the bytes of a file, and `--set` overrides. Out: a `Document`, or a ConfigError. Also writes plain values as YAML.
+Knows no keys: `problems` holds a document against a model.
+
+For safety it refuses tags, aliases (a few bytes of them expand to gigabytes), duplicate keys, and files larger than
+MAX_YAML_BYTES.
+"""
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.reader import ReaderError
+
+from bench.model.errors import ConfigError
+
+# A hundred times the longest configuration we know of; parsing time grows with it.
+MAX_YAML_BYTES = 64 * 1024
+# Longest text of a value in a message; longer ones are cut.
+MOST_CHARACTERS = 60
+# Words of the YAML library that do not say what to change → words that do. The first that is found holds.
+BETTER_WORDS = (
+    (r"character '\\t'", "a tab stands here; indent with spaces"),
+    (r"character '(.)' that cannot start", r"a value cannot begin with \1; write it in quotes"),
+    (r"mapping values are not allowed", "a colon is not expected here; indent the keys of a section alike, and write a "
+     "value with ': ' in quotes"),
+    (r"could not find expected ':'", "a colon is missing; write key: value, or '- value' in a list"),
+    (r"expected ',' or '([]}])'", r"a comma or \1 is missing here"),
+    (r"expected <block end>", "this line does not fit those above; indent the keys of a section alike"),
+    (r"found unexpected (end of stream|document sep)", "this quote is not closed"),
+    (r"found unknown escape character '(.)'", r"\\\1 means nothing between double quotes; use single quotes"),
+    (r"found another document|expected '<document start>'", "something follows the end of the values"),
+    (r"found duplicate key (\S+)", r"key \1 is there twice; keep one of them"),
+    (r"expected the node content", "a value is missing here"),
+    (r"undefined alias|scanning an (alias|anchor)", "write a value that begins with & or * in quotes"),
+)  # fmt: skip
+
+Part = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a key or value stands. path: the keys as they are written. where: `file:line:column`, or `--set …`.
+
+    order: of positions in a file; overrides and what stands nowhere come last.
+    """
+
+    path: tuple[Part, ...]
+    where: str
+    order: tuple[float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The keys and values of a whole file. source: its name in messages.
+
+    overrides: path of a value that `--set` has replaced → that override, as messages name it.
+    """
+
+    source: str
+    root: CommentedMap
+    overrides: dict[tuple[Part, ...], str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Plain values, without marks."""
+        values: dict[str, Any] = _plain(self.root)
+        return values
+
+    def override(self, text: str) -> None:
+        """Apply one `--set key.path=value`. Raises ConfigError."""
+        path, equals, value = text.partition("=")
+        keys = path.strip().split(".")
+        name = f"--set {short(text)}"
+        if not equals or not all(keys):
+            raise ConfigError(f"{name}: write key.path=value, such as --set sampling.iterations=20")
+        section = self.root
+        for depth, key in enumerate(keys[:-1], start=1):
+            if key not in section:
+                section[key] = CommentedMap()
+                self.overrides[tuple(keys[:depth])] = name
+            section = section[key]
+            if not isinstance(section, dict):
+                raise ConfigError(f"{name}: {key!r} holds {short(section)}, which has no keys of its own")
+        section[keys[-1]] = _load(value.encode(), name)
+        self.overrides[tuple(keys)] = name
+
+    def place(self, path: Sequence[Part], of_key: bool = False) -> Position:
+        """Where the value of a path stands, or its key. Parts of the path that are not in the file are left out."""
+        node: Any = self.root
+        written: list[Part] = []
+        where, order, overridden = self.source, (float("inf"), 0), False
+        for part in path:
+            if written and isinstance(node, dict) and part not in node and len(node) == 1:
+                (name,) = node  # in {ddp: {cap: 1MiB}}, cap is a setting of the section itself
+                if isinstance(node[name], dict) and part in node[name]:
+                    written, node = [*written, name], node[name]
+            if not (part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))):
+                continue
+            mark = None
+            if not overridden:
+                marks = node.lc.item if isinstance(node, list) else node.lc.key if of_key else node.lc.value
+                with contextlib.suppress(KeyError, TypeError):  # a key of a merged section (<<) has no mark
+                    mark = marks(part)
+            written, node = [*written, part], node[part]
+            if name := self.overrides.get(tuple(written)):
+                where, order, overridden = name, (float("inf"), len(self.overrides)), True
+            elif mark:
+                where, order = f"{self.source}:{mark[0] + 1}:{mark[1] + 1}", (mark[0], mark[1])
+        return Position(tuple(written), where, order)
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a file. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_YAML_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def document(raw: bytes, source: str, example: str, sets: Sequence[str] = ()) -> Document:
+    """The document in these bytes, with overrides applied. Raises ConfigError.
+
+    source: its name in messages. example: what it should hold at least.
+    """
+    if len(raw) > MAX_YAML_BYTES:
+        raise ConfigError(f"{source}: larger than {MAX_YAML_BYTES // 1024} KiB: not a file of CollBench")
+    root = _load(raw, source)
+    if not isinstance(root, CommentedMap):
+        raise ConfigError(f"{source}: expected keys and values such as '{example}', found {short(root)}")
+    read_document = Document(source, root)
+    for text in sets:
+        read_document.override(text)
+    return read_document
+
+
+def _load(raw: bytes, source: str) -> Any:
+    """A YAML value with marks. Raises ConfigError."""
+    try:
+        text = raw.decode("utf-8")
+        for event in YAML(pure=True).parse(text):
+            if isinstance(event, AliasEvent):
+                raise MarkedYAMLError(None, None, "aliases (*name) are not allowed; write it out", event.start_mark)
+            if tag := getattr(event, "tag", None):
+                raise MarkedYAMLError(None, None, f"tags such as {tag} are not allowed", event.start_mark)
+        value = YAML(pure=True).load(text)
+        _check_keys(value, source)
+        return value
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source}: not text (UTF-8)") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
+    except MarkedYAMLError as error:
+        words = str(error.problem or error.context or "not YAML")
+        at_beginning = error.context_mark if re.search("could not find|end of stream|expected ','", words) else None
+        mark = at_beginning or error.problem_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark and not source.startswith("--set ") else ""
+        for pattern, better in BETTER_WORDS:
+            if match := re.search(pattern, words):
+                words = match.expand(better)
+                break
+        raise ConfigError(f"{source}{where}: {words}") from None
+    except ReaderError as error:
+        before = text[: error.position]
+        where = f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+        raise ConfigError(f"{source}:{where}: a character that cannot be printed stands here") from None
+    except (YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError) as error:
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _check_keys(node: Any, source: str) -> None:
+    """Raise ConfigError if a key is not text."""
+    if isinstance(node, CommentedMap):
+        for key in node:
+            if not isinstance(key, str):
+                line, column = node.lc.key(key)
+                text = f"a key must be a plain word; write {short(_plain(key))} in quotes if it is one"
+                raise ConfigError(f"{source}:{line + 1}:{column + 1}: {text}")
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        _check_keys(inner, source)
+
+
+def _plain(value: Any) -> Any:
+    """The same value without the types in which the YAML library keeps marks and ways of writing."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def dump(settings: dict[str, Any]) -> str:
+    """The YAML of plain values, in their order: each key with its value on one line."""
+    yaml, text = YAML(typ="safe", pure=True), StringIO()
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output, yaml.width = None, False, 1000
+    yaml.dump(settings, text)
+    return text.getvalue()
+
+
+def short(value: Any) -> str:
+    """A value as it was written, cut to fit into a line."""
+    if value is None or value == "":
+        return "(empty)"
+    text = in_flow(value)
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
+
+
+def in_flow(value: Any) -> str:
+    """A value on one line, for people: as in YAML's flow style, without quotes."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {in_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(in_flow, value))}]"
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

@@ -1,0 +1,234 @@
+"""What the models of configurations are made of: the strict section, and the types of its values.
+
+In: what YAML holds. Out: bytes, seconds, bytes a second, names that exist; or a problem in words for people. A
+validator raises ValueError with the value and what is allowed, or `problem_at` for a value within its own; `problems`
+adds file, line and key.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+
+from bench.catalog import subgroups
+from bench.catalog.backends import BACKENDS
+from bench.catalog.dtypes import DTYPES, REDUCE_OPS
+from bench.catalog.metrics import METRICS
+from bench.catalog.operations import OPERATIONS
+from bench.catalog.variables import SETTABLE, unsettable
+from bench.config.documents import in_flow, short
+from bench.model.records import MOST_RANKS, NAME_PATTERN
+from bench.model.spelling import allowed, near
+from bench.model.units import parse_bytes, parse_rate, parse_seconds, parse_share
+
+# Types of our problems: of a value, of a key that is unknown, of a key that is missing.
+VALUE, UNKNOWN, MISSING = "value", "unknown", "missing key"
+# Types of pydantic's problems → what is allowed, with the numbers of the problem. Others keep pydantic's words.
+WHOLE_NUMBER, NUMBER = "a whole number", "a number"
+BETTER_WORDS = {
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing", "int_parsing_size"), WHOLE_NUMBER),
+    **dict.fromkeys(("float_type", "float_parsing"), NUMBER),
+    "finite_number": "a finite number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+    **dict.fromkeys(("dict_type", "model_type"), "keys and values"),
+    "list_type": "a list",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
+    "too_short": "at least {min_length} value",
+    "string_too_short": "at least {min_length} characters",
+}
+T = TypeVar("T")
+
+
+# ── sections ─────────────────────────────────────────────────────────────────────────────────────
+class Strict(BaseModel):
+    """Base of every section: no unknown keys, no silent conversions, and frozen once it is validated."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=False, allow_inf_nan=False)
+
+    @classmethod
+    def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
+        """Keys that are missing because of the values of others, and why. values: the plain ones, not validated."""
+        return {}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_problems(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validate; the ValidationError has all problems of this section in words for people.
+
+        A misspelt key also makes the right key missing: only the misspelt one is reported.
+        """
+        if not isinstance(values, dict):
+            return handler(values)
+        fields = fields_of(cls)
+        problems = [_unknown_key(key, fields) for key in values if key not in fields]
+        misspelt = {name for key in values if key not in fields for name in near(key, [*fields])[:1]}
+        for key, text in cls.required_besides(values).items():
+            if key not in misspelt:
+                problems.append(_problem((key,), MISSING, text))
+        section = None
+        try:
+            section = handler({key: value for key, value in values.items() if key in fields})
+        except ValidationError as error:
+            for details in error.errors(include_url=False):
+                path, kind = details["loc"], details["type"]
+                field = fields.get(str(path[0])) if path else None
+                if kind in {VALUE, UNKNOWN, MISSING}:  # explained already, by a section within this one
+                    problems.append(_problem(path, kind, details["ctx"]["text"]))
+                elif kind != "missing":
+                    problems.append(_problem(path, VALUE, _in_words(details, field)))
+                elif path[-1] not in misspelt:
+                    text = f"missing; this key is required{_such_as(field)}"
+                    problems.append(_problem(path, MISSING, text))
+        if problems or section is None:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
+        return section
+
+
+def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a section under the keys that a file has."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+def problem_at(path: Sequence[str | int], text: str) -> ValidationError:
+    """What a validator raises for a value within its own. path: from there. text: the value and what is allowed."""
+    return ValidationError.from_exception_data("section", [_problem(path, VALUE, text)])
+
+
+def unknown_keys(unknown: Sequence[str], keys: Sequence[str]) -> ValidationError:
+    """What a validator raises for unknown keys of a section that takes other keys than its model has."""
+    return ValidationError.from_exception_data("section", [_unknown_key(key, keys) for key in unknown])
+
+
+def _unknown_key(key: str, keys: Sequence[str] | Mapping[str, Any]) -> InitErrorDetails:
+    return _problem((key,), UNKNOWN, f"unknown key{allowed(key, [*keys])}")
+
+
+def _problem(path: Sequence[str | int], kind: str, text: str) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(kind, "{text}", {"text": text}), loc=tuple(path), input=None)
+
+
+def _such_as(field: FieldInfo | None) -> str:
+    return f", such as {in_flow(field.examples[0])}" if field and field.examples else ""
+
+
+def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
+    """The value, and what is allowed instead."""
+    kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
+    if value is None:
+        return f"nothing stands here; write a value{_such_as(field)}, or leave the key out"
+    if kind == "list_type":
+        return f"{short(value)} is not a list{_such_as(field).replace('such as', 'write one such as')}"
+    if kind == "value_error":
+        text = str(context["error"])
+        if not isinstance(value, str):  # in YAML's words, not in Python's
+            text = text.replace(repr(value), short(value))
+        return text if repr(value) in text or short(value) in text else f"{short(value)}: {text}"
+    if kind not in BETTER_WORDS:
+        return f"{short(value)}: {details['msg'].removeprefix('Input ')}"
+    words = BETTER_WORDS[kind].format(**context)
+    # In quotes, where YAML reads '2' or 5% as text.
+    written = repr(value) if isinstance(value, str) and words in {WHOLE_NUMBER, NUMBER} else short(value)
+    return f"{written}: {words}{_such_as(field) if isinstance(value, dict | list) else ''}"
+
+
+# ── types of values ──────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True)
+class OneOf:
+    """Pydantic metadata: text that must be one of these names. what: such as dtype. others: what else is allowed."""
+
+    names: tuple[str, ...]
+    what: str
+    others: str = ""
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, str) or value not in self.names:
+            raise ValueError(f"{short(value)} is no {self.what}{allowed(value, self.names, self.others)}")
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.names)}
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if twice := [index for index, value in enumerate(values) if value in values[:index]]:
+        problems = [_problem((index,), VALUE, f"{short(values[index])} is listed twice") for index in twice]
+        raise ValidationError.from_exception_data("list", problems)
+    return values
+
+
+def _name(name: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ValueError(f"{name!r} is no name; letters, digits, dots, dashes and underscores are allowed, 64 at most")
+    return name
+
+
+def _variable_name(name: str) -> str:
+    if reason := unsettable(name, ""):
+        raise ValueError(reason)
+    return name
+
+
+def _variable_value(value: Any) -> Any:
+    # YAML reads some values of variables as numbers.
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if isinstance(text, str) and (reason := unsettable(SETTABLE[0], text)):
+        raise ValueError(reason)
+    return text
+
+
+def _number_or_text(minimum: int, *examples: str) -> WithJsonSchema:
+    number = {"type": "integer" if minimum else "number", "minimum": minimum}
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "examples": [*examples]}]})
+
+
+Several = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), _number_or_text(1, "64KiB", "1MB")]
+Seconds = Annotated[float, BeforeValidator(parse_seconds), _number_or_text(0, "50ms", "2s", "10min")]
+Share = Annotated[float, BeforeValidator(parse_share), _number_or_text(0, "10%", "0.1")]
+Rate = Annotated[
+    float,
+    BeforeValidator(parse_rate),
+    WithJsonSchema({"type": "string", "examples": ["25 Gbit/s", "430 GB/s", "1 GiB/s"]}),
+]
+Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
+WorldSize = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+BackendName = Annotated[str, OneOf(tuple(BACKENDS), "backend")]
+OperationName = Annotated[str, OneOf(tuple(OPERATIONS), "operation")]
+DtypeName = Annotated[str, OneOf(tuple(DTYPES), "dtype")]
+ReduceOpName = Annotated[str, OneOf(tuple(REDUCE_OPS), "reduce op")]
+BufferPolicy = Annotated[str, OneOf(("rotate", "hot", "flush"), "buffer policy")]
+MetricName = Annotated[str, OneOf(tuple(METRICS), "metric")]
+Placement = Annotated[str, OneOf(("usual", "in", "out"), "placement")]
+CallKind = Annotated[str, OneOf(("sync", "async"), "kind of call")]
+Alignment = Annotated[str, OneOf(("aligned", "unaligned"), "alignment")]
+Counts = Annotated[str, OneOf(("known", "exchanged"), "way to know counts")]
+Memory = Annotated[str, OneOf(("plain", "registered", "symmetric"), "kind of memory")]
+Division = Annotated[str, AfterValidator(subgroups.check)]
+Root = Annotated[int, Field(ge=0)]
+VariableName = Annotated[str, AfterValidator(_variable_name)]
+VariableValue = Annotated[str, BeforeValidator(_variable_value)]
+Scheduling = Annotated[str, OneOf(("normal", "rr"), "scheduling")]
+FaultKind = Annotated[str, OneOf(("raise", "exit", "kill", "stop", "hang", "corrupt", "late", "slow"), "fault")]
