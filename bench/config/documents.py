@@ -18,13 +18,15 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.reader import ReaderError
 
 from bench.model.errors import ConfigError
 
 # A hundred times the longest configuration we know of; parsing time grows with it.
 MAX_YAML_BYTES = 64 * 1024
+# Ours have three; the library's time grows with the cube of the depth.
+MOST_DEPTH = 30
 # Longest text of a value in a message; longer ones are cut.
 MOST_CHARACTERS = 60
 # Words of the YAML library that do not say what to change → words that do. The first that is found holds.
@@ -148,7 +150,11 @@ def _load(raw: bytes, source: str) -> Any:
     """A YAML value with marks. Raises ConfigError."""
     try:
         text = raw.decode("utf-8")
+        depth = 0
         for event in YAML(pure=True).parse(text):
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > MOST_DEPTH:
+                raise ConfigError(f"{source}: nested too deeply")
             if isinstance(event, AliasEvent):
                 raise MarkedYAMLError(None, None, "aliases (*name) are not allowed; write it out", event.start_mark)
             if tag := getattr(event, "tag", None):
@@ -158,8 +164,6 @@ def _load(raw: bytes, source: str) -> Any:
         return value
     except UnicodeDecodeError:
         raise ConfigError(f"{source}: not text (UTF-8)") from None
-    except RecursionError:
-        raise ConfigError(f"{source}: nested too deeply") from None
     except MarkedYAMLError as error:
         words = str(error.problem or error.context or "not YAML")
         at_beginning = error.context_mark if re.search("could not find|end of stream|expected ','", words) else None
