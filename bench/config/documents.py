@@ -110,9 +110,9 @@ class Document:
                 continue
             mark = None
             if not overridden:
-                marks = node.lc.item if isinstance(node, list) else node.lc.key if of_key else node.lc.value
+                marks: Any = node.lc
                 with contextlib.suppress(KeyError, TypeError):  # a key of a merged section (<<) has no mark
-                    mark = marks(part)
+                    mark = marks.item(part) if isinstance(node, list) else (marks.key if of_key else marks.value)(part)
             written, node = [*written, part], node[part]
             if name := self.overrides.get(tuple(written)):
                 where, order, overridden = name, (float("inf"), len(self.overrides)), True
@@ -208,7 +208,8 @@ def _plain(value: Any) -> Any:
 
 def dump(settings: dict[str, Any]) -> str:
     """The YAML of plain values, in their order: each key with its value on one line."""
-    yaml, text = YAML(typ="safe", pure=True), StringIO()
+    yaml: Any = YAML(typ="safe", pure=True)
+    text = StringIO()
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output, yaml.width = None, False, 1000
     yaml.dump(settings, text)
     return text.getvalue()
