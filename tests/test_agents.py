@@ -14,9 +14,8 @@ import training_fixtures
 from bench.catalog.variables import unsettable
 from bench.cli.job import WORKERS
 from bench.launch.agent import _Agent
-from bench.launch.agents import Agents
-from bench.launch.job import JobRank
-from bench.launch.secret import JobSecret
+from bench.launch.coordinator import Agents
+from bench.launch.job import JobRank, JobSecret
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Job, Launch, Sampling
 from bench.protocol import channel, messages

@@ -30,21 +30,21 @@ def test_a_name_that_nobody_knows_is_asked_for_until_the_deadline(monkeypatch):
     began = time.monotonic()
     assert network.resolve("no-such-host.invalid", began + 0.3) is None
     with pytest.raises(JobError, match="nobody knows the host"):
-        coordinator._own_address(place("no-such-host.invalid"), 0)
+        coordinator.own_address(place("no-such-host.invalid"), 0)
 
 
 def test_a_host_that_calls_itself_loopback_is_found_from_outside(monkeypatch):
     """Debian's 127.0.1.1; ranks on the same host and on others must end up at the same address."""
     monkeypatch.setattr(network, "resolve", lambda *_: "127.0.1.1")
     monkeypatch.setattr(network, "own_address_towards", lambda _: "10.0.0.5")
-    assert coordinator._own_address(place("head"), 0) == "10.0.0.5"
-    assert "10.0.0.5" in agent._addresses(place("head"), 0)
-    assert coordinator._own_address(place("head", one_host=True), 0) == "127.0.1.1"
+    assert coordinator.own_address(place("head"), 0) == "10.0.0.5"
+    assert "10.0.0.5" in agent.addresses_of_rank_0(place("head"), 0)
+    assert coordinator.own_address(place("head", one_host=True), 0) == "127.0.1.1"
 
 
 def test_an_address_of_another_host_cannot_be_listened_at():
     with pytest.raises(JobError, match="is no address of its host: set MASTER_ADDR"):
-        coordinator._listener(place("192.0.2.77"), "192.0.2.77")
+        coordinator.listen(place("192.0.2.77"), "192.0.2.77")
 
 
 # ── sockets of a child ───────────────────────────────────────────────────────────────────────────

@@ -49,7 +49,7 @@ def run_task(
     the ranks of each side, in a run that has sides.
     """
     from bench.launch import job
-    from bench.launch.secret import JobSecret
+    from bench.launch.job import JobSecret
     from bench.machine import environment
 
     place = job.detect(environment.job_variables(), environment.starter())

@@ -18,10 +18,9 @@ from typing import Any
 from bench.catalog.variables import unsettable
 from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
-from bench.launch.job import JobRank
+from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, Workers
-from bench.launch.secret import JobSecret
 from bench.machine import network
 from bench.model.errors import INTERRUPTED, JobError, RankError
 from bench.model.records import Json
@@ -37,20 +36,8 @@ LEAVE_WAIT_S = 5.0
 # Only the end of a rank's output is sent, because it shows why the rank exited.
 LOG_BYTES = 64 * 1024
 
-
 # Side → environment variables of its ranks.
 Sides = Mapping[str, Mapping[str, str]]
-
-
-@dataclass(slots=True)
-class _Child:
-    """The rank that runs. told: progress last reported to rank 0. asked: its stack is requested and not yet sent."""
-
-    launch: int
-    process: LocalRank
-    folder: Path
-    told: int = 0
-    asked: bool = False
 
 
 def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides, workers: Workers) -> int:
@@ -59,7 +46,9 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
     sides: variables of each side, from this process's own command line. workers: the functions that ranks may run.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
-    interface = None if place.one_host else _interface(place, deadline)
+    interface = None
+    if not place.one_host and (addresses := addresses_of_rank_0(place, deadline)):
+        interface = network.interface_towards(addresses[-1])
     with Launcher(interface) as launcher:
         handshake = compatibility.handshake(place, asked)
         line, reached, key = _reach(place, secret, deadline)
@@ -68,128 +57,137 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
             return _Agent(place.rank, line, reached, key, launcher, sides, asked, workers).serve()
 
 
-class _Agent:
-    """Carries out the messages of rank 0, one after the other."""
+@dataclass(slots=True)
+class _Child:
+    """The rank that runs. reported: its progress as rank 0 knows it. asked: its stack is requested and not yet sent."""
 
-    def __init__(
-        self,
-        rank: int,
-        line: AuthenticatedConnection,
-        reached: tuple[str, int],
-        key: bytes,
-        launcher: Launcher,
-        sides: Sides,
-        asked: Callable[[], bytes],
-        workers: Workers,
-    ) -> None:
-        self._rank, self._line, self._reached, self._key, self._launcher = rank, line, reached, key, launcher
-        self._sides, self._asked, self._workers = sides, asked, workers
-        self._child: _Child | None = None
+    launch: int
+    process: LocalRank
+    folder: Path
+    reported: int = 0
+    asked: bool = False
+
+
+@dataclass(slots=True)
+class _Agent:
+    """Carries out the messages of rank 0, one after the other. reached: address and port of rank 0."""
+
+    rank: int
+    line: AuthenticatedConnection
+    reached: tuple[str, int]
+    key: bytes
+    launcher: Launcher
+    sides: Sides
+    asked: Callable[[], bytes]
+    workers: Workers
+    child: _Child | None = None
 
     def serve(self) -> int:
+        """Obey until rank 0 sends `leave`; returns the status that it sends."""
         try:
-            return self._serve()
+            while True:
+                sentinels = [self.child.process.process.sentinel] if self.child else []
+                ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
+                if self.line in ready:
+                    message, _ = messages.receive(self.line)
+                    if message["kind"] == "leave":
+                        return int(message["code"])
+                    self._obey(message)
+                self._report()
         except KeyboardInterrupt:
             with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
                 self._kill()
-                messages.send(self._line, {"kind": "interrupted"})
+                self._report()
+                messages.send(self.line, {"kind": "interrupted"})
                 self._wait_for_leave()
             return INTERRUPTED
         except (EOFError, OSError):
             raise JobError("rank 0 is lost: its process has ended or its host no longer answers") from None
         finally:
-            self._kill(tell=False)
-
-    def _serve(self) -> int:
-        while True:
-            sentinels = [self._child.process.process.sentinel] if self._child else []
-            ready: list[Any] = wait([self._line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
-            if self._line in ready:
-                message, _ = messages.receive(self._line)
-                if message["kind"] == "leave":
-                    return int(message["code"])
-                self._obey(message)
-            self._report()
+            self._kill()
 
     def _obey(self, message: Json) -> None:
         if message["kind"] == "start":
             self._start(message)
-        elif self._child is None or message.get("launch") != self._child.launch:
+        elif self.child is None or message.get("launch") != self.child.launch:
             return  # that rank has ended meanwhile, and rank 0 has been told
         elif message["kind"] == "kill":
             self._kill()
         elif message["kind"] == "inspect":
-            self._child.asked = True
-            self._child.process.ask_stack()
-            self._tell("inspected", state=self._child.process.state(), stack="")
+            self.child.asked = True
+            self.child.process.ask_stack()
+            self._tell("inspected", state=self.child.process.state(), stack="")
 
     def _start(self, message: Json) -> None:
-        launch, folder = message["launch"], self._launcher.folder()
+        launch, folder = message["launch"], self.launcher.folder()
         try:
-            line = channel.connect(*self._reached, self._key, CONNECT_S)
-            messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self._rank})
+            line = channel.connect(*self.reached, self.key, CONNECT_S)
+            messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
             entry, side = message["entry"], message["side"]
-            if entry not in self._workers:
+            if entry not in self.workers:
                 raise RankError(f"{entry} is no function that a rank may run")
-            received = self._workers[entry](message["job"])
+            received = self.workers[entry](message["job"])
             for name in received.imports:
-                if name.encode() not in self._asked():
+                if name.encode() not in self.asked():
                     raise RankError(f"{name} is not in the configuration of this process")
             for name, value in received.variables:
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
-            child = self._launcher.fork(
+            process = self.launcher.fork(
                 entry,
                 replace(received.job, log=str(folder / "log")),
                 folder,
-                rank=self._rank,
+                rank=self.rank,
                 world_size=message["world_size"],
                 rendezvous=message["rendezvous"],
                 device=message["device"],
                 line=line,
-                variables=self._sides.get(side, {}),
+                variables=self.sides.get(side, {}),
             )
-            self._child = _Child(launch, child, folder)
+            self.child = _Child(launch, process, folder)
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))
 
     def _refuse(self, launch: int, why: str) -> None:
-        text = f"rank {self._rank} could not be started: {why}"
-        messages.send(self._line, {"kind": "failed", "launch": launch, "text": text})
+        text = f"rank {self.rank} could not be started: {why}"
+        messages.send(self.line, {"kind": "failed", "launch": launch, "text": text})
 
     def _report(self) -> None:
         """Send what has changed since the last report."""
-        child = self._child
+        child = self.child
         if child is None:
             return
-        if (count := child.process.progress()) != child.told:
-            child.told = count
+        if (count := child.process.progress()) != child.reported:
+            child.reported = count
             self._tell("progress", value=count)
         if child.asked and (stack := child.process.stack()):
             child.asked = False
             self._tell("inspected", state=child.process.state(), stack=stack)
         if child.process.exit_code is not None:
-            self._tell("ended", code=child.process.exit_code, log=_tail(child.folder / "log"))
+            printed = b""
+            with contextlib.suppress(OSError), (child.folder / "log").open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - LOG_BYTES))
+                printed = file.read()
+            self._tell("ended", code=child.process.exit_code, log=printed.decode(errors="replace"))
             shutil.rmtree(child.folder, ignore_errors=True)
-            self._child = None
+            self.child = None
 
-    def _kill(self, tell: bool = True) -> None:
-        if self._child is not None:
-            self._child.process.kill()
-            self._child.process.join(KILL_WAIT_S)
-            if tell:
-                self._report()
+    def _kill(self) -> None:
+        if self.child is not None:
+            self.child.process.kill()
+            self.child.process.join(KILL_WAIT_S)
 
     def _tell(self, kind: str, **what: object) -> None:
-        assert self._child is not None  # noqa: S101 - the callers have seen it
-        messages.send(self._line, {"kind": kind, "launch": self._child.launch, **what})
+        assert self.child is not None  # noqa: S101 - the callers have seen it
+        messages.send(self.line, {"kind": kind, "launch": self.child.launch, **what})
 
     def _wait_for_leave(self) -> None:
         deadline = time.monotonic() + LEAVE_WAIT_S
-        while self._line.poll(max(0.0, deadline - time.monotonic())):
-            message, _ = messages.receive(self._line)
+        while self.line.poll(max(0.0, deadline - time.monotonic())):
+            message, _ = messages.receive(self.line)
             if message["kind"] == "leave":
                 return
             if message["kind"] == "start":  # rank 0 did not know of the interrupt yet
@@ -203,7 +201,7 @@ def _reach(
     strangers: dict[int, str] = {}
     addresses: list[str] = []
     for key in secret.keys(deadline):
-        addresses = _addresses(place, deadline)
+        addresses = addresses_of_rank_0(place, deadline)
         for address in addresses:
             for port in place.ports:
                 try:
@@ -214,31 +212,17 @@ def _reach(
                     continue
     where = f"{place.address} ({', '.join(addresses) or 'unknown'}), ports {place.ports[0]} to {place.ports[-1]}"
     if strangers:
-        said = "; ".join(f"{port}: {why}" for port, why in sorted(strangers.items()))
-        where += f" ({said}: COLLBENCH_SECRET must be the same in all processes)"
+        reasons = "; ".join(f"{port}: {why}" for port, why in sorted(strangers.items()))
+        where += f" ({reasons}: COLLBENCH_SECRET must be the same in all processes)"
     raise JobError(f"rank {place.rank} did not reach rank 0 within {JOIN_WAIT_S:g} s at {where}")
 
 
-def _addresses(place: JobRank, deadline: float) -> list[str]:
+def addresses_of_rank_0(place: JobRank, deadline: float) -> list[str]:
     """Where rank 0 may listen: the address of its name; if that is loopback, this host's own address as well."""
     address = network.resolve(place.address, deadline)
     if address is None:
         return []
-    own = (
-        network.own_address_towards(network.ELSEWHERE) if network.is_loopback(address) and not place.one_host else None
-    )
+    own = None
+    if network.is_loopback(address) and not place.one_host:
+        own = network.own_address_towards(network.ELSEWHERE)
     return [address, *([own] if own else [])]
-
-
-def _interface(place: JobRank, deadline: float) -> str | None:
-    addresses = _addresses(place, deadline)
-    return network.interface_towards(addresses[-1]) if addresses else None
-
-
-def _tail(path: Path) -> str:
-    """The end of what a rank printed."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - LOG_BYTES))
-        return file.read().decode(errors="replace")
-    return ""

@@ -1,7 +1,7 @@
 """Check that the processes of a job fit together, and merge what they report about their hosts.
 
 In: what this process was asked to do, and the handshake of each process. Out: one `Machine` to plan with, records of
-the hosts to keep, or a JobError that names the rank that does not fit and the remedy. Sends nothing: `agents` and
+the hosts to keep, or a JobError that names the rank that does not fit and the remedy. Sends nothing: `coordinator` and
 `agent` do.
 """
 
@@ -58,38 +58,40 @@ def handshake(place: JobRank, asked: Callable[[], bytes]) -> Json:
 def check(handshakes: Sequence[Json]) -> None:
     """Raise JobError unless all processes were asked to do the same. handshakes: in order of rank."""
     first = handshakes[0]
-    for one in handshakes:
-        if one["problem"]:
-            raise JobError(f"{_who(one)}: {one['problem']}")
-    for one in handshakes:
-        if one["collbench"] != first["collbench"]:
-            raise JobError(f"{_who(one)} has CollBench {one['collbench']}, rank 0 has {first['collbench']}")
-        if one["world_size"] != first["world_size"]:
-            raise JobError(f"{_who(one)} counts {one['world_size']} ranks, rank 0 counts {first['world_size']}")
-        if one["fingerprint"] != first["fingerprint"]:
-            theirs, ours = (each["fingerprint"][:SHOWN_DIGITS] for each in (one, first))
+    for other in handshakes:
+        if other["problem"]:
+            raise JobError(f"{_name(other)}: {other['problem']}")
+    for other in handshakes:
+        if other["collbench"] != first["collbench"]:
+            raise JobError(f"{_name(other)} has CollBench {other['collbench']}, rank 0 has {first['collbench']}")
+        if other["world_size"] != first["world_size"]:
+            raise JobError(f"{_name(other)} counts {other['world_size']} ranks, rank 0 counts {first['world_size']}")
+        if other["fingerprint"] != first["fingerprint"]:
+            theirs, ours = (handshake["fingerprint"][:SHOWN_DIGITS] for handshake in (other, first))
             raise JobError(
-                f"{_who(one)} has another configuration ({theirs}) than rank 0 on host {first['hostname']} ({ours}): "
-                "start all ranks with the same command, and keep the file equal on all hosts"
+                f"{_name(other)} has another configuration ({theirs}) than rank 0 on host {first['hostname']} ({ours}):"
+                " start all ranks with the same command, and keep the file equal on all hosts"
             )
 
 
-def check_gpus(handshakes: Sequence[Json], share: bool = False) -> None:
-    """Raise JobError if two ranks would use one GPU. share: the user allows that (functional tests)."""
+def _name(handshake: Json) -> str:
+    return f"rank {handshake['rank']} on host {handshake['hostname']}"
+
+
+def check_gpus(handshakes: Sequence[Json]) -> None:
+    """Raise JobError if two ranks would use one GPU."""
     owners: dict[str, Json] = {}
-    for one in handshakes:
-        if one["gpu"] is None or share:
-            continue
-        other = owners.setdefault(one["gpu"], one)
-        if other is not one:
+    for handshake in handshakes:
+        gpu = handshake["gpu"]
+        if gpu is not None and (owner := owners.setdefault(gpu, handshake)) is not handshake:
             raise JobError(
-                f"ranks {other['rank']} and {one['rank']} on host {one['hostname']} would share GPU {one['gpu']}: "
+                f"ranks {owner['rank']} and {handshake['rank']} on host {handshake['hostname']} would share GPU {gpu}: "
                 "start one rank a GPU, and see that each is told its local rank or sees a GPU of its own"
             )
 
 
 def device_of(handshake: Json, share: bool = False) -> int:
-    """Number of the CUDA device that this rank uses."""
+    """Number of the CUDA device that this rank uses. share: ranks may share one, as the user allows in a test."""
     return int(handshake["device"]) % max(1, handshake["gpus"]) if share else int(handshake["device"])
 
 
@@ -99,21 +101,25 @@ def merged(handshakes: Sequence[Json]) -> Machine:
 
     memory_available_bytes: of the host that has the least; the ranks of one host share it.
     """
-    machines = [Machine(**one["machine"]) for one in handshakes]
+    machines = [Machine(**handshake["machine"]) for handshake in handshakes]
     missing: dict[str, str] = {}
-    for one, machine in zip(handshakes, machines, strict=True):
+    gpus: list[str] = []
+    for handshake, machine in zip(handshakes, machines, strict=True):
         for backend, reason in machine.backends_missing.items():
-            missing.setdefault(backend, f"host {one['hostname']}: {reason}" if one["rank"] else reason)
-    realtime = (machine.realtime_missing for machine in machines)
+            missing.setdefault(backend, f"host {handshake['hostname']}: {reason}" if handshake["rank"] else reason)
+    for handshake in handshakes:  # ranks, from rank 0 on, that have a GPU of their own
+        if handshake["gpu"] is None or handshake["gpu"] in gpus:
+            break
+        gpus.append(handshake["gpu"])
     together = hosts(handshakes)
     return Machine(
         hostname=machines[0].hostname,
         cores=sum(len(host["cores"]) for host in together),
         memory_available_bytes=min(machine.memory_available_bytes for machine in machines),
         last_level_cache_bytes=max(machine.last_level_cache_bytes for machine in machines),
-        gpus=_own_gpus(handshakes),
+        gpus=len(gpus),
         backends_missing=missing,
-        realtime_missing=next(filter(None, realtime), None),
+        realtime_missing=next(filter(None, (m.realtime_missing for m in machines)), None),
         ranks=len(handshakes),
         ranks_a_host=max(len(host["ranks"]) for host in together),
         gpu_free_bytes=min((m.gpu_free_bytes for m in machines if m.gpu_free_bytes is not None), default=None),
@@ -122,35 +128,20 @@ def merged(handshakes: Sequence[Json]) -> Machine:
     )
 
 
-def _own_gpus(handshakes: Sequence[Json]) -> int:
-    """Number of ranks, counted from rank 0, before the first one that has no GPU of its own."""
-    taken: set[str] = set()
-    for one in handshakes:
-        if one["gpu"] is None or one["gpu"] in taken:
-            break
-        taken.add(one["gpu"])
-    return len(taken)
-
-
 def hosts(handshakes: Sequence[Json]) -> list[Json]:
     """A record for each host, in order of its first rank: the `host.facts` of that host, and its ranks.
 
     cores: those on which any of its ranks may run. fewest_cores: least number of cores of one of its ranks.
     before: its `host.state` when it joined the job.
     """
-    found: dict[tuple[str, ...], Json] = {}
-    for one in handshakes:
-        record = one["host"]
+    records: dict[tuple[str, ...], Json] = {}
+    for handshake in handshakes:
+        facts, cores = handshake["host"], handshake["affinity"]
         # Containers of one host may share a name, and virtual machines of one image share a boot id.
-        place = (record["hostname"], record["boot_id"], str(record["torch"]), one["nccl"], record["commit"])
-        host = found.setdefault(
-            place, {**record, "nccl": one["nccl"], "before": one["before"], "ranks": [], "cores": []}
-        )
-        host["ranks"].append(one["rank"])
-        host["cores"] = sorted({*host["cores"], *one["affinity"]})
-        host["fewest_cores"] = min(host.get("fewest_cores", len(one["affinity"])), len(one["affinity"]))
-    return list(found.values())
-
-
-def _who(handshake: Json) -> str:
-    return f"rank {handshake['rank']} on host {handshake['hostname']}"
+        place = (facts["hostname"], facts["boot_id"], str(facts["torch"]), handshake["nccl"], facts["commit"])
+        new = {**facts, "nccl": handshake["nccl"], "before": handshake["before"], "ranks": [], "cores": []}
+        record = records.setdefault(place, new)
+        record["ranks"].append(handshake["rank"])
+        record["cores"] = sorted({*record["cores"], *cores})
+        record["fewest_cores"] = min(record.get("fewest_cores", len(cores)), len(cores))
+    return list(records.values())

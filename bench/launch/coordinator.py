@@ -1,8 +1,8 @@
-"""Rank 0 of a job: collect the agents of the other processes, and have them start ranks.
+"""Rank 0 of a job: accept the agents of the other processes, have them start ranks, and notice which are lost.
 
 In: a `JobRank` and a function that returns what this process was asked to do. Out: a `Coordinator` with a description
 of the job and a `JobLauncher`, which `sweep` uses in place of a `Launcher`. Everything else (plan, folder, journal,
-report) is as on one machine.
+report) is as on one machine. The other end is `agent`; `protocol/messages.py` lists the messages.
 
 Here, too, every launch has fresh processes and a fresh process group. The processes that torchrun or srun started stay
 outside of it: each forks a new rank for each launch, so a rank that hangs is killed from outside. A smaller world
@@ -13,25 +13,35 @@ import contextlib
 import itertools
 import shutil
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing import AuthenticationError
 from pathlib import Path
 
 from bench.launch import compatibility
-from bench.launch.agents import Agents, RemoteRank
-from bench.launch.job import JobRank
+from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher
-from bench.launch.ranks import RankJob, Ranks
-from bench.launch.secret import JobSecret
+from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.machine import network
 from bench.model.capabilities import Demands, Machine
-from bench.model.errors import INTERRUPTED, BenchError, JobError
+from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError
 from bench.model.records import Json
-from bench.protocol import channel
+from bench.protocol import channel, messages
+from bench.protocol.channel import AuthenticatedConnection
 
 # Launchers start the processes of a job within seconds of each other, but a host may have to pull a container first.
 JOIN_WAIT_S = 120.0
+# Polling interval of the threads, in seconds: they notice the end of the job within it.
+LOOK_EVERY_S = 0.25
+# An agent opens the connection of a rank within milliseconds, before it forks the rank: beyond this time it is stuck.
+RANK_LINE_WAIT_S = 30.0
+RANK_LINE_SILENT_S = channel.SILENT_S + 15
+# What a message of another version, or of a process that should not be here, can cause.
+ODD = (AttributeError, KeyError, TypeError, ValueError)
+# The agents have this long to exit after the last message.
+LEAVE_WAIT_S = 5.0
 
 
 @dataclass(slots=True)
@@ -46,8 +56,8 @@ class Coordinator:
     def machine(self, demands: Demands | None = None) -> Machine:
         """The job as a `Machine` to plan with. Raises JobError if ranks would share a GPU that they must not share."""
         shared = demands is not None and demands.shared_gpus
-        if demands is not None and demands.gpus:
-            compatibility.check_gpus(self.handshakes, shared)
+        if demands is not None and demands.gpus and not shared:
+            compatibility.check_gpus(self.handshakes)
         self.launcher.devices = [compatibility.device_of(handshake, shared) for handshake in self.handshakes]
         return compatibility.merged(self.handshakes)
 
@@ -70,12 +80,11 @@ def coordinating(
     asked: see `compatibility.handshake`. sides: variables of each side of a run that has sides.
     before_leaving: called before the agents are told to leave.
     """
-    deadline = time.monotonic() + JOIN_WAIT_S
-    address = _own_address(place, deadline)
+    address = own_address(place, time.monotonic() + JOIN_WAIT_S)
     interface = None if place.one_host else network.interface_of(address)
     with (
         secret.made() as key,
-        Agents(_listener(place, address), key, place.world_size) as agents,
+        Agents(listen(place, address), key, place.world_size) as agents,
         Launcher(interface) as launcher,
     ):
         try:
@@ -95,6 +104,33 @@ def coordinating(
             before_leaving()
 
 
+def own_address(place: JobRank, deadline: float) -> str:
+    """The address at which rank 0 listens; raises JobError if its host's name is unknown at the deadline."""
+    address = network.resolve(place.address, deadline)
+    if address is None:
+        raise JobError(f"nobody knows the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
+    # Debian resolves a host's own name to 127.0.1.1, where other hosts do not find it.
+    if network.is_loopback(address) and not place.one_host:
+        return network.own_address_towards(network.ELSEWHERE) or address
+    return address
+
+
+def listen(place: JobRank, address: str) -> socket.socket:
+    """A socket that listens on the first free port of the job; raises JobError."""
+    try:
+        listener = channel.listen(address, place.ports)
+    except OSError:
+        raise JobError(
+            f"rank 0 cannot listen at {place.address} ({address}), which is no address of its host: set MASTER_ADDR "
+            "to one, and let rank 0 run there"
+        ) from None
+    if listener is None:
+        raise JobError(
+            f"ports {place.ports[0]} to {place.ports[-1]} of {address} are all in use: set MASTER_PORT to another one"
+        )
+    return listener
+
+
 @dataclass(slots=True)
 class JobLauncher:
     """Starts rank 0 of each launch here, and has the agents start the others.
@@ -104,7 +140,7 @@ class JobLauncher:
     """
 
     launcher: Launcher
-    agents: Agents
+    agents: "Agents"
     address: str
     devices: list[int]
     sides: Mapping[str, Mapping[str, str]]
@@ -119,14 +155,22 @@ class JobLauncher:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
             task = {"entry": entry, "job": asdict(job), "side": self.side}
-            messages = [
+            orders = [
                 {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
                 for rank in range(1, world_size)
             ]
-            others = self.agents.start(next(self.launches), world_size, messages)
+            others = self.agents.start(next(self.launches), world_size, orders)
             folder = self.launcher.folder()
-            ranks = Ranks([], lambda: _clean(folder, others, Path(job.log)))
-            ranks.members = others
+
+            def clean() -> None:
+                """Remove the folder of rank 0, and add to the log what the other ranks printed on their hosts."""
+                shutil.rmtree(folder, ignore_errors=True)
+                for rank in others:
+                    if rank.log:
+                        with contextlib.suppress(OSError), Path(job.log).open("a", encoding="utf-8") as file:
+                            file.write(f"[rank {rank.rank} on host {rank.agent.hostname}]\n{rank.log.rstrip()}\n")
+
+            ranks = Ranks(others, clean)
             try:
                 own = self.launcher.fork(
                     entry,
@@ -146,35 +190,277 @@ class JobLauncher:
         return ranks
 
 
-def _clean(folder: Path, others: list[RemoteRank], log: Path) -> None:
-    """Remove the folder of rank 0, and add to the log what the other ranks printed on their hosts."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for rank in others:
-        if rank.log:
-            with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-                file.write(f"[rank {rank.rank} on host {rank.agent.handshake['hostname']}]\n{rank.log.rstrip()}\n")
+# ── the agents ───────────────────────────────────────────────────────────────────────────────────
+@dataclass(slots=True)
+class RemoteAgent:
+    """One other process of the job. lost: why it no longer answers; None while it does. reader: reads its messages."""
+
+    rank: int
+    line: AuthenticatedConnection
+    handshake: Json
+    lost: str | None = None
+    gone: bool = False
+    current: "RemoteRank | None" = None
+    reader: threading.Thread = field(default_factory=threading.Thread)
+
+    @property
+    def hostname(self) -> str:
+        return str(self.handshake["hostname"])
+
+    def tell(self, message: Json) -> None:
+        """Send a message; if that fails, mark the agent as lost."""
+        try:
+            messages.send(self.line, message)
+        except OSError:
+            self.lose()
+
+    def lose(self, why: str = "is lost") -> None:
+        """Mark the agent as lost, with the reason."""
+        self.gone = True
+        self.lost = self.lost or f"rank {self.rank} on host {self.hostname} {why}"
 
 
-def _own_address(place: JobRank, deadline: float) -> str:
-    address = network.resolve(place.address, deadline)
-    if address is None:
-        raise JobError(f"nobody knows the host {place.address!r} of rank 0: set MASTER_ADDR to its name or number")
-    # Debian resolves a host's own name to 127.0.1.1, where other hosts do not find it.
-    if network.is_loopback(address) and not place.one_host:
-        return network.own_address_towards(network.ELSEWHERE) or address
-    return address
+@dataclass(slots=True)
+class RemoteRank:
+    """A rank that an agent has started, with its agent's last report of it. Implements `ranks.Rank`.
+
+    problem: why it could not be started.
+    """
+
+    agents: "Agents"
+    agent: RemoteAgent
+    launch: int
+    exit_code: int | None = None
+    log: str = ""
+    problem: str | None = None
+    line: AuthenticatedConnection | None = None
+    reported_progress: int = 0
+    reported_state: str = "running"
+    reported_stack: str = ""
+
+    @property
+    def rank(self) -> int:
+        return self.agent.rank
+
+    @property
+    def connection(self) -> AuthenticatedConnection:
+        assert self.line is not None  # noqa: S101 - `Agents.start` returns it with its line
+        return self.line
+
+    @property
+    def lost(self) -> str | None:
+        return self.agent.lost
+
+    def progress(self) -> int:
+        """The supervisor calls this often, so an interrupt of another process is raised here."""
+        self.agents.raise_if_interrupted()
+        return self.reported_progress
+
+    def position(self) -> int:
+        """Only rank 0 tells it, which is never on another host."""
+        return -1
+
+    def state(self) -> str:
+        return self.reported_state
+
+    def stack(self) -> str:
+        return self.reported_stack
+
+    def ask_stack(self) -> None:
+        """Ask the agent for the state and the stack; the answer arrives later, as a message."""
+        self.agent.tell({"kind": "inspect", "launch": self.launch})
+
+    def kill(self) -> None:
+        """Tell its agent to kill it."""
+        if self.exit_code is None and not self.lost:
+            self.agent.tell({"kind": "kill", "launch": self.launch})
+
+    def join(self, seconds: float) -> None:
+        """Wait until its agent has reported its end; an agent that does not is marked as lost."""
+        self.agents.wait_until(lambda: self.exit_code is not None or self.lost or self.problem, seconds)
+        if self.exit_code is None and self.problem is None:
+            self.agent.lose("does not answer")
 
 
-def _listener(place: JobRank, address: str) -> socket.socket:
-    try:
-        listener = channel.listen(address, place.ports)
-    except OSError:
-        raise JobError(
-            f"rank 0 cannot listen at {place.address} ({address}), which is no address of its host: set MASTER_ADDR "
-            "to one, and let rank 0 run there"
-        ) from None
-    if listener is None:
-        raise JobError(
-            f"ports {place.ports[0]} to {place.ports[-1]} of {address} are all in use: set MASTER_PORT to another one"
+class Agents:
+    """Context that accepts the agents, and at its end tells them to exit with the status `code`.
+
+    One thread accepts connections, and one for each agent reads its messages, so that an agent that is stuck holds up
+    nobody. They record what arrives and turn away a second process with the same rank; everything else is decided in
+    the main thread.
+    """
+
+    def __init__(self, listener: socket.socket, key: bytes, world_size: int) -> None:
+        self._listener, self._key, self._world_size = listener, key, world_size
+        self._changed = threading.Condition()
+        self._members: dict[int, RemoteAgent] = {}
+        self._lines: dict[tuple[int, int], AuthenticatedConnection] = {}
+        self._problem: str | None = None
+        self._interrupted = self._closing = False
+        self.code = 1
+
+    def __enter__(self) -> "Agents":
+        self._listener.settimeout(LOOK_EVERY_S)
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        agents = list(self._members.values())
+        for agent in agents:
+            if not agent.gone:
+                agent.tell({"kind": "leave", "code": self.code})
+        self.wait_until(lambda: all(agent.gone for agent in agents), LEAVE_WAIT_S)
+        self._closing = True
+        self._accepting.join()
+        self._listener.close()
+        for agent in agents:
+            with contextlib.suppress(OSError):  # its thread then reads the end
+                agent.line.hang_up()
+            agent.reader.join()
+        for line in (*self._lines.values(), *(agent.line for agent in agents)):
+            line.close()
+
+    def gather(self, own: Json, seconds: float) -> list[Json]:
+        """All handshakes, in order of rank. Raises JobError if one is missing after `seconds`, or comes twice."""
+        wanted = set(range(1, self._world_size))
+        self.wait_until(lambda: self._interrupted or self._problem or wanted <= set(self._members), seconds)
+        self.raise_if_interrupted()
+        if self._problem:
+            raise JobError(self._problem)
+        missing = sorted(wanted - set(self._members))
+        if missing:
+            names = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            raise JobError(
+                f"of {self._world_size} ranks {len(missing)} did not come within {seconds:g} s: {names}; the same "
+                "command must run on all of them, with the same COLLBENCH_SECRET if one is set"
+            )
+        return [own, *(self._members[rank].handshake for rank in sorted(wanted))]
+
+    def raise_if_interrupted(self) -> None:
+        """Raise KeyboardInterrupt if one of the other processes was interrupted."""
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def wait_until(self, condition: Callable[[], object], seconds: float) -> None:
+        """Wait until the condition is true, which the threads check after each message, or `seconds` are over."""
+        with self._changed:
+            self._changed.wait_for(condition, seconds)
+
+    def start(self, launch: int, world_size: int, orders: Sequence[Json]) -> list[RemoteRank]:
+        """Have the agents start ranks 1 to world_size - 1. orders: fields of the `start` message of each.
+
+        Raises LostRankError if one of these agents is lost: before anything is started, if that is known by then.
+        Raises RankError if an agent could not start its rank.
+        """
+        self.raise_if_interrupted()
+        ranks = [RemoteRank(self, self._members[rank], launch) for rank in range(1, world_size)]
+        for rank in ranks:
+            if rank.lost:
+                raise LostRankError(rank.rank, rank.lost)
+        try:
+            for rank, order in zip(ranks, orders, strict=True):
+                rank.agent.current = rank
+                rank.agent.tell({"kind": "start", "launch": launch, **order})
+            for rank in ranks:
+                rank.line = self._line(rank)
+        except BaseException:
+            for rank in ranks:
+                rank.kill()
+            for rank in ranks:
+                rank.join(KILL_WAIT_S)
+                line = rank.line or self._lines.pop((launch, rank.rank), None)
+                if line is not None:
+                    line.close()
+            raise
+        return ranks
+
+    def _line(self, rank: RemoteRank) -> AuthenticatedConnection:
+        place = (rank.launch, rank.rank)
+        self.wait_until(
+            lambda: place in self._lines or rank.lost or rank.problem or self._interrupted, RANK_LINE_WAIT_S
         )
-    return listener
+        self.raise_if_interrupted()
+        if rank.problem:
+            raise RankError(rank.problem)
+        if place not in self._lines:
+            rank.agent.lose("does not answer")
+            raise LostRankError(rank.rank, str(rank.lost))
+        return self._lines.pop(place)
+
+    # ── the threads ──────────────────────────────────────────────────────────────────────────────
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                caller, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # above all too many open files: accept would fail again at once
+                time.sleep(LOOK_EVERY_S)
+                continue
+            threading.Thread(target=self._greet, args=(caller,), daemon=True).start()
+
+    def _greet(self, caller: socket.socket) -> None:
+        """Prove the key; the first message then says what the connection is for."""
+        try:
+            line = channel.answer(caller, self._key)
+        except (AuthenticationError, OSError):
+            return
+        try:
+            message, _ = messages.receive(line)
+            with self._changed:
+                if message["kind"] == "rank_line":
+                    # Longer than for the agent's connection: a host is known to be lost before its rank is silent.
+                    channel.set_keepalive(line, RANK_LINE_SILENT_S)
+                    self._lines[int(message["launch"]), int(message["rank"])] = line
+                elif message["kind"] == "handshake":
+                    self._register(message, line)
+                self._changed.notify_all()
+        except (EOFError, OSError, *ODD):
+            line.close()
+
+    def _register(self, handshake: Json, line: AuthenticatedConnection) -> None:
+        rank = int(handshake["rank"])
+        other = self._members.get(rank)
+        if other is not None or not 0 < rank < self._world_size:
+            hosts = {handshake["hostname"], other.hostname if other else "that of rank 0"}
+            self._problem = (
+                f"two processes say that they are rank {rank} of {self._world_size}, "
+                f"on host {' and '.join(sorted(hosts))}"
+            )
+            with contextlib.suppress(OSError):
+                messages.send(line, {"kind": "leave", "code": JobError.exit_code})
+            return
+        agent = self._members[rank] = RemoteAgent(rank, line, handshake)
+        agent.reader = threading.Thread(target=self._read, args=(agent,), daemon=True)
+        agent.reader.start()
+
+    def _read(self, agent: RemoteAgent) -> None:
+        """Record the messages of an agent until it is gone. It waits without a time limit, for messages only."""
+        while not agent.gone:
+            message: Json = {"kind": "end"}
+            with contextlib.suppress(EOFError, OSError):
+                agent.line.poll(None)
+                message, _ = messages.receive(agent.line)
+            with self._changed:
+                try:
+                    self._record(agent, message)
+                except ODD:  # another version of CollBench
+                    agent.lose("speaks another language")
+                self._changed.notify_all()
+
+    def _record(self, agent: RemoteAgent, message: Json) -> None:
+        kind, rank = message["kind"], agent.current
+        if kind == "end":
+            agent.lose()
+        elif kind == "interrupted":
+            self._interrupted = True
+        elif rank is not None and message.get("launch") == rank.launch:
+            if kind == "progress":
+                rank.reported_progress = message["value"]
+            elif kind == "inspected":
+                rank.reported_state, rank.reported_stack = message["state"], message["stack"]
+            elif kind == "failed":
+                rank.problem = message["text"]
+            elif kind == "ended":
+                rank.log, rank.exit_code = message["log"], message["code"]

@@ -1,20 +1,25 @@
-"""Find out from a launcher's variables which rank of a job this process is, and of how many.
+"""Which rank of a job this process is, and the secret that the processes of the job share.
 
-In: variables, and the name of the program that started this process (`environment`). Out: a `JobRank`; None if this
-process belongs to no job and starts its ranks by itself. Raises JobError if the variables are incomplete or contradict
-each other, or if many processes would each measure alone because none was told of the others. Reads no environment
-and starts nothing.
+In: the variables of a launcher, and the name of the program that started this process (`environment`). Out: a
+`JobRank`; None if this process belongs to no job and starts its ranks by itself. Raises JobError if the variables are
+incomplete or contradict each other, or if many processes would each measure alone because none was told of the others.
+Reads no environment and starts nothing.
 
 The order of launchers matters, because they nest: torchrun inside srun and mpirun inside a Slurm allocation have the
 variables of both, and the inner launcher started the processes.
 """
 
+import contextlib
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+import secrets
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from bench.model.errors import JobError
+from bench.model.errors import ConfigError, JobError
 
 LOOPBACK = "127.0.0.1"
 # torchrun's own default of MASTER_PORT; for other launchers the port is derived from the job's identity.
@@ -90,16 +95,105 @@ _HOW = "start it with torchrun, srun or mpirun (docs/launching.md), or as one pr
 
 def detect(variables: Variables, starter: str = "") -> JobRank | None:
     """The `JobRank` of this process; None if it is in no job of several. starter: the program that started it."""
-    told = [dialect for dialect in _DIALECTS if dialect.rank in variables and _size(dialect, variables) is not None]
-    if _HYDRA in told and _size(_SLURM, variables) == _size(_HYDRA, variables):
-        told.remove(_HYDRA)  # srun sets PMI variables, too, and its own ones also name the hosts
-    _refuse_separate_jobs(told, variables)
-    if not told:
+    dialects = [dialect for dialect in _DIALECTS if dialect.rank in variables and _size(dialect, variables) is not None]
+    if _HYDRA in dialects and _size(_SLURM, variables) == _size(_HYDRA, variables):
+        dialects.remove(_HYDRA)  # srun sets PMI variables, too, and its own ones also name the hosts
+    if not dialects:
         _refuse_copies(variables, starter)
-    for dialect in told:
-        if (_size(dialect, variables) or 1) > 1:
-            return _place(dialect, variables)
-    return None
+    several = [dialect for dialect in dialects if (_size(dialect, variables) or 1) > 1]
+    outer = next((dialect for dialect in several if dialect is not _TORCH), None)
+    if "TORCHELASTIC_RUN_ID" in variables and _TORCH in dialects and outer is not None:
+        own = _size(_TORCH, variables)
+        if own == _whole(variables, _TORCH.local_size):  # no torchrun knows of the others: each would make its own run
+            raise JobError(
+                f"{outer.launcher} started {_size(outer, variables)} torchruns, and each is a job of its own with "
+                f"{own} ranks: give torchrun --nnodes and --rdzv-endpoint, or start run_bench.py itself with "
+                f"{outer.launcher}"
+            )
+    return _place(several[0], variables) if several else None
+
+
+def _refuse_copies(variables: Variables, starter: str) -> None:
+    """Raise JobError if variables are missing, or if none of many copies is told its rank: each would measure alone."""
+    for name, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE")):
+        if name in variables and other not in variables:
+            raise JobError(f"{name} is set, but {other} is not: unset it, or {_HOW}")
+    if variables.get("PET_NNODES", "1") not in {"1", "1:1"}:
+        raise JobError(
+            f"PET_NNODES={variables['PET_NNODES']} speaks of several hosts, but no rank is told: the command of each "
+            "pod must be torchrun run_bench.py run CONFIG (torchrun reads the PET_ variables)"
+        )
+    if starter in _MPI_STARTERS or (starter == _SLURM_STARTER and _SLURM.rank not in variables):
+        raise JobError(
+            f"started by {starter}, which tells no rank here: every copy would measure alone, all at once; "
+            "pass its variables on (no env -i, no srun --export=NONE), or use torchrun"
+        )
+
+
+def _place(dialect: _Variables, variables: Variables) -> JobRank:
+    rank, size = _whole(variables, dialect.rank) or 0, _size(dialect, variables) or 1
+    local_rank, local_size = _whole(variables, dialect.local_rank) or 0, _whole(variables, dialect.local_size)
+    for number, limit, names in (
+        (rank, size, (dialect.rank, dialect.size)),
+        (local_rank, local_size or size, (dialect.local_rank, dialect.local_size)),
+    ):
+        if number >= limit:
+            raise JobError(f"{names[0]}={number}, but {names[1]}={limit}: ranks count from 0 to {limit - 1}")
+    # Kubeflow's PyTorchJob sets RANK per pod. With its default, "auto", `python` starts one process per pod, which
+    # agrees with RANK.
+    per_pod = variables.get("PET_NPROC_PER_NODE", "")
+    if dialect is _TORCH and _TORCH.local_rank not in variables and per_pod.isdecimal() and int(per_pod) > 1:
+        raise JobError(
+            f"PET_NPROC_PER_NODE={per_pod}, but RANK counts pods: the command of each pod must be "
+            "torchrun run_bench.py run CONFIG"
+        )
+    launcher = dialect.launcher
+    if dialect is _TORCH and "TORCHELASTIC_RUN_ID" not in variables:
+        launcher = "Ray Train" if "RAY_JOB_ID" in variables else "RANK and WORLD_SIZE"
+    address = _address(dialect, variables, all_local=local_size == size)
+    identity = " ".join(
+        [
+            dialect.launcher,
+            str(size),
+            *(variables.get(name, "") for name in dialect.particular),
+            variables.get("MASTER_PORT", ""),
+        ]
+    )
+    port = _whole(variables, "MASTER_PORT")
+    if port is None and dialect is _TORCH:
+        port = DEFAULT_PORT
+    if port is None:
+        number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big")
+        port = FIRST_DERIVED_PORT + number % DERIVED_PORTS
+    return JobRank(
+        launcher=launcher,
+        rank=rank,
+        world_size=size,
+        local_rank=local_rank,
+        address=address,
+        # MASTER_PORT itself is left to the launcher, or to a training job that runs afterwards.
+        ports=tuple(next_port for next_port in range(port + 1, port + 1 + PORTS) if next_port < 2**16),
+        identity=identity,
+        one_host=address in {"localhost", "::1"} or address.startswith("127."),
+    )
+
+
+def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
+    """Address of rank 0's host. all_local: the launcher says that all ranks are on one host."""
+    nodes = None
+    if dialect is _SLURM:
+        counts = (_whole(variables, name) for name in ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"))
+        nodes = next((count for count in counts if count is not None), None)
+    if all_local or nodes == 1:
+        return LOOPBACK  # closed to the network, whatever the host's name resolves to
+    if variables.get("MASTER_ADDR"):
+        return variables["MASTER_ADDR"]
+    lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    hosts = next((variables[name] for name in lists if variables.get(name)), None)
+    if hosts is not None and dialect is not _TORCH:
+        return first_host(hosts)
+    how = "mpirun -x MASTER_ADDR=<host of rank 0>" if dialect in (_OPEN_MPI, _HYDRA) else "export MASTER_ADDR"
+    raise JobError(f"{dialect.launcher} does not tell the host of rank 0: set it ({how})")
 
 
 def first_host(hosts: str) -> str:
@@ -108,7 +202,6 @@ def first_host(hosts: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0]) if first else hosts
 
 
-# ── reading the variables ────────────────────────────────────────────────────────────────────────
 def _size(dialect: _Variables, variables: Variables) -> int | None:
     name = dialect.size
     if dialect is _SLURM and name not in variables and {"SLURM_STEP_ID", "SLURM_STEPID"} & set(variables):
@@ -125,103 +218,72 @@ def _whole(variables: Variables, name: str) -> int | None:
     return int(text)
 
 
-def _place(dialect: _Variables, variables: Variables) -> JobRank:
-    rank, size = _whole(variables, dialect.rank) or 0, _size(dialect, variables) or 1
-    local_rank, local_size = _whole(variables, dialect.local_rank) or 0, _whole(variables, dialect.local_size)
-    for number, limit, names in (
-        (rank, size, (dialect.rank, dialect.size)),
-        (local_rank, local_size or size, (dialect.local_rank, dialect.local_size)),
-    ):
-        if number >= limit:
-            raise JobError(f"{names[0]}={number}, but {names[1]}={limit}: ranks count from 0 to {limit - 1}")
-    _refuse_one_for_many(dialect, variables)
-    address = _address(dialect, variables, one_host=local_size == size or _nodes(dialect, variables) == 1)
-    identity = [dialect.launcher, str(size), *(variables.get(name, "") for name in dialect.particular)]
-    text = " ".join([*identity, variables.get("MASTER_PORT", "")])
-    return JobRank(
-        launcher=_name(dialect, variables),
-        rank=rank,
-        world_size=size,
-        local_rank=local_rank,
-        address=address,
-        ports=_ports(dialect, variables, text),
-        identity=text,
-        one_host=address in {"localhost", "::1"} or address.startswith("127."),
-    )
+# ── the secret ───────────────────────────────────────────────────────────────────────────────────
+SECRET_BYTES = 32
+# Pause between two attempts to reach rank 0, in seconds.
+AGAIN_S = 0.3
+NEITHER = (
+    "processes on several hosts know each other by a secret: set COLLBENCH_SECRET to the same random text in all of "
+    "them, or start them in a folder that all hosts share ({})"
+)
 
 
-def _name(dialect: _Variables, variables: Variables) -> str:
-    if dialect is not _TORCH or "TORCHELASTIC_RUN_ID" in variables:
-        return dialect.launcher
-    return "Ray Train" if "RAY_JOB_ID" in variables else "RANK and WORLD_SIZE"
+@dataclass(frozen=True, slots=True)
+class JobSecret:
+    """The secret of a job, set by the user or made by rank 0 in the shared results folder; keys are made of it.
 
+    On one host, where rank 0 listens on loopback, the job's own number keeps jobs apart, and a secret may be added.
+    Between hosts the number is not enough, because it can be guessed. Raises ConfigError where there is neither
+    variable nor shared folder.
 
-def _nodes(dialect: _Variables, variables: Variables) -> int | None:
-    names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES") if dialect is _SLURM else ()
-    return next((count for name in names if (count := _whole(variables, name)) is not None), None)
+    chosen: by the user; empty if none is set. folder: of results, in which rank 0 leaves a secret for the others.
+    """
 
+    place: JobRank
+    chosen: str
+    folder: Path
 
-def _address(dialect: _Variables, variables: Variables, one_host: bool) -> str:
-    if one_host:
-        return LOOPBACK  # closed to the network, whatever the host's name resolves to
-    if variables.get("MASTER_ADDR"):
-        return variables["MASTER_ADDR"]
-    lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    hosts = next((variables[name] for name in lists if variables.get(name)), None)
-    if hosts is not None and dialect is not _TORCH:
-        return first_host(hosts)
-    how = "mpirun -x MASTER_ADDR=<host of rank 0>" if dialect in (_OPEN_MPI, _HYDRA) else "export MASTER_ADDR"
-    raise JobError(f"{dialect.launcher} does not tell the host of rank 0: set it ({how})")
+    @contextlib.contextmanager
+    def made(self) -> Iterator[bytes]:
+        """The key, on rank 0. A secret that is made here lies in a file, which only this user can read, meanwhile."""
+        if not self._by_file:
+            yield self._key(self.chosen)
+            return
+        secret, path = secrets.token_hex(SECRET_BYTES), self._path
+        try:
+            self.folder.mkdir(exist_ok=True)
+            own = path.with_suffix(f".{os.getpid()}")
+            with os.fdopen(os.open(own, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+                file.write(secret)
+            own.replace(path)  # an earlier job that was killed may have left one
+        except OSError as error:
+            raise ConfigError(NEITHER.format(f"{self.folder}: {(error.strerror or str(error)).lower()}")) from None
+        try:
+            yield self._key(secret)
+        finally:
+            path.unlink(missing_ok=True)
 
+    def keys(self, deadline: float) -> Iterator[bytes]:
+        """The key on another process, again and again until the deadline: an earlier job may have left another one."""
+        read_any = False
+        while time.monotonic() < deadline:
+            if not self._by_file:
+                yield self._key(self.chosen)
+            else:
+                with contextlib.suppress(OSError, UnicodeDecodeError):
+                    secret, read_any = self._path.read_text(), True
+                    yield self._key(secret)
+            time.sleep(AGAIN_S)
+        if self._by_file and not read_any:
+            raise ConfigError(NEITHER.format(f"rank 0 left no {self._path}"))
 
-def _ports(dialect: _Variables, variables: Variables, identity: str) -> tuple[int, ...]:
-    told = _whole(variables, "MASTER_PORT")
-    if told is None and dialect is _TORCH:
-        told = DEFAULT_PORT
-    if told is None:
-        number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big")
-        told = FIRST_DERIVED_PORT + number % DERIVED_PORTS
-    # MASTER_PORT itself is left to the launcher, or to a training job that runs afterwards.
-    return tuple(port for port in range(told + 1, told + 1 + PORTS) if port < 2**16)
+    @property
+    def _by_file(self) -> bool:
+        return not self.chosen and not self.place.one_host
 
+    @property
+    def _path(self) -> Path:
+        return self.folder / f".secret-{hashlib.sha256(self.place.identity.encode()).hexdigest()[:16]}"
 
-# ── starts that are refused ──────────────────────────────────────────────────────────────────────
-def _refuse_separate_jobs(told: list[_Variables], variables: Variables) -> None:
-    """Raise JobError if the torchruns of several hosts do not know each other: each host would make its own run."""
-    if _TORCH not in told or "TORCHELASTIC_RUN_ID" not in variables:
-        return
-    own = _size(_TORCH, variables)
-    outer = next((d for d in told if d is not _TORCH and (_size(d, variables) or 1) > 1), None)
-    if outer is not None and own == _whole(variables, _TORCH.local_size):
-        raise JobError(
-            f"{outer.launcher} started {_size(outer, variables)} torchruns, and each is a job of its own with {own} "
-            f"ranks: give torchrun --nnodes and --rdzv-endpoint, or start run_bench.py itself with {outer.launcher}"
-        )
-
-
-def _refuse_copies(variables: Variables, starter: str) -> None:
-    """Raise JobError if variables are missing, or if none of many copies is told its rank: each would measure alone."""
-    for one, other in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK"), ("PMIX_RANK", "OMPI_COMM_WORLD_SIZE")):
-        if one in variables and other not in variables:
-            raise JobError(f"{one} is set, but {other} is not: unset it, or {_HOW}")
-    if variables.get("PET_NNODES", "1") not in {"1", "1:1"}:
-        raise JobError(
-            f"PET_NNODES={variables['PET_NNODES']} speaks of several hosts, but no rank is told: the command of each "
-            "pod must be torchrun run_bench.py run CONFIG (torchrun reads the PET_ variables)"
-        )
-    if starter in _MPI_STARTERS or (starter == _SLURM_STARTER and _SLURM.rank not in variables):
-        raise JobError(
-            f"started by {starter}, which tells no rank here: every copy would measure alone, all at once; "
-            "pass its variables on (no env -i, no srun --export=NONE), or use torchrun"
-        )
-
-
-def _refuse_one_for_many(dialect: _Variables, variables: Variables) -> None:
-    """Raise JobError in a pod of several ranks without torchrun: Kubeflow's PyTorchJob sets RANK per pod."""
-    per_pod = variables.get("PET_NPROC_PER_NODE", "")
-    # With its default, "auto", `python` starts one process per pod, which agrees with RANK.
-    if dialect is _TORCH and _TORCH.local_rank not in variables and per_pod.isdecimal() and int(per_pod) > 1:
-        raise JobError(
-            f"PET_NPROC_PER_NODE={per_pod}, but RANK counts pods: the command of each pod must be "
-            "torchrun run_bench.py run CONFIG"
-        )
+    def _key(self, secret: str) -> bytes:
+        return hashlib.sha256(f"{self.place.identity}\n{secret}".encode()).digest()
