@@ -15,7 +15,7 @@ import resource
 from bench.launch import doctor
 from bench.machine import environment
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-(said,) = [finding for finding in doctor._limits() if finding.subject == "open files"]
+said = doctor.open_files()
 environment.prepare_process()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], said.level, said.text, sep="|")
 """

@@ -44,85 +44,75 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     if unsupported:
         yield DoctorFinding("missing", "system", unsupported, "run CollBench inside WSL")
     facts, state = host.facts(), host.state()
-    yield from _software(machine, facts["torch"])
-    yield from _gpus(machine, facts["gpus"])
+    torch, missing = facts["torch"], machine.backends_missing
+    if not isinstance(torch, dict):
+        yield DoctorFinding("missing", "torch", "not installed", "make install")
+    else:
+        yield DoctorFinding("ok", "torch", f"{torch['version']}, Python {sys.version.split()[0]}")
+        for backend, version, remedy in (
+            ("gloo", f"of torch {torch['version']}", ""),
+            ("nccl", host.nccl_package(), "gloo measures on the CPU meanwhile"),
+        ):
+            if backend in missing:
+                yield DoctorFinding("missing", backend, missing[backend], remedy)
+            else:
+                yield DoctorFinding("ok", backend, f"{version}: can be measured")
+        if "mpi" in missing:
+            yield DoctorFinding("note", "mpi", missing["mpi"], "only needed for backends: [mpi]")
+        else:
+            yield DoctorFinding("ok", "mpi", f"{host.mpi_versions()}: can be measured")
+
+    if not machine.gpus:
+        yield DoctorFinding("note", "GPUs", "none visible", "nothing to do for gloo; for NCCL see the line above")
+    for gpu in facts["gpus"]:
+        yield DoctorFinding("ok", "GPU", f"{gpu['name']}, driver {gpu['driver']}")
     cores, load = machine.cores, state["load"][0]
     yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
     if load / cores > 0.25:
-        yield DoctorFinding(
-            "note", "load", f"load average {load:.2f} on {cores} cores", "stop other work while measuring"
-        )
+        text = f"load average {load:.2f} on {cores} cores"
+        yield DoctorFinding("note", "load", text, "stop other work while measuring")
     else:
         yield DoctorFinding("ok", "load", f"load average {load:.2f}: idle enough")
     memory = format_rounded_bytes(machine.memory_available_bytes)
     yield DoctorFinding("ok", "memory", f"{memory} available; larger cases are skipped with their numbers")
-    yield _governor(facts["cpu"]["governor"])
-    yield _realtime(machine.realtime_missing)
-    yield from _limits()
 
-
-def _software(machine: Machine, torch: object) -> Iterator[DoctorFinding]:
-    if not isinstance(torch, dict):
-        yield DoctorFinding("missing", "torch", "not installed", "make install")
-        return
-    yield DoctorFinding("ok", "torch", f"{torch['version']}, Python {sys.version.split()[0]}")
-    for backend in ("gloo", "nccl"):
-        reason = machine.backends_missing.get(backend)
-        if reason:
-            yield DoctorFinding(
-                "missing", backend, reason, "gloo measures on the CPU meanwhile" if backend == "nccl" else ""
-            )
-        else:
-            version = host.nccl_package() if backend == "nccl" else f"of torch {torch['version']}"
-            yield DoctorFinding("ok", backend, f"{version}: can be measured")
-    yield _mpi(machine.backends_missing.get("mpi"))
-
-
-def _mpi(missing: str | None) -> DoctorFinding:
-    if missing:
-        return DoctorFinding("note", "mpi", missing, "only needed for backends: [mpi]")
-    return DoctorFinding("ok", "mpi", f"{host.mpi_versions()}: can be measured")
-
-
-def _gpus(machine: Machine, gpus: list[dict[str, object]]) -> Iterator[DoctorFinding]:
-    if not machine.gpus:
-        yield DoctorFinding("note", "GPUs", "none visible", "nothing to do for gloo; for NCCL see the line above")
-    for gpu in gpus:
-        yield DoctorFinding("ok", "GPU", f"{gpu['name']}, driver {gpu['driver']}")
-
-
-def _governor(governor: str) -> DoctorFinding:
+    governor = facts["cpu"]["governor"]
     if governor == NOT_AVAILABLE:
-        return DoctorFinding("note", "governor", "the kernel does not tell (usual in virtual machines)", "none needed")
-    if governor != "performance":
-        return DoctorFinding(
-            "note", "governor", f"{governor}: clocks follow the load", "cpupower frequency-set -g performance"
-        )
-    return DoctorFinding("ok", "governor", governor)
-
-
-def _realtime(missing: str | None) -> DoctorFinding:
-    if missing:
-        return DoctorFinding("note", "real time", missing, "only needed for scheduling: rr")
-    return DoctorFinding("ok", "real time", "permitted: scheduling: rr shows what the scheduler does to small messages")
-
-
-def _limits() -> Iterator[DoctorFinding]:
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    files = environment.raise_file_limit()
-    ranks = (files - FILES_ANYWAY) // FILES_A_RANK
-    level: Literal["ok", "note"] = "ok" if ranks >= RANKS_WANTED else "note"
-    allowed = f"{files} allowed" if files == soft else f"{soft} allowed, which a run raises to {files}"
-    text = f"{allowed}: enough for {ranks} ranks on this machine"
-    yield DoctorFinding(level, "open files", text, "" if level == "ok" else "raise nofile in /etc/security/limits.conf")
+        text = "the kernel does not tell (usual in virtual machines)"
+        yield DoctorFinding("note", "governor", text, "none needed")
+    elif governor != "performance":
+        text = f"{governor}: clocks follow the load"
+        yield DoctorFinding("note", "governor", text, "cpupower frequency-set -g performance")
+    else:
+        yield DoctorFinding("ok", "governor", governor)
+    if machine.realtime_missing:
+        yield DoctorFinding("note", "real time", machine.realtime_missing, "only needed for scheduling: rr")
+    else:
+        text = "permitted: scheduling: rr shows what the scheduler does to small messages"
+        yield DoctorFinding("ok", "real time", text)
+    yield open_files()
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     if shm.is_dir():
         size = os.statvfs(shm)
         nbytes = size.f_frsize * size.f_blocks
-        enough = nbytes >= SHARED_MEMORY_WANTED
-        remedy = "" if enough else "docker run --shm-size=1g (NCCL needs it between GPUs of one host)"
         text = f"{format_rounded_bytes(nbytes)} in /dev/shm"
-        yield DoctorFinding("ok" if enough else "note", "shared memory", text, remedy)
+        if nbytes >= SHARED_MEMORY_WANTED:
+            yield DoctorFinding("ok", "shared memory", text)
+        else:
+            remedy = "docker run --shm-size=1g (NCCL needs it between GPUs of one host)"
+            yield DoctorFinding("note", "shared memory", text, remedy)
+
+
+def open_files() -> DoctorFinding:
+    """For how many ranks the limit of open files is enough, after it was raised."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    files = environment.raise_file_limit()
+    ranks = (files - FILES_ANYWAY) // FILES_A_RANK
+    allowed = f"{files} allowed" if files == soft else f"{soft} allowed, which a run raises to {files}"
+    text = f"{allowed}: enough for {ranks} ranks on this machine"
+    if ranks >= RANKS_WANTED:
+        return DoctorFinding("ok", "open files", text)
+    return DoctorFinding("note", "open files", text, "raise nofile in /etc/security/limits.conf")
 
 
 def trial() -> DoctorFinding:

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -45,42 +45,8 @@ LOOK_EVERY_S = 0.005
 # mpirun ends 0.3 s after its placeholders.
 END_WAIT_S = 5.0
 # Characters of mpirun's output that fit into a one-line message.
-MOST_SAID = 500
+MOST_QUOTED = 500
 OUTPUT, LOCK = "mpirun", "lock"
-
-
-@dataclass(slots=True)
-class RunningMpirun:
-    """A running mpirun with a placeholder for each rank. variables: of each rank, in order, set by `wait`.
-
-    undo: ends the placeholders, waits until mpirun has ended, and removes the files of both.
-    """
-
-    process: subprocess.Popen[bytes]
-    folder: Path
-    undo: contextlib.ExitStack
-    variables: list[dict[str, str]] = field(default_factory=list)
-
-    def wait(self, world_size: int) -> None:
-        """Wait until all placeholders run, and read their variables; raises MpirunError if they do not start."""
-        deadline = time.monotonic() + START_WAIT_S
-        while len(found := [*self.folder.glob("place-*")]) < world_size:
-            if self.process.poll() is not None:
-                raise MpirunError(f"mpirun ended with status {self.process.returncode}: {self._said()}")
-            if time.monotonic() > deadline:
-                raise MpirunError(f"mpirun started nothing within {START_WAIT_S:g} s: {self._said()}")
-            time.sleep(LOOK_EVERY_S)
-        told = [json.loads(place.read_bytes()) for place in found]
-        try:
-            self.variables = sorted(told, key=lambda one: int(one["OMPI_COMM_WORLD_RANK"]))
-        except KeyError:
-            raise MpirunError("mpirun tells its processes no rank: it is not Open MPI's") from None
-
-    def _said(self) -> str:
-        """The output of mpirun, in one line."""
-        text = (self.folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
-        lines = (line.strip() for line in text.splitlines() if line.strip("- "))
-        return " ".join(lines)[:MOST_SAID] or "it says nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,55 +57,45 @@ class MpiLauncher:
 
     def start(self, world_size: int, entry: str, job: object) -> Ranks:
         """Start `world_size` ranks, each of which runs `entry(context, job)`; raises MpirunError."""
-        running = _started(world_size, self.launcher.folder(), job if isinstance(job, Job) else None)
-        try:
-            running.wait(world_size)
-            remarks = _confined(running.process.pid)
-            ranks = self.launcher.start(world_size, entry, job, running.variables)
-        except BaseException:
-            running.undo.close()
-            raise
-        running.undo.callback(ranks.clean)
-        ranks.clean, ranks.remarks = running.undo.close, remarks
-        return ranks
-
-
-def _started(world_size: int, folder: Path, job: Job | None) -> RunningMpirun:
-    program = host.mpirun()
-    if program is None:
-        raise MpirunError(f"mpirun was not found: {host.MPI_REMEDY}")
-    with contextlib.ExitStack() as undo:  # undone from the last to the first
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        if job is not None:
-            undo.callback(_keep_output, folder / OUTPUT, Path(job.log))
-        memory = str(undo.enter_context(RendezvousFolder(MEMORY)).folder) if MEMORY.is_dir() else ""
-        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        placeholders = [
-            sys.executable,
-            "-I",
-            "-S",
-            mpirun_placeholder.__file__,
-            str(folder),
-            str(folder / LOCK),
-            memory,
-        ]
-        try:
-            with (folder / OUTPUT).open("wb") as output:
-                process = subprocess.Popen(
-                    [str(program), *OPTIONS, "-n", str(world_size), *placeholders],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=_environment(folder, memory, job.launch.cases[0].settings if job else ""),
-                    start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
+        program = host.mpirun()
+        if program is None:
+            raise MpirunError(f"mpirun was not found: {host.MPI_REMEDY}")
+        folder, settings = self.launcher.folder(), ""
+        with contextlib.ExitStack() as undo:  # undone from the last to the first
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            if isinstance(job, Job):
+                settings = job.launch.cases[0].settings
+                undo.callback(_keep_output, folder / OUTPUT, Path(job.log))
+            memory = str(undo.enter_context(RendezvousFolder(MEMORY)).folder) if MEMORY.is_dir() else ""
+            lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            placeholder = [sys.executable, "-I", "-S", mpirun_placeholder.__file__]
+            try:
+                with (folder / OUTPUT).open("wb") as output:
+                    process = subprocess.Popen(
+                        [program, *OPTIONS, "-n", str(world_size), *placeholder, folder, folder / LOCK, memory],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env=_environment(folder, memory, settings),
+                        start_new_session=True,  # Ctrl-C in a terminal is answered by this process alone
+                    )
+            except OSError as error:
+                os.close(lock)
+                raise MpirunError(f"{program} cannot be started: {error.strerror}") from None
+            undo.callback(_end, process, lock)
+            variables = _variables(process, folder, world_size)
+            remarks = []
+            loopback = network.interface_of(network.LOOPBACK)
+            if loopback and (still_open := network.confine(process.pid, loopback)):
+                remarks.append(
+                    f"mpirun listened on {' and '.join(still_open)} for as long as it ran, and this system does not "
+                    "let it be kept to loopback (Linux 5.7 does, unless a container forbids pidfd_getfd)"
                 )
-        except OSError as error:
-            os.close(lock)
-            raise MpirunError(f"{program} cannot be started: {error.strerror}") from None
-        undo.callback(_end, process, lock)
-        return RunningMpirun(process, folder, undo.pop_all())
-    raise AssertionError("an ExitStack hides no exception")
+            ranks = self.launcher.start(world_size, entry, job, variables)
+            undo.callback(ranks.clean)
+            return replace(ranks, clean=undo.pop_all().close, remarks=tuple(remarks))
+        raise AssertionError("an ExitStack hides no exception")
 
 
 def _environment(folder: Path, memory: str, settings: str) -> dict[str, str]:
@@ -151,6 +107,25 @@ def _environment(folder: Path, memory: str, settings: str) -> dict[str, str]:
     return environment.for_mpirun(defaults, wanted, settings)
 
 
+def _variables(process: subprocess.Popen[bytes], folder: Path, world_size: int) -> list[dict[str, str]]:
+    """Wait until all placeholders run; return the variables of each rank, in order. Raises MpirunError."""
+    deadline = time.monotonic() + START_WAIT_S
+    while len(places := [*folder.glob("place-*")]) < world_size:
+        status, late = process.poll(), time.monotonic() > deadline
+        if status is not None or late:
+            text = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
+            lines = (line.strip() for line in text.splitlines() if line.strip("- "))
+            output = " ".join(lines)[:MOST_QUOTED] or "it says nothing"
+            ended = f"started nothing within {START_WAIT_S:g} s" if status is None else f"ended with status {status}"
+            raise MpirunError(f"mpirun {ended}: {output}")
+        time.sleep(LOOK_EVERY_S)
+    try:
+        variables = (json.loads(place.read_bytes()) for place in places)
+        return sorted(variables, key=lambda of_rank: int(of_rank["OMPI_COMM_WORLD_RANK"]))
+    except KeyError:
+        raise MpirunError("mpirun tells its processes no rank: it is not Open MPI's") from None
+
+
 def _end(process: subprocess.Popen[bytes], lock: int) -> None:
     """End the placeholders, and wait until mpirun has ended, too."""
     os.close(lock)
@@ -160,17 +135,6 @@ def _end(process: subprocess.Popen[bytes], lock: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(KILL_WAIT_S)
-
-
-def _confined(pid: int) -> tuple[str, ...]:
-    loopback = network.interface_of(network.LOOPBACK)
-    still_open = network.confine(pid, loopback) if loopback else []
-    if not still_open:
-        return ()
-    return (
-        f"mpirun listened on {' and '.join(still_open)} for as long as it ran, and this system does not let it be kept "
-        "to loopback (Linux 5.7 does, unless a container forbids pidfd_getfd)",
-    )
 
 
 def _keep_output(output: Path, log: Path) -> None:

@@ -91,9 +91,9 @@ class Ranks:
             member.join(KILL_WAIT_S)
             member.connection.close()
         stuck = [member for member in self.members if member.exit_code is None and member.lost is None]
-        said = [f"rank {one.rank} ({one.state()})" for one in stuck]
+        names = ", ".join(f"rank {member.rank} ({member.state()})" for member in stuck)
         self.clean()
-        return f"{', '.join(said)} did not end within {KILL_WAIT_S:g} s of SIGKILL" if said else None
+        return f"{names} did not end within {KILL_WAIT_S:g} s of SIGKILL" if stuck else None
 
 
 # ── what ranks run ───────────────────────────────────────────────────────────────────────────────
