@@ -33,6 +33,9 @@ from bench.store import folders
 from bench.store.encoding import CODEC
 from bench.training.launch.sweep import PRELOAD
 
+# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests of Ctrl-C press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)
 # A wide terminal: sentences that tests look for stand in one line. test_screen.py has the narrow ones.
@@ -177,7 +180,8 @@ def small_disk(tmp_path):
 def launcher():
     """One fork server for all tests that take it. The variables that it needs are put back at once."""
     before = dict(os.environ)
-    with Launcher(preload=PRELOAD) as entered:
+    os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch
+    with Launcher(preload=["gloo_batch", *PRELOAD]) as entered:
         os.environ.clear()
         os.environ.update(before)  # a test of what a run sets must not find it set
         deadline = time.monotonic() + 10
