@@ -39,73 +39,60 @@ timeout: 60s
 """
 
 
-def good(run):
-    failures = {s.case.key: s.failure for s in run.samples if s.failure is not None}
-    assert not failures, failures
+def measured(cli, config, *sets, timeout=300, code=0):
+    """The run of a configuration; where it shall succeed, without a failed case."""
+    done = cli(
+        "run", cli.config(config), "--no-plots", *(part for text in sets for part in ("--set", text)), timeout=timeout
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    run = cli.only_run()
     assert run.samples
-    return run
+    assert code or not {s.case.key: s.failure for s in run.samples if s.failure is not None}
+    return run, done.stdout
 
 
 def test_nccl_is_measured_with_events_and_host_time(cli):
-    done = cli("run", cli.config(NCCL), timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = good(cli.only_run())
+    run, text = measured(cli, NCCL)
     for samples in run.samples:
         assert (samples.timed.host_ns >= samples.timed.duration_ns).mean() > 0.9
     assert run.environment[0]["launches"][0]["ranks"][0]["nccl"]
-    assert "CUDA events" in done.stdout
+    assert "CUDA events" in text
     assert {(s.case.metric, s.timed.calls) for s in run.samples} == {("isolated", 1), ("pipelined", 20), ("graph", 20)}
     assert all(floor > 0 for s in run.samples for floor in s.usage.floor_ns)
 
 
 def test_every_operation_is_right_with_several_ranks_on_one_gpu(cli):
-    done = cli("run", cli.config(SHARED), "--no-plots", timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = good(cli.only_run())
+    run, text = measured(cli, SHARED, timeout=900)
     assert {case.op for case in run.plan.cases} == set(CALLS)
     if MACHINE.gpus == 1:
         assert all(case.oversubscribed for case in run.plan.cases)
-        assert "shared a GPU" in done.stdout
+        assert "shared a GPU" in text
 
 
 def test_every_dtype_is_right_with_several_ranks_on_one_gpu(cli):
     sets = ["world_sizes=[2]", "operations=[all_reduce, all_gather]", f"dtypes=[{', '.join(DTYPES)}]"]
-    arguments = [part for text in sets for part in ("--set", text)]
-    done = cli("run", cli.config(SHARED), "--no-plots", *arguments, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    good(cli.only_run())
+    measured(cli, SHARED, *sets, timeout=600)
 
 
 @pytest.mark.parametrize("fault", ["kill", "hang", "corrupt"])
 def test_a_fault_with_several_ranks_on_one_gpu_is_recorded(cli, fault):
-    sets = [
-        "world_sizes=[2]",
-        "operations=[all_reduce]",
-        "timeout=20s",
-        f"faults=[{{do: {fault}, rank: 1, iteration: 4}}]",
-    ]
-    arguments = [part for text in sets for part in ("--set", text)]
-    done = cli("run", cli.config(SHARED), "--no-plots", *arguments, timeout=300)
-    assert done.returncode == 1
-    (samples,) = cli.only_run().samples
+    faults = f"faults=[{{do: {fault}, rank: 1, iteration: 4}}]"
+    run, _ = measured(cli, SHARED, "world_sizes=[2]", "operations=[all_reduce]", "timeout=20s", faults, code=1)
+    (samples,) = run.samples
     assert samples.failure.kind == {"kill": "killed", "hang": "hang", "corrupt": "wrong"}[fault]
 
 
 def test_algorithms_and_blocks_are_axes(cli):
     sets = ["world_sizes=[1]", "metrics=[isolated]", "env={NCCL_ALGO: [Ring, Tree]}", "ctas=[0, 2]"]
-    arguments = [part for text in sets for part in ("--set", text)]
-    assert cli("run", cli.config(NCCL), "--no-plots", *arguments, timeout=300).returncode == 0
-    run = good(cli.only_run())
+    run, _ = measured(cli, NCCL, *sets)
     assert {(s.case.settings, s.case.ctas) for s in run.samples} == {
         (f"NCCL_ALGO={algorithm}", ctas) for algorithm in ("Ring", "Tree") for ctas in (0, 2)
     }
 
 
 def test_registered_buffers_are_right(cli):
-    sets = ["world_sizes=[1]", "metrics=[isolated]", "memory=[plain, registered]"]
-    arguments = [part for text in sets for part in ("--set", text)]
-    assert cli("run", cli.config(NCCL), "--no-plots", *arguments, timeout=300).returncode == 0
-    assert {s.case.memory for s in good(cli.only_run()).samples} == {"plain", "registered"}
+    run, _ = measured(cli, NCCL, "world_sizes=[1]", "metrics=[isolated]", "memory=[plain, registered]")
+    assert {s.case.memory for s in run.samples} == {"plain", "registered"}
 
 
 def test_what_the_fork_server_loads_leaves_cuda_alone():
@@ -122,13 +109,7 @@ print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
 
 
 def test_a_hang_on_a_gpu_ends_at_its_deadline(cli):
-    sets = [
-        "faults=[{do: hang, rank: 0, iteration: 4, size: 4KiB}]",
-        "timeout=5s",
-        "dtypes=[float32]",
-        "metrics=[isolated]",
-    ]
-    arguments = [part for text in sets for part in ("--set", text)]
-    assert cli("run", cli.config(NCCL), "--no-plots", *arguments).returncode == 1
-    by_size = {s.case.size_bytes: s for s in cli.only_run().samples if s.case.world_size == 1}
+    fault = "faults=[{do: hang, rank: 0, iteration: 4, size: 4KiB}]"
+    run, _ = measured(cli, NCCL, fault, "timeout=5s", "dtypes=[float32]", "metrics=[isolated]", code=1)
+    by_size = {s.case.size_bytes: s for s in run.samples if s.case.world_size == 1}
     assert by_size[4096].failure.kind == "hang" and by_size[2**20].failure is None

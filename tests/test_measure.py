@@ -12,8 +12,7 @@ import pytest
 from conftest import ROOT, CommandLine
 
 
-@pytest.mark.parametrize("buffers", ["rotate", "hot", "flush"])
-@pytest.mark.parametrize("iteration", [0, 5])
+@pytest.mark.parametrize(("buffers", "iteration"), [("rotate", 0), ("rotate", 5), ("hot", 5), ("flush", 5)])
 def test_one_wrong_element_is_caught_before_and_after_timing(warm, buffers, iteration):
     config = warm.config()
     fault = f"faults=[{{do: corrupt, rank: 1, iteration: {iteration}, size: 4KiB}}]"

@@ -10,7 +10,7 @@ from bench.machine import host
 from bench.model.records import Case
 from bench.planning.footprint import calls_between_refills, pool_slots
 from bench.planning.plan import expand
-from bench.rank.timing import GRAPH, PREPARE
+from bench.rank.timing import PREPARE
 
 BASE = """
 backends: [gloo]
@@ -38,10 +38,10 @@ def test_pipelined_is_several_calls_between_two_stamps_and_verified(warm):
     assert len({s.case.key for s in samples}) == 8
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_a_pipeline_never_needs_a_refill_in_between(dtype):
-    case = Case("all_reduce", "gloo", 4, dtype, 4096, buffers="hot", metric="pipelined", depth=20)
-    assert pool_slots(case, 0) * calls_between_refills(case) >= 20
+def test_a_pipeline_never_needs_a_refill_in_between():
+    for dtype in ("float32", "bfloat16", "int8"):
+        case = Case("all_reduce", "gloo", 4, dtype, 4096, buffers="hot", metric="pipelined", depth=20)
+        assert pool_slots(case, 0) * calls_between_refills(case) >= 20
 
 
 def test_a_wrong_element_in_a_pipeline_is_caught(warm):
@@ -51,7 +51,7 @@ def test_a_wrong_element_in_a_pipeline_is_caught(warm):
     assert warm.only_run().samples[0].failure.kind == "wrong"
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("world_size", [2, 3])  # four: below, with a fault
 def test_pairs_are_measured_round_by_round_and_verified(warm, world_size):
     config = warm.config(BASE.replace("all_reduce", "pairwise").replace("iterations: 10", "iterations: 12"))
     done = warm("run", config, "--no-plots", "--set", f"world_sizes=[{world_size}]")
@@ -142,4 +142,4 @@ def test_a_pilot_is_asked_by_the_command_line(warm):
 
 
 def test_the_table_of_metrics_has_a_way_to_time_each():
-    assert {*PREPARE, GRAPH} == set(METRICS)  # a graph needs the device besides
+    assert set(PREPARE) == set(METRICS)

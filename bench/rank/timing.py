@@ -31,7 +31,6 @@ from bench.rank.collectives import Call
 from bench.rank.device import Action, Device, Event, Graph
 from bench.rank.workload import Workload
 
-GRAPH = "graph"
 # The stream is occupied for so long at first, then for SPARE times what enqueueing took, but never longer than this.
 FIRST_BACKLOG_NS, SPARE, MOST_BACKLOG_NS = 200_000, 2, 20_000_000
 # Prepares the next iterations, 1 to so many: what to do in each of them.
@@ -79,7 +78,7 @@ class CaseTimer:
             self._stream.make_events(count)
         began = clock()
         if self._prepare is None:  # not made before: capturing a graph makes calls
-            self._prepare = self._preparing()
+            self._prepare, self._graph = PREPARE[self._case.metric](self._workload, self._case, self._device)
         if self._stream is None:
             starts, durations = _on_host(self._prepare, count, self._barrier, self._tick)
             return RankTimings(starts, durations, None, clock() - began)
@@ -91,12 +90,6 @@ class CaseTimer:
         began = clock()
         starts, durations, bound = self._stream.timed(self._prepare, count, self._barrier, self._tick)
         return RankTimings(starts, durations, hosts, elapsed + clock() - began, bound)
-
-    def _preparing(self) -> Prepare:
-        if self._case.metric != GRAPH:
-            return PREPARE[self._case.metric](self._workload, self._case)
-        graph = self._graph = _captured(self._workload, self._case, self._device)
-        return lambda _: _replayed(self._workload, self._case.depth, graph)
 
     def close(self) -> None:
         """Let go of what was captured: a process group cannot be left while a graph holds its calls."""
@@ -135,28 +128,13 @@ def _several(calls: Sequence[Call], asynchronous: bool) -> Action:
     return all_awaited if asynchronous else all_of_them
 
 
-def _captured(workload: Workload, case: Case, device: Device) -> Graph:
-    """`depth` calls as a graph, one on each buffer of the pool; what is waited for is waited for within it."""
-    workload.reserve(case.depth)
-    calls = [workload.prepare() for _ in range(case.depth)]
-    return device.captured(_several(calls, case.call == "async"))
-
-
-def _replayed(workload: Workload, depth: int, graph: Graph) -> list[Action]:
-    """The same replay; its calls are prepared only to count them, and to refill buffers where the data needs it."""
-    workload.reserve(depth)
-    for _ in range(depth):
-        workload.prepare()
-    return [graph.replay]
-
-
-def _isolated(workload: Workload, case: Case) -> Prepare:
+def _isolated(workload: Workload, case: Case, device: Device) -> tuple[Prepare, None]:
     if case.call == "async":
-        return lambda _: [_one_awaited(workload)]
-    return workload.ready
+        return lambda _: [_one_awaited(workload)], None
+    return workload.ready, None
 
 
-def _pipelined(workload: Workload, case: Case) -> Prepare:
+def _pipelined(workload: Workload, case: Case, device: Device) -> tuple[Prepare, None]:
     depth, asynchronous = case.depth, case.call == "async"
 
     def prepare(most: int) -> list[Action]:
@@ -164,14 +142,30 @@ def _pipelined(workload: Workload, case: Case) -> Prepare:
         calls = [workload.prepare() for _ in range(depth)]
         return [_several(calls, asynchronous)]
 
-    return prepare
+    return prepare, None
 
 
-# Metric → a function that returns the function that prepares iterations; those of graphs need the device.
-PREPARE: dict[str, Callable[[Workload, Case], Prepare]] = {
+def _graphed(workload: Workload, case: Case, device: Device) -> tuple[Prepare, Graph]:
+    """`depth` calls as a graph, one on each buffer of the pool; what is waited for is waited for within it."""
+    workload.reserve(case.depth)
+    graph = device.captured(_several([workload.prepare() for _ in range(case.depth)], case.call == "async"))
+
+    def prepare(most: int) -> list[Action]:
+        # The same replay; its calls are prepared only to count them, and to refill buffers where the data needs it.
+        workload.reserve(case.depth)
+        for _ in range(case.depth):
+            workload.prepare()
+        return [graph.replay]
+
+    return prepare, graph
+
+
+# Metric → a function that returns the function that prepares iterations, and the graph if it captures one.
+PREPARE: dict[str, Callable[[Workload, Case, Device], tuple[Prepare, Graph | None]]] = {
     "isolated": _isolated,
     "first": _isolated,
     "pipelined": _pipelined,
+    "graph": _graphed,
 }
 
 
