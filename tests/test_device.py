@@ -10,7 +10,7 @@ from bench.rank.device import Host
 from bench.rank.replay import make_step, marks_on
 from bench.rank.timing import CaseTimer, floor_ns
 from bench.rank.workload import Workload
-from bench.training.rank.stopwatch import Stopwatch
+from bench.training.rank.synchronisers import Stopwatch
 from simulated_device import US, SimulatedDevice
 
 RUNS_NS = 100 * US

@@ -20,8 +20,7 @@ from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.presets import Preset, find, gradients, parameters
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import SYNCHRONISERS, RankInfo
-from bench.training.rank.shared_tensors import SharedTensors
-from bench.training.rank.transport import ProcessGroupTransport
+from bench.training.rank.transport import ProcessGroupTransport, SharedTensors
 from bench.training.records import (
     Advised,
     CommunicationOnly,

@@ -64,7 +64,7 @@ def test_it_is_trained_like_a_model(warm):
 def test_it_takes_no_memory():
     import torch
 
-    from bench.training.rank.shaped_model import ByShape
+    from bench.training.rank.models import ByShape
 
     shape = shape_of("xl-2026", 0.0, "float32")
     model = ByShape(replace(shape, ready_s=tuple(0.0 for _ in shape.ready_s)), torch.float32)

@@ -66,102 +66,90 @@ def _flat(parameters: Sequence[Any]) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in whole])
 
 
-def of_start(bench: CheckContext, runner: Runner) -> InvariantCheck:
+def of_start(context: CheckContext, runner: Runner) -> InvariantCheck:
     """I9: whatever weights each rank drew, all ranks begin with the same ones."""
-    alike = len(set(bench.gather(digest(runner.parameters)))) == 1
+    alike = len(set(context.gather(digest(runner.parameters)))) == 1
     return InvariantCheck(
-        "I9", alike, "all ranks begin with the same weights" if alike else "ranks begin with different weights"
+        "I9", alike, f"{'all ranks begin with the same' if alike else 'ranks begin with different'} weights"
     )
 
 
-def of_end(bench: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
+def of_end(context: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
     """I1: after some steps, each on its own data, ranks have the same bits. I4: without synchronisation they differ."""
-    alike = len(set(bench.gather(digest(runner.parameters)))) == 1
-    said = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
+    alike = len(set(context.gather(digest(runner.parameters)))) == 1
+    text = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
     if kind(runner.strategy).synchronises:
-        return InvariantCheck("I1", alike, said)
-    return InvariantCheck(
-        "I4", not alike, f"{said}, as must be without synchronisation" if not alike else f"{said}: no control"
-    )
+        return InvariantCheck("I1", alike, text)
+    return InvariantCheck("I4", not alike, text + (": no control" if alike else ", as must be without synchronisation"))
 
 
-def of_calls(bench: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
-    """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks."""
+def of_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
+    """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks.
+
+    Returns also the bytes of each call; None where a library does not say.
+    """
     calls = runner.sync.calls()
-    if calls is None:
-        why = "the library does not report its calls"
-        return [InvariantCheck(name, None, why) for name in ("I5", "I6", "I7")], None
-    if not kind(runner.strategy).sends:
-        return [InvariantCheck(name, None, "nothing is sent") for name in ("I5", "I6", "I7")], calls
-    want, sent = sum(bench.sizes), sum(calls)
+    if calls is None or not kind(runner.strategy).sends:
+        why = "the library does not report its calls" if calls is None else "nothing is sent"
+        return [InvariantCheck(name, None, why) for name in ("I5", "I6", "I7")], calls
+    want, sent = sum(context.sizes), sum(calls)
     checks = [InvariantCheck("I5", sent == want, f"{sent} bytes sent of {want} bytes of gradients")]
-    checks.append(_realised(runner, bench, calls))
-    everyone = [tuple(one) for one in bench.gather(calls)]
-    same = len(set(everyone)) == 1
-    checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {everyone}"))
+    planned, buckets = runner.strategy.buckets, runner.sync.buckets
+    if planned:
+        text = f"buckets of {list(calls)} bytes, planned were {list(planned)}"
+        checks.append(InvariantCheck("I6", calls == planned, text))
+    elif buckets is None:
+        checks.append(InvariantCheck("I6", None, "no plan was asked for"))
+    else:
+        wanted = tuple(sum(context.sizes[number] for number in bucket) for bucket in buckets)
+        text = f"{len(calls)} calls" + ("" if calls == wanted else f", {len(wanted)} wanted")
+        checks.append(InvariantCheck("I6", calls == wanted, text))
+    of_ranks = [tuple(calls_of_rank) for calls_of_rank in context.gather(calls)]
+    same = len(set(of_ranks)) == 1
+    checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {of_ranks}"))
     return checks, calls
 
 
-def _realised(runner: Runner, bench: CheckContext, calls: tuple[int, ...]) -> InvariantCheck:
-    planned = runner.strategy.buckets
-    if planned:
-        return InvariantCheck("I6", calls == planned, f"buckets of {list(calls)} bytes, planned were {list(planned)}")
-    if runner.sync.buckets is None:
-        return InvariantCheck("I6", None, "no plan was asked for")
-    want = tuple(sum(bench.sizes[n] for n in bucket) for bucket in runner.sync.buckets)
-    return InvariantCheck(
-        "I6", calls == want, f"{len(calls)} calls, {len(want)} wanted" if calls != want else f"{len(calls)} calls"
-    )
-
-
-def of_shards(bench: CheckContext, runner: Runner) -> InvariantCheck:
+def of_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
     """I12: the ranks' optimizer states add up to one copy of the parameters."""
     if not kind(runner.strategy).sharded:
         return InvariantCheck("I12", None, "the optimizer is not sharded")
-    own = _largest_state(runner.optimizer)
-    total, want = sum(bench.gather(own)), sum(p.numel() for p in runner.parameters)
+    # Of a rank: the elements of the largest state of each parameter that it updates.
+    own = 0
+    for state in getattr(runner.optimizer, "optim", runner.optimizer).state.values():
+        sizes = [(t.to_local() if hasattr(t, "to_local") else t).numel() for t in state.values() if torch.is_tensor(t)]
+        own += max(sizes, default=0)
+    total, want = sum(context.gather(own)), sum(p.numel() for p in runner.parameters)
     # Shares have equal lengths, so together they can exceed the parameters by up to K − 1 elements.
     return InvariantCheck(
-        "I12", want <= total < want + bench.place.world_size, f"states of {total} for {want} parameters"
+        "I12", want <= total < want + context.place.world_size, f"states of {total} for {want} parameters"
     )
 
 
-def _largest_state(optimizer: Any) -> int:
-    inner = getattr(optimizer, "optim", optimizer)
-    found = 0
-    for state in inner.state.values():
-        sizes = [(t.to_local() if hasattr(t, "to_local") else t).numel() for t in state.values() if torch.is_tensor(t)]
-        found += max(sizes, default=0)
-    return found
-
-
-def of_training(bench: CheckContext, strategy: Strategy) -> list[InvariantCheck]:
+# ── what is trained ──────────────────────────────────────────────────────────────────────────────
+def of_training(context: CheckContext, strategy: Strategy) -> list[InvariantCheck]:
     """I2: training follows the mean of all ranks' own gradients, and where it can, one process with the whole batch.
 
     Also keeps a hash in float32 for I3.
     """
-    entry = kind(strategy)
+    entry, checks = kind(strategy), []
     if not entry.exact:
         return [InvariantCheck("I2", None, "it does not compute the exact mean")]
-    checks = []
     for dtype, allowed in ALLOWED.items():
-        pair = _twin(bench.scenario, dtype)
-        with _deterministic(bench.place.device):
-            trained, losses, sent = _train(bench, strategy, pair)
-            want, fell = _reference(bench, pair, strategy)
-        worst = _apart(bench, trained, want)
-        said = f"{dtype}: differs from the ranks' mean by {worst:.1e} of the largest parameter, allowed {allowed:g}"
-        alone, other = _against_one_process(bench, pair, want)
-        stable = all(bench.gather(fell and losses[-1] < losses[0]))
-        checks.append(
-            InvariantCheck(
-                "I2",
-                max(worst, alone) <= allowed if stable else None,
-                f"{said}; {other}" if stable else f"{dtype}: the loss rose",
-            )
-        )
-        if dtype == "float32" and not (bench.scenario.clip and entry.shards_gradients):
-            bench.finals[label(strategy)] = (sent, digest([trained]))
+        twin = _twin(context.scenario, dtype)
+        with _deterministic(context.place.device):
+            trained, fell, sent = _train(context, strategy, twin)
+            want, mean_fell = _reference(context, twin, strategy)
+        worst = _apart(context, trained, want)
+        alone, alone_text = _against_one_process(context, twin, want)
+        text = f"{dtype}: the loss rose"
+        stable = all(context.gather(fell and mean_fell))
+        if stable:
+            text = f"{dtype}: differs from the ranks' mean by {worst:.1e} of the largest parameter, allowed {allowed:g}"
+            text += f"; {alone_text}"
+        checks.append(InvariantCheck("I2", max(worst, alone) <= allowed if stable else None, text))
+        if dtype == "float32" and not (context.scenario.clip and entry.shards_gradients):
+            context.finals[label(strategy)] = (sent, digest([trained]))
     return checks
 
 
@@ -178,36 +166,51 @@ def _deterministic(device: torch.device) -> Iterator[None]:
 
 
 def _twin(scenario: Scenario, dtype: str) -> Scenario:
+    """The scenario that I2 and I3 train."""
     model = TWIN if scenario.shape is not None or find(scenario.model) else scenario.model
     return replace(scenario, model=model, dtype=dtype, sequence=min(scenario.sequence, 16), link=None, shape=None)
 
 
-def _train(bench: CheckContext, strategy: Strategy, pair: Scenario) -> tuple[torch.Tensor, list[float], Sent | None]:
-    transport = ProcessGroupTransport(bench.place.world_size)
-    if not bench.twin_order:
-        bench.twin_order = runners.ready_order(pair, bench.place, transport, bench.seed)
-    adapted = fitting(strategy) if strategy.buckets else strategy
-    runner = runners.build(adapted, pair, bench.place, transport, bench.twin_order, bench.seed)
-    batch = runner.draw(_dice(bench.seed, bench.place.rank), pair.batch)
-    losses = []
-    for _ in range(STEPS):
-        transport.sent.clear()
-        _seed_dropout(bench)
-        runner.step(batch)
-        losses.append(float(runner.loss))
+def _train(context: CheckContext, strategy: Strategy, twin: Scenario) -> tuple[torch.Tensor, bool, Sent | None]:
+    """Train by the strategy: all parameters, whether the loss fell on this rank, and what a step sent."""
+    if not context.twin_order:
+        transport = ProcessGroupTransport(context.place.world_size)
+        context.twin_order = runners.ready_order(twin, context.place, transport, context.seed)
+    runner = _built(context, fitting(strategy) if strategy.buckets else strategy, twin)
+    trained, fell = _trained(context, runner)
     calls, buckets = runner.sync.calls(), runner.sync.buckets
     held = tuple(map(tuple, buckets)) if buckets is not None else strategy.name
-    return _flat(runner.parameters), losses, (calls, held) if calls else None
+    return trained, fell, (calls, held) if calls else None
 
 
-def _seed_dropout(bench: CheckContext) -> None:
-    """Drop the same in each step, with every strategy: otherwise the loss would rise by chance."""
-    torch.manual_seed(bench.seed + bench.place.rank)
+def _built(context: CheckContext, strategy: Strategy, twin: Scenario) -> Runner:
+    transport = ProcessGroupTransport(context.place.world_size)
+    return runners.build(strategy, twin, context.place, transport, context.twin_order, context.seed)
 
 
-def _apart(bench: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> float:
+def _batch(context: CheckContext, runner: Runner, rank: int) -> runners.Batch:
+    """The batch of a rank, which is the same whichever rank draws it."""
+    dice = torch.Generator().manual_seed(context.seed * 1000 + rank)
+    return runner.draw(dice, context.scenario.batch)
+
+
+def _trained(context: CheckContext, runner: Runner, batch: runners.Batch | None = None) -> tuple[torch.Tensor, bool]:
+    """Train STEPS steps, on this rank's batch if none is given: all parameters, and whether the loss fell."""
+    if batch is None:
+        batch = _batch(context, runner, context.place.rank)
+    losses = []
+    for _ in range(STEPS):
+        runner.transport.sent.clear()
+        # Drop the same in each step, with every strategy: otherwise the loss would rise by chance.
+        torch.manual_seed(context.seed + context.place.rank)
+        runner.step(batch)
+        losses.append(float(runner.loss))
+    return _flat(runner.parameters), losses[-1] < losses[0]
+
+
+def _apart(context: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> float:
     """The largest difference on any rank, as a share of the largest parameter."""
-    return float(max(bench.gather(float((trained - want).abs().max() / want.abs().max()))))
+    return float(max(context.gather(float((trained - want).abs().max() / want.abs().max()))))
 
 
 class _GatheredMean(synchronisers.Nothing):
@@ -220,71 +223,55 @@ class _GatheredMean(synchronisers.Nothing):
     def finish(self) -> None:
         for parameter in synchronisers.trained(self.module):
             if parameter.grad is not None:
-                every = [torch.empty_like(parameter.grad) for _ in range(self._ranks)]
-                dist.all_gather(every, parameter.grad.contiguous())
-                parameter.grad.copy_(torch.stack(every).mean(dim=0))
+                of_ranks = [torch.empty_like(parameter.grad) for _ in range(self._ranks)]
+                dist.all_gather(of_ranks, parameter.grad.contiguous())
+                parameter.grad.copy_(torch.stack(of_ranks).mean(dim=0))
 
 
-def _reference(bench: CheckContext, pair: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
+def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
     """Train by the gathered mean of gradients. Returns the parameters, and whether the loss fell on this rank.
 
     BatchNorm and dropout do to each rank's examples what they do under the strategy.
     """
-    key = f"{pair.dtype}/{strategy.accumulate}"
-    if key not in bench.references:
-        how = Strategy(REFERENCE, accumulate=strategy.accumulate)
-        ranks = bench.place.world_size
-        runner = runners.build(how, pair, bench.place, ProcessGroupTransport(ranks), bench.twin_order, bench.seed)
-        runner.sync = _GatheredMean(runner.sync.module, ranks)
-        batch = runner.draw(_dice(bench.seed, bench.place.rank), pair.batch)
-        bench.references[key] = _trained_alone(bench, runner, batch)
-    return bench.references[key]
+    key = f"{twin.dtype}/{strategy.accumulate}"
+    if key not in context.references:
+        runner = _built(context, Strategy(REFERENCE, accumulate=strategy.accumulate), twin)
+        runner.sync = _GatheredMean(runner.sync.module, context.place.world_size)
+        context.references[key] = _trained(context, runner)
+    return context.references[key]
 
 
-def _trained_alone(bench: CheckContext, runner: Runner, batch: runners.Batch) -> tuple[torch.Tensor, bool]:
-    losses = []
-    for _ in range(STEPS):
-        _seed_dropout(bench)
-        runner.step(batch)
-        losses.append(float(runner.loss))
-    return _flat(runner.parameters), losses[-1] < losses[0]
-
-
-def _against_one_process(bench: CheckContext, pair: Scenario, want: torch.Tensor) -> tuple[float, str]:
+def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tensor) -> tuple[float, str]:
     """How far one process with the whole batch is from `want`, and that in words; 0 where it cannot be compared."""
-    key = f"{pair.dtype}/alone"
-    if key not in bench.references:
-        alone = RankInfo(0, 1, bench.place.device)
-        runner = runners.build(Strategy(REFERENCE), pair, alone, ProcessGroupTransport(1), range(0), bench.seed)
-        batches = [runner.draw(_dice(bench.seed, rank), pair.batch) for rank in range(bench.place.world_size)]
+    key = f"{twin.dtype}/alone"
+    if key not in context.references:
+        alone = RankInfo(0, 1, context.place.device)
+        runner = runners.build(Strategy(REFERENCE), twin, alone, ProcessGroupTransport(1), range(0), context.seed)
+        batches = [_batch(context, runner, rank) for rank in range(context.place.world_size)]
         whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
         with torch.no_grad():
             together = float(runner.sync.module(*whole))
             apart = sum(float(runner.sync.module(*batch)) for batch in batches) / len(batches)
-        adds_up = abs(together - apart) <= ALLOWED[pair.dtype] * abs(together)
-        bench.references[key] = (_trained_alone(bench, runner, whole)[0], adds_up)
-    parameters, adds_up = bench.references[key]
-    if not all(bench.gather(adds_up)):
+        adds_up = abs(together - apart) <= ALLOWED[twin.dtype] * abs(together)
+        context.references[key] = (_trained(context, runner, whole)[0], adds_up)
+    parameters, adds_up = context.references[key]
+    if not all(context.gather(adds_up)):
         return 0.0, "one process is no measure: a batch's loss is not the mean of its parts' (BatchNorm, dropout)"
-    worst = _apart(bench, want, parameters)
+    worst = _apart(context, want, parameters)
     return worst, f"that mean differs from one process with the whole batch by {worst:.1e}"
 
 
-def _dice(seed: int, rank: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed * 1000 + rank)
-
-
-def of_bits(bench: CheckContext, strategy: Strategy) -> InvariantCheck:
+def of_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
     """I3: exact strategies have the same bits at two ranks; at more, those that send the same in each call."""
-    mine = bench.finals.get(label(strategy))
-    if mine is None and bench.scenario.clip and kind(strategy).shards_gradients:
+    mine = context.finals.get(label(strategy))
+    if mine is None and context.scenario.clip and kind(strategy).shards_gradients:
         return InvariantCheck("I3", None, "the norm of shares is rounded in another way than that of all gradients")
     if mine is None:
         return InvariantCheck("I3", None, "it does not compute the exact mean")
-    two = bench.place.world_size == 2
+    two = context.place.world_size == 2
     peers = {
         name: final
-        for name, (sent, final) in bench.finals.items()
+        for name, (sent, final) in context.finals.items()
         if strategy.accumulate == 1 and "micro-batches" not in name and (two or (sent and sent == mine[0]))
     }
     if len(peers) < 2:

@@ -28,21 +28,20 @@ from bench.training.rank import invariants, synchronisers, torch_synchronisers, 
 from bench.training.rank import runner as runners
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.runner import RankInfo, Runner
-from bench.training.rank.shared_tensors import SharedTensors
 from bench.training.rank.timeline import timeline
-from bench.training.rank.transport import EmulatedLink, ProcessGroupTransport, Transport
+from bench.training.rank.transport import EmulatedLink, ProcessGroupTransport, SharedTensors, Transport
 from bench.training.records import (
     CallSizePoint,
     CallSizeSweep,
     CommunicationOnly,
     Fact,
+    InvariantCheck,
     Round,
     Strategy,
     StrategyChecks,
     TimedBlock,
     TrainingJob,
 )
-from bench.training.records import InvariantCheck as InvariantCheck
 from bench.training.strategies import kind, label
 
 # Timed repetitions of a strategy's calls alone, and of a call-size point; an untimed one precedes them.
@@ -91,106 +90,106 @@ class _Launch:
         self.context, self.job, self.group = context, job, group
         self.scenario, self.plan, self.launch = job.launch.scenario, job.plan, job.launch.number
         self.place = RankInfo(group.rank, group.world_size, group.device.handle)
-        self.transport = self._transport()
-        self.order = runners.ready_order(
-            self.scenario, self.place, ProcessGroupTransport(group.world_size), self.plan.seed
-        )
+        real = ProcessGroupTransport(group.world_size)
+        self.transport: Transport = real
+        if self.scenario.link is not None:
+            file = Path(context.stack_file).parent / "link"
+            if group.rank == 0:
+                EmulatedLink(self.scenario.link, 0, group.world_size, file)
+            group.barrier()
+            self.transport = EmulatedLink(self.scenario.link, group.rank, group.world_size, file)
+        self.order = runners.ready_order(self.scenario, self.place, real, self.plan.seed)
         self.batches: list[Any] = []
         self.shared = SharedTensors()
 
-    def _transport(self) -> Transport:
-        if self.scenario.link is None:
-            return ProcessGroupTransport(self.group.world_size)
-        file = Path(self.context.stack_file).parent / "link"
-        if self.group.rank == 0:
-            EmulatedLink(self.scenario.link, 0, self.group.world_size, file)
-        self.group.barrier()
-        return EmulatedLink(self.scenario.link, self.group.rank, self.group.world_size, file)
-
     def measure(self) -> None:
         chosen = self._checked()
-        self.send_begin(len(self.job.launch.strategies))
+        self._send_begin(len(self.job.launch.strategies))
         for number in range(self.job.first_round, self.job.launch.rounds + 1):
             self._round(number, chosen)
         if self.job.detail:
             for strategy, runner in chosen.items():
                 self._communication_only(strategy, runner)
-                self._detail(strategy)
+                if kind(strategy).all_reduces:
+                    # Not kept in a variable: its gradients are freed before the next strategy is built.
+                    step = timeline(
+                        self._built(strategy, traced=True), self.scenario, self.launch, self.batches, self.group
+                    )
+                    self._emit(step)
+                    self.context.tick()
         if self.plan.call_sizes and self.scenario.link is None:
             self._call_sizes(self.plan.call_sizes)
 
-    def send_begin(self, index: int) -> None:
+    def _send_begin(self, index: int) -> None:
         if self.group.rank == 0:
             self.context.send({"kind": "begin", "index": index})
 
-    def emit(self, fact: Fact) -> None:
+    def _emit(self, fact: Fact) -> None:
         if self.group.rank == 0:
             self.context.send({"kind": "sampled", "failure": None}, fact_to_line(fact))
+
+    def _built(self, strategy: Strategy, traced: bool = False) -> Runner:
+        return runners.build(
+            strategy, self.scenario, self.place, self.transport, self.order, self.plan.seed, traced, self.shared
+        )
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────────
     def _checked(self) -> dict[Strategy, Runner]:
         """The strategies that may be timed, each warmed up."""
-        bench = CheckContext(self.scenario, self.place, self.group.gather, self.plan.seed, self.order, [])
+        context = CheckContext(self.scenario, self.place, self.group.gather, self.plan.seed, self.order, [])
         warmed: dict[Strategy, Runner] = {}
-        found: dict[Strategy, tuple[list[InvariantCheck], tuple[int, ...] | None]] = {}
+        checked: dict[Strategy, tuple[list[InvariantCheck], tuple[int, ...] | None]] = {}
         for index, strategy in enumerate(self.job.launch.strategies):
-            self.send_begin(index)
-            checks, calls, runner = self._tried(strategy, bench)
+            self._send_begin(index)
+            # An error on any rank becomes the failed check `runs`.
+            runner, checks, calls, problem = None, list[InvariantCheck](), None, None
+            try:
+                runner, checks, calls = self._warm(strategy, context)
+            except (RuntimeError, ValueError, TypeError, ImportError, AttributeError, NotImplementedError) as error:
+                problem = one_line(error)
+            problems = [text for text in self.group.gather(problem) if text]
+            if problems:
+                checks = [*checks, InvariantCheck("runs", False, problems[0])]
             if runner is not None and not any(check.ok is False for check in checks):
                 warmed[strategy] = runner
             else:  # I3 must not compare others with a strategy that is wrong
-                bench.finals.pop(label(strategy), None)
-            found[strategy] = (checks, calls)
+                context.finals.pop(label(strategy), None)
+            checked[strategy] = (checks, calls)
         facts: list[StrategyChecks] = []
-        for strategy, (checks, calls) in found.items():
-            every = (*checks, invariants.of_bits(bench, strategy))
-            facts.append(StrategyChecks(self.scenario.key, self.launch, label(strategy), every, calls))
+        for strategy, (checks, calls) in checked.items():
+            all_checks = (*checks, invariants.of_bits(context, strategy))
+            facts.append(StrategyChecks(self.scenario.key, self.launch, label(strategy), all_checks, calls))
             if facts[-1].failed:
                 warmed.pop(strategy, None)
         if not self.job.checked:
             for fact in (*facts, StrategyChecks(self.scenario.key, self.launch, None, invariants.general())):
-                self.emit(fact)
+                self._emit(fact)
         return warmed
 
-    def _tried(
-        self, strategy: Strategy, bench: CheckContext
-    ) -> tuple[list[InvariantCheck], tuple[int, ...] | None, Runner | None]:
-        """Warm up and check a strategy; an error on any rank becomes the failed check `runs`."""
-        runner, checks, calls, problem = None, list[InvariantCheck](), None, None
-        try:
-            runner, checks, calls = self._warm(strategy, bench)
-        except (RuntimeError, ValueError, TypeError, ImportError, AttributeError, NotImplementedError) as error:
-            problem = one_line(error)
-        said = [text for text in self.group.gather(problem) if text]
-        return ([*checks, InvariantCheck("runs", False, said[0])] if said else checks), calls, runner
-
     def _warm(
-        self, strategy: Strategy, bench: CheckContext
+        self, strategy: Strategy, context: CheckContext
     ) -> tuple[Runner, list[InvariantCheck], tuple[int, ...] | None]:
-        runner = runners.build(
-            strategy, self.scenario, self.place, self.transport, self.order, self.plan.seed, shared=self.shared
-        )
-        if not bench.sizes:
-            bench.sizes.extend(p.numel() * p.element_size() for p in runner.parameters)
+        """Warm up and check a strategy. Returns also the bytes of its calls, None where a library does not say."""
+        runner, entry = self._built(strategy), kind(strategy)
+        if not context.sizes:
+            context.sizes.extend(p.numel() * p.element_size() for p in runner.parameters)
         if not self.batches:
             dice = torch.Generator().manual_seed(self.plan.seed + self.launch * 1000 + self.group.rank)
             self.batches = [runner.draw(dice, self.scenario.batch) for _ in range(BATCHES)]
         moved = self.scenario.link is None and self.scenario.shape is None
-        if not kind(strategy).sharded:
+        if not entry.sharded:
             self.shared.lend_states(runner.optimizer)
-        checks = [invariants.of_start(bench, runner)] if moved and not kind(strategy).shards_parameters else []
+        checks = [invariants.of_start(context, runner)] if moved and not entry.shards_parameters else []
         for step in range(self.plan.warmup):
             self.transport.sent.clear()
             runner.step(self.batches[step % BATCHES])
             self.context.tick()
         if moved:
-            checks.append(invariants.of_end(bench, runner, self.plan.warmup))
-        if not kind(strategy).sharded:
+            checks.append(invariants.of_end(context, runner, self.plan.warmup))
+        if not entry.sharded:
             self.shared.adopt_states(runner.optimizer)
-        of_calls, calls = invariants.of_calls(bench, runner)
-        checks += of_calls
-        checks.append(invariants.of_shards(bench, runner))
-        checks += invariants.of_training(bench, strategy)
+        of_calls, calls = invariants.of_calls(context, runner)
+        checks += [*of_calls, invariants.of_shards(context, runner), *invariants.of_training(context, strategy)]
         self.context.tick()
         return runner, checks, calls
 
@@ -203,9 +202,9 @@ class _Launch:
         gc.disable()
         own = [self._timed_block(chosen[strategy]) for strategy in order]
         gc.enable()
-        everyone: list[list[dict[str, Any]]] = self.group.gather(own)
-        blocks = tuple(self._joined(strategy, [rank[at] for rank in everyone]) for at, strategy in enumerate(order))
-        self.emit(Round(self.scenario.key, self.launch, number, began, self.plan.steps, blocks))
+        ranks: list[list[dict[str, Any]]] = self.group.gather(own)
+        blocks = tuple(_joined(strategy, [rank[at] for rank in ranks]) for at, strategy in enumerate(order))
+        self._emit(Round(self.scenario.key, self.launch, number, began, self.plan.steps, blocks))
 
     def _timed_block(self, runner: Runner) -> dict[str, Any]:
         """Time `plan.steps` steps of one strategy between two barriers, on this rank."""
@@ -236,14 +235,6 @@ class _Launch:
         used = {"host": host.hostname(), "cores": os.cpu_count() or 1, "busy": busy, "cpu": after[1] - before[1]}
         return {"wall": wall, "parts": parts, "tails": tails, **used}
 
-    def _joined(self, strategy: Strategy, ranks: list[dict[str, Any]]) -> TimedBlock:
-        wall = max(rank["wall"] for rank in ranks) / 1e9
-        shares = [_foreign(of_host, wall) for of_host in _by_host(ranks)]
-        foreign = None if None in shares else max(share for share in shares if share is not None)
-        parts = {name: tuple(rank["parts"][name] for rank in ranks) for name in ranks[0]["parts"]}
-        last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
-        return TimedBlock(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
-
     # ── after the rounds ─────────────────────────────────────────────────────────────────────────
     def _communication_only(self, strategy: Strategy, runner: Runner) -> None:
         """Time the calls of a step back to back, without computing."""
@@ -256,7 +247,7 @@ class _Launch:
         device = "meta" if self.scenario.shape is not None else self.place.device
         tensors = [torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=device) for nbytes in calls]
         times = self._repeated(tensors, kind(strategy).one_by_one)
-        self.emit(CommunicationOnly(self.scenario.key, self.launch, label(strategy), calls, times))
+        self._emit(CommunicationOnly(self.scenario.key, self.launch, label(strategy), calls, times))
 
     def _repeated(self, tensors: list[torch.Tensor], one_by_one: bool = False) -> tuple[float, ...]:
         times = []
@@ -272,36 +263,15 @@ class _Launch:
             self.group.synchronize()
             times.append(time.perf_counter_ns() - began)
             self.context.tick()
-        everyone = self.group.gather(times[1:])
-        return tuple(max(rank[at] for rank in everyone) / 1e9 for at in range(REPEATS))
-
-    def _detail(self, strategy: Strategy) -> None:
-        if not kind(strategy).all_reduces:
-            return
-        found = timeline(
-            strategy,
-            self.scenario,
-            self.place,
-            self.transport,
-            self.order,
-            self.plan.seed,
-            self.batches,
-            self.group,
-            self.launch,
-            self.shared,
-        )
-        self.emit(found)
-        self.context.tick()
+        ranks = self.group.gather(times[1:])
+        return tuple(max(rank[at] for rank in ranks) / 1e9 for at in range(REPEATS))
 
     def _call_sizes(self, call_sizes: CallSizeSweep) -> None:
         for calls in call_sizes.calls:
             flat = torch.zeros(call_sizes.parameters, device=self.place.device)
             times = self._repeated(list(flat.chunk(calls)))
-            self.emit(
-                CallSizePoint(
-                    self.scenario.backend, self.group.world_size, self.launch, call_sizes.parameters, calls, times
-                )
-            )
+            backend, ranks = self.scenario.backend, self.group.world_size
+            self._emit(CallSizePoint(backend, ranks, self.launch, call_sizes.parameters, calls, times))
 
 
 def _cpu() -> tuple[float | None, float]:
@@ -310,11 +280,17 @@ def _cpu() -> tuple[float | None, float]:
     return host.busy_and_steal_s(except_for=None)[0], own.ru_utime + own.ru_stime
 
 
-def _by_host(ranks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+def _joined(strategy: Strategy, ranks: list[dict[str, Any]]) -> TimedBlock:
+    """What all ranks measured of one block."""
+    wall_s = max(rank["wall"] for rank in ranks) / 1e9
+    by_host: dict[str, list[dict[str, Any]]] = {}
     for rank in ranks:
-        found.setdefault(rank["host"], []).append(rank)
-    return list(found.values())
+        by_host.setdefault(rank["host"], []).append(rank)
+    shares = [_foreign(of_host, wall_s) for of_host in by_host.values()]
+    foreign = None if None in shares else max(share for share in shares if share is not None)
+    parts = {name: tuple(rank["parts"][name] for rank in ranks) for name in ranks[0]["parts"]}
+    last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
+    return TimedBlock(label(strategy), tuple(rank["wall"] for rank in ranks), parts, foreign, last)
 
 
 def _foreign(ranks: list[dict[str, Any]], wall_s: float) -> float | None:

@@ -1,10 +1,12 @@
 """Build the model that is trained: a preset, a model of the user, or a shape without weights.
 
 In: a scenario, which names a preset or "package.module:build", or has a shape instead.
-Out: a module whose call gives a loss, and batches for it.
+Out: a module whose call gives a loss, and batches for it. Of a shape, parameters lie on torch's meta device, so that a
+model of any size fits: hooks, buckets, calls and the optimizer run as usual, on tensors without data.
 """
 
 import importlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from bench.training.presets import Preset, find
-from bench.training.rank.shaped_model import ByShape
-from bench.training.records import Scenario
+from bench.training.ready_times import ReadyTimes
+from bench.training.records import Scenario, Shape
 
 THETA = 10_000.0
 
@@ -43,7 +45,14 @@ def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
 
         return Trainable(Transformer(preset).to(device, dtype), tokens)
     module, batch = imported(scenario.model)()
-    return Trainable(module.to(device, dtype), _repeated(batch, dtype, device))
+
+    def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
+        """Examples drawn, with replacement, from the one batch that came with the user's model."""
+        rows = torch.randint(len(batch[0]), (examples,), generator=generator)
+        chosen = [tensor[rows].to(device) for tensor in batch]
+        return tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in chosen)
+
+    return Trainable(module.to(device, dtype), drawn)
 
 
 def imported(name: str) -> Any:
@@ -52,19 +61,7 @@ def imported(name: str) -> Any:
     return getattr(importlib.import_module(place), attribute)
 
 
-def _repeated(
-    batch: tuple[torch.Tensor, ...], dtype: torch.dtype, device: torch.device
-) -> Callable[[torch.Generator, int], tuple[torch.Tensor, ...]]:
-    """Make batches for a user's model: examples drawn, with replacement, from the one batch that came with it."""
-
-    def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
-        rows = torch.randint(len(batch[0]), (examples,), generator=generator)
-        chosen = [tensor[rows].to(device) for tensor in batch]
-        return tuple(one.to(dtype) if one.is_floating_point() else one for one in chosen)
-
-    return drawn
-
-
+# ── a preset ─────────────────────────────────────────────────────────────────────────────────────
 class Transformer(nn.Module):  # type: ignore[misc]
     """Decoder-only: RMSNorm, rotary positions, SwiGLU, no biases. Called with inputs and targets."""
 
@@ -107,13 +104,14 @@ class Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         width, self.heads = preset.d_model, preset.heads
-        widths = (width, preset.kv_width, preset.kv_width, width)
-        self.q, self.k, self.v, self.out = (nn.Linear(width, one, bias=False) for one in widths)
+        outputs = (width, preset.kv_width, preset.kv_width, width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, features, bias=False) for features in outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = (
-            one(x).view(batch, length, -1, width // self.heads).transpose(1, 2) for one in (self.q, self.k, self.v)
+            linear(x).view(batch, length, -1, width // self.heads).transpose(1, 2)
+            for linear in (self.q, self.k, self.v)
         )
         # Each head of keys and values serves so many neighbouring heads of queries.
         shared = self.heads // k.shape[1]
@@ -146,3 +144,39 @@ class FeedForward(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return out
+
+
+# ── a shape ──────────────────────────────────────────────────────────────────────────────────────
+class ByShape(nn.Module):  # type: ignore[misc]
+    """Called with any tensor, it gives a loss; backward makes each gradient ready at the time that the shape says."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.gradients = nn.ParameterList(
+            nn.Parameter(torch.empty(gradient.elements, dtype=dtype, device="meta")) for gradient in shape.gradients
+        )
+        ready_times = ReadyTimes.of_shape(shape)
+        self._last_first = list(zip(reversed(ready_times.order), reversed(ready_times.ready_s), strict=True))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        began = time.perf_counter()
+        loss = x.sum().requires_grad_()
+        for number, ready_s in self._last_first:
+            loss = _Ready.apply(loss, self.gradients[number], began + ready_s)
+        return loss
+
+
+class _Ready(torch.autograd.Function):  # type: ignore[misc]
+    """Forward does nothing; backward sleeps until `perf_counter` is `at`, then gives a gradient of the right size."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor, parameter: torch.Tensor, at: float) -> torch.Tensor:
+        ctx.parameter, ctx.at = parameter, at
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        left = ctx.at - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
+        return incoming, torch.empty_like(ctx.parameter), None

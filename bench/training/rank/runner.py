@@ -13,10 +13,8 @@ import torch.distributed as dist
 
 from bench.rank.device import device_of
 from bench.training.rank import models, synchronisers, torch_synchronisers
-from bench.training.rank.shared_tensors import SharedTensors
-from bench.training.rank.stopwatch import Stopwatch
-from bench.training.rank.synchronisers import Build, Nothing, Synchroniser, trained
-from bench.training.rank.transport import Transport
+from bench.training.rank.synchronisers import Build, Nothing, Stopwatch, Synchroniser, trained
+from bench.training.rank.transport import SharedTensors, Transport
 from bench.training.records import PARTS, REFERENCE, Scenario, Strategy
 from bench.training.strategies import kind
 
@@ -129,8 +127,8 @@ def build(
     not only the last, and record torch's own calls by a communication hook. shared: memory that it uses in turn with
     other strategies; without, it has its own. Ranks first draw different weights, so that a missing broadcast shows.
     """
-    made, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
-    module, watch = made.module, Stopwatch(device_of(place.device))
+    model, entry = models.build(scenario, place.device, seed + place.rank), kind(strategy)
+    module, watch = model.module, Stopwatch(device_of(place.device))
     memory = SharedTensors() if shared is None else shared
     if not entry.shards_gradients:
         memory.adopt(module)
@@ -142,15 +140,15 @@ def build(
     if not entry.broadcasts and scenario.shape is None:
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, 0)
-    rank, world_size, device = place.rank, place.world_size, place.device
-    how = Build(strategy, module, rank, world_size, device, transport, watch, order, memory, traced)
-    sync = _Users(how) if strategy.imported is not None else SYNCHRONISERS[strategy.name](how)
-    build_with, settings = OPTIMIZERS[scenario.optimizer]
-    optimizer = sync.optimizer(build_with, settings)
+    ingredients = Build(
+        strategy, module, place.rank, place.world_size, place.device, transport, watch, order, memory, traced
+    )
+    sync = _Users(ingredients) if strategy.imported is not None else SYNCHRONISERS[strategy.name](ingredients)
+    optimizer = sync.optimizer(*OPTIMIZERS[scenario.optimizer])
     if entry.shards_parameters:
         parameters = list(sync.module.parameters())
     clip = 0.0 if scenario.shape is not None else scenario.clip  # a shape has no gradients
-    return Runner(strategy, sync, optimizer, parameters, clip, watch, transport, made.batch, ready)
+    return Runner(strategy, sync, optimizer, parameters, clip, watch, transport, model.batch, ready)
 
 
 def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[torch.Tensor], None]:
@@ -164,15 +162,12 @@ class _Users(Nothing):
     """A synchroniser of the user: it has `finish()`, and may have `module`, `micro` and `updated`."""
 
     def __init__(self, build: Build) -> None:
-        theirs = models.imported(str(build.strategy.imported))(build.module, build.world_size)
-        super().__init__(getattr(theirs, "module", build.module))
+        users = models.imported(str(build.strategy.imported))(build.module, build.world_size)
+        super().__init__(getattr(users, "module", build.module))
         self.buckets = None
-        self.finish = theirs.finish  # type: ignore[method-assign]
-        self.micro = getattr(theirs, "micro", lambda last: nullcontext())  # type: ignore[method-assign]
-        self.updated = getattr(theirs, "updated", self.updated)  # type: ignore[method-assign]
-
-    def calls(self) -> None:
-        return None
+        self.finish = users.finish  # type: ignore[method-assign]
+        self.micro = getattr(users, "micro", lambda last: nullcontext())  # type: ignore[method-assign]
+        self.updated = getattr(users, "updated", self.updated)  # type: ignore[method-assign]
 
 
 def ready_order(scenario: Scenario, place: RankInfo, transport: Transport, seed: int) -> list[int]:

@@ -1,10 +1,11 @@
 """Synchronise gradients by our own strategies: after backward, or during it.
 
 In: a model and a transport. Out: a synchroniser, which leaves in each `grad` the mean over ranks. Packing (hooks,
-flattening, copying, dividing) is stamped, so that it can be told from waiting. Packing after backward while a call is
-still under way costs nothing and is not stamped: the step waits for that call anyway.
+flattening, copying, dividing) is stamped by a `Stopwatch`, so that it can be told from waiting. Packing after backward
+while a call is still under way costs nothing and is not stamped: the step waits for that call anyway.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
@@ -13,11 +14,72 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from bench.rank.device import Device, Event
 from bench.training.buckets import BucketPlan, by_caps, by_sizes
-from bench.training.rank.shared_tensors import SharedTensors
-from bench.training.rank.stopwatch import Stopwatch
-from bench.training.rank.transport import Handle, Transport
+from bench.training.rank.transport import Handle, SharedTensors, Transport
 from bench.training.records import REFERENCE, Strategy
+
+
+# ── what a synchroniser is built from, and what it does ──────────────────────────────────────────
+class Stopwatch:
+    """Marks of instants in one rank's steps: by the host's clock on a CPU, by events of the device's stream on a GPU.
+
+    Marking does not wait for the device; the time between marks is asked for once the step is over. Events are made
+    while warming up, and used again in each step.
+    packing: around copying and dividing, which is not waiting. exchanging: around calls that a sharded optimizer makes
+    within forward and backward; on the host only.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._events, self._used = device, list[Event](), 0
+        self.on_host = not device.enqueues
+        self.packing = Stretches(self)
+        self.exchanging = Stretches(self)
+
+    def mark(self) -> Any:
+        """Mark this instant."""
+        if self.on_host:
+            return time.perf_counter_ns()
+        if self._used == len(self._events):
+            self._events.append(self._device.event())
+        event = self._events[self._used]
+        self._used += 1
+        event.record()
+        return event
+
+    def between(self, begin: Any, end: Any) -> int:
+        """Nanoseconds between two marks; on a GPU the stream must have passed both."""
+        return int(end - begin if self.on_host else end.ns_since(begin))
+
+    def clear(self) -> None:
+        """Forget all stretches and marks."""
+        self._used = 0
+        self.packing.taken()
+        self.exchanging.taken()
+
+
+class Stretches:
+    """Context whose time is kept apart; it must not be nested.
+
+    One object for all: a generator's context takes four times as long, and naive packs once a parameter.
+    """
+
+    __slots__ = ("_begin", "_found", "_watch")
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+        self._found: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        self._begin = self._watch.mark()
+
+    def __exit__(self, *_: object) -> None:
+        self._found.append((self._begin, self._watch.mark()))
+
+    def taken(self) -> list[tuple[Any, Any]]:
+        """Marks around each stretch since the last time; they are forgotten."""
+        found, self._found = self._found, []
+        return found
 
 
 class Build(NamedTuple):
@@ -70,6 +132,7 @@ class Synchroniser(Protocol):
         """Bytes of each all-reduce of the last step; None where a library does not say."""
 
 
+# ── our own strategies ───────────────────────────────────────────────────────────────────────────
 def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> AbstractContextManager[None]:
     """Stamp packing after call `at` only if the last call has completed; until then the step waits anyway.
 
@@ -103,7 +166,7 @@ class Nothing:
         return build_with(self.module.parameters(), **settings)
 
     def calls(self) -> tuple[int, ...] | None:
-        return ()
+        return None if self.buckets is None else ()
 
 
 class AfterBackward(Nothing):
@@ -165,7 +228,11 @@ class DuringBackward(Nothing):
         self._buckets = [list(build.order[a:b]) for a, b in pairwise((0, *ends(build.strategy, sizes)))]
         self.buckets = self._buckets
         self._bucket_of = {number: at for at, bucket in enumerate(self._buckets) for number in bucket}
-        self._buffers = self._made_buffers(build.shared)
+        # A buffer for each bucket of several parameters, None for the others.
+        elements = [sum(self._parameters[n].numel() for n in bucket) for bucket in self._buckets]
+        several = [size for size, bucket in zip(elements, self._buckets, strict=True) if len(bucket) > 1]
+        buffers = iter(build.shared.buckets(several, self._parameters[0]))
+        self._buffers = [next(buffers) if len(bucket) > 1 else None for bucket in self._buckets]
         self._blank = self._parameters[0].is_meta
         self._views = [
             list(buffer.split([self._parameters[n].numel() for n in bucket]))
@@ -176,13 +243,6 @@ class DuringBackward(Nothing):
         self._active = False
         for number, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))
-
-    def _made_buffers(self, shared: SharedTensors) -> list[torch.Tensor | None]:
-        """A buffer for each bucket of several parameters, None for the others."""
-        elements = [sum(self._parameters[n].numel() for n in bucket) for bucket in self._buckets]
-        several = [size for size, bucket in zip(elements, self._buckets, strict=True) if len(bucket) > 1]
-        made = iter(shared.buckets(several, self._parameters[0]))
-        return [next(made) if len(bucket) > 1 else None for bucket in self._buckets]
 
     @contextmanager
     def micro(self, last: bool) -> Iterator[None]:
@@ -214,9 +274,9 @@ class DuringBackward(Nothing):
 
     def _tensor(self, at: int) -> torch.Tensor:
         buffer = self._buffers[at]
-        found = self._parameters[self._buckets[at][0]].grad if buffer is None else buffer
-        assert found is not None  # noqa: S101 - complete
-        return found
+        tensor = self._parameters[self._buckets[at][0]].grad if buffer is None else buffer
+        assert tensor is not None  # noqa: S101 - complete
+        return tensor
 
     def calls(self) -> tuple[int, ...]:
         return sent_by(self._transport)
@@ -242,10 +302,6 @@ def sent_by(transport: Transport) -> tuple[int, ...]:
     return tuple(sent.nbytes for sent in transport.sent)
 
 
-def _one_each(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
-    return tuple(range(1, len(nbytes) + 1))
-
-
 def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
     assert strategy.cap_bytes is not None  # noqa: S101 - `config` sees to it
     return by_caps(nbytes, (strategy.cap_bytes,), strategy.bucket_boundary)
@@ -256,7 +312,7 @@ SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {
     "naive": lambda build: AfterBackward(build, AfterBackward.naive),
     "naive_async": lambda build: AfterBackward(build, AfterBackward.naive_async),
     "flat": lambda build: AfterBackward(build, AfterBackward.flat, one_call=True),
-    "overlap_param": lambda build: DuringBackward(build, _one_each),
+    "overlap_param": lambda build: DuringBackward(build, lambda _, nbytes: tuple(range(1, len(nbytes) + 1))),
     "overlap_bucket": lambda build: DuringBackward(build, _by_cap),
     "plan": lambda build: DuringBackward(build, lambda strategy, nbytes: by_sizes(nbytes, strategy.buckets)),
 }

@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
-from bench.training.rank.stopwatch import Stopwatch
-from bench.training.rank.synchronisers import Build, Nothing, Synchroniser, sent_by, trained
+from bench.training.rank.synchronisers import Build, Nothing, Stopwatch, Synchroniser, sent_by, trained
 from bench.training.rank.transport import EmulatedLink, Transport
 from bench.training.strategies import DDP_FLAGS, NO_OPERATION, OWN_GROUP, hooks_of, kind
 
@@ -25,14 +24,26 @@ CUSTOM = "set_custom_all_gather"
 
 
 class Ddp(Nothing):
-    """torch's DistributedDataParallel. If traced or on an emulated link, a hook makes its calls by the transport."""
+    """torch's DistributedDataParallel with the options of the strategy.
+
+    If traced or on an emulated link, a hook makes its calls by the transport.
+    """
 
     def __init__(self, build: Build) -> None:
-        seen = build.traced or isinstance(build.transport, EmulatedLink)
-        super().__init__(_wrapped(build, seen))
+        strategy, transport = build.strategy, build.transport
+        self._strategy, self._transport, self._watch = strategy, transport, build.watch
+        self._seen = build.traced or isinstance(transport, EmulatedLink)
+        arguments: dict[str, Any] = {flag: True for flag in strategy.options if flag in DDP_FLAGS}
+        if strategy.cap_bytes is not None:
+            arguments["bucket_cap_mb"] = strategy.cap_bytes / MIB
+        if strategy.buckets:
+            arguments["bucket_cap_mb_list"] = [size / MIB for size in strategy.buckets]
+        super().__init__(DistributedDataParallel(build.module, **arguments))
         self.buckets = None
-        self._strategy, self._seen, self._transport = build.strategy, seen, build.transport
-        self._watch = build.watch
+        if hooks := hooks_of(strategy):
+            _register(self.module, *hooks)
+        elif self._seen:
+            self.module.register_comm_hook(transport, _over_transport)
 
     def micro(self, last: bool) -> Any:
         return nullcontext() if last else self.module.no_sync()
@@ -49,50 +60,14 @@ class Ddp(Nothing):
         return tuple(int(size) for size in text.replace(",", " ").split()) or None
 
 
-class ZeroRedundancy(Ddp):
-    """torch's DistributedDataParallel with ZeroRedundancyOptimizer."""
-
-    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        made: torch.optim.Optimizer = ZeroRedundancyOptimizer(
-            self.module.parameters(), optimizer_class=build_with, **settings
-        )
-        made.optim.register_step_post_hook(self._mark)
-        return made
-
-    def _mark(self, *_: Any) -> None:
-        """The rank's share is updated; what follows in the optimizer's step sends the shares to all ranks."""
-        self.updated_at = self._watch.mark()
-
-    def calls(self) -> None:
-        return None
-
-
-def _wrapped(build: Build, seen: bool) -> Any:
-    """Wrap the module in DistributedDataParallel, with the options of the strategy."""
-    strategy = build.strategy
-    arguments: dict[str, Any] = {flag: True for flag in strategy.options if flag in DDP_FLAGS}
-    if strategy.cap_bytes is not None:
-        arguments["bucket_cap_mb"] = strategy.cap_bytes / MIB
-    if strategy.buckets:
-        arguments["bucket_cap_mb_list"] = [size / MIB for size in strategy.buckets]
-    ddp = DistributedDataParallel(build.module, **arguments)
-    if hooks := hooks_of(strategy):
-        _register(ddp, *hooks)
-    elif seen:
-        ddp.register_comm_hook(build.transport, _over_transport)
-    return ddp
+def _over_transport(transport: Transport, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return transport.future(bucket.buffer())
 
 
 def _noop(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     future = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
-
-
-def _over_transport(transport: Transport, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return transport.future(bucket.buffer())
 
 
 def _register(ddp: DistributedDataParallel, hook: str) -> None:
@@ -105,6 +80,26 @@ def _register(ddp: DistributedDataParallel, hook: str) -> None:
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     else:
         ddp.register_comm_hook(None, getattr(default_hooks, f"{hook}_compress_hook"))
+
+
+class ZeroRedundancy(Ddp):
+    """torch's DistributedDataParallel with ZeroRedundancyOptimizer."""
+
+    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(
+            self.module.parameters(), optimizer_class=build_with, **settings
+        )
+        optimizer.optim.register_step_post_hook(self._mark)
+        return optimizer
+
+    def _mark(self, *_: Any) -> None:
+        """The rank's share is updated; what follows in the optimizer's step sends the shares to all ranks."""
+        self.updated_at = self._watch.mark()
+
+    def calls(self) -> None:
+        return None
 
 
 class Zero1(Nothing):
@@ -151,9 +146,6 @@ class Zero1(Nothing):
     def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
         return build_with([self.mine], **settings)
 
-    def calls(self) -> None:
-        return None
-
 
 class Fsdp2(Nothing):
     """torch's fully_shard, applied to each layer and to the whole model.
@@ -182,9 +174,6 @@ class Fsdp2(Nothing):
     def micro(self, last: bool) -> Any:
         self.module.set_requires_gradient_sync(last)
         return nullcontext()
-
-    def calls(self) -> None:
-        return None
 
 
 class _StampedCall:
