@@ -237,7 +237,7 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy]) -> int | None
     """Bytes of memory that one rank needs; None for a model that is not a preset.
 
     Counted are parameters, gradients, states of the optimizer and buckets; not activations, which grow with batch and
-    sequence, nor torch itself. Strategies take turns on one set of tensors (`rank/shared_tensors.py`); what torch's
+    sequence, nor torch itself. Strategies take turns on one set of tensors (`rank/transport.py`); what torch's
     wrappers keep comes on top.
     """
     preset = find(scenario.model) if scenario.shape is None and ":" not in scenario.model else None
