@@ -5,8 +5,6 @@ A cell has the median over iterations of the slowest process's time; cells that 
 the reasons below.
 """
 
-from collections.abc import Iterable
-
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run
@@ -24,7 +22,7 @@ ABOUT = (
 
 def document(run: Run, analysis: Analysis) -> str:
     """The table, what its cells are, and why some are empty."""
-    times = {_place(one.case): one.time_s for one in analysis.summaries if one.case.op == "all_reduce"}
+    times = {_place(s.case): s.time_s for s in analysis.summaries if s.case.op == "all_reduce"}
     missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
     missing |= {_place(s.case): s.failure.text for s in run.samples if s.failure is not None}
     every = sorted({*times, *missing}, key=lambda place: (list(BACKENDS).index(place[0]), *place[1:]))
@@ -46,8 +44,9 @@ def document(run: Run, analysis: Analysis) -> str:
                 cells.append(f"[{reasons.index(reason) + 1}]" if reason else NOTHING)
         rows.append([f"{backend} + {DEVICES[BACKENDS[backend].device]}", str(ranks), *cells])
     headers = ["backend + device", "processes", *map(_size, sizes)]
+    notes = ["\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))] if reasons else []
     table = markdown.table(rows, headers, ["left", *["right"] * (len(sizes) + 1)])
-    return "\n\n".join([f"# All-reduce of float32, run {run.name}", table, ABOUT, *_numbered(reasons)])
+    return "\n\n".join([f"# All-reduce of float32, run {run.name}", table, ABOUT, *notes])
 
 
 def _place(case: Case) -> tuple[str, int, int]:
@@ -60,8 +59,3 @@ def _size(size: int) -> str:
         if size % factor == 0:
             return f"{size // factor} {unit}"
     return format_bytes(size)
-
-
-def _numbered(reasons: list[str]) -> Iterable[str]:
-    if reasons:
-        yield "\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from string import Template
@@ -55,39 +54,38 @@ class JobSpec:
         return ["run", self.config, *(part for text in self.sets for part in ("--set", text))]
 
 
-def launch_file(launcher: LauncherName, wanted: JobSpec) -> str:
+def launch_file(launcher: LauncherName, job: JobSpec) -> str:
     """The file for one launcher."""
-    return _FILES[launcher](wanted)
-
-
-def _fill(text: str, wanted: JobSpec, **more: object) -> str:
-    values = {
-        "nodes": wanted.nodes,
-        "each": wanted.each,
-        "ranks": wanted.ranks,
-        "command": shlex.join(["run_bench.py", *wanted.arguments]),
-        "note": _note(wanted),
-        "job": _plain(wanted.name),
-        **more,
+    note = ""
+    if job.largest > job.ranks:
+        note = f"# World sizes above {job.ranks} will be skipped: the largest asked for is {job.largest}.\n"
+    elif job.largest < job.ranks:
+        idle = job.ranks - job.largest
+        note = f"# The largest world size asked for is {job.largest}: {idle} of the {job.ranks} ranks will wait.\n"
+    limits = ("          resources:", "            limits:", f"              nvidia.com/gpu: {job.each}", "")
+    gpus = {
+        LauncherName.SLURM: f"#SBATCH --gpus-per-node={job.each}\n",
+        LauncherName.KUBERNETES: "\n".join(limits),
     }
-    return Template(text).substitute(values)
-
-
-def _note(wanted: JobSpec) -> str:
-    """A comment line if the largest world size is not the number of ranks; else empty."""
-    if wanted.largest > wanted.ranks:
-        return f"# World sizes above {wanted.ranks} will be skipped: the largest asked for is {wanted.largest}.\n"
-    if wanted.largest < wanted.ranks:
-        idle = wanted.ranks - wanted.largest
-        return (
-            f"# The largest world size asked for is {wanted.largest}: {idle} of the {wanted.ranks} ranks will wait.\n"
-        )
-    return ""
-
-
-def _plain(name: str) -> str:
-    """The name with only those characters that Kubernetes allows."""
-    return "collbench-" + re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+    arguments = ["run_bench.py", *job.arguments]
+    return Template(_TEMPLATES[launcher]).substitute(
+        nodes=job.nodes,
+        each=job.each,
+        ranks=job.ranks,
+        note=note,
+        # The name with only those characters that Kubernetes allows.
+        job="collbench-" + re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-"),
+        command=shlex.join(arguments),
+        arguments=json.dumps(job.arguments),
+        # Every JSON string is a valid YAML string.
+        items="\n".join(f"            - {json.dumps(part)}" for part in arguments),
+        gpus=gpus.get(launcher, "") if job.gpus else "",
+        uses_gpus=job.gpus,
+        # Each rank sees all GPUs of its host, or NCCL cannot use the links between them.
+        bind="--gpu-bind=none " if job.gpus else "",
+        minutes=math.ceil(TIME_FACTOR * job.seconds / 60) + EXTRA_MINUTES,
+        warning=WARNING_S,
+    )
 
 
 # ── one for each launcher ────────────────────────────────────────────────────────────────────────
@@ -103,11 +101,6 @@ exec .venv/bin/torchrun --nnodes=$nodes --node-rank="$${1:?$$usage}" --nproc-per
   --master-addr="$${2:?$$usage}" --master-port=29400 $command
 """
 
-
-def _torchrun(wanted: JobSpec) -> str:
-    return _fill(_TORCHRUN, wanted)
-
-
 _SLURM = """\
 #!/bin/bash
 # CollBench on $nodes hosts, $each ranks on each, with Slurm: sbatch slurm.sbatch, in the folder of CollBench.
@@ -122,19 +115,6 @@ ${gpus}#SBATCH --exclusive
 #SBATCH --output=%x-%j.log
 srun --cpu-bind=none ${bind}--kill-on-bad-exit=0 .venv/bin/python $command
 """
-
-
-def _slurm(wanted: JobSpec) -> str:
-    return _fill(
-        _SLURM,
-        wanted,
-        gpus=f"#SBATCH --gpus-per-node={wanted.each}\n" if wanted.gpus else "",
-        # Each rank sees all GPUs of its host, or NCCL cannot use the links between them.
-        bind="--gpu-bind=none " if wanted.gpus else "",
-        minutes=math.ceil(TIME_FACTOR * wanted.seconds / 60) + EXTRA_MINUTES,
-        warning=WARNING_S,
-    )
-
 
 _KUBERNETES = """\
 # CollBench on $nodes pods, $each ranks in each, on any Kubernetes: kubectl apply -f kubernetes.yaml
@@ -202,14 +182,6 @@ ${gpus}          volumeMounts:
             medium: Memory
 """
 
-
-def _kubernetes(wanted: JobSpec) -> str:
-    # Every JSON string is a valid YAML string.
-    items = [f"            - {json.dumps(part)}" for part in ["run_bench.py", *wanted.arguments]]
-    limits = f"          resources:\n            limits:\n              nvidia.com/gpu: {wanted.each}\n"
-    return _fill(_KUBERNETES, wanted, items="\n".join(items), gpus=limits if wanted.gpus else "", warning=WARNING_S)
-
-
 _RAY = '''\
 """CollBench with $ranks ranks in a Ray Train job: python ray_train.py, in the folder of CollBench.
 
@@ -240,15 +212,10 @@ def measure(settings: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    scaling = ScalingConfig(num_workers=$ranks, use_gpu=$gpus)
+    scaling = ScalingConfig(num_workers=$ranks, use_gpu=$uses_gpus)
     settings = {"folder": str(Path.cwd()), "secret": secrets.token_hex(32)}
     TorchTrainer(measure, train_loop_config=settings, scaling_config=scaling).fit()
 '''
-
-
-def _ray(wanted: JobSpec) -> str:
-    return _fill(_RAY, wanted, arguments=json.dumps(wanted.arguments), gpus=wanted.gpus)
-
 
 _MPIRUN = """\
 #!/bin/sh
@@ -266,15 +233,10 @@ exec mpirun --hostfile "$$hosts" -n $ranks --map-by ppr:$each:node --bind-to non
   .venv/bin/python $command
 """
 
-
-def _mpirun(wanted: JobSpec) -> str:
-    return _fill(_MPIRUN, wanted)
-
-
-_FILES: dict[LauncherName, Callable[[JobSpec], str]] = {
-    LauncherName.TORCHRUN: _torchrun,
-    LauncherName.SLURM: _slurm,
-    LauncherName.KUBERNETES: _kubernetes,
-    LauncherName.RAY: _ray,
-    LauncherName.MPIRUN: _mpirun,
+_TEMPLATES = {
+    LauncherName.TORCHRUN: _TORCHRUN,
+    LauncherName.SLURM: _SLURM,
+    LauncherName.KUBERNETES: _KUBERNETES,
+    LauncherName.RAY: _RAY,
+    LauncherName.MPIRUN: _MPIRUN,
 }

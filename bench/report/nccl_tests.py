@@ -55,7 +55,12 @@ def _table(run: Run, members: Sequence[Summary]) -> Iterable[str]:
     yield from _ranks(run, case)
     yield "#"
     if OPERATIONS[case.op].sized:
-        yield from _columns()
+        lead = LEAD.replace("{:>12}", "# {:>10}", 1)
+        yield lead.format(*[""] * 5) + "           out-of-place                       in-place          "
+        yield lead.format("size", "count", "type", "redop", "root") + 2 * HALF.format(
+            "time", "algbw", "busbw", "#wrong"
+        )
+        yield lead.format("(B)", "(elements)", "", "", "") + 2 * HALF.format("(us)", "(GB/s)", "(GB/s)", "")
         yield from _rows(members, verified="0" if run.imported is None else NONE)
     else:
         yield from (f"# no size, no columns: {label(s.case)}: {_microseconds(s)} us" for s in members)
@@ -110,29 +115,21 @@ def _how(run: Run, members: Sequence[Summary]) -> Iterable[str]:
 
 def _ranks(run: Run, case: Case) -> Iterable[str]:
     """One line per rank. Process ids are not recorded, so the column has 0."""
-    found: list[Json] = []
+    ranks: list[Json] = []
     host = "unknown"
     for session in run.environment:
         for launch in session.get("launches", []):
             if (launch.get("backend"), launch.get("world_size")) == (case.backend, case.world_size):
-                found, host = launch.get("ranks", []), session.get("host", {}).get("hostname", host)
-    of_rank = {one.get("rank"): one for one in found}
+                ranks, host = launch.get("ranks", []), session.get("host", {}).get("hostname", host)
+    of_rank = {facts.get("rank"): facts for facts in ranks}
     for rank in range(case.world_size):
-        one = of_rank.get(rank, {})
-        _, _, number = str(one.get("device", "")).partition(":")
-        where, name = one.get("hostname", host), one.get("device_name", "unknown")
+        facts = of_rank.get(rank, {})
+        _, _, number = str(facts.get("device", "")).partition(":")
+        where, name = facts.get("hostname", host), facts.get("device_name", "unknown")
         yield f"#  Rank {rank:2} Group  0 Pid {0:6} on {where:>10} device {int(number or 0):2} [{NONE}] {name}"
 
 
 # ── the table ────────────────────────────────────────────────────────────────────────────────────
-def _columns() -> Iterable[str]:
-    names, units = ["time", "algbw", "busbw", "#wrong"], ["(us)", "(GB/s)", "(GB/s)", ""]
-    lead = LEAD.replace("{:>12}", "# {:>10}", 1)
-    yield lead.format(*[""] * 5) + "           out-of-place                       in-place          "
-    yield lead.format("size", "count", "type", "redop", "root") + 2 * HALF.format(*names)
-    yield lead.format("(B)", "(elements)", "", "", "") + 2 * HALF.format(*units)
-
-
 def _rows(members: Sequence[Summary], verified: str) -> Iterable[str]:
     rows: dict[tuple[object, ...], dict[str, Summary]] = {}
     for summary in members:

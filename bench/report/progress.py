@@ -110,11 +110,11 @@ class PairProgress(ProgressBar):
     def __init__(self, console: Console, budget_s: float, spent_s: float) -> None:
         limit = TextColumn(f"of at most {format_seconds(budget_s)}")
         super().__init__(console, "starting the ranks", budget_s, spent_s, limit)
-        self._said = "no verdict before 4 pairs"
+        self._judged = "no verdict before 4 pairs"
 
     def show_pairs(self, pairs: int, spent_s: float) -> None:
         """So many pairs are measured."""
-        self._progress.update(self._task, description=f"pair {pairs}: {self._said}", completed=spent_s)
+        self._progress.update(self._task, description=f"pair {pairs}: {self._judged}", completed=spent_s)
         self._progress.refresh()
 
     def show_look(self, whole: Judgement | None, verdicts: Sequence[str], pairs: int) -> None:
@@ -124,6 +124,6 @@ class PairProgress(ProgressBar):
         if whole is not None:
             ratio = whole.ratio
             index = f"B / A {ratio.value:.3f} [{ratio.low:.3f} – {ratio.high:.3f}], "
-        self._said = f"{index}{counts}"
+        self._judged = f"{index}{counts}"
         if not self._console.is_terminal:
-            self._console.print(f"{pairs} pairs: {self._said}", highlight=False, markup=False, soft_wrap=True)
+            self._console.print(f"{pairs} pairs: {self._judged}", highlight=False, markup=False, soft_wrap=True)

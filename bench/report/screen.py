@@ -30,14 +30,14 @@ _UNIT = re.compile(r"(\d) ([nµm]?s|min|h|[KMGT]?i?B|GB/s)\b")
 
 def fitted(text: str, width: int) -> str:
     """The text with tables and sentences of at most `width` columns."""
-    found: list[str] = []
+    fitting: list[str] = []
     for kind, group in itertools.groupby(_with_kinds(text), key=lambda pair: pair[0]):
         lines = [line for _, line in group]
         if kind == TABLE:
-            found += _table(lines, width)
+            fitting += _table(lines, width)
         else:
-            found += lines if kind == CODE else [part for line in lines for part in _sentence(line, width)]
-    return "\n".join(found)
+            fitting += lines if kind == CODE else [part for line in lines for part in _sentence(line, width)]
+    return "\n".join(fitting)
 
 
 def _with_kinds(text: str) -> Iterator[tuple[str, str]]:
@@ -54,8 +54,8 @@ def _sentence(line: str, width: int) -> list[str]:
     line = line.replace("**", "")
     if len(line) <= width:
         return [line]
-    found = _MARK.match(line)
-    indent = " " * (len(found[0]) if found else 0)
+    mark = _MARK.match(line)
+    indent = " " * (len(mark[0]) if mark else 0)
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(line) or [line]
 
@@ -70,8 +70,8 @@ def _table(lines: Sequence[str], width: int) -> list[str]:
         return [line.replace(NO_BREAK, " ") for line in _records(headers, rows, width)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     table.show_header = any(headers)
-    for header, one, is_right in zip(headers, widths, right, strict=False):
-        table.add_column(Text(header), width=one, justify="right" if is_right else "left")
+    for header, column_width, is_right in zip(headers, widths, right, strict=False):
+        table.add_column(Text(header), width=column_width, justify="right" if is_right else "left")
     for row in rows:
         table.add_row(*map(Text, row))
     out = io.StringIO()
@@ -103,7 +103,7 @@ def _narrowed(widths: list[int], least: Sequence[int], width: int) -> list[int] 
     """Widths of columns that fit: the widest are narrowed first, down to their longest word. None if that fails."""
     available = width - GAP * (len(widths) - 1)
     while sum(widths) > available:
-        wide = [number for number, one in enumerate(widths) if one > least[number]]
+        wide = [number for number, column_width in enumerate(widths) if column_width > least[number]]
         if not wide:
             return None
         widths[max(wide, key=lambda number: widths[number])] -= 1

@@ -252,25 +252,16 @@ def matrix(run: Run, analysis: Analysis) -> list[Figure]:
     if n <= MOST_NUMBERS:
         for i, j in zip(*np.where(~np.isnan(rates)), strict=True):
             dark = rates[i, j] < 0.55 * np.nanmax(rates)
-            axes.text(
-                j,
-                i,
-                format_rate(rates[i, j] * 1e9),
-                ha="center",
-                va="center",
-                fontsize=9,
-                color="white" if dark else "black",
-            )
+            colour = "white" if dark else "black"
+            axes.text(j, i, format_rate(rates[i, j] * 1e9), ha="center", va="center", fontsize=9, color=colour)
     step = max(1, n // 16)
     axes.set_xticks(range(0, n, step))
     axes.set_yticks(range(0, n, step))
     axes.set_xlabel("rank")
     axes.set_ylabel("rank")
     slow = [f.subject for f in analysis.diagnosis.findings if f.kind in {"slow rank", "slow node", "slow link"}]
-    found = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
-    axes.set_title(
-        wrapped(f"Which rank or link is slow?  {found}", WIDE // 2)
-        + f"\n{wrapped(f'{label(chosen.case)}, both directions at once', WIDE // 2)}",
-        fontsize=10.5,
-    )
+    findings = f"found: {', '.join(dict.fromkeys(slow))}" if slow else "nothing stands out"
+    question = wrapped(f"Which rank or link is slow?  {findings}", WIDE // 2)
+    what = wrapped(f"{label(chosen.case)}, both directions at once", WIDE // 2)
+    axes.set_title(f"{question}\n{what}", fontsize=10.5)
     return [figure]

@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-
-from bench.catalog.operations import CALLS, OPERATIONS, usual
+from bench.catalog.operations import CALLS, usual
 from bench.model.conclusions import Summary
 from bench.model.records import CASE_EXTRAS, Case
 from bench.report import labels
@@ -18,13 +16,13 @@ OTHER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASE_EXTRAS)
-def test_titles_and_labels_name_whatever_differs(name):
-    other = replace(CASE, **{name: OTHER[name]})
-    assert labels.title(other) != labels.title(CASE)
-    if name != "depth":
-        assert labels.label(other).startswith(labels.label(CASE) + " · ")
-    assert [len(members) for _, members in labels.groups([Summary(c, 1, 9, None) for c in (CASE, other)])] == [1, 1]
+def test_titles_and_labels_name_whatever_differs():
+    for name in CASE_EXTRAS:
+        other = replace(CASE, **{name: OTHER[name]})
+        assert labels.title(other) != labels.title(CASE)
+        if name != "depth":
+            assert labels.label(other).startswith(labels.label(CASE) + " · ")
+        assert [len(members) for _, members in labels.groups([Summary(c, 1, 9, None) for c in (CASE, other)])] == [1, 1]
 
 
 def test_a_title():
@@ -35,14 +33,6 @@ def test_a_title():
     assert labels.label(usual(Case("barrier", "gloo", 1, "float32", 8))) == "barrier · gloo · 1 rank"
     objects = usual(Case("gather_object", "gloo", 2, "float32", 1024))
     assert labels.label(objects) == "gather_object · gloo · 2 ranks · 1 KiB"
-
-
-def test_every_operation_says_what_size_is():
-    for name, operation in OPERATIONS.items():
-        (first, *_) = labels.notes([usual(Case(name, "gloo", 2, "float32", 4096))])
-        assert first == (
-            f"size: {operation.size_means}" if operation.sized else "no data is moved, so there is no size"
-        )
 
 
 def sized(*sizes, op="all_gather"):
@@ -85,3 +75,9 @@ def test_unusual_things_are_said_and_usual_ones_are_not():
     assert labels.words_to_show([usually]) == {"reduce": set()}
     assert labels.words_to_show([usually, replace(usually, placement="out")]) == {"reduce": {"placement"}}
     assert labels.words_to_show([replace(usually, reduce_op="max")]) == {"reduce": {"reduce_op"}}
+
+
+def test_notes_say_why_there_is_no_bandwidth_and_what_is_peculiar():
+    shared = Case("all_reduce", "nccl", 2, "float32", 4096, oversubscribed=True)
+    assert any("share a GPU" in note for note in labels.notes([shared])) and len(labels.notes([CASE])) == 1
+    assert any("ring reduce-scatter" in note for note in labels.notes([Case("reduce", "gloo", 2, "float32", 4096)]))
