@@ -2,7 +2,7 @@
 
 import shutil
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -14,6 +14,7 @@ WORDS = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=12)
 CELLS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=4), st.integers(80, 120))
 def test_a_table_fits_and_keeps_every_word(rows, width):
     text = fitted(markdown.table(rows, ["one", "two", "three"]), width)
@@ -32,6 +33,7 @@ def test_a_number_stays_with_its_unit():
     assert "1.22 ms and" in text and "3.72 ms" in text
 
 
+@settings(deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=40), st.integers(20, 100))
 def test_sentences_are_wrapped_and_lists_keep_their_indent(words, width):
     text = fitted("- " + " ".join(words), width)
