@@ -32,13 +32,16 @@ GPU_OVERHEAD_BYTES = 2**30
 
 
 def combinations(
-    config: Config, machine: Machine, made: Mapping[tuple[str, int], Replay] = MappingProxyType({})
+    config: Config, machine: Machine, replay_of: Mapping[tuple[str, int], Replay] = MappingProxyType({})
 ) -> Iterable[Case]:
     """Every case that is asked for, once: values of options that an operation does not have make no further cases.
 
-    made: the replay of each backend and world size.
+    replay_of: of each backend and world size.
     """
     sizes = config.size_list or [0]
+    # Every combination of values of the environment variables, each as one text, such as `A=1 B=2`.
+    assignments = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
+    settings = [" ".join(chosen) for chosen in itertools.product(*assignments)]
     what = itertools.product(
         config.operations, config.backends, config.dtypes, config.world_sizes, sizes, config.reduce_ops
     )
@@ -48,7 +51,7 @@ def combinations(
             config.placements,
             config.calls,
             config.groups,
-            _settings(config),
+            settings,
             config.ctas,
             config.memory,
             config.alignments,
@@ -58,7 +61,7 @@ def combinations(
     )
     distinct: dict[str, Case] = {}
     for (op, backend, dtype, n, size, reduce_op), chosen in itertools.product(what, how):
-        metric, place, call, groups, settings, ctas, memory, alignment, split, counts = chosen
+        metric, place, call, groups, setting, ctas, memory, alignment, split, counts = chosen
         if OPERATIONS[op].paired or OPERATIONS[op].recorded or OPERATIONS[op].startup:
             metric = ONE_BY_ONE
         case = Case(
@@ -75,7 +78,7 @@ def combinations(
             placement=place,
             call=call,
             groups=groups,
-            settings=settings,
+            settings=setting,
             ctas=ctas,
             memory=memory,
             oversubscribed=config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus,
@@ -83,18 +86,12 @@ def combinations(
             splits=split,
             counts=counts,
         )
-        if OPERATIONS[op].recorded and (backend, n) in made:
-            case = replays.case_of(made[backend, n], case)
+        if OPERATIONS[op].recorded and (backend, n) in replay_of:
+            case = replays.case_of(replay_of[backend, n], case)
         for root in range(ranks_together(case)) if config.roots == "all" else config.roots:
-            found = _whole_pieces(operations.usual(replace(case, root=int(root))))
-            distinct.setdefault(found.key, found)
+            rooted = _whole_pieces(operations.usual(replace(case, root=int(root))))
+            distinct.setdefault(rooted.key, rooted)
     return distinct.values()
-
-
-def _settings(config: Config) -> list[str]:
-    """Every combination of values of the environment variables, each as one text, such as `A=1 B=2`."""
-    each = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
-    return [" ".join(chosen) for chosen in itertools.product(*each)]
 
 
 def _whole_pieces(case: Case) -> Case:
@@ -106,30 +103,20 @@ def _whole_pieces(case: Case) -> Case:
 
 
 def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
-    """Why this machine cannot measure the case; None if it can."""
+    """Why this machine, or the job that a launcher started, cannot measure the case; None if it can."""
     return (
-        _unsupported_by_job(case, machine)
-        or _unsupported_by_machine(case, machine)
+        _unsupported_here(case, machine)
         or unsupported_anywhere(case)
         or _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
     )
 
 
-def _unsupported_by_job(case: Case, machine: Machine) -> str | None:
-    """Why the ranks that a launcher started cannot measure the case."""
-    if machine.ranks is not None and case.world_size > machine.ranks:
-        return f"the job has {machine.ranks} ranks"
-    if machine.ranks is not None and BACKENDS[case.backend].library == "mpi4py":
-        return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
-    return None
-
-
-def unsupported_anywhere(case: Case) -> str | None:
-    """Why no machine can measure the case, because of its ranks, its backend or its data; None if some machine can."""
-    return _unsupported_by_ranks(case) or unsupported_by_backend(case) or _unsupported_by_data(case)
-
-
-def _unsupported_by_machine(case: Case, machine: Machine) -> str | None:
+def _unsupported_here(case: Case, machine: Machine) -> str | None:
+    if machine.ranks is not None:
+        if case.world_size > machine.ranks:
+            return f"the job has {machine.ranks} ranks"
+        if BACKENDS[case.backend].library == "mpi4py":
+            return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
     if case.backend in machine.backends_missing:
         return machine.backends_missing[case.backend]
     if case.scheduling == "rr" and machine.realtime_missing is not None:
@@ -149,59 +136,47 @@ def _unsupported_by_machine(case: Case, machine: Machine) -> str | None:
     return None
 
 
-def _unsupported_by_ranks(case: Case) -> str | None:
-    undivided = subgroups.unsupported(case.groups, case.world_size)
-    if undivided is not None:
-        return undivided
-    one_by_one = subgroups.divide(case.groups, case.world_size).serial
-    if OPERATIONS[case.op].paired and case.groups != subgroups.WORLD:
+def unsupported_anywhere(case: Case) -> str | None:
+    """Why no machine can measure the case, because of its ranks, its backend or its data; None if some machine can."""
+    operation, dtype = OPERATIONS[case.op], dtype_named(case.dtype)
+    if (reason := subgroups.unsupported(case.groups, case.world_size)) is not None:
+        return reason
+    if operation.paired and case.groups != subgroups.WORLD:
         return f"{case.op} pairs all ranks of the world, so it has no groups"
-    if one_by_one and case.depth > 1:
+    if case.depth > 1 and subgroups.divide(case.groups, case.world_size).serial:
         return "groups that call one after the other are timed call by call"
     together = ranks_together(case)
-    fewest = OPERATIONS[case.op].fewest_ranks
-    if together < fewest:
-        return f"{case.op} needs {fewest} ranks or more"
+    if together < operation.fewest_ranks:
+        return f"{case.op} needs {operation.fewest_ranks} ranks or more"
     if case.root >= together:
         return f"there is no rank {case.root} among {together}"
-    return None
-
-
-def _unsupported_by_data(case: Case) -> str | None:
-    operation, dtype, together = OPERATIONS[case.op], dtype_named(case.dtype), ranks_together(case)
+    if (reason := unsupported_by_backend(case)) is not None:
+        return reason
     if case.splits and (reason := splits.unsupported(case.splits, together)) is not None:
         return reason
-    if case.size_bytes % (operation.pieces(together) * dtype.itemsize):
-        pieces = operation.pieces(together)
-        of = f"{pieces} pieces of {case.dtype}" if pieces > 1 else f"{case.dtype} elements"
-        return f"{case.size_bytes} B is not a whole number of {of} of {dtype.itemsize} B"
+    pieces = operation.pieces(together)
+    if case.size_bytes % (pieces * dtype.itemsize):
+        unit = f"{pieces} pieces of {case.dtype}" if pieces > 1 else f"{case.dtype} elements"
+        return f"{case.size_bytes} B is not a whole number of {unit} of {dtype.itemsize} B"
     return unsupported_reduction(case.dtype, case.reduce_op, together) if operation.reduces else None
 
 
 def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes)
     if BACKENDS[case.backend].device == "cuda":
-        return _unsupported_by_gpu_memory(case, machine, pool_bytes, flush_bytes)
-    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + RANK_OVERHEAD_BYTES
-    usable = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes
-    together = min(case.world_size, machine.ranks_a_host or case.world_size)
+        if machine.gpu_free_bytes is None:
+            return None
+        a_rank += temporary_bytes(case) + GPU_OVERHEAD_BYTES
+        together = math.ceil(case.world_size / max(1, machine.gpus)) if case.oversubscribed else 1
+        usable, place, free = USABLE_SHARE_OF_MEMORY * machine.gpu_free_bytes, " on a GPU", "free"
+    else:
+        a_rank += RANK_OVERHEAD_BYTES
+        together = min(case.world_size, machine.ranks_a_host or case.world_size)
+        usable, free = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes, "available"
+        place = " on a host" if machine.ranks else ""
     if together * a_rank <= usable:
         return None
     return (
-        f"needs {together} × {format_rounded_bytes(a_rank)} of memory{' on a host' if machine.ranks else ''}; "
-        f"{format_rounded_bytes(usable)} may be used ({USABLE_SHARE_OF_MEMORY:.0%} of what is available)"
-    )
-
-
-def _unsupported_by_gpu_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
-    if machine.gpu_free_bytes is None:
-        return None
-    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + temporary_bytes(case)
-    a_rank += GPU_OVERHEAD_BYTES
-    together = math.ceil(case.world_size / max(1, machine.gpus)) if case.oversubscribed else 1
-    usable = USABLE_SHARE_OF_MEMORY * machine.gpu_free_bytes
-    if together * a_rank <= usable:
-        return None
-    return (
-        f"needs {together} × {format_rounded_bytes(a_rank)} of memory on a GPU; {format_rounded_bytes(usable)} may be "
-        f"used ({USABLE_SHARE_OF_MEMORY:.0%} of what is free)"
+        f"needs {together} × {format_rounded_bytes(a_rank)} of memory{place}; {format_rounded_bytes(usable)} may be "
+        f"used ({USABLE_SHARE_OF_MEMORY:.0%} of what is {free})"
     )

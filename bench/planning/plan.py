@@ -7,7 +7,7 @@ affect the same sizes each time (docs/method.md).
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from bench.catalog.backends import BACKENDS
@@ -44,66 +44,94 @@ def expand(config: Config, machine: Machine, seed: int, recorded: CallList | Non
 
     recorded: the job whose calls the operation `replay` makes again.
     """
-    flush_bytes = _flush_bytes(config, machine)
-    made = _replays(config, recorded) if recorded is not None else {}
-    return _planned(
-        config, machine, seed, lambda case: unsupported(case, machine, config.buffer_pool, flush_bytes), made
-    )
-
-
-def _replays(config: Config, recorded: CallList) -> dict[tuple[str, int], Replay]:
-    """The replay of each backend and world size."""
-    each = itertools.product(config.backends, config.world_sizes)
-    return {(backend, n): replays.replay(recorded, backend, n, config.gaps == "recorded") for backend, n in each}
-
-
-def _planned(
-    config: Config,
-    machine: Machine,
-    seed: int,
-    why_not: Callable[[Case], str | None],
-    made: Mapping[tuple[str, int], Replay] | None = None,
-) -> Plan:
+    replay_of: dict[tuple[str, int], Replay] = {}
+    if recorded is not None:
+        for backend, n in itertools.product(config.backends, config.world_sizes):
+            replay_of[backend, n] = replays.replay(recorded, backend, n, config.gaps == "recorded")
     cases: list[Case] = []
     skips: list[Skip] = []
-    for case in combinations(config, machine, made or {}):
-        reason = why_not(case)
+    flush_bytes = _flush_bytes(config, machine)
+    for case in combinations(config, machine, replay_of):
+        reason = unsupported(case, machine, config.buffer_pool, flush_bytes)
         if reason is None:
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
-    sampling = _sampling(config)
+    plan = _plan(config, machine, seed, _order(cases, config.launches, seed))
     if config.budget is not None and cases:
-        sampling = _within_budget(sampling, config, cases)
+        sampling = _within_budget(plan.sampling, config.budget, config.launches, cases)
+        plan = replace(plan, sampling=sampling, budget_s=config.budget)
+    made = {case.recording: replay_of[case.backend, case.world_size] for case in cases if case.recording}
+    return replace(plan, skips=tuple(skips), replays=made)
+
+
+def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
+    """The plan of one launch of these cases, in this order, sampled as the configuration says; it has no budget."""
+    launch = Launch(cases[0].backend, cases[0].world_size, 1, tuple(cases))
+    return replace(_plan(config, machine, seed, [launch]), name=name, launches=1)
+
+
+def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) -> Plan:
+    """A plan of these launches, without skips, replays and budget."""
+    sampling = config.sampling
     return Plan(
         name=config.name,
-        order=tuple(_order(cases, config.launches, seed)),
-        skips=tuple(skips),
+        order=tuple(order),
+        skips=(),
         launches=config.launches,
         seed=seed,
-        sampling=sampling,
+        sampling=Sampling(
+            warmup=sampling.warmup,
+            warmup_s=sampling.warmup_seconds,
+            iterations=sampling.iterations,
+            relative_error=sampling.relative_error,
+            seconds_per_case=sampling.seconds_per_case,
+            max_iterations=sampling.max_iterations,
+        ),
         timeout_s=config.timeout,
         pool_bytes=config.buffer_pool,
         flush_bytes=_flush_bytes(config, machine),
         batch_bytes=min(MOST_BATCH_BYTES_OF_A_HOST, machine.memory_available_bytes // SHARE_OF_MEMORY_FOR_A_BATCH),
-        budget_s=config.budget,
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
         link_bytes_per_s=config.link,
-        replays={case.recording: (made or {})[case.backend, case.world_size] for case in cases if case.recording},
     )
-
-
-def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
-    """The plan of one launch of these cases, in this order, sampled as the configuration says."""
-    launch = Launch(cases[0].backend, cases[0].world_size, 1, tuple(cases))
-    planned = _planned(config.model_copy(update={"budget": None}), machine, seed, lambda _: "not asked for")
-    return replace(planned, name=name, order=(launch,), skips=(), launches=1)
 
 
 def _flush_bytes(config: Config, machine: Machine) -> int:
     """Memory that holds more than the caches do."""
     on_gpu = any(BACKENDS[name].device == "cuda" for name in config.backends)
     return 2 * max(machine.last_level_cache_bytes, LARGEST_GPU_CACHE_BYTES if on_gpu else 0)
+
+
+def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
+    dice = random.Random(seed)
+    by_kind: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        by_kind.setdefault(process_kind(case), []).append(case)
+    kinds = list(by_kind)
+    for launch in range(1, launches + 1):
+        dice.shuffle(kinds)
+        for kind in kinds:
+            shuffled = list(by_kind[kind])
+            dice.shuffle(shuffled)
+            yield Launch(shuffled[0].backend, shuffled[0].world_size, launch, tuple(shuffled))
+
+
+def process_kind(case: Case) -> tuple[object, ...]:
+    """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
+
+    Groups that are made and left go on in threads for a while, which would make other cases slower.
+    """
+    processes = (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
+    return (*processes, makes_groups(case))
+
+
+def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:
+    """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
+    kinds = len({process_kind(case) for case in cases})
+    handling = sum(_handling_s(case) + sampling.warmup_s for case in cases)
+    a_launch = FIRST_LAUNCHES_SHARE * (budget_s - FIRST_START_S) / launches - handling - NEXT_START_S * kinds
+    return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
 
 
 def unmeasurable_reason(plan: Plan) -> str | None:
@@ -139,30 +167,19 @@ def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Launch]:
     return rest
 
 
-def _within_budget(sampling: Sampling, config: Config, cases: list[Case]) -> Sampling:
-    """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
-    assert config.budget is not None  # noqa: S101 - the caller sees to it
-    groups = len({process_kind(case) for case in cases})
-    handling = sum(_handling_s(case) + sampling.warmup_s for case in cases)
-    left = FIRST_LAUNCHES_SHARE * (config.budget - FIRST_START_S)
-    a_launch = left / config.launches - handling - NEXT_START_S * groups
-    return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
-
-
 def estimate_s(plan: Plan) -> float:
     """How long the run takes at most (adaptive), or about (fixed count, from rough rates)."""
     if plan.budget_s is not None:
         return plan.budget_s
-    starts = FIRST_START_S + NEXT_START_S * len(plan.order)
-    return starts + sum(_case_s(case, plan) for launch in plan.order for case in launch.cases) + CONCLUDE_S
-
-
-def _case_s(case: Case, plan: Plan) -> float:
-    beside = plan.sampling.warmup_s + _handling_s(case)
-    if plan.sampling.iterations is None:
-        return beside + plan.sampling.seconds_per_case
-    count = min(plan.sampling.iterations, most_iterations(case))
-    return beside + _call_s(case) * (plan.sampling.warmup + count)
+    seconds = FIRST_START_S + NEXT_START_S * len(plan.order) + CONCLUDE_S
+    sampling = plan.sampling
+    for case in (case for launch in plan.order for case in launch.cases):
+        seconds += sampling.warmup_s + _handling_s(case)
+        if sampling.iterations is None:
+            seconds += sampling.seconds_per_case
+        else:
+            seconds += _call_s(case) * (sampling.warmup + min(sampling.iterations, most_iterations(case)))
+    return seconds
 
 
 def _handling_s(case: Case) -> float:
@@ -174,38 +191,3 @@ def _call_s(case: Case) -> float:
     backend = BACKENDS[case.backend]
     shared = max(1.0, case.world_size / 2) if backend.device == "cpu" else 1.0
     return (backend.latency_s + case.size_bytes / backend.bytes_per_s) * shared
-
-
-def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
-    dice = random.Random(seed)
-    together: dict[tuple[object, ...], list[Case]] = {}
-    for case in cases:
-        together.setdefault(process_kind(case), []).append(case)
-    kinds = list(together)
-    for launch in range(1, launches + 1):
-        dice.shuffle(kinds)
-        for kind in kinds:
-            mine = list(together[kind])
-            dice.shuffle(mine)
-            yield Launch(mine[0].backend, mine[0].world_size, launch, tuple(mine))
-
-
-def process_kind(case: Case) -> tuple[object, ...]:
-    """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
-
-    Groups that are made and left go on in threads for a while, which would make other cases slower.
-    """
-    processes = (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
-    return (*processes, makes_groups(case))
-
-
-def _sampling(config: Config) -> Sampling:
-    asked = config.sampling
-    return Sampling(
-        warmup=asked.warmup,
-        warmup_s=asked.warmup_seconds,
-        iterations=asked.iterations,
-        relative_error=asked.relative_error,
-        seconds_per_case=asked.seconds_per_case,
-        max_iterations=asked.max_iterations,
-    )
