@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint test test-gpu docs pictures schema coverage prove prove-quick prove-ab \
+  diagnose list doctor equivalence check lint test test-gpu docs pictures coverage prove prove-quick prove-ab \
   prove-ddp bench-self clean
 
 help:  ## Show this list
@@ -88,7 +88,7 @@ report: .venv/.installed  ## Print a run's tables, and write its report again
 	@$(BENCH) report $(RUN)
 
 plots: .venv/.installed  ## Draw a run's plots
-	@$(BENCH) plots $(RUN)
+	@$(BENCH) report $(RUN) --plots
 
 diagnose: .venv/.installed  ## Who is late or slow?
 	@$(BENCH) diagnose $(RUN)
@@ -117,15 +117,12 @@ test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
 	@$(PY) -m tools.architecture_page
+	@$(PY) -m tools.schemas
 	@$(PY) -m tools.configuration_page
 	@$(PY) -m proof --pages
 
 pictures: .venv/.installed-dev  ## Draw the pictures of README and docs/ again, from the runs in docs/example/
 	@$(PY) -m tools.example_pictures
-
-schema: .venv/.installed  ## Write the JSON Schemas that editors complete the YAML with
-	@$(BENCH) schema > configs/schema.json
-	@$(BENCH) schema training > configs/training-schema.json
 
 coverage: .venv/.installed  ## What runs at all? Every operation, dtype and reduce op once; writes docs/coverage.md
 	@$(BENCH) run configs/everything.yaml --no-plots $(SET) >/dev/null || test $$? -eq 1

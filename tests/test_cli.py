@@ -86,7 +86,7 @@ def test_report_and_plots_rebuild_everything_from_the_samples(example, called_on
         (folder / name).unlink(missing_ok=True)
     assert example("report", "before").returncode == 0
     assert all((folder / name).is_file() for name in ("report.md", "report.html", "summary.csv"))
-    assert called_once("plots docs/example/before").returncode == 0
+    assert called_once("report docs/example/before --plots").returncode == 0
     assert (checkout / "plots/before/time.png").is_file()
     for form, start in (("csv", "key,"), ("json", "{"), ("markdown", "# gloo"), ("nccl-tests", "# CollBench")):
         assert example("report", "example/before", "--format", form).stdout.startswith(start)
@@ -99,7 +99,6 @@ def test_two_runs_are_compared(example):
     assert "The run as a whole: SLOWER" in done.stdout and "Where it changed" in done.stdout
     assert "further launches" in done.stdout and "cpu.usable_cores" in done.stdout
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
-    assert example("plots", "example/before", "example/after").returncode == 0
     for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml"), ("markdown", "SLOWER")):
         assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
 
@@ -198,7 +197,7 @@ def test_broken_runs_are_one_line(example):
     done = example("report", str(folder), "--format", "markdown")
     assert done.returncode == 0 and "line 2: damaged" in done.stdout
     (folder / "plan.json").unlink()
-    one_line(example("plots", str(folder)), 2, "plan.json")
+    one_line(example("report", str(folder)), 2, "plan.json")
 
 
 def test_runs_are_listed_and_reported_beside_damaged_ones(example):
@@ -221,8 +220,8 @@ def test_runs_that_are_not_ours_are_not_written_to(example):
     """A kept run may be in version control."""
     folder = example.folder / "example/before"
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    for verb in ("report", "plots"):
-        done = example(verb, "example/before")
+    for more in ([], ["--plots"]):
+        done = example("report", "example/before", *more)
         assert done.returncode == 0 and "The report was not written: example/before is not a folder of" in done.stdout
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     assert example("report", "example/before", "--output", "page").returncode == 0
@@ -255,10 +254,6 @@ def test_the_doctor_says_what_can_be_measured(warm):
     ):
         assert word in done.stdout
     assert "summed 4 KiB correctly" in done.stdout
-
-
-def test_the_schema_is_printed(warm):
-    assert '"backends"' in warm("schema").stdout
 
 
 def test_two_sides_of_one_run_are_laid_side_by_side(example):

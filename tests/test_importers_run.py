@@ -161,7 +161,7 @@ def test_every_verb_works_on_an_imported_run(warm):
     rows = list(csv.DictReader(io.StringIO(warm("report", "--format", "csv").stdout)))
     assert {row["interval"] for row in rows} == {"none"} and {row["time_low_s"] for row in rows} == {""}
     for arguments, words in (
-        (["plots"], "plots/"),
+        (["report", "--plots"], "plots/"),
         (["diagnose"], "nobody can be named"),
         (["list"], "all_reduce, nccl, 4 ranks"),
         (["compare", path.name, path.name, "--format", "json"], '"verdict": "INCONCLUSIVE"'),

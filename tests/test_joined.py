@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.cli.launch_file import launch_file_for
+from bench.cli.plan import launch_file_for
 from bench.machine import host
 from bench.report.launch_files import LauncherName
 from bench.store import folders

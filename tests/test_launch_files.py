@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from bench.cli.launch_file import launch_file_for, wanted
+from bench.cli.plan import launch_file_for, wanted
 from bench.config import models as configuration
 from bench.model.errors import BenchError
 from bench.report.launch_files import JobSpec, LauncherName, launch_file

@@ -273,7 +273,7 @@ def test_runs_are_compared_on_the_command_line(warm):
     assert warm("compare", old, broken, "--format", "json").returncode == 1
     for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml")):
         assert warm("compare", old, same, "--format", form).stdout.startswith(start)
-    assert warm("plots", old, same).returncode == 0
+    assert warm("compare", old, same).returncode == 0
     shutil.copytree(ROOT / "docs/example/before", warm.folder / "collectives")
     table = warm.config("expect: []\n", "table.yaml")
     for arguments, words in (

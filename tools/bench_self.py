@@ -144,7 +144,7 @@ def hundred_cases(folder: Path) -> list[Row]:
     cases = [Case("all_reduce", "gloo", n, "float32", 1024 * k) for n in (2, 4) for k in range(1, 51)]
     path = quiet_run(folder / "results", "hundred", cases, launches=3, seed=1)
     reports = [call(folder, "report", path.name) for _ in range(5)]
-    plots = [call(folder, "plots", path.name) for _ in range(3)]
+    plots = [call(folder, "report", path.name, "--plots") for _ in range(3)]
     rows = []
     for what, times, limit in (("report", reports, 1.0), ("report and plots", plots, 6.0)):
         median = statistics.median(times)
@@ -179,7 +179,7 @@ def many_ranks(folder: Path) -> list[Row]:
     node, quiet = (large_runs.large_run(folder / "results", ranks) for ranks in (late, []))
     pairs = large_runs.pairs_run(folder / "results", large_runs.across(2, 32, 1.5))
     reports, diagnoses = ([call(folder, verb, node.name) for _ in range(3)] for verb in ("report", "diagnose"))
-    plots = call(folder, "plots", node.name)
+    plots = call(folder, "report", node.name, "--plots")
     total = min(reports) + min(diagnoses)
     text = f"{total:.2f} s (report {min(reports):.2f}, diagnose {min(diagnoses):.2f}, the least of 3)"
     named = [

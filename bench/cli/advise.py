@@ -21,8 +21,7 @@ from bench.cli import benchmarks
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import TRAINING
 from bench.cli.measuring import measure
-from bench.cli.run_files import write_report
-from bench.cli.screen import show
+from bench.cli.output import show, write_report
 from bench.config.documents import dump
 from bench.machine import host
 from bench.model import units

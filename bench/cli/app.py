@@ -63,7 +63,7 @@ VERBS = {
         "ab smoke --b-env OMP_NUM_THREADS=2 --budget 30s",
     ),
     "replay": Verb(
-        "replay:replay",
+        "run:replay",
         "Measure",
         "What does a recorded job's communication cost here?",
         "replay docs/example/training.calls.jsonl",
@@ -72,16 +72,10 @@ VERBS = {
         "gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
     ),
     "report": Verb(
-        "report:report",
+        "look:report",
         "Look",
-        "Print a run's tables, and write its report again from its samples.",
+        "Print a run's tables, and write its report again from its samples; --plots draws it.",
         "report docs/example/before",
-    ),
-    "plots": Verb(
-        "plots:plots",
-        "Look",
-        "Draw a run's plots; with several runs, compare each with the first.",
-        "plots docs/example/before",
     ),
     "compare": Verb(
         "compare:compare",
@@ -90,14 +84,14 @@ VERBS = {
         "compare docs/example/before docs/example/after",
     ),
     "diagnose": Verb(
-        "diagnose:diagnose",
+        "look:diagnose",
         "Look",
         "Print which rank, node or link is slow, or that none can be named.",
         "diagnose docs/example/before",
     ),
-    "list": Verb("list_:list_", "Look", "List runs, operations, backends, configurations or models.", "list configs"),
+    "list": Verb("look:list_", "Look", "List runs, operations, backends, configurations or models.", "list configs"),
     "doctor": Verb(
-        "doctor:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
+        "look:doctor", "Prepare", "Say what this machine can measure, and what prevents the rest.", "doctor"
     ),
     "plan": Verb(
         "plan:plan", "Prepare", "Show what a run would do and how long it takes; starts nothing.", "plan gloo"
@@ -108,7 +102,6 @@ VERBS = {
         "Make a run from the output of another tool.",
         "import trace docs/example/training.calls.jsonl",
     ),
-    "schema": Verb("schema:schema", "Prepare", "Print the JSON Schema of a configuration or a report.", "schema"),
     "advise": Verb(
         "advise:advise",
         "Training",

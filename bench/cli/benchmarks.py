@@ -4,17 +4,25 @@ In: a configuration or the folder of a run. Out: the `Benchmark` that it belongs
 and loaded when they are first called, so that a verb loads only what it needs.
 """
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bench.config import documents, problems
-from bench.config.fields import fields_of
 from bench.model import spelling
 from bench.model.deferred import Deferred
 from bench.model.errors import ConfigError, StoreError
+from bench.model.records import Plan, Samples
 from bench.store import folders
+
+if TYPE_CHECKING:
+    from bench.analyze.pairs import TimedCase
+    from bench.config.models import Config
+    from bench.model.capabilities import Machine
+    from bench.training.records import Fact, Scenario, TrainingPlan
+
 
 MARKDOWN, CSV, JSON, JUNIT = "markdown", "csv", "json", "junit"
 NCCL_TESTS, CS336 = "nccl-tests", "cs336"
@@ -82,7 +90,7 @@ class Benchmark:
 COLLECTIVES = Benchmark(
     name="collectives",
     model=Deferred("config.models:Config"),
-    expand=Deferred("cli.launches:expand_collectives"),
+    expand=Deferred("cli.benchmarks:expand_collectives"),
     unmeasurable_reason=Deferred("planning.plan:unmeasurable_reason"),
     demands=Deferred("planning.plan:demands"),
     describe=Deferred("report.listings:plan"),
@@ -108,7 +116,7 @@ COLLECTIVES = Benchmark(
         CS336: Deferred("report.cs336:document"),
     },
     ledger_entry=Deferred("analyze.noise:entry_of"),
-    timed_cases=Deferred("cli.launches:of_collectives"),
+    timed_cases=Deferred("cli.benchmarks:of_collectives"),
     compare=Deferred("analyze.compare:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("report.comparison:document"),
@@ -128,7 +136,7 @@ TRAINING = Benchmark(
     describe=Deferred("training.report.listing:plan"),
     codec=Deferred("training.encoding:CODEC"),
     launcher=Deferred("training.launch.sweep:launcher"),
-    sweep=Deferred("cli.launches:sweep_training"),
+    sweep=Deferred("cli.benchmarks:sweep_training"),
     observer=Deferred("training.report.progress:RoundProgress"),
     variables=Deferred("training.encoding:variables_of"),
     done=Deferred("training.plan:done"),
@@ -174,38 +182,28 @@ def read_config(raw: bytes, source: str, sets: Sequence[str], default_name: str)
 
     Raises ConfigError.
     """
+    from bench.config import documents, problems  # here: loads pydantic and a YAML reader, which few verbs need
+    from bench.config.fields import fields_of
+
     document = documents.document(raw, source, "backends: [gloo]", sets)
-    benchmark = _named(document)
+    values = document.values
+    name = values.get("benchmark", COLLECTIVES.name)
+    if not isinstance(name, str) or name not in BENCHMARKS:
+        words = f"{documents.short(name)} is no benchmark{spelling.allowed(name, list(BENCHMARKS))}"
+        raise ConfigError(f"{document.place(['benchmark']).where}: benchmark: {words}")
+    benchmark = BENCHMARKS[name]
     try:
         return benchmark, problems.validate(benchmark.model.value, document, name=default_name)
     except ConfigError:
-        if (other := _of_another(document, benchmark)) is not None:
-            raise ConfigError(other) from None
+        fields = fields_of(benchmark.model.value)
+        unknown = [key for key in values if key not in fields and not spelling.near(key, list(fields))]
+        incomplete = any(field.is_required() and key not in values for key, field in fields.items())
+        for other in BENCHMARKS.values():
+            if unknown and incomplete and other is not benchmark and set(unknown) <= set(fields_of(other.model.value)):
+                where = document.place(unknown[:1], of_key=True).where
+                text = f"unknown key of the {benchmark.name} benchmark; write benchmark: {other.name}, which has it"
+                raise ConfigError(f"{where}: {unknown[0]}: {text}") from None
         raise
-
-
-def _of_another(document: documents.Document, benchmark: Benchmark) -> str | None:
-    """An error for a file with the keys of another benchmark; None if it has not."""
-    keys = {key: field.is_required() for key, field in fields_of(benchmark.model.value).items()}
-    unknown = [key for key in document.values if key not in keys and not spelling.near(key, list(keys))]
-    lacking = [key for key, required in keys.items() if required and key not in document.values]
-    for other in BENCHMARKS.values():
-        if unknown and lacking and other is not benchmark and set(unknown) <= set(fields_of(other.model.value)):
-            where = document.place(unknown[:1], of_key=True).where
-            return (
-                f"{where}: {unknown[0]}: unknown key of the {benchmark.name} benchmark; write benchmark: {other.name}, "
-                "which has it"
-            )
-    return None
-
-
-def _named(document: documents.Document) -> Benchmark:
-    name = document.values.get("benchmark", COLLECTIVES.name)
-    if not isinstance(name, str) or name not in BENCHMARKS:
-        where = document.place(["benchmark"]).where
-        words = f"{documents.short(name)} is no benchmark{spelling.allowed(name, list(BENCHMARKS))}"
-        raise ConfigError(f"{where}: benchmark: {words}")
-    return BENCHMARKS[name]
 
 
 def of_run(path: Path) -> Benchmark:
@@ -222,3 +220,59 @@ def collectives_only(paths: Sequence[Path], what: str) -> None:
         found = of_run(path)
         if found is not COLLECTIVES:
             raise ConfigError(f"{what} is for runs of collectives; {path.name} is of the {found.name} benchmark")
+
+
+# ── parts of runs, launch by launch ─────────────────────────────────────────────────────────────
+# The first torch whose DistributedDataParallel takes the size of each bucket.
+BUCKET_LISTS = (2, 13)
+
+
+def one_launch(plan: Any, number: int) -> Any:
+    """The plan of one launch."""
+    order = tuple(launch for launch in plan.order if launch.number == number)
+    return dataclasses.replace(plan, order=order, launches=1)
+
+
+def facts_of_launch(facts: Sequence[Any], number: int) -> list[Any]:
+    """The facts of one launch."""
+    return [fact for fact in facts if fact.launch == number]
+
+
+def of_collectives(facts: Sequence[Samples], plan: Plan) -> "list[TimedCase]":
+    """The cases of a side, with the names that tables have for them."""
+    from bench.analyze import pairs  # here: loads numpy and scipy
+    from bench.report.labels import label
+
+    return pairs.of_collectives(facts, plan.cases, label)
+
+
+def expand_collectives(config: "Config", machine: "Machine", seed: int) -> Plan:
+    """`plan.expand`, with the calls of the job that the configuration replays."""
+    from bench.planning.plan import expand
+
+    recorded = None
+    if config.recording:
+        from bench.importers.traces import reading
+
+        recorded = reading.read([Path(name) for name in config.recording])
+    return expand(config, machine, seed, recorded)
+
+
+def sweep_training(*arguments: Any) -> None:
+    """`training.launch.sweep.sweep`, which asks the analysis for advice between launches."""
+    from bench.training.launch import sweep
+
+    functools.partial(sweep.sweep, advise=_advised)(*arguments)
+
+
+def _advised(
+    plan: "TrainingPlan", scenario: "Scenario", facts: "Sequence[Fact]"
+) -> tuple[int | None, tuple[int, ...]] | None:
+    """Cap and buckets for DistributedDataParallel of the installed torch; None if nothing is known yet."""
+    from bench.machine import host
+    from bench.training.analyze.advice import ddp_setting  # here: loads scipy
+    from bench.training.records import TrainingRun
+
+    build = host.torch_build() or {}
+    version = tuple(int(part) for part in str(build.get("version", "0.0")).split(".")[:2])
+    return ddp_setting(TrainingRun(Path(), {}, plan, [], list(facts)), scenario, lists=version >= BUCKET_LISTS)

@@ -1,4 +1,4 @@
-"""Compare two runs of one benchmark and show the comparison, for the verbs `compare` and `plots`."""
+"""Compare two runs of one benchmark and show the comparison, for the verbs `compare` and `ab`."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from bench.cli import benchmarks, screen
+from bench.cli import benchmarks, output
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
 from bench.model import units
@@ -81,6 +81,6 @@ def print_as(format: ComparisonFormat | None, writers: Mapping[str, Callable[[],
     """Print a comparison in this format; None is Markdown, fitted to the terminal. writers: format → its text."""
     text = writers[(format or ComparisonFormat.MARKDOWN).value]().rstrip("\n")
     if format is None:
-        screen.show(text)
+        output.show(text)
     else:
         typer.echo(text)

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from bench.cli.app import PLOTS
-from bench.cli.screen import show
+from bench.cli.output import show
 from bench.machine import host
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.training import equivalence as trials

@@ -19,7 +19,7 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
-from bench.cli.screen import show
+from bench.cli.output import show
 from bench.config import documents, expected, models, shipped
 from bench.config.models import Config
 from bench.model.comparisons import GateVerdict, NodeCheck

@@ -1,4 +1,4 @@
-"""The verb `import`: make a run from the output of another tool."""
+"""The verb `import`: make a run from the output of another tool, or show and save what a job recorded."""
 
 import re
 from datetime import UTC, datetime
@@ -13,16 +13,16 @@ from bench.analyze.analysis import analyze
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import COLLECTIVES
-from bench.cli.run_files import write_report
-from bench.cli.screen import show
-from bench.cli.traces import import_trace
+from bench.cli.output import show, write_report
 from bench.importers import assembly
 from bench.importers.assembly import READERS, Imported
 from bench.importers.readings import Options, open_source
+from bench.importers.traces import reading
 from bench.model.errors import ConfigError, StoreError
+from bench.model.recorded_calls import CallList
 from bench.model.records import MOST_RANKS, NAME_PATTERN
-from bench.report import document
-from bench.store import encoding, folders
+from bench.report import document, listings
+from bench.store import call_file, encoding, folders
 from bench.store.folders import Journal
 
 # Lines per write: each write waits for the disk, and a log may hold many thousands of lines.
@@ -131,3 +131,25 @@ def _shown(path: Path, imported: Imported) -> int:
             f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True
         )
     return 1 if failed else 0
+
+
+def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
+    """Print what was recorded, or a sweep of it; write the calls to `save`."""
+    if save is not None and not call_file.is_call_list(save):
+        raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
+    found = reading.read(files)
+    if save is not None:
+        _write(save, found)
+    if as_config:
+        typer.echo(listings.calls_config(found, files[0].name))
+    else:
+        show(listings.calls(found))
+    if save is not None:
+        typer.echo(f"\n{save}", err=as_config)
+    return 0
+
+
+def _write(path: Path, found: CallList) -> None:
+    if path.exists():
+        raise ConfigError(f"--save {path}: it exists already")
+    folders.write(path, call_file.to_text(found))

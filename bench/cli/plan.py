@@ -1,24 +1,27 @@
-"""The verb `plan`: print what a run would do, without starting ranks."""
+"""The verb `plan`: print what a run would do, without starting ranks, or the file that starts it on several hosts."""
 
+import math
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bench.catalog.backends import BACKENDS
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
-from bench.cli.launch_file import launch_file_for
-from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, source, with_flags
-from bench.cli.screen import show
+from bench.cli.nccl_tests_options import NO_FLAGS, Given, source, with_flags
+from bench.cli.output import show
+from bench.config import models as configuration
+from bench.config import shipped
+from bench.config.models import Config
 from bench.machine import host
+from bench.model.capabilities import Machine
 from bench.model.errors import BenchError, UnmeasurableError
-from bench.model.records import Plan
 from bench.model.units import parse_share
-from bench.report.launch_files import LauncherName
+from bench.planning import plan as planning
+from bench.report.launch_files import JobSpec, LauncherName, launch_file
 from bench.store import folders, ledger
-from bench.store.ledger import LedgerEntry
 
 
 @with_flags
@@ -57,39 +60,26 @@ def plan(
         return 0
     asked = source("plan", config, given)
     typer.echo(asked.shown, nl=bool(asked.shown))
-    return _describe(asked, sets)
-
-
-def _describe(asked: ConfigSource, sets: list[str]) -> int:
-    """Print what a run would do here."""
     benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     machine = host.machine()
-    planned = benchmark.expand(settings, machine, _seed(settings.seed))
+    seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
+    planned = benchmark.expand(settings, machine, seed)
     show(benchmark.describe(planned, machine))
     if benchmark is benchmarks.COLLECTIVES and (entries := ledger.read(RESULTS)):
-        show(_smallest_change(planned, entries).rstrip("\n"))
+        from bench.analyze.noise import smallest_changes  # here: loads numpy and scipy
+        from bench.analyze.sessions import machine_of_sessions
+        from bench.report import listings
+
+        here = machine_of_sessions([{"host": host.facts()}])
+        changes = smallest_changes(entries, here, planned.launches, [case.key for case in planned.cases])
+        show(listings.smallest_change(sorted(changes.values()), len(planned.cases)).rstrip("\n"))
     reason = benchmark.unmeasurable_reason(planned)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     return 0
-
-
-def _smallest_change(planned: Plan, entries: Sequence[LedgerEntry]) -> str:
-    """A line on what two such runs could show; empty if the noise ledger has none of these cases."""
-    from bench.analyze.noise import smallest_changes  # here: loads numpy and scipy
-    from bench.analyze.sessions import machine_of_sessions
-    from bench.report import listings
-
-    here = machine_of_sessions([{"host": host.facts()}])
-    changes = smallest_changes(entries, here, planned.launches, [case.key for case in planned.cases])
-    return listings.smallest_change(sorted(changes.values()), len(planned.cases))
-
-
-def _seed(chosen: int | None) -> int:
-    return chosen if chosen is not None else secrets.randbelow(2**32)
 
 
 def _needs(name: str, precision: str) -> int:
@@ -110,3 +100,35 @@ def _needs(name: str, precision: str) -> int:
     of_cases = needs(run, summarize(run), wanted)
     show(findings.needs(of_cases, in_all(of_cases), wanted))
     return 0
+
+
+# The hosts are unknown: assume memory for everything, and the last-level cache of a usual server.
+PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
+
+
+def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None) -> str:
+    """The text of the file. each: ranks on a host; None for as many as the largest world size needs."""
+    if nodes < 1 or (each is not None and each < 1):
+        raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
+    settings, _ = configuration.load(shipped.path_of(config), sets)
+    return launch_file(launcher, wanted(settings, config, sets, nodes, each))
+
+
+def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None) -> JobSpec:
+    """The job that the file has to start, with its estimated time."""
+    largest = max(settings.world_sizes)
+    each = each or math.ceil(largest / nodes)
+    ranks = nodes * each
+    machine = Machine(
+        "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
+    )
+    return JobSpec(
+        name=settings.name,
+        config=str(config),
+        sets=tuple(sets),
+        nodes=nodes,
+        each=each,
+        gpus=any(BACKENDS[name].device == "cuda" for name in settings.backends),
+        largest=largest,
+        seconds=planning.estimate_s(planning.expand(settings, machine, seed=0)),
+    )

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from bench.cli import benchmarks
-from bench.cli.launches import facts_of_launch, one_launch
+from bench.cli.benchmarks import facts_of_launch, one_launch
 from bench.launch.side_process import SideLine
 from bench.machine import host
 from bench.model.errors import BenchError

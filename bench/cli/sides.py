@@ -17,11 +17,9 @@ from rich.console import Console
 
 from bench.cli import benchmarks
 from bench.cli.app import PLOTS
-from bench.cli.benchmarks import Benchmark
-from bench.cli.launches import facts_of_launch, one_launch
-from bench.cli.run_files import is_ours
-from bench.cli.screen import show
-from bench.cli.session import recorded_sides
+from bench.cli.benchmarks import Benchmark, facts_of_launch, one_launch
+from bench.cli.measuring import recorded_sides
+from bench.cli.output import is_ours, show
 from bench.launch.side_process import SideProcess
 from bench.machine import host
 from bench.model.comparisons import PairedComparison
@@ -186,19 +184,10 @@ def conclude_sides(path: Path, plots: bool) -> PairedComparison:
             folders.write(path / name, content)
         typer.echo("\n" + "\n".join(str(path / name) for name in written))
     if plots:
-        typer.echo(_drawn(result, path))
+        from bench.report.plots import comparison as pictures  # here: loads matplotlib
+
+        typer.echo(str(pictures.draw_pairs(result, PLOTS / path.resolve().name)))
     return result
-
-
-def draw_sides(path: Path) -> str:
-    """Draw the comparison; returns the path of the picture."""
-    return _drawn(compared(path), path)
-
-
-def _drawn(result: PairedComparison, path: Path) -> str:
-    from bench.report.plots import comparison as pictures  # here: loads matplotlib
-
-    return str(pictures.draw_pairs(result, PLOTS / path.resolve().name))
 
 
 def compared(path: Path) -> PairedComparison:

@@ -1,13 +1,35 @@
-"""Write the report of a run: documents into the run's folder, pictures below plots/."""
+"""Print text for people as wide as the terminal is, and write the report of a run.
+
+Documents go into the folder of the run, pictures below plots/.
+"""
 
 import os
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from bench.cli.app import PLOTS, RESULTS
 from bench.cli.benchmarks import Benchmark
 from bench.report.pictures import Catalogue
+from bench.report.screen import fitted
 from bench.store import folders
+
+
+def show(text: str) -> None:
+    """Print Markdown. What programs read is printed as it is, without this."""
+    typer.echo(fitted(text, _columns()))
+
+
+def show_hanging(first: str, text: str) -> None:
+    """Print a word or two, and behind them a text whose further lines begin where its first line does."""
+    typer.echo(textwrap.fill(first + text, _columns(), subsequent_indent=" " * len(first), break_on_hyphens=False))
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def is_ours(path: Path) -> bool:

@@ -1,0 +1,168 @@
+"""The verbs that look at what is there: `report`, `diagnose`, `list`, and `doctor` for the machine.
+
+Each imports what it needs when it is called: `list` loads neither numpy nor a part of torch.
+"""
+
+import dataclasses
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli import benchmarks
+from bench.cli.app import RESULTS, RunName
+from bench.cli.output import show, show_hanging, write_report
+from bench.model.errors import BenchError, UnmeasurableError
+from bench.model.records import Json
+from bench.store import folders
+
+
+class Format(StrEnum):
+    """Formats of a report on stdout."""
+
+    MARKDOWN = benchmarks.MARKDOWN
+    CSV = benchmarks.CSV
+    JSON = benchmarks.JSON
+    NCCL_TESTS = benchmarks.NCCL_TESTS
+    CS336 = benchmarks.CS336
+
+
+def report(
+    run: RunName = None,
+    format: Annotated[Format | None, typer.Option(help="Print only this, for programs.")] = None,  # noqa: A002
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the report, in place of the run's own.", metavar="FOLDER")
+    ] = None,
+    plots: Annotated[bool, typer.Option("--plots", help="Draw the pictures, too, below plots/.")] = False,
+) -> None:
+    """Without --format it also writes summary.csv, report.md and report.html.
+
+    They are written into the run's folder if that lies in results/ here, or into the folder of --output.
+    """
+    if format is not None and output is not None:
+        raise BenchError("report: --format prints, --output writes files: give one of them")
+    if format is not None and plots:
+        raise BenchError("report: --format prints, --plots draws: give one of them")
+    path = folders.find(RESULTS, run)
+    benchmark = benchmarks.of_run(path)
+    if folders.has_sides(path):
+        if format is not None:
+            raise BenchError(f"report --format: {path.name} has two sides; name one of them: {path.name}:a")
+        from bench.cli.sides import conclude_sides
+
+        conclude_sides(path, plots)
+        return
+    if format is not None and format.value not in benchmark.formats:
+        allowed = ", ".join(benchmark.formats)
+        raise BenchError(f"report --format {format.value}: the {benchmark.name} benchmark has {allowed}")
+    result = benchmark.read(path)
+    analysis = benchmark.analyze(result)
+    if format is None:
+        show(benchmark.tables(result, analysis))
+        if output is not None:
+            folders.make_folder(output)
+        show("\n" + "\n".join(write_report(benchmark, result, analysis, plots, output)))
+    else:
+        typer.echo(benchmark.formats[format.value](result, analysis).rstrip("\n"))
+
+
+class DiagnosisFormat(StrEnum):
+    """Formats of a diagnosis."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def diagnose(
+    run: RunName = None,
+    format: Annotated[  # noqa: A002
+        DiagnosisFormat, typer.Option(help="text, or json for programs.")
+    ] = DiagnosisFormat.TEXT,
+) -> None:
+    """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""
+    from bench.analyze import analysis
+    from bench.report import findings
+    from bench.store.encoding import CODEC
+
+    path = folders.find(RESULTS, run)
+    benchmarks.collectives_only([path], "diagnose")
+    result = folders.read(path, CODEC)
+    diagnosis = analysis.diagnose(result)
+    if format is DiagnosisFormat.JSON:
+        typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
+    else:
+        show(f"{result.name}\n\n{findings.diagnosis(diagnosis)}")
+
+
+NO_REPORT = ("-", "no report yet")
+NO_RUNS = f"no runs in {RESULTS} yet; make one: run gloo"
+
+
+class Listing(StrEnum):
+    """What `list` can list."""
+
+    RUNS = "runs"
+    OPERATIONS = "operations"
+    BACKENDS = "backends"
+    CONFIGS = "configs"
+    MODELS = "models"
+
+
+def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
+    """Models are those of the training benchmark."""
+    from bench.config import shipped
+    from bench.report import listings
+
+    match what:
+        case Listing.RUNS:
+            rows: list[tuple[str, Json, tuple[str, str]]] = []
+            notes = [f"{path}: not a run folder (it has no {folders.MANIFEST})" for path in folders.strays(RESULTS)]
+            for path in folders.runs(RESULTS):
+                try:
+                    manifest, summary = folders.read_manifest(path), folders.read_summary(path)
+                    headline = NO_REPORT
+                    if summary and folders.has_sides(path):
+                        headline = str(len({row["case"] for row in summary})), folders.first_line(path)
+                    elif summary:
+                        headline = benchmarks.of_run(path).headline(summary)
+                    rows.append((path.name, manifest, headline))
+                except BenchError as error:
+                    notes.append(str(error))
+            notes = [f"damaged: {text}; the other runs are not touched by it" for text in notes]
+            show("\n\n".join([listings.runs(rows), *notes]) if rows else "\n".join([*notes, NO_RUNS]))
+        case Listing.OPERATIONS:
+            show(listings.operations())
+        case Listing.BACKENDS:
+            from bench.machine import host
+
+            show(listings.backends(host.machine().backends_missing))
+        case Listing.MODELS:
+            from bench.training.report import listing
+
+            show(listing.models())
+        case Listing.CONFIGS:
+            show(listings.configs([*shipped.files()]))
+
+
+SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}
+
+
+def doctor() -> int:
+    """It ends with a trial: two ranks join and sum a tensor. Exit code 1 if that fails, 3 if gloo cannot be used."""
+    from bench.launch import doctor as examination
+    from bench.machine import host
+
+    def print_finding(finding: examination.DoctorFinding) -> None:
+        remedy = f" → {finding.remedy}" if finding.remedy else ""
+        show_hanging(f"{SIGNS[finding.level]}  {finding.subject:<14} ", f"{finding.text}{remedy}")
+
+    machine = host.machine()
+    for finding in examination.examine(machine):
+        print_finding(finding)
+    if "gloo" in machine.backends_missing:
+        return UnmeasurableError.exit_code
+    trial = examination.trial()
+    print_finding(trial)
+    return 0 if trial.level == "ok" else 1

@@ -1,0 +1,27 @@
+"""Writes the JSON Schemas: of configurations, which editors complete the YAML with, and of `report --format json`.
+
+`make docs` runs it.
+"""
+
+import json
+from pathlib import Path
+
+from bench.config.models import Config
+from bench.report.machine_format import json_schema
+from bench.training.config import TrainingConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMAS = {
+    "configs/schema.json": Config.model_json_schema,
+    "configs/training-schema.json": TrainingConfig.model_json_schema,
+    "docs/report-schema.json": json_schema,
+}
+
+
+def main() -> None:
+    for name, schema in SCHEMAS.items():
+        (ROOT / name).write_text(json.dumps(schema(), indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
