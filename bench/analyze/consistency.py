@@ -75,27 +75,19 @@ def findings(summaries: Sequence[Summary], min_change: float = MIN_CHANGE) -> li
 
     A rule is silent where an operation that it names was not measured.
     """
-    series = _series(summaries)
-    found = []
+    series: AllSeries = defaultdict(dict)
+    for summary in sorted(summaries, key=lambda summary: summary.case.size_bytes):
+        case, time_s = summary.case, summary.time_s
+        # In a longer cycle, one iteration is not the whole operation.
+        if time_s is not None and time_s.kind == "over launches" and cycle(case) == 1 and case.world_size > 1:
+            series[replace(case, size_bytes=0)][case.size_bytes] = Timed(case, time_s)
+    violated = []
     for base in sorted(series, key=case_order):
         for rule in RULES:
             violations = [claim for claim in rule.claims(base, series) if claim.violated(min_change)]
             if violations:
-                found.append(_finding(rule, violations))
-    return found
-
-
-def _series(summaries: Sequence[Summary]) -> AllSeries:
-    series: AllSeries = defaultdict(dict)
-    for s in sorted(summaries, key=lambda s: s.case.size_bytes):
-        if (
-            s.time_s is not None
-            and s.time_s.kind == "over launches"
-            and cycle(s.case) == 1  # in a longer cycle, one iteration is not the whole operation
-            and s.case.world_size > 1
-        ):
-            series[replace(s.case, size_bytes=0)][s.case.size_bytes] = Timed(s.case, s.time_s)
-    return dict(series)
+                violated.append(_finding(rule, violations))
+    return violated
 
 
 # ── the rules ────────────────────────────────────────────────────────────────────────────────────
@@ -103,15 +95,13 @@ def _composed(op: str, parts: tuple[str, ...], base: Case, series: AllSeries) ->
     """`op` of S bytes ≤ the sum of `parts`, each of S bytes."""
     if base.op != op:
         return
-    columns = [series.get(_same_but(base, part), {}) for part in parts]
+    columns = []
+    for part in parts:
+        reduce_op = base.reduce_op if OPERATIONS[part].reduces else NO_REDUCE_OP
+        columns.append(series.get(replace(base, op=part, reduce_op=reduce_op), {}))
     for size, left in series[base].items():
         if all(size in column for column in columns):
             yield Claim(left, tuple((1, column[size]) for column in columns))
-
-
-def _same_but(base: Case, op: str) -> Case:
-    """The same case with another operation; an operation that does not reduce gets NO_REDUCE_OP."""
-    return replace(base, op=op, reduce_op=base.reduce_op if OPERATIONS[op].reduces else NO_REDUCE_OP)
 
 
 def _not_slower_than_larger(base: Case, series: AllSeries) -> Iterator[Claim]:
@@ -145,25 +135,22 @@ def _finding(rule: Rule, violations: list[Claim]) -> Finding:
     worst = max(violations, key=lambda claim: claim.excess)
     case, seconds = worst.left.case, worst.left.time_s.value
     what = f"{case.op} of {format_bytes(case.size_bytes)}"
+    calls, first = worst.parts[0]
+    size = format_bytes(first.case.size_bytes)
+    if first.case.op == case.op:
+        count = {1: "", 2: "twice "}.get(calls, f"{calls} times ")
+        other_way = f"{count}{size} takes {format_seconds(worst.right_s)}"
+    else:
+        ops = " and ".join(part.case.op for _, part in worst.parts)
+        times = " and ".join(format_seconds(part.time_s.value) for _, part in worst.parts)
+        other_way = f"{ops} of {size} {'take' if len(worst.parts) > 1 else 'takes'} {times}"
     sizes = {claim.left.case.size_bytes for claim in violations}
     others = f" (so for {len(sizes) - 1} more of its sizes)" if len(sizes) > 1 else ""
     return Finding(
         kind="inconsistent",
         subject=f"{what} over {case.backend}, n = {case.world_size}",
-        text=f"{what} takes {format_seconds(seconds)}, but {_other_way(worst)}: {rule.advice}{others}",
+        text=f"{what} takes {format_seconds(seconds)}, but {other_way}: {rule.advice}{others}",
         cases=(case, *(part.case for _, part in worst.parts)),
         cost_s=seconds - worst.right_s,
         share=worst.excess,
     )
-
-
-def _other_way(claim: Claim) -> str:
-    """Such as "twice 32 KiB takes 1.00 ms", or "reduce and broadcast of 64 KiB take 1.00 ms and 2.00 ms"."""
-    times = " and ".join(format_seconds(part.time_s.value) for _, part in claim.parts)
-    calls, first = claim.parts[0]
-    size = format_bytes(first.case.size_bytes)
-    if first.case.op == claim.left.case.op:
-        count = {1: "", 2: "twice "}.get(calls, f"{calls} times ")
-        return f"{count}{size} takes {format_seconds(claim.right_s)}"
-    ops = " and ".join(part.case.op for _, part in claim.parts)
-    return f"{ops} of {size} {'take' if len(claim.parts) > 1 else 'takes'} {times}"

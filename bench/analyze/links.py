@@ -19,6 +19,7 @@ instead.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,11 +44,10 @@ LOSS_SCALE = 0.05
 
 def matrices(run: Run) -> list[Matrix]:
     """One matrix of median times for each pairwise case, over all its launches."""
-    found = []
-    for case, launches in _by_case(run).items():
-        series = [_pair_series(samples) for samples in launches]
-        found.append(Matrix(case, np.median(np.concatenate(series), axis=0)))
-    return found
+    return [
+        Matrix(case, np.median(np.concatenate([_pair_series(samples) for samples in launches]), axis=0))
+        for case, launches in _by_case(run).items()
+    ]
 
 
 def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
@@ -61,17 +61,17 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
             silent.append(f"{where}: with fewer than {FEWEST_RANKS} ranks a slow rank and a slow link look the same")
             continue
         series = [_pair_series(samples) for samples in launches]
-        if len(series) >= FEWEST_LAUNCHES:
-            groups = [_median(one) for one in series]
-        else:
-            groups = [group for one in series for group in _groups(one)]
+        parts = series
+        if len(series) < FEWEST_LAUNCHES:
+            parts = [part for times in series for part in np.array_split(times, min(GROUPS, max(1, len(times) // 2)))]
             where = f"in {'this launch' if len(series) == 1 else 'these 2 launches'}; {where}"
+        groups = [np.asarray(np.median(part, axis=0)) for part in parts if len(part)]
         if len(groups) < 3:
             silent.append(f"{where}: too few iterations to tell chance from a slow link")
             continue
         effects = np.array([fit(group) for group in groups])
-        found = _findings(case, where, effects)
-        findings += _by_hosts(case, where, found, places.get((case.backend, case.world_size), {}))
+        placed = places.get((case.backend, case.world_size), {})
+        findings += _by_hosts(case, where, _findings(case, where, effects), placed)
     return findings, silent
 
 
@@ -96,17 +96,17 @@ def fit(times_s: Floats) -> Floats:
         return np.append(logs - x[0] - x[1 + i] - x[1 + j], x[1:].sum())
 
     start = np.concatenate([[np.median(logs)], np.zeros(n)])
-    found = least_squares(residuals, start, jac=lambda _: jacobian, loss="cauchy", f_scale=LOSS_SCALE).x
-    of_ranks = found[1:] - np.median(found[1:])
-    return np.concatenate([of_ranks, residuals(found)[:-1]])
+    solution = least_squares(residuals, start, jac=lambda _: jacobian, loss="cauchy", f_scale=LOSS_SCALE).x
+    of_ranks = solution[1:] - np.median(solution[1:])
+    return np.concatenate([of_ranks, residuals(solution)[:-1]])
 
 
 def _by_case(run: Run) -> dict[Case, list[Samples]]:
-    found: dict[Case, list[Samples]] = defaultdict(list)
+    launches: dict[Case, list[Samples]] = defaultdict(list)
     for samples in run.samples:
         if OPERATIONS[samples.case.op].paired and samples.failure is None and samples.timed is not None:
-            found[samples.case].append(samples)
-    return found
+            launches[samples.case].append(samples)
+    return launches
 
 
 def _pair_series(samples: Samples) -> Floats:
@@ -126,17 +126,8 @@ def _pair_series(samples: Samples) -> Floats:
     return series
 
 
-def _groups(series: Floats) -> list[Floats]:
-    """Medians of consecutive groups of cycles, at most GROUPS of them."""
-    parts = np.array_split(series, min(GROUPS, max(1, len(series) // 2)))
-    return [_median(part) for part in parts if len(part)]
-
-
-def _median(part: Floats) -> Floats:
-    return np.asarray(np.median(part, axis=0))
-
-
 def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
+    """Findings on single ranks and links. effects: one row for each launch or group of iterations, as of `fit`."""
     from scipy.stats import ttest_1samp
 
     n = case.world_size
@@ -145,50 +136,38 @@ def _findings(case: Case, where: str, effects: Floats) -> list[Finding]:
     p = np.where(spread > 0, ttest_1samp(effects + 0.0, 0.0, alternative="greater").pvalue, (mean <= 0) * 1.0)
     p = np.minimum(p * effects.shape[1], 1.0)
     excess = np.expm1(mean)
-    counts = (p <= LEVEL) & (excess >= SMALLEST_EFFECT)
-    found = []
-    for rank in np.flatnonzero(counts[:n]):
-        text = f"rank {rank} is slow: all its exchanges take {excess[rank]:.0%} longer (p = {p[rank]:.1g}; {where})"
-        found.append(
-            Finding(
-                "slow rank",
-                f"rank {rank}",
-                text,
-                (case,),
-                rank=int(rank),
-                ranks=(int(rank),),
-                share=float(excess[rank]),
-                p=float(p[rank]),
-            )
-        )
-    for index, (i, j) in enumerate(zip(*np.triu_indices(n, 1), strict=True), start=n):
-        if counts[index]:
-            text = (
-                f"link {i}–{j} is slow: {excess[index]:.0%} more than its two ranks explain "
-                f"(p = {p[index]:.1g}; {where})"
-            )
-            found.append(
-                Finding(
-                    "slow link", f"link {i}–{j}", text, (case,), ranks=(int(i), int(j)), link=(int(i), int(j)),
-                    share=float(excess[index]), p=float(p[index]),
-                )
-            )  # fmt: skip
-    return found
+    findings = []
+    links = zip(*(side.tolist() for side in np.triu_indices(n, 1)), strict=True)
+    for index, ranks in enumerate([*((rank,) for rank in range(n)), *links]):
+        if p[index] > LEVEL or excess[index] < SMALLEST_EFFECT:
+            continue
+        share, chance = float(excess[index]), f"(p = {p[index]:.1g}; {where})"
+        if len(ranks) == 1:
+            subject = f"rank {ranks[0]}"
+            text = f"{subject} is slow: all its exchanges take {share:.0%} longer {chance}"
+            finding = Finding("slow rank", subject, text, (case,), rank=ranks[0], ranks=ranks)
+        else:
+            subject = f"link {ranks[0]}–{ranks[1]}"
+            text = f"{subject} is slow: {share:.0%} more than its two ranks explain {chance}"
+            finding = Finding("slow link", subject, text, (case,), ranks=ranks, link=ranks)
+        findings.append(replace(finding, share=share, p=float(p[index])))
+    return findings
 
 
-def _by_hosts(case: Case, where: str, found: list[Finding], placed: Hosts) -> list[Finding]:
+def _by_hosts(case: Case, where: str, findings: list[Finding], placed: Hosts) -> list[Finding]:
     """The findings; one on a host, or on a pair of hosts, replaces those on more than half of its ranks or links."""
+    if len(placed) < 2:
+        return findings
     host_of = {rank: host for host, ranks in placed.items() for rank in ranks}
     together: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
-    for finding in found if len(placed) > 1 else []:
+    for finding in findings:
         together[(*sorted({host_of[rank] for rank in finding.ranks}), finding.kind)].append(finding)
-    left = list(found)
     for (*names, kind), alike in together.items():
         sizes = [len(placed[name]) for name in names]
         if (kind == "slow rank") == (len(names) == 1) and len(alike) > max(1, np.prod(sizes) / 2):
-            left = [finding for finding in left if finding not in alike]
-            left.append(_in_common(case, where, names, alike))
-    return left
+            findings = [finding for finding in findings if finding not in alike]
+            findings.append(_in_common(case, where, names, alike))
+    return findings
 
 
 def _in_common(case: Case, where: str, names: Sequence[str], alike: Sequence[Finding]) -> Finding:

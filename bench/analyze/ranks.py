@@ -36,7 +36,7 @@ LARGEST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What arrives: one rank, or all ranks of a node. node: name of the host, where it is known."""
+    """One rank, or all ranks of a node, which arrive together. node: name of the host, where it is known."""
 
     ranks: tuple[int, ...]
     node: str | None = None
@@ -87,11 +87,12 @@ def late_ranks(run: Run) -> list[Finding]:
         nodes = _nodes(places.get((case.backend, case.world_size), {}))
         suspicions += _suspicions(case, launches[key], clocks, nodes)
         tests += case.world_size + len(nodes)
-    corrected = holm(np.array([one.p for one in suspicions]), tests)
+    corrected = holm(np.array([suspicion.p for suspicion in suspicions]), tests)
     named: dict[tuple[str, int, _Unit], list[tuple[_Suspicion, float]]] = defaultdict(list)
-    for one, p in zip(suspicions, corrected, strict=True):
+    for suspicion, p in zip(suspicions, corrected, strict=True):
         if p <= LEVEL:
-            named[one.case.backend, one.case.world_size, one.unit].append((one, float(p)))
+            case = suspicion.case
+            named[case.backend, case.world_size, suspicion.unit].append((suspicion, float(p)))
     return [_finding(group, cases) for group in named.values()]
 
 
@@ -118,52 +119,59 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
         return []
     time_s = float(np.median([np.median(s.timed.duration_ns.max(axis=1)) for s in launches if s.timed])) / 1e9
     limit_s = max(SMALLEST_COST * time_s, unsure_s)
-    found: list[_Suspicion] = []
+    late_nodes: list[_Suspicion] = []
     if nodes:
-        of_nodes = [np.stack([_half_there(a[:, unit.ranks]) for unit in nodes], axis=1) for a in arrivals]
-        found = [one for one in _late(case, nodes, of_nodes, limit_s, time_s) if one.unit.is_node]
-    excused = {rank for one in found for rank in one.unit.ranks}
+        # A node is there when half of its ranks are (the lower median): one late rank does not make the node late.
+        middles = [(len(unit.ranks) - 1) // 2 for unit in nodes]
+        of_nodes = [
+            np.stack(
+                [np.partition(a[:, unit.ranks], m, axis=1)[:, m] for unit, m in zip(nodes, middles, strict=True)],
+                axis=1,
+            )
+            for a in arrivals
+        ]
+        late_nodes = [s for s in _late(case, nodes, of_nodes, limit_s, time_s) if s.unit.is_node]
+    excused = {rank for suspicion in late_nodes for rank in suspicion.unit.ranks}
     host_of = {rank: unit.node for unit in nodes for rank in unit.ranks}
     others = [_Unit((rank,), host_of.get(rank)) for rank in range(case.world_size) if rank not in excused]
     columns = [unit.ranks[0] for unit in others]
-    return found + _late(case, others, [a[:, columns] for a in arrivals], limit_s, time_s)
-
-
-def _half_there(arrivals: Floats) -> Floats:
-    """When half of a node's ranks have arrived (the lower median): one late rank does not make the node late."""
-    middle = (arrivals.shape[1] - 1) // 2
-    return np.asarray(np.partition(arrivals, middle, axis=1)[:, middle])
+    return late_nodes + _late(case, others, [a[:, columns] for a in arrivals], limit_s, time_s)
 
 
 def _late(
     case: Case, units: Sequence[_Unit], arrivals: Sequence[Floats], limit_s: float, time_s: float
 ) -> list[_Suspicion]:
     """The units that come after all the others by the limit or more. arrivals: (iterations, units) of each launch."""
+    from scipy.stats import binomtest, friedmanchisquare  # here: slow to load
+
     late, on_time = _split(arrivals, limit_s)
-    if not late or not _differ(arrivals):
+    # Friedman's test: whether the units differ at all. Of two, the binomial test alone says the same.
+    if not late or (len(units) > 2 and friedmanchisquare(*np.concatenate(arrivals).T).pvalue > LEVEL):
         return []
-    found = []
+    suspicions = []
     bounds = [a[:, on_time].max(axis=1) for a in arrivals]
     middles = [np.median(a[:, on_time], axis=1) for a in arrivals]
-    for at in late:
-        behind = [a[:, at] - bound for a, bound in zip(arrivals, bounds, strict=True)]
-        after = np.concatenate([a[:, at] - middle for a, middle in zip(arrivals, middles, strict=True)])
-        chance = 1 / (len(on_time) + 1)
-        shares = [float((b > 0).mean()) for b in behind]
+    chance = 1 / (len(on_time) + 1)
+    for position in late:
+        behind = [a[:, position] - bound for a, bound in zip(arrivals, bounds, strict=True)]
+        after = np.concatenate([a[:, position] - middle for a, middle in zip(arrivals, middles, strict=True)])
         together = np.concatenate(behind)
-        found.append(
+        # Iterations are autocorrelated: the test counts an effective number of them.
+        counts = [min(effective_size(b), len(b)) if len(b) >= FEWEST_FOR_MEDIAN else len(b) for b in behind]
+        last = sum(round(float((b > 0).mean()) * count) for b, count in zip(behind, counts, strict=True))
+        suspicions.append(
             _Suspicion(
                 case=case,
-                unit=units[at],
+                unit=units[position],
                 share=float((together > 0).mean()),
                 chance=chance,
-                p=_binomial_p(shares, behind, chance),
+                p=float(binomtest(last, sum(counts), chance, alternative="greater").pvalue),
                 relative_cost=float(np.median(together)) / time_s,
                 delay_s=float(np.median(after)),
                 launches=len(behind),
             )
         )
-    return found
+    return suspicions
 
 
 def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[int]]:
@@ -189,44 +197,16 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
     return [], []
 
 
-def _binomial_p(shares: Sequence[float], behind: Sequence[Floats], chance: float) -> float:
-    """Probability of coming last so often by chance, over the effective number of iterations."""
-    from scipy.stats import binomtest  # here: slow to load
-
-    counts = [effective_size(b) if len(b) >= FEWEST_FOR_MEDIAN else len(b) for b in behind]
-    counts = [min(count, len(b)) for count, b in zip(counts, behind, strict=True)]
-    last = sum(round(share * count) for share, count in zip(shares, counts, strict=True))
-    return float(binomtest(last, sum(counts), chance, alternative="greater").pvalue)
-
-
 def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats], float]:
     """When each rank began, in seconds, (iterations, ranks) for each launch; and the uncertainty in seconds.
 
     Without a common clock, minus the duration stands for the start: the later a rank begins, the less it waits.
     """
     aligned = [clocks.aligned(samples) for samples in launches]
-    known = [one for one in aligned if one is not None]
+    known = [launch for launch in aligned if launch is not None]
     if len(known) == len(launches):
         return [np.asarray(a.timings.start_ns / 1e9) for a in known], max(a.uncertainty_s for a in known)
     return [np.asarray(-s.timed.duration_ns / 1e9) for s in launches if s.timed is not None], 0.0
-
-
-def _differ(arrivals: Sequence[Floats]) -> bool:
-    """Whether the units differ, by Friedman's test; True for two, where the binomial test alone says the same."""
-    from scipy.stats import friedmanchisquare
-
-    together = np.concatenate(arrivals)
-    return together.shape[1] < 3 or bool(friedmanchisquare(*together.T).pvalue <= LEVEL)
-
-
-def _in_launches(launches: int, alone: bool) -> str:
-    """What the finding is limited to: where a rank runs differs between launches, so the launch is the unit.
-
-    alone: chance may make the same rank the last one in all launches.
-    """
-    if not alone:
-        return ""
-    return " in this launch" if launches == 1 else f" in these {launches} launches"
 
 
 def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> Finding:
@@ -234,12 +214,16 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
     worst, p = max(group, key=lambda pair: pair[0].relative_cost)
     case, unit = worst.case, worst.unit
     alike = sum(1 for c in cases.values() if (c.backend, c.world_size) == (case.backend, case.world_size))
-    delay = float(np.median([one.delay_s for one, _ in group]))
-    share = float(np.median([one.share for one, _ in group]))
+    delay = float(np.median([suspicion.delay_s for suspicion, _ in group]))
+    share = float(np.median([suspicion.share for suspicion, _ in group]))
     who = f"rank {unit.ranks[0]}" + (f" (on {unit.node})" if unit.node else "")
     if unit.is_node:
         who = f"node {unit.node} ({in_words(unit.ranks)})"
-    here = _in_launches(worst.launches, alone=worst.chance**worst.launches * round(1 / worst.chance) > LEVEL)
+    # Where a rank runs differs between launches, so the launch is the unit: in so few of them, chance may make the same
+    # rank the last one in all.
+    here = ""
+    if worst.chance**worst.launches * round(1 / worst.chance) > LEVEL:
+        here = " in this launch" if worst.launches == 1 else f" in these {worst.launches} launches"
     text = (
         f"{who} of {case.world_size} on {case.backend} is late{here}: last to arrive in {share:.0%} of the "
         f"iterations (chance: {worst.chance:.1%}), {format_seconds(delay)} after the others, in {len(group)} of "
@@ -249,7 +233,7 @@ def _finding(group: list[tuple[_Suspicion, float]], cases: dict[str, Case]) -> F
         kind="late node" if unit.is_node else "late rank",
         subject=f"node {unit.node}" if unit.is_node else f"rank {unit.ranks[0]}",
         text=text,
-        cases=tuple(one.case for one, _ in group),
+        cases=tuple(suspicion.case for suspicion, _ in group),
         rank=None if unit.is_node else unit.ranks[0],
         ranks=unit.ranks,
         cost_s=delay,

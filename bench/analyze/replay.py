@@ -7,7 +7,7 @@ not charged with their time, and the kinds add up to the whole.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,23 +25,55 @@ Integers = NDArray[np.int64]
 
 def replayed_steps(run: Run) -> list[ReplayedStep]:
     """One for each case that is a replay and was measured."""
-    found: dict[str, list[Samples]] = {}
+    measured: dict[str, list[Samples]] = {}
     for samples in run.samples:
         if samples.case.recording and samples.failure is None and samples.timed is not None:
-            found.setdefault(samples.case.key, []).append(samples)
-    return [_step(launches, run.plan.replays[launches[0].case.recording]) for launches in found.values()]
+            measured.setdefault(samples.case.key, []).append(samples)
+    return [_step(launches, run.plan.replays[launches[0].case.recording]) for launches in measured.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """When the calls of one launch began and ended, in nanoseconds: shape (iterations, ranks, calls)."""
+
+    starts: Integers
+    stops: Integers
+
+
+def _inner_ns(timed: Timings) -> tuple[Integers, Integers] | None:
+    if timed.inner_start_ns is None or timed.inner_duration_ns is None:
+        return None
+    return timed.inner_start_ns, timed.inner_start_ns + timed.inner_duration_ns
 
 
 def _step(launches: Sequence[Samples], replay: Replay) -> ReplayedStep:
-    timed = [one.timed for one in launches if one.timed is not None and one.timed.inner_duration_ns is not None]
-    kind_of = _kinds(replay)
-    names = list(dict.fromkeys(kind_of))
-    numbers = np.array([names.index(kind) for kind in kind_of])
-    under_way = [_under_way_s(one) for one in timed]
-    slowest = [times.argmax(axis=1) for times in under_way]
-    of_slowest = [_of_rank(*pair) for pair in zip(timed, slowest, strict=True)]
+    calls = [_Calls(*inner) for launch in launches if launch.timed and (inner := _inner_ns(launch.timed)) is not None]
+    # The case that stands for the kind of each call: calls that differ in being waited for are of one kind.
+    kind_of = [
+        replace(replay.cases[call.case], call="sync", depth=1, splits="", reduce_op="sum") for call in replay.calls
+    ]
+    # Seconds in which a call of the rank is under way: shape (iterations, ranks).
+    under_way = [covered(launch.starts, launch.stops) * NS for launch in calls]
+    # Seconds of each call on the slowest rank of each iteration, as `attributed`: shape (iterations, calls).
+    of_slowest = []
+    for launch, times in zip(calls, under_way, strict=True):
+        rows, ranks = np.arange(len(times)), times.argmax(axis=1)
+        spans = zip(launch.starts[rows, ranks].tolist(), launch.stops[rows, ranks].tolist(), strict=True)
+        of_slowest.append(np.array([attributed(*span) for span in spans]) * NS)
     recorded = _recorded(replay)
-    kinds = [_kind(replay, numbers == number, of_slowest, recorded) for number in range(len(names))]
+    kinds = []
+    for kind in dict.fromkeys(kind_of):
+        mine = np.array([other == kind for other in kind_of])
+        recorded_s = float(recorded[mine].sum())
+        kinds.append(
+            ReplayedKind(
+                case=kind,
+                calls=int(mine.sum()),
+                ranks=ranks_together(kind),
+                recorded_s=None if np.isnan(recorded_s) else recorded_s,
+                time=_interval([times[:, mine].sum(axis=1) for times in of_slowest]),
+            )
+        )
     known = [call for call in replay.calls if call.recorded_s is not None]
     return ReplayedStep(
         case=launches[0].case,
@@ -52,40 +84,15 @@ def _step(launches: Sequence[Samples], replay: Replay) -> ReplayedStep:
         time=_interval([times.max(axis=1) for times in under_way]),
         recorded_s=float(np.nansum(recorded)) if known else None,
         without_time=len(replay.calls) - len(known),
-        kinds=tuple(sorted(kinds, key=lambda one: -one.time.value)),
+        kinds=tuple(sorted(kinds, key=lambda kind: -kind.time.value)),
         changes=replay.changes,
-        recorded_bars=_recorded_bars(replay, kind_of),
-        bars=_middle_bars(timed, under_way, kind_of),
+        recorded_bars=tuple(
+            StepBar(kind, call.start_s, call.recorded_s)
+            for call, kind in zip(replay.calls, kind_of, strict=True)
+            if call.start_s is not None and call.recorded_s is not None
+        ),
+        bars=_middle_bars(calls, under_way, kind_of),
     )
-
-
-def _kinds(replay: Replay) -> list[Case]:
-    """The case that stands for the kind of each call: calls that differ in being waited for are of one kind."""
-    return [_kind_case(replay.cases[call.case]) for call in replay.calls]
-
-
-def _kind_case(case: Case) -> Case:
-    return replace(case, call="sync", depth=1, splits="", reduce_op="sum")
-
-
-def _kind(replay: Replay, mine: NDArray[np.bool_], of_slowest: Sequence[Floats], recorded: Floats) -> ReplayedKind:
-    calls = [call for call, is_mine in zip(replay.calls, mine, strict=True) if is_mine]
-    case = _kind_case(replay.cases[calls[0].case])
-    recorded_s = float(recorded[mine].sum())
-    return ReplayedKind(
-        case=case,
-        calls=len(calls),
-        ranks=ranks_together(case),
-        recorded_s=None if np.isnan(recorded_s) else recorded_s,
-        time=_interval([times[:, mine].sum(axis=1) for times in of_slowest]),
-    )
-
-
-def _under_way_s(timed: Timings) -> Floats:
-    """Seconds in which a call of the rank is under way: shape (iterations, ranks)."""
-    assert timed.inner_start_ns is not None  # noqa: S101 - the caller selects such
-    assert timed.inner_duration_ns is not None  # noqa: S101
-    return covered(timed.inner_start_ns, timed.inner_start_ns + timed.inner_duration_ns) * NS
 
 
 def covered(starts: NDArray[Any], stops: NDArray[Any]) -> Floats:
@@ -99,7 +106,7 @@ def covered(starts: NDArray[Any], stops: NDArray[Any]) -> Floats:
 
 def attributed(starts: Sequence[float], stops: Sequence[float]) -> Floats:
     """The time in which each call is the one under way that ends first; together the length of `covered`."""
-    found = np.zeros(len(starts))
+    own_s = np.zeros(len(starts))
     taken: list[list[float]] = []  # what calls that end earlier have taken, as disjoint spans
     for place in np.argsort(stops, kind="stable").tolist():
         start, stop = starts[place], stops[place]
@@ -109,19 +116,8 @@ def attributed(starts: Sequence[float], stops: Sequence[float]) -> Floats:
             own -= end - max(start, begin)
             start = min(start, begin)
         taken.append([start, stop])
-        found[place] = own
-    return found
-
-
-def _of_rank(timed: Timings, ranks: Integers) -> Floats:
-    """Seconds that each call takes on one rank of each iteration, as `attributed`: shape (iterations, calls)."""
-    assert timed.inner_start_ns is not None  # noqa: S101 - the caller selects such
-    assert timed.inner_duration_ns is not None  # noqa: S101
-    rows = np.arange(len(ranks))
-    starts, durations = timed.inner_start_ns[rows, ranks], timed.inner_duration_ns[rows, ranks]
-    return (
-        np.array([attributed(*pair) for pair in zip(starts.tolist(), (starts + durations).tolist(), strict=True)]) * NS
-    )
+        own_s[place] = own
+    return own_s
 
 
 def _interval(launches: Sequence[Floats]) -> Interval:
@@ -138,31 +134,20 @@ def _recorded(replay: Replay) -> Floats:
     known = ~np.isnan(durations)
     if np.isnan(starts[known]).any():
         return durations
-    found = durations.copy()
-    found[known] = attributed(starts[known].tolist(), (starts + durations)[known].tolist())
-    return found
+    durations[known] = attributed(starts[known].tolist(), (starts + durations)[known].tolist())
+    return durations
 
 
-def _recorded_bars(replay: Replay, kind_of: Sequence[Case]) -> tuple[StepBar, ...]:
-    return tuple(
-        StepBar(kind, call.start_s, call.recorded_s)
-        for call, kind in zip(replay.calls, kind_of, strict=True)
-        if call.start_s is not None and call.recorded_s is not None
-    )
-
-
-def _middle_bars(timed: Sequence[Timings], under_way: Sequence[Floats], kind_of: Sequence[Case]) -> tuple[StepBar, ...]:
+def _middle_bars(calls: Sequence[_Calls], under_way: Sequence[Floats], kind_of: Sequence[Case]) -> tuple[StepBar, ...]:
     """The calls of the step whose communication takes as long as that of the median step, on its slowest rank."""
     totals = np.concatenate([times.max(axis=1) for times in under_way])
     place = int(np.argsort(totals)[len(totals) // 2])
-    for one, times in zip(timed, under_way, strict=True):
+    for launch, times in zip(calls, under_way, strict=True):
         if place < len(times):
             rank = int(times[place].argmax())
-            assert one.inner_start_ns is not None  # noqa: S101 - the caller selects such
-            assert one.inner_duration_ns is not None  # noqa: S101
-            starts = one.inner_start_ns[place, rank] * NS
-            durations = one.inner_duration_ns[place, rank] * NS
-            pairs = zip(kind_of, starts.tolist(), durations.tolist(), strict=True)
-            return tuple(StepBar(kind, start - float(starts[0]), duration) for kind, start, duration in pairs)
+            starts = launch.starts[place, rank] * NS
+            durations = (launch.stops - launch.starts)[place, rank] * NS
+            bars = zip(kind_of, starts.tolist(), durations.tolist(), strict=True)
+            return tuple(StepBar(kind, start - float(starts[0]), duration) for kind, start, duration in bars)
         place -= len(times)
     return ()

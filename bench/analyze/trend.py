@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bench.model.comparisons import Level, Trend
-from bench.model.conclusions import Interval, Summary
+from bench.model.conclusions import Summary
 from bench.model.records import Run, case_order
 from bench.stats.intervals import Floats
 from bench.stats.series import change_points
@@ -57,15 +57,11 @@ def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Tren
 
 def _trend(row: Sequence[tuple[str, Summary]], min_change: float, cases: int) -> Trend:
     times = tuple(summary.time_s for _, summary in row if summary.time_s)
-    found = steps([np.array(summary.medians_s) for _, summary in row], min_change, cases)
-    return Trend(row[0][1].case, tuple(name for name, _ in row), times, _levels(times, found))
-
-
-def _levels(times: Sequence[Interval], changes: Sequence[int]) -> tuple[Level, ...]:
-    edges = [0, *changes, len(times)]
+    edges = [0, *steps([np.array(summary.medians_s) for _, summary in row], min_change, cases), len(times)]
     means = [geometric_mean(time.value for time in times[a:b]) for a, b in pairwise(edges)]
     ratios = [1.0, *(after / before for before, after in pairwise(means))]
-    return tuple(map(Level, edges[:-1], means, ratios))
+    levels = tuple(map(Level, edges[:-1], means, ratios))
+    return Trend(row[0][1].case, tuple(name for name, _ in row), times, levels)
 
 
 def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1) -> tuple[int, ...]:
@@ -81,29 +77,32 @@ def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int 
         return ()
     noise, freedom = _noise(medians, level)
     t = float(stdtrit(freedom, 1 - ERROR_RATE / (2 * places * cases)))
-    earlier, noise_then = _found(level[:-1], noise, t)
-    if _last_stands_out(level, earlier, noise_then, t):
+    earlier, earlier_noise = _changes(level[:-1], noise, t)
+    same_level = level[earlier[-1] if earlier else 0 : -1]
+    margin = t * earlier_noise * np.sqrt(1 + 1 / len(same_level))
+    # The last run lies outside of what its level would predict.
+    if len(same_level) >= FEWEST_RUNS and abs(level[-1] - same_level.mean()) > margin:
         changes = [*earlier, len(level) - 1]
     else:
-        changes, _ = _found(level, noise, t)
+        changes, _ = _changes(level, noise, t)
     edges = [0, *changes, len(level)]
     means = [float(level[a:b].mean()) for a, b in pairwise(edges)]
     moved = np.abs(np.diff(means))
     return tuple(edge for edge, change in zip(edges[1:-1], moved, strict=True) if change >= np.log1p(min_change))
 
 
-def _found(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
+def _changes(level: Floats, noise: float, t: float) -> tuple[list[int], float]:
     """Where levels change, and the noise, which is larger if neighbouring runs are alike: a drift has no steps."""
-    changes = _partition(level, noise, t)
+
+    def partition() -> list[int]:
+        # Deviations are in units of the noise: numbers near 1, whatever the unit of time.
+        return change_points((level - level.mean()) / noise, RUNS_OF_A_LEVEL, t**2)
+
+    changes = partition()
     if changes:
         noise *= _alike(level, changes)
-        changes = _partition(level, noise, t)
+        changes = partition()
     return changes, noise
-
-
-def _partition(level: Floats, noise: float, t: float) -> list[int]:
-    """Where levels change. Deviations are in units of the noise: numbers near 1, whatever the unit of time."""
-    return change_points((level - level.mean()) / noise, RUNS_OF_A_LEVEL, t**2)
 
 
 def _alike(level: Floats, changes: Sequence[int]) -> float:
@@ -119,14 +118,6 @@ def _alike(level: Floats, changes: Sequence[int]) -> float:
     rho = (seen + (2 * len(changes) + 1) / len(left)) / (1 - 3 / len(left))
     rho = float(np.clip(rho, 0.0, MOST_ALIKE))
     return float(np.sqrt((1 + rho) / (1 - rho)))
-
-
-def _last_stands_out(level: Floats, changes: Sequence[int], noise: float, t: float) -> bool:
-    """Whether the last run lies outside of what its level would predict."""
-    before = level[changes[-1] if changes else 0 : -1]
-    if len(before) < FEWEST_RUNS:
-        return False
-    return bool(abs(level[-1] - before.mean()) > t * noise * np.sqrt(1 + 1 / len(before)))
 
 
 def _noise(medians: Sequence[Floats], level: Floats) -> tuple[float, float]:
