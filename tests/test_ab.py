@@ -100,7 +100,13 @@ def test_the_index_is_of_pairs_that_have_all_cases_and_its_weights_stay():
 def test_a_look_knows_no_later_pairs():
     """A resumed run has pairs already that the first look, made again, must not see."""
     case = paired([0.0, 0.01, -0.01, 0.0, 0.5, 0.5, 0.5, 0.5])
-    first, again = (pairs.look([one], 4, 0.05, FirstLook()) for one in (case, pairs._until(case, 4)))
+    first, again = (
+        pairs.look([one], 4, 0.05, FirstLook())
+        for one in (
+            case,
+            PairedCase(case.name, {n: case.a[n] for n in range(1, 5)}, {n: case.b[n] for n in range(1, 5)}),
+        )
+    )
     assert first.ratios["c"].tolist() == again.ratios["c"].tolist()
 
 

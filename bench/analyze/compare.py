@@ -18,7 +18,7 @@ from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import CASE_EXTRAS, Case, Json, Run
 from bench.model.units import format_seconds
 from bench.stats import verdicts
-from bench.stats.intervals import Floats, launch_interval
+from bench.stats.intervals import launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
 
@@ -61,10 +61,17 @@ def compare(
         )
     # Two sides of one run were measured on one occasion, launch by launch.
     by_occasion = {} if by_occasion is None or before.path == after.path else by_occasion
-    changes, whole = _judged(pairs, min_change, noise_floor, by_occasion)
-    if across is not None:
-        field = across.partition("=")[0]
-        changes = [_with_values(change, pair, field) for change, pair in zip(changes, pairs, strict=True)]
+    several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
+    tested, whole = _tested(several, min_change, by_occasion) if several else ([], None)
+    of_key = {change.case.key: change for change in tested}
+    changes = [of_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
+    field = across.partition("=")[0] if across is not None else None
+    if field is not None:
+        values = [f"{field}: {before} → {after}" for before, after in (_values(pair, field) for pair in pairs)]
+        changes = [
+            dataclasses.replace(change, note="; ".join(filter(None, [value, change.note])))
+            for change, value in zip(changes, values, strict=True)
+        ]
     broken = tuple(s.case for key, s in news.items() if s.time_s is None and key in olds and olds[key].time_s)
     return Comparison(
         before=before.name,
@@ -81,7 +88,7 @@ def compare(
             *_of_occasions(before, after, [change.case.key for change in changes], by_occasion),
             *_warnings(before, after, changes, broken, min_change),
         ),
-        across=across.partition("=")[0] if across is not None else None,
+        across=field,
     )
 
 
@@ -109,122 +116,86 @@ def _matched(
     if across is None:
         olds, news = ({s.case.key: s for s in side} for side in (old, new))
     else:
-        olds, news = _by_axis(old, new, across)
+        field, _, values = across.partition("=")
+        wanted = values.split(",") if values else [None, None]
+        if field not in AXES or len(wanted) != 2:
+            raise ConfigError(
+                f"--across {across}: write one of {', '.join(AXES)}; or with a value for each side: backend=gloo,nccl"
+            )
+        olds, news = (_blanked(side, field, value) for side, value in zip((old, new), wanted, strict=True))
     pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
-    if across is not None and pairs and all(_values(pair, across)[0] == _values(pair, across)[1] for pair in pairs):
-        raise ConfigError(
-            f"--across {across}: both sides have the same {across.partition('=')[0]}, nothing to lay side by side"
-        )
+    if across is not None and pairs and all(len(set(_values(pair, field))) == 1 for pair in pairs):
+        raise ConfigError(f"--across {across}: both sides have the same {field}, nothing to lay side by side")
     return olds, news, pairs
 
 
-def _by_axis(
-    old: Sequence[Summary], new: Sequence[Summary], across: str
-) -> tuple[dict[str, Summary], dict[str, Summary]]:
-    field, _, values = across.partition("=")
-    wanted = values.split(",") if values else [None, None]
-    if field not in AXES or len(wanted) != 2:
-        raise ConfigError(
-            f"--across {across}: write one of {', '.join(AXES)}; or with a value for each side: backend=gloo,nccl"
-        )
-
-    def blanked(side: Sequence[Summary], value: str | None) -> dict[str, Summary]:
-        found: dict[str, Summary] = {}
-        for summary in side:
-            own = str(getattr(summary.case, field))
-            if value is not None and own != value:
-                continue
-            blank: Json = {field: "*"}
-            key = dataclasses.replace(summary.case, **blank).key
-            if key in found:
-                other = getattr(found[key].case, field)
-                raise ConfigError(
-                    f"--across {field}: one run has both {other} and {own}; say which is meant on each side: "
-                    f"--across {field}={other},{own}"
-                )
-            found[key] = summary
-        return found
-
-    return blanked(old, wanted[0]), blanked(new, wanted[1])
+def _blanked(side: Sequence[Summary], field: str, value: str | None) -> dict[str, Summary]:
+    """The summaries by their key without a field; only those with this value in it, if one is given."""
+    by_key: dict[str, Summary] = {}
+    for summary in side:
+        own = str(getattr(summary.case, field))
+        if value is not None and own != value:
+            continue
+        blank: Json = {field: "*"}
+        key = dataclasses.replace(summary.case, **blank).key
+        if key in by_key:
+            other = getattr(by_key[key].case, field)
+            raise ConfigError(
+                f"--across {field}: one run has both {other} and {own}; say which is meant on each side: "
+                f"--across {field}={other},{own}"
+            )
+        by_key[key] = summary
+    return by_key
 
 
-def _values(pair: Pair, across: str) -> tuple[str, str]:
-    before, after = (str(getattr(side.case, across.partition("=")[0])) for side in pair)
+def _values(pair: Pair, field: str) -> tuple[str, str]:
+    before, after = (str(getattr(side.case, field)) for side in pair)
     return before, after
 
 
-def _with_values(change: Change, pair: Pair, field: str) -> Change:
-    before, after = _values(pair, field)
-    return dataclasses.replace(change, note="; ".join(filter(None, [f"{field}: {before} → {after}", change.note])))
-
-
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
-def _judged(
-    pairs: Sequence[Pair], min_change: float, noise_floor: float | None, by_occasion: Occasions
-) -> tuple[list[Change], Judgement | None]:
-    """The change of each case, in the order of the pairs, and the judgement of the whole."""
-    several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
-    tested, whole = _tested(several, min_change, by_occasion) if several else ([], None)
-    changes = {change.case.key: change for change in tested}
-    for pair in pairs:
-        if pair[0].case.key not in changes:
-            changes[pair[0].case.key] = _single(*pair, min_change, noise_floor)
-    return [changes[pair[0].case.key] for pair in pairs], whole
-
-
 def _tested(pairs: Sequence[Pair], min_change: float, by_occasion: Occasions) -> tuple[list[Change], Judgement | None]:
-    before, after = ([levels(pair, side) for pair in pairs] for side in (0, 1))
-    scatter = [by_occasion.get(pair[0].case.key) for pair in pairs]
+    """The changes of cases with two launches or more on each side, and the judgement of the whole.
+
+    They rest on the median of each launch, or on the geometric mean where there are two modes. Where about half of the
+    iterations are in the slow mode, the median of a launch jumps between the modes: at 2 ranks and 1 KiB to 1 MiB on
+    two cores, medians scattered by 0.3 to 0.9 over launches, geometric means by 0.2 to 0.3.
+    """
+    two_modes = [any(side.stall for side in pair) and all(side.means_s for side in pair) for pair in pairs]
+    before, after = (
+        [
+            np.array(pair[side].means_s if two else pair[side].medians_s)
+            for pair, two in zip(pairs, two_modes, strict=True)
+        ]
+        for side in (0, 1)
+    )
     estimates = verdicts.unpaired(before, after)
-    wholly = verdicts.index(before, after, verdicts.weights(estimates)) if len(pairs) > 1 else None
-    if all(scatter):
-        estimates, wholly = _with_occasions(estimates, wholly, [one for one in scatter if one is not None])
-    rate = verdicts.ERROR_RATE if wholly is None else verdicts.ERROR_RATE_OF_EACH
+    index = verdicts.index(before, after, verdicts.weights(estimates)) if len(pairs) > 1 else None
+    spans = [by_occasion[pair[0].case.key] for pair in pairs if pair[0].case.key in by_occasion]
+    if len(spans) == len(pairs):
+        # Widened by what occasions differ by. The index takes them as moving all cases alike: the worst case.
+        scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
+        estimates = verdicts.with_occasions(estimates, scatter, freedom)
+        if index is not None:
+            together, least = np.array([float(index.weights @ scatter)]), np.array([freedom.min()])
+            index = dataclasses.replace(index, estimates=verdicts.with_occasions(index.estimates, together, least))
+    rate = verdicts.ERROR_RATE if index is None else verdicts.ERROR_RATE_OF_EACH
+    judgements = verdicts.judge(estimates, min_change, rate)
     changes = [
         Change(
             pair[0].case,
             launch_interval(a),
             launch_interval(b),
-            verdicts.decided(judged, a, b),
-            _note(pair),
+            verdicts.decided(judgement, a, b),
+            TWO_MODES if two else "",
             _where(pair),
         )
-        for pair, a, b, judged in zip(pairs, before, after, verdicts.judge(estimates, min_change, rate), strict=True)
+        for pair, two, a, b, judgement in zip(pairs, two_modes, before, after, judgements, strict=True)
     ]
-    if wholly is None:
+    if index is None:
         return changes, None
-    (whole,) = verdicts.judge(wholly.estimates, min_change, rate)
-    return changes, verdicts.decided(whole, wholly.before, wholly.after)
-
-
-def _with_occasions(
-    estimates: verdicts.Estimates, wholly: verdicts.Index | None, scatter: Sequence[Occasion]
-) -> tuple[verdicts.Estimates, verdicts.Index | None]:
-    """Widened by what occasions differ by. The index takes them as moving all cases alike, which is the worst case."""
-    size, freedom = (np.array(column) for column in zip(*scatter, strict=True))
-    if wholly is not None:
-        together = np.array([float(wholly.weights @ size)])
-        widened = verdicts.with_occasions(wholly.estimates, together, np.array([freedom.min()]))
-        wholly = dataclasses.replace(wholly, estimates=widened)
-    return verdicts.with_occasions(estimates, size, freedom), wholly
-
-
-def levels(pair: Pair, side: int) -> Floats:
-    """The time of each launch that a comparison rests on: the median, or the geometric mean where there are two modes.
-
-    Where about half of the iterations are in the slow mode, the median of a launch jumps between the modes: at 2 ranks
-    and 1 KiB to 1 MiB on two cores, medians scattered by 0.3 to 0.9 over launches, geometric means by 0.2 to 0.3.
-    """
-    own = pair[side]
-    return np.array(own.means_s if _two_modes(pair) else own.medians_s)
-
-
-def _two_modes(pair: Pair) -> bool:
-    return any(side.stall for side in pair) and all(side.means_s for side in pair)
-
-
-def _note(pair: Pair) -> str:
-    return TWO_MODES if _two_modes(pair) else ""
+    (whole,) = verdicts.judge(index.estimates, min_change, rate)
+    return changes, verdicts.decided(whole, index.before, index.after)
 
 
 def _where(pair: Pair) -> str:
@@ -246,9 +217,9 @@ def moved_text(ratios: Iterable[float]) -> str:
 
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
     assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
-    judged = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
+    judgement = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
     note = ONE_LAUNCH if noise_floor is None else f"one launch on a side: rests on the stated {noise_floor:.0%}"
-    return Change(old.case, old.time_s, new.time_s, judged, note)
+    return Change(old.case, old.time_s, new.time_s, judgement, note)
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────
@@ -259,7 +230,16 @@ def _warnings(
         if run.plan.faults:
             kinds = ", ".join(sorted({fault.do for fault in run.plan.faults}))
             yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"
-    yield from _of_imports(before, after)
+    imports = [run for run in (before, after) if run.imported is not None]
+    for run in imports:
+        source = run.imported or {}
+        tool, statistic = (", ".join(map(str, source.get(key, []))) for key in ("tool", "statistic"))
+        yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
+    if len(imports) == 1:
+        yield (
+            "the other run was measured here (maximum over ranks, median over iterations): what the two ways of "
+            "counting differ by is part of each ratio"
+        )
     if broken:
         yield f"{counted(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
     alone = sum(change.note.endswith(ONE_LAUNCH) for change in changes)
@@ -268,12 +248,12 @@ def _warnings(
             f"{counted(alone, 'case')} with one launch on a side: set launches: 5 (import several outputs as one run), "
             "or state with --noise-floor by how much two measurements of the same thing differ"
         )
-    yield from said_of([change.verdict for change in changes], alone, min_change)
+    yield from verdict_warnings([change.verdict for change in changes], alone, min_change)
 
 
-def said_of(found: Sequence[str], alone: int, min_change: float) -> Iterable[str]:
+def verdict_warnings(of_cases: Sequence[str], alone: int, min_change: float) -> Iterable[str]:
     """Warnings on the verdicts as a whole. alone: cases with too few launches to decide, warned about elsewhere."""
-    slower, faster, open_ = (found.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
+    slower, faster, open_ = (of_cases.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
     if slower and faster:
         yield (
             f"{counted(slower, 'case')} slower and {faster} faster: the verdict on the whole is SLOWER, so look at each"
@@ -296,19 +276,6 @@ def _of_occasions(before: Run, after: Run, keys: Sequence[str], by_occasion: Occ
             "the verdict is about these two occasions: it cannot tell a change from what differs between occasions "
             f"(neighbours, boots). With {FEWEST_OCCASIONS} runs of these cases in the noise ledger it could; `ab` "
             "measures both sides on one occasion"
-        )
-
-
-def _of_imports(before: Run, after: Run) -> Iterable[str]:
-    imports = [run for run in (before, after) if run.imported is not None]
-    for run in imports:
-        told = run.imported or {}
-        tool, statistic = (", ".join(map(str, told.get(key, []))) for key in ("tool", "statistic"))
-        yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
-    if len(imports) == 1:
-        yield (
-            "the other run was measured here (maximum over ranks, median over iterations): what the two ways of "
-            "counting differ by is part of each ratio"
         )
 
 

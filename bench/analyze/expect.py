@@ -7,6 +7,7 @@ nothing is dropped silently: a line that was not measured is MISSING.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -21,6 +22,8 @@ from bench.model.records import CASE_EXTRAS, Case
 from bench.stats import verdicts
 from bench.stats.intervals import Floats
 
+Places = Mapping[tuple[str, int], Place]
+
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
 # Fields of a case that may have any value, unless the line names one.
 OPEN = ("reduce_op", "buffers")
@@ -28,9 +31,7 @@ OPEN = ("reduce_op", "buffers")
 FREE = ("depth", "oversubscribed")
 
 
-def check(
-    expected: Expectations, summaries: Sequence[Summary], places: Mapping[tuple[str, int], Place] = MappingProxyType({})
-) -> CheckedTable:
+def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
     """One `Check` for each line and each case that it fits; a MISSING one for a line that fits no case.
 
     places: where the ranks ran; lines that name hardware fit no case without it.
@@ -40,26 +41,53 @@ def check(
     number of lines, lies below its limit.
     """
     checks: list[Check] = []
-    tested: list[tuple[int, Floats]] = []
+    # Position of a check → logarithms of measured / least bus bandwidth, one a launch.
+    margins: dict[int, Floats] = {}
     elsewhere = 0
     for line in expected.expect:
-        if _names_hardware(line) and not any(_placed(line, one.case, _place(one, places)) for one in summaries):
+        placed = [s for s in summaries if _placed(line, s.case, places.get((s.case.backend, s.case.world_size)))]
+        if not placed and _names_hardware(line):
             elsewhere += 1
             continue
         tolerance = _tolerance(line, expected)
-        fitting = _fitting(line, summaries, places)
+        fitting = [summary for summary in placed if _fits(line, summary.case)]
+        if line.size is None:
+            # A line without a size is for the largest size, at each world size.
+            largest: dict[int, int] = {}
+            for case in (summary.case for summary in fitting):
+                largest[case.world_size] = max(case.size_bytes, largest.get(case.world_size, 0))
+            fitting = [s for s in fitting if s.case.size_bytes == largest[s.case.world_size]]
         for summary in fitting:
-            one = _checked(line, tolerance, summary)
-            if one.verdict == PASS:  # until it is tested
-                tested.append((len(checks), _logs(summary, line.busbw * (1 - tolerance))))
-            checks.append(one)
+            rate, note, verdict = _bandwidth(summary)
+            if not verdict:
+                rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.medians_s]
+                margins[len(checks)] = np.log(np.array(rates) / (line.busbw * (1 - tolerance)))
+            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note))
         if not fitting:
             checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run"))
-    index = _tested(checks, tested)
+    index = _tested(checks, margins)
     verdict, reason = _of_table(checks, index)
     if elsewhere:
         reason += f"; {elsewhere} line{'s are' if elsewhere > 1 else ' is'} for other hardware"
     return CheckedTable(tuple(checks), verdict, reason, index)
+
+
+def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
+    """Measured bus bandwidth, and why it cannot be tested, with the verdict that follows; "" where it can."""
+    measured = None
+    if summary.time_s is not None:
+        time_s = summary.time_s
+        value, low, high = (busbw(summary.case, seconds) for seconds in (time_s.value, time_s.high, time_s.low))
+        measured = Interval(value, low, high, time_s.kind) if value and low and high else None
+    if measured is None:
+        why = "ranks shared a GPU: no bandwidth is given" if summary.case.oversubscribed else "no time was measured"
+        return None, summary.failures[0].text if summary.failures else why, MISSING
+    if not measured.known:
+        note = "one imported number: nothing is known of what it scatters by; import several launches"
+        return measured, note, INCONCLUSIVE
+    if summary.launches < 2:
+        return measured, "one launch: how launches differ is unknown, so it neither passes nor fails", INCONCLUSIVE
+    return measured, "", ""
 
 
 def _tolerance(line: Expectation, expected: Expectations) -> float:
@@ -87,21 +115,19 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
     return fitting[0].busbw * (1 - _tolerance(fitting[0], expected))
 
 
-def _tested(checks: list[Check], tested: Sequence[tuple[int, Floats]]) -> Interval | None:
+def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | None:
     """Put the verdicts of the lines that can be tested into `checks`; returns the index of the table."""
-    if not tested:
+    if not margins:
         return None
-    margins = [logs for _, logs in tested]
-    estimates = verdicts.paired(margins)
+    estimates = verdicts.paired(list(margins.values()))
     half = verdicts.half_width(estimates, verdicts.ERROR_RATE)
-    for (at, _), margin, width in zip(tested, estimates.difference.tolist(), half.tolist(), strict=True):
+    for position, margin, width in zip(margins, estimates.difference.tolist(), half.tolist(), strict=True):
         verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
         note = "above its limit in the mean" if verdict == INCONCLUSIVE and margin >= 0 else ""
-        old = checks[at]
-        checks[at] = Check(old.case, old.expected, old.tolerance, old.measured, verdict, note)
-    if len({len(logs) for logs in margins}) > 1:
+        checks[position] = replace(checks[position], verdict=verdict, note=note)
+    if len({len(logs) for logs in margins.values()}) > 1:
         return None
-    together = verdicts.paired([np.asarray(verdicts.weights(estimates) @ np.array(margins))])
+    together = verdicts.paired([np.asarray(verdicts.weights(estimates) @ np.array(list(margins.values())))])
     (width,) = verdicts.half_width(together, verdicts.ERROR_RATE).tolist()
     middle = float(together.difference[0])
     low, value, high = (float(np.exp(middle + shift)) for shift in (-width, 0, width))
@@ -110,41 +136,26 @@ def _tested(checks: list[Check], tested: Sequence[tuple[int, Floats]]) -> Interv
 
 def _of_table(checks: Sequence[Check], index: Interval | None) -> tuple[str, str]:
     """Verdict and reason of the table."""
-    found = {one.verdict for one in checks}
+    of_lines = {check.verdict for check in checks}
     for grave, reason in ((FAIL, "a line surely misses its limit"), (MISSING, "a line was not measured")):
-        if grave in found:
+        if grave in of_lines:
             return grave, reason
-    if found == {PASS}:
+    if of_lines == {PASS}:
         return PASS, "every line surely reaches its limit"
     if index is None:
         return INCONCLUSIVE, "lines are open, and cannot be tested together"
-    open_ = [one for one in checks if one.verdict == INCONCLUSIVE]
-    if index.low >= 1 and all(one.note.startswith("above") for one in open_):
+    open_ = [check for check in checks if check.verdict == INCONCLUSIVE]
+    if index.low >= 1 and all(check.note.startswith("above") for check in open_):
         return PASS, "the table as a whole surely reaches its limits, and each line does in its mean"
     return INCONCLUSIVE, "a line is below its limit in its mean" if index.low >= 1 else "the whole is not sure"
-
-
-def _fitting(line: Expectation, summaries: Sequence[Summary], places: Mapping[tuple[str, int], Place]) -> list[Summary]:
-    """The cases that a line is for; without a size, those of the largest size, at each world size."""
-    found = [one for one in summaries if _fits(line, one.case) and _placed(line, one.case, _place(one, places))]
-    if line.size is not None:
-        return found
-    largest: dict[int, int] = {}
-    for one in found:
-        largest[one.case.world_size] = max(one.case.size_bytes, largest.get(one.case.world_size, 0))
-    return [one for one in found if one.case.size_bytes == largest[one.case.world_size]]
 
 
 def _names_hardware(line: Expectation) -> bool:
     return not (line.gpu is None and line.nodes is None and line.ranks_per_node is None)
 
 
-def _place(summary: Summary, places: Mapping[tuple[str, int], Place]) -> Place | None:
-    return places.get((summary.case.backend, summary.case.world_size))
-
-
 def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
-    """Whether the ranks ran on the hardware that the line names."""
+    """Whether the ranks ran on the hardware that the line names, if it names one."""
     if not _names_hardware(line):
         return True
     if place is None:
@@ -168,36 +179,6 @@ def _fits(line: Expectation, case: Case) -> bool:
 
 def _case(line: Expectation) -> Case:
     """The case that a line describes; fields that it leaves out are at their defaults."""
-    said = {name: getattr(line, name) for name in CASE_EXTRAS if getattr(line, name, None) is not None}
+    options = {name: getattr(line, name) for name in CASE_EXTRAS if getattr(line, name, None) is not None}
     ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
-    return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **said)
-
-
-def _checked(line: Expectation, tolerance: float, summary: Summary) -> Check:
-    """The line without a test: PASS stands for a line that can be tested."""
-    measured = _bandwidth(summary)
-    if measured is None:
-        shared = "ranks shared a GPU: no bandwidth is given" if summary.case.oversubscribed else "no time was measured"
-        why = summary.failures[0].text if summary.failures else shared
-        return Check(summary.case, line.busbw, tolerance, None, MISSING, why)
-    if not measured.known:
-        note = "one imported number: nothing is known of what it scatters by; import several launches"
-        return Check(summary.case, line.busbw, tolerance, measured, INCONCLUSIVE, note)
-    if summary.launches < 2:
-        note = "one launch: how launches differ is unknown, so it neither passes nor fails"
-        return Check(summary.case, line.busbw, tolerance, measured, INCONCLUSIVE, note)
-    return Check(summary.case, line.busbw, tolerance, measured, PASS)
-
-
-def _logs(summary: Summary, least: float) -> Floats:
-    """Logarithms of measured / least bus bandwidth, one a launch."""
-    rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.medians_s]
-    return np.log(np.array(rates) / least)
-
-
-def _bandwidth(summary: Summary) -> Interval | None:
-    if summary.time_s is None:
-        return None
-    time_s = summary.time_s
-    value, low, high = (busbw(summary.case, seconds) for seconds in (time_s.value, time_s.high, time_s.low))
-    return Interval(value, low, high, time_s.kind) if value and low and high else None
+    return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)

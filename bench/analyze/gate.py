@@ -52,32 +52,32 @@ def suspects(taken: Sequence[Times], nodes: int, allowed: float) -> list[int]:
     """The nodes to retest, the most suspicious first. allowed: share of the usual rate that a node must reach."""
     scores, sd = _scores(taken, nodes)
     limit = min(SUSPICIOUS * SD_OF_MEDIAN * sd, -math.log(allowed))
-    found = [node for node in range(nodes) if scores[node] > limit]
-    return sorted(found, key=lambda node: -scores[node])[: nodes // 2]
+    suspicious = [node for node in range(nodes) if scores[node] > limit]
+    return sorted(suspicious, key=lambda node: -scores[node])[: nodes // 2]
 
 
 def retests(nodes: int, suspected: Sequence[int]) -> list[list[Pair]]:
     """Matchings in which each suspect has another partner that passed, and the others measure what is usual."""
     passed = [node for node in range(nodes) if node not in set(suspected)]
-    found = []
+    matchings = []
     for turn in range(RETESTS):
         shift = turn * max(1, len(passed) // RETESTS)
         partners = passed[shift:] + passed[:shift]
         pairs = list(zip(suspected, partners, strict=False))
         left = partners[len(pairs) :]
         pairs += zip(left[::2], left[1::2], strict=False)
-        found.append([(min(pair), max(pair)) for pair in pairs])
-    return found
+        matchings.append([(min(pair), max(pair)) for pair in pairs])
+    return matchings
 
 
 def levels(members: Sequence[int]) -> list[list[tuple[int, ...]]]:
     """Groups of 4, 8, … of these nodes, neighbours together; the last level has all of them."""
-    found, size = [], 4
+    groups, size = [], 4
     while size < len(members):
         starts = range(0, len(members) - size + 1, size)
-        found.append([tuple(members[start : start + size]) for start in starts])
+        groups.append([tuple(members[start : start + size]) for start in starts])
         size *= 2
-    return [*found, [tuple(members)]] if len(members) > 2 else found
+    return [*groups, [tuple(members)]] if len(members) > 2 else groups
 
 
 def judge(
@@ -93,14 +93,43 @@ def judge(
     usual_s: seconds of a pair that is just good enough, from a table; without it, `allowed` of the fleet's own median.
     """
     scores, _ = _scores(taken, nodes)
-    checks = {node: NodeCheck(node, float(scores[node]), None, PASS, "") for node in range(nodes)}
-    limit = -math.log(allowed)
-    for node, values, sd in _of_suspects(again, suspected):
-        checks[node] = _tested(node, values, sd, limit, len(suspected))
-    if usual_s is not None:
-        for node in range(nodes):
-            checks[node] = _against(checks[node], _pairs_of(node, [*taken, *again]), usual_s)
-    return [checks[node] for node in range(nodes)]
+    checks = [NodeCheck(node, float(scores[node]), None, PASS, "") for node in range(nodes)]
+    residuals: dict[int, list[float]] = {node: [] for node in suspected}
+    usual: list[float] = []  # residuals of the pairs without a suspect
+    for times in filter(None, again):
+        logs = {pair: math.log(seconds) for pair, seconds in times.items()}
+        controls = [log for pair, log in logs.items() if not residuals.keys() & set(pair)] or list(logs.values())
+        middle = float(np.median(controls))
+        usual += [log - middle for log in controls]
+        for pair, log in logs.items():
+            for node in residuals.keys() & set(pair):
+                residuals[node].append(log - middle)
+    sd = _sd(np.array(usual))
+    for node, values in residuals.items():
+        if not values:
+            note = "suspected, and there was nobody to retest it with"
+            checks[node] = NodeCheck(node, 0.0, None, INCONCLUSIVE, note)
+            continue
+        score, error = float(np.mean(values)), sd / math.sqrt(len(values))
+        critical = float(-ndtri(ERROR_RATE / 2 / len(suspected))) * error
+        rate = math.exp(-score)
+        verdict, note = PASS, "suspected at first, sound in its retests"
+        if score > -math.log(allowed) and score > critical:
+            verdict, note = FAIL, f"{rate:.0%} of the usual rate with {len(values)} sound partners"
+        elif score > -math.log(allowed):
+            verdict = INCONCLUSIVE
+            note = f"suspected; {rate:.0%} of the usual rate in its retests, which chance could do"
+        checks[node] = NodeCheck(node, score, rate, verdict, note)
+    if usual_s is None:
+        return checks
+    # A node that passed among its fellows is held against the table: its best pair must be good enough.
+    for node, check in enumerate(checks):
+        best_s = min((s for times in (*taken, *again) for pair, s in times.items() if node in pair), default=0.0)
+        if check.verdict == PASS and best_s > usual_s:
+            rate = usual_s / best_s
+            note = f"{rate:.0%} of what the table expects, in its best pair"
+            checks[node] = NodeCheck(node, check.score, rate, FAIL, note)
+    return checks
 
 
 def judge_groups(
@@ -110,7 +139,7 @@ def judge_groups(
 
     Few groups say little about what they scatter by: at least what the pairs of the first looks do.
     """
-    found = []
+    slow = []
     _, of_pairs = _scores(looked, nodes)
     tested = [level for level in taken if len(level) >= FEWEST_GROUPS]
     total = sum(map(len, tested))
@@ -120,8 +149,8 @@ def judge_groups(
         critical = float(-ndtri(ERROR_RATE / 2 / total)) * max(of_pairs, _sd(residuals))
         for members, residual in zip(level, residuals.tolist(), strict=True):
             if residual > critical and residual > -math.log(allowed):
-                found.append(GroupCheck(members, math.exp(-residual)))
-    return found
+                slow.append(GroupCheck(members, math.exp(-residual)))
+    return slow
 
 
 def conclude(nodes: Sequence[NodeCheck], groups: Sequence[GroupCheck], broken: Sequence[str]) -> GateVerdict:
@@ -129,7 +158,7 @@ def conclude(nodes: Sequence[NodeCheck], groups: Sequence[GroupCheck], broken: S
 
     broken: sentences on what failed while it was measured.
     """
-    verdicts = {one.verdict for one in nodes}
+    verdicts = {node.verdict for node in nodes}
     verdict = FAIL if FAIL in verdicts or groups or broken else INCONCLUSIVE if INCONCLUSIVE in verdicts else PASS
     return GateVerdict(verdict, tuple(nodes), tuple(groups), tuple(broken))
 
@@ -138,15 +167,16 @@ def conclude(nodes: Sequence[NodeCheck], groups: Sequence[GroupCheck], broken: S
 def _scores(taken: Sequence[Times], nodes: int) -> tuple[Floats, float]:
     """The median residual of each node, and what residuals scatter by."""
     residuals: list[list[float]] = [[] for _ in range(nodes)]
-    every = []
+    of_pairs = []
     for times in filter(None, taken):
         middle = float(np.median(np.log(list(times.values()))))
         for pair, seconds in times.items():
             residual = math.log(seconds) - middle
-            every.append(residual)
+            of_pairs.append(residual)
             for node in pair:
                 residuals[node].append(residual)
-    return np.array([float(np.median(one)) if one else 0.0 for one in residuals]), _sd(np.array(every))
+    scores = np.array([float(np.median(of_node)) if of_node else 0.0 for of_node in residuals])
+    return scores, _sd(np.array(of_pairs))
 
 
 def _sd(residuals: Floats) -> float:
@@ -154,46 +184,3 @@ def _sd(residuals: Floats) -> float:
     if not len(residuals):
         return LEAST_SD
     return max(LEAST_SD, MAD_TO_SD * float(np.median(np.abs(residuals - np.median(residuals)))))
-
-
-def _of_suspects(again: Sequence[Times], suspected: Sequence[int]) -> list[tuple[int, list[float], float]]:
-    """Of each suspect: the residuals of its retests, and what those of other pairs scatter by."""
-    named = set(suspected)
-    values: dict[int, list[float]] = {node: [] for node in suspected}
-    usual = []
-    for times in filter(None, again):
-        logs = {pair: math.log(seconds) for pair, seconds in times.items()}
-        controls = [value for pair, value in logs.items() if not named & set(pair)] or list(logs.values())
-        middle = float(np.median(controls))
-        usual += [value - middle for value in controls]
-        for pair, value in logs.items():
-            for node in named & set(pair):
-                values[node].append(value - middle)
-    sd = _sd(np.array(usual)) if usual else LEAST_SD
-    return [(node, found, sd) for node, found in values.items()]
-
-
-def _tested(node: int, values: Sequence[float], sd: float, limit: float, suspected: int) -> NodeCheck:
-    if not values:
-        return NodeCheck(node, 0.0, None, INCONCLUSIVE, "suspected, and there was nobody to retest it with")
-    mean, error = float(np.mean(values)), sd / math.sqrt(len(values))
-    critical = float(-ndtri(ERROR_RATE / 2 / suspected)) * error
-    rate = math.exp(-mean)
-    if mean > critical and mean > limit:
-        return NodeCheck(node, mean, rate, FAIL, f"{rate:.0%} of the usual rate with {len(values)} sound partners")
-    if mean > limit:
-        note = f"suspected; {rate:.0%} of the usual rate in its retests, which chance could do"
-        return NodeCheck(node, mean, rate, INCONCLUSIVE, note)
-    return NodeCheck(node, mean, rate, PASS, "suspected at first, sound in its retests")
-
-
-def _pairs_of(node: int, taken: Sequence[Times]) -> list[float]:
-    return [seconds for times in taken for pair, seconds in times.items() if node in pair]
-
-
-def _against(check: NodeCheck, pairs: Sequence[float], usual_s: float) -> NodeCheck:
-    """Hold a node that passed among its fellows against a table: its best pair must be good enough."""
-    if check.verdict != PASS or not pairs or min(pairs) <= usual_s:
-        return check
-    rate = usual_s / min(pairs)
-    return NodeCheck(check.node, check.score, rate, FAIL, f"{rate:.0%} of what the table expects, in its best pair")

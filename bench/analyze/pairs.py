@@ -17,12 +17,11 @@ import numpy as np
 from bench.analyze.compare import TWO_MODES, moved_text
 from bench.analyze.summaries import quantiles_of
 from bench.model.comparisons import Judgement, PairedChange, PairedComparison
-from bench.model.conclusions import NO_INTERVAL, Interval
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Samples
-from bench.stats import intervals, verdicts
-from bench.stats.intervals import Floats
-from bench.stats.series import second_mode
+from bench.stats import verdicts
+from bench.stats.intervals import Floats, launch_interval
+from bench.stats.series import over_launches, second_mode
 from bench.stats.verdicts import ERROR_RATE, ERROR_RATE_OF_EACH, FASTER, INCONCLUSIVE, SAME, SLOWER
 
 # Numbers of pairs at which there is a verdict.
@@ -68,6 +67,14 @@ class FirstLook:
     two_modes: dict[str, bool] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
 
+    def has_two_modes(self, case: PairedCase, count: int) -> bool:
+        """Whether half of the launches of a side have two modes, among the first `count` pairs when first asked."""
+        if case.name not in self.two_modes:
+            pairs = case.pairs[:count]
+            modes = ([second_mode(side[pair]) is not None for pair in pairs] for side in (case.a, case.b))
+            self.two_modes[case.name] = any(2 * sum(of_side) >= len(pairs) for of_side in modes)
+        return self.two_modes[case.name]
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -81,7 +88,10 @@ class Look:
     @property
     def verdicts(self) -> list[str]:
         """Of all cases and of the whole."""
-        return [*(one.verdict for one in self.judgements.values()), *([self.whole.verdict] if self.whole else [])]
+        return [
+            *(judgement.verdict for judgement in self.judgements.values()),
+            *([self.whole.verdict] if self.whole else []),
+        ]
 
 
 def look(cases: Sequence[PairedCase], count: int, min_change: float, first: FirstLook) -> Look:
@@ -89,63 +99,49 @@ def look(cases: Sequence[PairedCase], count: int, min_change: float, first: Firs
 
     first: is filled at the first look; later looks use what it holds.
     """
-    cases = [_until(case, count) for case in cases]
-    ratios = {case.name: _log_ratios(case, first) for case in cases if len(case.pairs) >= 2}
+    ratios: dict[str, Floats] = {}
+    pairs = {case.name: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
+    for case in cases:
+        if case.name in pairs:
+            a, b = (_levels(side, pairs[case.name], first.has_two_modes(case, count)) for side in (case.a, case.b))
+            ratios[case.name] = np.array([np.log(after / before) for before, after in zip(a, b, strict=True)])
     if not ratios:
         return Look({}, None, {}, None)
     estimates = verdicts.paired(list(ratios.values()))
-    index = _index(cases, ratios, estimates, first)
+    index = _index(pairs, ratios, estimates, first)
     rate = (ERROR_RATE if index is None else ERROR_RATE_OF_EACH) * SHARE_OF_A_LOOK
     judged = dict(zip(ratios, verdicts.judge(estimates, min_change, rate), strict=True))
     whole = None if index is None else verdicts.judge(verdicts.paired([index]), min_change, rate)[0]
-    return Look(
-        {name: _enough(one, len(ratios[name])) for name, one in judged.items()},
-        None if whole is None or index is None else _enough(whole, len(index)),
-        ratios,
-        index,
-    )
+    few = f"fewer than {LOOKS[0]} pairs"
+    judgements = {
+        name: judgement if len(ratios[name]) >= LOOKS[0] else verdicts.undecided(judgement, few)
+        for name, judgement in judged.items()
+    }
+    if whole is not None and index is not None and len(index) < LOOKS[0]:
+        whole = verdicts.undecided(whole, few)
+    return Look(judgements, whole, ratios, index)
 
 
-def _enough(judged: Judgement, pairs: int) -> Judgement:
-    return judged if pairs >= LOOKS[0] else verdicts.undecided(judged, f"fewer than {LOOKS[0]} pairs")
-
-
-def _log_ratios(case: PairedCase, first: FirstLook) -> Floats:
-    if case.name not in first.two_modes:
-        first.two_modes[case.name] = any(_has_two_modes(side) for side in (case.a, case.b))
-    level = _geometric_mean if first.two_modes[case.name] else _median
-    return np.array([np.log(level(case.b[pair]) / level(case.a[pair])) for pair in case.pairs])
-
-
-def _has_two_modes(launches: Launches) -> bool:
-    return 2 * sum(second_mode(times) is not None for times in launches.values()) >= len(launches)
-
-
-def _median(times: Floats) -> float:
-    return float(np.median(times))
-
-
-def _geometric_mean(times: Floats) -> float:
-    return float(np.exp(np.mean(np.log(times))))
+def _levels(side: Launches, pairs: Sequence[int], two_modes: bool) -> Floats:
+    """The time of each launch: the median of its iterations, or the geometric mean where there are two modes."""
+    level = over_launches if two_modes else np.median
+    return np.array([level(side[pair]) for pair in pairs], dtype=float)
 
 
 def _index(
-    cases: Sequence[PairedCase], ratios: Mapping[str, Floats], estimates: verdicts.Estimates, first: FirstLook
+    pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats], estimates: verdicts.Estimates, first: FirstLook
 ) -> Floats | None:
     """The index of each pair that has all cases; None with a single case, or with less than two such pairs."""
     if len(ratios) < 2:
         return None
     if not first.weights:
         first.weights = dict(zip(ratios, verdicts.weights(estimates).tolist(), strict=True))
-    known = [case for case in cases if case.name in first.weights and case.name in ratios]
-    pairs = set.intersection(*(set(case.pairs) for case in known)) if known else set()
-    if len(pairs) < 2:
+    known = [name for name in ratios if name in first.weights]
+    common = sorted(set.intersection(*(set(pairs[name]) for name in known))) if known else []
+    if len(common) < 2:
         return None
-    total = sum(first.weights[case.name] for case in known)
-    rows = [
-        first.weights[case.name] / total * ratios[case.name][[case.pairs.index(pair) for pair in sorted(pairs)]]
-        for case in known
-    ]
+    total = sum(first.weights[name] for name in known)
+    rows = [first.weights[name] / total * ratios[name][[pairs[name].index(pair) for pair in common]] for name in known]
     return np.asarray(np.sum(rows, axis=0))
 
 
@@ -163,16 +159,19 @@ def matched(a: Sequence[TimedCase], b: Sequence[TimedCase]) -> tuple[list[Paired
     same = [name for name in names if own[0][name] & own[1][name]]
     differing = [name for name in names if name not in same]
     sides = [_by_key(side, same) for side in (a, b)]
-    found = []
+    paired = []
     for key, cases in sides[0].items():
         partners = sides[1].get(key, [])
         if partners and (len(partners) != len(cases) or (len(cases) > 1 and SIZE not in differing)):
             raise ConfigError(f"the sides differ in {', '.join(differing)}: it is not clear which cases form pairs")
-        found += [
-            PairedCase(_both(one.name, other.name), one.launches, other.launches)
-            for one, other in zip(cases, partners, strict=False)
-        ]
-    if not found:
+        for case, partner in zip(cases, partners, strict=False):
+            # Two names as one, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB`.
+            words = case.name.split(" · "), partner.name.split(" · ")
+            name = f"{case.name} → {partner.name}"
+            if len(words[0]) == len(words[1]):
+                name = " · ".join(x if x == y else f"{x} → {y}" for x, y in zip(*words, strict=True))
+            paired.append(PairedCase(name, case.launches, partner.launches))
+    if not paired:
         raise ConfigError(f"no case of side A has a partner on side B; they differ in {', '.join(differing)}")
     alone = [
         f"only on side {side}: {case.name}"
@@ -181,49 +180,41 @@ def matched(a: Sequence[TimedCase], b: Sequence[TimedCase]) -> tuple[list[Paired
         if key not in other
         for case in cases
     ]
-    return found, alone
-
-
-def _both(a: str, b: str) -> str:
-    """Two names as one, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB`."""
-    words = a.split(" · "), b.split(" · ")
-    if len(words[0]) != len(words[1]):
-        return f"{a} → {b}"
-    return " · ".join(one if one == other else f"{one} → {other}" for one, other in zip(*words, strict=True))
+    return paired, alone
 
 
 def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[str, ...], list[TimedCase]]:
     """The cases by the values of these fields, in ascending order of size."""
-    found: dict[tuple[str, ...], list[TimedCase]] = {}
+    by_key: dict[tuple[str, ...], list[TimedCase]] = {}
     for case in sorted(side, key=lambda case: int(case.fields.get(SIZE, "0"))):
-        found.setdefault(tuple(case.fields.get(name, "") for name in names), []).append(case)
-    return found
+        by_key.setdefault(tuple(case.fields.get(name, "") for name in names), []).append(case)
+    return by_key
 
 
 def of_collectives(facts: Sequence[Samples], cases: Sequence[Case], name: Callable[[Case], str]) -> list[TimedCase]:
     """The cases of a side, measured or not yet. name: of a case, for people."""
-    found: dict[Case, dict[int, Floats]] = {case: {} for case in cases}
-    for one in facts:
-        if one.failure is None and one.timed is not None:
-            found[one.case][one.launch] = one.timed.slowest_s
+    times: dict[Case, dict[int, Floats]] = {case: {} for case in cases}
+    for samples in facts:
+        if samples.failure is None and samples.timed is not None:
+            times[samples.case][samples.launch] = samples.timed.slowest_s
     return [
         TimedCase({key: str(value) for key, value in asdict(case).items()}, name(case), launches)
-        for case, launches in found.items()
+        for case, launches in times.items()
     ]
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
-def why_end(found: Look, pairs: int, decided_at: int | None) -> str | None:
+def why_end(latest: Look, pairs: int, decided_at: int | None) -> str | None:
     """Why to end at this look; None to go on. decided_at: number of pairs at which the whole was decided first."""
-    cases = [one.verdict for one in found.judgements.values()]
+    cases = [judgement.verdict for judgement in latest.judgements.values()]
     changed = {SLOWER, FASTER}
     if changed & set(cases):
         return f"decided after {pairs} pairs"
-    if found.whole is not None and found.whole.verdict in changed:
+    if latest.whole is not None and latest.whole.verdict in changed:
         if decided_at is not None and pairs >= TO_NAME_CASES * decided_at:
             return f"the whole was decided after {decided_at} pairs, and no case by {pairs}"
         return None
-    if cases and set(found.verdicts) == {SAME}:
+    if cases and set(latest.verdicts) == {SAME}:
         return f"all are the same after {pairs} pairs"
     return f"{pairs} pairs are the most" if pairs >= LOOKS[-1] else None
 
@@ -238,7 +229,26 @@ def conclude(cases: Sequence[PairedCase], sides: tuple[str, str], min_change: fl
         shown = look(cases, count, min_change, first)
     if not shown.judgements:
         shown = look(cases, most, min_change, first)
-    changes = [_change(case, shown, first) for case in cases if case.name in shown.judgements]
+    changes = []
+    for case in cases:
+        if case.name not in shown.judgements:
+            continue
+        ratios, two_modes = shown.ratios[case.name], first.two_modes[case.name]
+        pairs = case.pairs[: len(ratios)]
+        before, after = (launch_interval(_levels(side, pairs, two_modes)) for side in (case.a, case.b))
+        # What happened to the fastest tenth, the median and the slowest tenth of the iterations, over the pairs.
+        moved = [np.log(quantiles_of(case.b[pair])) - np.log(quantiles_of(case.a[pair])) for pair in pairs]
+        changes.append(
+            PairedChange(
+                name=case.name,
+                before=before,
+                after=after,
+                judgement=shown.judgements[case.name],
+                ratios=tuple(np.exp(ratios).tolist()),
+                note=TWO_MODES if two_modes else "",
+                where=moved_text(np.exp(np.mean(moved, axis=0))),
+            )
+        )
     return PairedComparison(
         before=sides[0],
         after=sides[1],
@@ -256,37 +266,3 @@ def conclude(cases: Sequence[PairedCase], sides: tuple[str, str], min_change: fl
         warnings=() if changes else ("fewer than two pairs were measured: a larger --budget is needed",),
         broken=tuple(case.name for case in cases if case.a and not case.b),
     )
-
-
-def _until(case: PairedCase, count: int) -> PairedCase:
-    kept = case.pairs[:count]
-    return PairedCase(case.name, {pair: case.a[pair] for pair in kept}, {pair: case.b[pair] for pair in kept})
-
-
-def _change(case: PairedCase, shown: Look, first: FirstLook) -> PairedChange:
-    two = first.two_modes[case.name]
-    level = _geometric_mean if two else _median
-    ratios = shown.ratios[case.name]
-    used = case.pairs[: len(ratios)]
-    a, b = (np.array([level(side[pair]) for pair in used]) for side in (case.a, case.b))
-    return PairedChange(
-        name=case.name,
-        before=_level(a),
-        after=_level(b),
-        judgement=shown.judgements[case.name],
-        ratios=tuple(np.exp(ratios).tolist()),
-        note=TWO_MODES if two else "",
-        where=_where(case, used),
-    )
-
-
-def _level(times: Floats) -> Interval:
-    if len(times) < 2:
-        return Interval(float(times[0]), float(times[0]), float(times[0]), NO_INTERVAL)
-    return intervals.launch_interval(times)
-
-
-def _where(case: PairedCase, pairs: Sequence[int]) -> str:
-    """What happened to the fastest tenth, the median and the slowest tenth of the iterations, over the pairs."""
-    moved = [np.log(quantiles_of(case.b[pair])) - np.log(quantiles_of(case.a[pair])) for pair in pairs]
-    return moved_text(np.exp(np.mean(moved, axis=0)))

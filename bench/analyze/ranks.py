@@ -123,13 +123,10 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
     if nodes:
         # A node is there when half of its ranks are (the lower median): one late rank does not make the node late.
         middles = [(len(unit.ranks) - 1) // 2 for unit in nodes]
-        of_nodes = [
-            np.stack(
-                [np.partition(a[:, unit.ranks], m, axis=1)[:, m] for unit, m in zip(nodes, middles, strict=True)],
-                axis=1,
-            )
-            for a in arrivals
-        ]
+        of_nodes = []
+        for times in arrivals:
+            ranks = zip(nodes, middles, strict=True)
+            of_nodes.append(np.stack([np.partition(times[:, u.ranks], m, axis=1)[:, m] for u, m in ranks], axis=1))
         late_nodes = [s for s in _late(case, nodes, of_nodes, limit_s, time_s) if s.unit.is_node]
     excused = {rank for suspicion in late_nodes for rank in suspicion.unit.ranks}
     host_of = {rank: unit.node for unit in nodes for rank in unit.ranks}

@@ -146,7 +146,7 @@ def _middle_bars(calls: Sequence[_Calls], under_way: Sequence[Floats], kind_of: 
         if place < len(times):
             rank = int(times[place].argmax())
             starts = launch.starts[place, rank] * NS
-            durations = (launch.stops - launch.starts)[place, rank] * NS
+            durations = (launch.stops[place, rank] - launch.starts[place, rank]) * NS
             bars = zip(kind_of, starts.tolist(), durations.tolist(), strict=True)
             return tuple(StepBar(kind, start - float(starts[0]), duration) for kind, start, duration in bars)
         place -= len(times)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from bench.analyze.compare import MIN_CHANGE, counted, said_of
+from bench.analyze.compare import MIN_CHANGE, counted, verdict_warnings
 from bench.analyze.pairs import TimedCase
 from bench.analyze.sessions import Facts, differences, distinct, of_ranks, of_sessions
 from bench.model.conclusions import Interval
@@ -228,7 +228,7 @@ def _warnings(
             "within-run only: set launches: 5, or state with --noise-floor by how much two measurements of the same "
             "thing differ"
         )
-    yield from said_of([change.verdict for change in changes], few, min_change)
+    yield from verdict_warnings([change.verdict for change in changes], few, min_change)
 
 
 # ── two sides that take turns ─────────────────────────────────────────────────────────────────────
