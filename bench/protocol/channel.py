@@ -28,8 +28,6 @@ from typing import Self
 # Changes with the protocol, so that two versions tell each other instead of waiting.
 GREETING = b"collbench 2 "
 NONCE_BYTES = PROOF_BYTES = 32
-# The first bytes of what CollBench sent until protocol 2: multiprocessing's own challenge.
-EARLIER = b"#CHALLENGE#"
 # Time limit for proving the key, in seconds. Both ends need milliseconds; a stranger may send nothing at all.
 PROOF_S = 10
 # Time limit for one message that has begun, in seconds; beyond it, its sender is stuck.
@@ -125,11 +123,11 @@ def answer(caller: socket.socket, key: bytes) -> AuthenticatedConnection:
     place = _text_of(caller.getsockname())
     line = _prepared(caller)
     try:
-        ours = secrets.token_bytes(NONCE_BYTES)
-        line.send_bytes(GREETING + ours)
-        said = line.recv_bytes(NONCE_BYTES + PROOF_BYTES)
-        theirs, proof = said[:NONCE_BYTES], said[NONCE_BYTES:]
-        context = ours + theirs + place
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        line.send_bytes(GREETING + nonce)
+        reply = line.recv_bytes(NONCE_BYTES + PROOF_BYTES)
+        caller_nonce, proof = reply[:NONCE_BYTES], reply[NONCE_BYTES:]
+        context = nonce + caller_nonce + place
         _check(proof, key, b"agent", context)
         line.send_bytes(_proof(key, b"coordinator", context))
     except (AuthenticationError, EOFError, OSError):
@@ -145,13 +143,12 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
     place = _text_of(raw.getpeername())
     line = _prepared(raw)
     try:
-        said = line.recv_bytes(len(GREETING) + NONCE_BYTES)
-        if not said.startswith(GREETING):
-            earlier = said.startswith(EARLIER)
-            raise AuthenticationError("an earlier CollBench listens there" if earlier else "something else listens")
-        ours = secrets.token_bytes(NONCE_BYTES)
-        context = said[len(GREETING) :] + ours + place
-        line.send_bytes(ours + _proof(key, b"agent", context))
+        greeting = line.recv_bytes(len(GREETING) + NONCE_BYTES)
+        if not greeting.startswith(GREETING):
+            raise AuthenticationError("something else listens there, or another version of CollBench")
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        context = greeting[len(GREETING) :] + nonce + place
+        line.send_bytes(nonce + _proof(key, b"agent", context))
         _check(line.recv_bytes(PROOF_BYTES), key, b"coordinator", context)
     except (EOFError, OSError):
         line.close()

@@ -16,7 +16,7 @@ from bench.protocol.channel import Line
 
 @dataclass(slots=True)
 class RankContext:
-    """What the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
+    """All that the launcher gives to a rank: its number, the connection to its parent, the rendezvous with other ranks.
 
     barrier: used before timed calls and blocks; None if the ranks have different parents and so cannot share one.
     progress: shared array with a counter for each rank, and behind them one more than the index of the case that rank 0

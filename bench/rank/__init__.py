@@ -1,1 +1,1 @@
-"""What one rank does: join, call collectives, time them, verify the data. Runs in rank processes; loads torch."""
+"""One rank: join the others, call collectives, time them, verify the data. Runs in rank processes; loads torch."""

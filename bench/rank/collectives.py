@@ -61,7 +61,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What one call on one rank sends and receives. sends, receives: (start, stop) in elements of its buffer.
+    """The data that a call on one rank sends and receives. sends, receives: (start, stop) in elements of its buffer.
 
     arrives: what the received elements must hold. to, source: the rank to send to and the rank to receive from, in
     point-to-point operations. sent, received: elements to and from each rank, where their numbers differ.

@@ -107,9 +107,9 @@ class Gpu:
         torch.cuda.synchronize(self.handle)
 
     def event(self) -> Event:
-        made = _GpuEvent()
-        made.record()
-        return made
+        event = _GpuEvent()
+        event.record()
+        return event
 
     def occupy(self, nanoseconds: int) -> None:
         if not self._cycles_a_ns:

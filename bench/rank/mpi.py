@@ -245,10 +245,10 @@ def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[
 
 
 def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
-    mine = own[case.root] if subgroup.rank == case.root else None
+    sent = own[case.root] if subgroup.rank == case.root else None
 
     def call() -> None:
-        into[:] = [subgroup.handle.bcast(mine, case.root)]
+        into[:] = [subgroup.handle.bcast(sent, case.root)]
 
     return call
 

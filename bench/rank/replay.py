@@ -62,7 +62,7 @@ class ReplayOperation(Workload):
         return any(spoilt)
 
     def stamps(self) -> list[Stamps]:
-        """Those of all steps since they were asked for last."""
+        """The stamps of all steps since the last time that they were taken."""
         self._device.synchronize()
         stamps = [marks.stamps() for marks in self._steps]
         self._free, self._steps = [*self._free, *self._steps], []

@@ -188,7 +188,7 @@ class _MeasuredCase:
         self._timer.close()
 
     def costs(self, stamp_ns: float) -> Json:
-        """What the case cost this rank, to be gathered; None: not measured."""
+        """The costs of the case on this rank, to be gathered; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
         peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return {

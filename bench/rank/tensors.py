@@ -205,15 +205,15 @@ class TensorOperation(Workload):
         """Fill again as many buffers as were filled, and begin with the first."""
         stop, self._filled = self._filled, 0
         self._fill_up_to(stop)
-        self._used.clear()
-        self._last.clear()
-        self._stale.clear()
-        self._calls = 0
+        self._begin_with_the_first()
 
     def _refill_stale(self) -> None:
         """Refill checked buffers before they are used again, so that the next check sees new results."""
         for first, stop in self._stale:
             self._fill(first, stop)
+        self._begin_with_the_first()
+
+    def _begin_with_the_first(self) -> None:
         self._used.clear()
         self._last.clear()
         self._stale.clear()

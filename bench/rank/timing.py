@@ -39,7 +39,7 @@ Prepare = Callable[[int], Sequence[Action]]
 
 @dataclass(slots=True)
 class RankTimings:
-    """What one rank measured in one block of calls; lists of integer nanoseconds.
+    """The times of one block of calls on one rank; lists of integer nanoseconds.
 
     start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
     elapsed_ns: of the whole block, with everything around the calls but filling buffers. dispatch_bound: iterations
