@@ -15,7 +15,7 @@ What a format does not tell is assumed, never quietly: each assumption is one of
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from bench.catalog import operations, subgroups
@@ -40,57 +40,57 @@ _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "comp
 
 def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False) -> Replay:
     """The calls of one step. Raises ForeignError if nothing of the recording can be made again."""
-    chosen = next(one for one in recorded.ranks if one.calls)
-    made = _Making(recorded, chosen, backend, world_size)
-    kept = [(call, case) for call in made.step for case in made.cases_of(call)]
+    chosen = next(rank for rank in recorded.ranks if rank.calls)
+    builder = _ReplayBuilder(recorded, chosen, backend, world_size)
+    kept = [(call, case) for call in builder.step if (case := builder.case_of(call)) is not None]
+    changes = builder.changes()
     if not kept:
-        why = "; ".join(made.changes()) or "it has no calls"
-        raise ForeignError(f"{chosen.source}: nothing can be made again: {why}")
+        raise ForeignError(f"{chosen.source}: nothing can be made again: {'; '.join(changes) or 'it has no calls'}")
     if len(kept) > MOST_CALLS:
         raise ForeignError(f"{chosen.source}: {len(kept)} calls a step; at most {MOST_CALLS} can be replayed: cut it")
     counts = Counter(case for _, case in kept)
-    # A buffer for each of the calls between two refills: a job, too, reduces other gradients in each call.
-    distinct = {case: number for number, case in enumerate(counts)}
+    numbers = {case: number for number, case in enumerate(counts)}
     first_s = next((start for call, _ in kept if (start := _began(call)) is not None), 0.0)
-    calls, before = [], None
+    calls, previous = [], None
     under_way: dict[int, float] = {}  # asynchronous call → when it ended in the recording
-    for number, (call, case) in enumerate(kept):
-        ended = {one: at for one, at in under_way.items() if call.start_s is not None and at <= call.start_s}
-        pause_s = _pause(before, call, max(ended.values(), default=None)) if gaps else 0.0
+    for place, (call, case) in enumerate(kept):
+        ended = {at: end_s for at, end_s in under_way.items() if call.start_s is not None and end_s <= call.start_s}
+        pause_s = _pause(previous, call, max(ended.values(), default=None)) if gaps else 0.0
         began = _began(call)
         start_s = None if began is None else began - first_s
         after = tuple(sorted(ended))
-        calls.append(ReplayedCall(distinct[case], after, pause_s, start_s, call.duration_s, call.stream or ""))
-        under_way = {one: at for one, at in under_way.items() if one not in ended}
-        if case.call == "async" and (at := _ended(call)) is not None:
-            under_way[number] = at
-        before = call
+        calls.append(ReplayedCall(numbers[case], after, pause_s, start_s, call.duration_s, call.stream or ""))
+        under_way = {at: end_s for at, end_s in under_way.items() if at not in ended}
+        if case.call == "async" and (end := _ended(call)) is not None:
+            under_way[place] = end
+        previous = call
     return Replay(
         source=f"{recorded.kind}, {chosen.source}",
+        # A buffer for each of the calls between two refills: a job, too, reduces other gradients in each call.
         cases=tuple(replace(case, depth=count) for case, count in counts.items()),
         calls=tuple(calls),
         recorded_world=recorded.world_size,
         rank=chosen.rank,
         gaps=gaps,
-        changes=tuple(made.changes()),
+        changes=tuple(changes),
     )
 
 
-def case_of(found: Replay, base: Case) -> Case:
+def case_of(replayed: Replay, base: Case) -> Case:
     """The case that stands for a replay, of a backend and world size as `base`.
 
     Its key has a hash of the calls and pauses, not of what was recorded of them.
     """
-    order = [(call.case, call.after, round(call.pause_s, 9)) for call in found.calls]
-    told = [[asdict(case) for case in found.cases], order]
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:DIGITS]
-    held = sum(buffer_bytes(case, 0) for case in found.cases)
-    made = replace(base, op=REPLAY, size_bytes=held, buffers="hot", recording=f"{digest}:{len(found.calls)}")
-    return operations.usual(made)
+    order = [(call.case, call.after, round(call.pause_s, 9)) for call in replayed.calls]
+    content = json.dumps([[asdict(case) for case in replayed.cases], order], sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
+    held = sum(buffer_bytes(case, 0) for case in replayed.cases)
+    recording = f"{digest}:{len(replayed.calls)}"
+    return operations.usual(replace(base, op=REPLAY, size_bytes=held, buffers="hot", recording=recording))
 
 
-class _Making:
-    """Turns calls of one rank into cases, and counts what had to be changed."""
+class _ReplayBuilder:
+    """Turns calls of one rank into cases, and counts what had to be changed. step: the calls that are made again."""
 
     def __init__(self, recorded: CallList, chosen: RankRecording, backend: str, world_size: int) -> None:
         self._recorded, self._chosen, self._backend, self._world_size = recorded, chosen, backend, world_size
@@ -99,68 +99,76 @@ class _Making:
         self._places = {id(call): place for place, call in enumerate(self.step)}
         self._sends = any(call.operation == "send" for call in self.step)
 
-    def changes(self) -> Iterator[str]:
+    def changes(self) -> list[str]:
         """What is not as recorded, in sentences."""
         world = self._recorded.world_size
+        changes = []
         if world is not None and world != self._world_size:
-            yield f"recorded on {world} ranks, made again on {self._world_size}"
-        yield from self._recorded.notes
+            changes.append(f"recorded on {world} ranks, made again on {self._world_size}")
+        changes += self._recorded.notes
         if len(self.step) < len(self._chosen.calls):
-            yield f"of {self._recorded.steps} recorded steps the last one"
-        yield from (f"{count} × {what}" for what, count in self._changed.items())
+            changes.append(f"of {self._recorded.steps} recorded steps the last one")
+        return changes + [f"{count} × {what}" for what, count in self._changed.items()]
 
-    def cases_of(self, call: RecordedCall) -> Iterator[Case]:
-        """The case of a call; nothing if it cannot be made again."""
+    def case_of(self, call: RecordedCall) -> Case | None:
+        """The case of a call; None if it cannot be made again."""
         if call.operation in _ONE_WAY:
             if call.operation == "recv" and self._sends:
                 self._changed["a receive is the other half of a neighbour's send"] += 1
-                return
+                return None
             self._changed[f"{call.operation} made an exchange with the neighbours in a ring"] += 1
             call = replace(call, operation="sendrecv_ring", group=None, group_size=None)
         operation = OPERATIONS.get(call.operation)
         if operation is None or operation.recorded or (operation.sized and not operation.typed):
             self._changed[f"{call.operation} left out: it is not known here"] += 1
-            return
+            return None
         case = self._sized(call)
-        if case is not None and OPERATIONS[case.op].reduces:
-            case = self._verifiable(case)
-        if case is not None and (reason := _unsupported(case)) is not None:
+        if case is None:
+            return None
+        together = ranks_together(case)
+        if OPERATIONS[case.op].reduces and unsupported_reduction(case.dtype, case.reduce_op, together) is not None:
+            # A sum is assumed; over so many ranks it could not be verified.
+            self._changed[f"{case.op} of {case.dtype} reduced by max: a sum over so many ranks is not exact"] += 1
+            case = replace(case, reduce_op="max")
+        fewest = OPERATIONS[case.op].fewest_ranks
+        reason = f"it needs {fewest} ranks" if together < fewest else unsupported_by_backend(case)
+        if reason is not None:
             self._changed[f"{call.operation} left out: {reason}"] += 1
-            case = None
-        if case is not None:
-            yield case
+            return None
+        return case
 
     def _sized(self, call: RecordedCall) -> Case | None:
-        groups = self._groups(call)
-        dtype = self._dtype(call)
-        base = operations.usual(
+        """The case of a call with its size, parts and root, before what the backend can do is asked."""
+        groups, dtype = self._groups(call), self._dtype(call)
+        case = operations.usual(
             Case(call.operation, self._backend, self._world_size, dtype, 0, buffers="hot", groups=groups)
         )
         if not OPERATIONS[call.operation].sized:
-            return base
-        together, recorded = ranks_together(base), call.group_size or self._recorded.world_size or self._world_size
-        elements = _whole_elements(call, recorded)
+            return case
+        together = ranks_together(case)
+        elements = _whole_elements(call, call.group_size or self._recorded.world_size or self._world_size)
         if elements is None:
             self._changed[f"{call.operation} left out: its size was not recorded"] += 1
             return None
-        case = replace(base, size_bytes=self._bytes(elements, dtype, call))
-        case = self._divided(case, call, together)
-        unit = OPERATIONS[case.op].pieces(together) * DTYPES[dtype].itemsize
+        itemsize = DTYPES[dtype].itemsize
+        # Without a dtype, elements are bytes.
+        nbytes = elements // itemsize * itemsize if call.dtype is None else elements * itemsize
+        case = replace(case, size_bytes=nbytes)
+        if case.op in {"all_to_all", "all_to_all_list", "all_to_all_uneven"}:
+            case = replace(case, op="all_to_all", splits=self._splits(call, together))
+        unit = OPERATIONS[case.op].pieces(together) * itemsize
         if case.size_bytes % unit:
             self._changed[f"{call.operation} rounded down to whole shares of {together} ranks"] += 1
             case = replace(case, size_bytes=case.size_bytes // unit * unit)
         if not case.size_bytes:
             self._changed[f"{call.operation} left out: it moved nothing"] += 1
             return None
-        case = self._rooted(case, call, together)
-        return replace(case, call="async") if "async" in _calls(case) and self._asynchronous(call) else case
-
-    def _verifiable(self, case: Case) -> Case:
-        """A sum, which is what is assumed; another op where a sum over so many ranks could not be verified."""
-        if unsupported_reduction(case.dtype, case.reduce_op, ranks_together(case)) is None:
-            return case
-        self._changed[f"{case.op} of {case.dtype} reduced by max: a sum over so many ranks is not exact"] += 1
-        return replace(case, reduce_op="max")
+        if OPERATIONS[case.op].rooted and call.root is not None:
+            within = call.group.index(call.root) if call.group and call.root in call.group else call.root
+            case = replace(case, root=within % together)
+        if "async" in OPERATIONS[case.op].calls and self._asynchronous(call):
+            case = replace(case, call="async")
+        return case
 
     def _groups(self, call: RecordedCall) -> str:
         """The division of this world that is like the recorded one."""
@@ -197,51 +205,32 @@ class _Making:
         self._changed[f"{call.dtype} sent as {other}, which {self._backend} has"] += 1
         return other
 
-    def _bytes(self, elements: int, dtype: str, call: RecordedCall) -> int:
-        itemsize = DTYPES[dtype].itemsize
-        return elements // itemsize * itemsize if call.dtype is None else elements * itemsize
-
-    def _divided(self, case: Case, call: RecordedCall, together: int) -> Case:
-        """An all-to-all with its parts, as far as they were recorded."""
-        if case.op not in {"all_to_all", "all_to_all_list", "all_to_all_uneven"}:
-            return case
-        case = replace(case, op="all_to_all")
+    def _splits(self, call: RecordedCall, together: int) -> str:
+        """The parts from each rank to each rank: as all ranks recorded them, or all alike; "" for equal parts."""
         if call.splits_in is None:
             self._changed["all_to_all with equal parts: its splits were not recorded"] += 1
-            return case
+            return ""
         if len(set(call.splits_in)) <= 1:
-            return case
-        rows = self._rows(call, together)
-        return replace(case, splits="rows:" + ";".join(",".join(map(str, row)) for row in rows))
+            return ""
+        rows = self._recorded_rows(call)
+        if rows is None or not len(rows) == len(call.splits_in) == together:
+            row = [0] * together
+            for number, part in enumerate(call.splits_in):
+                row[number % together] += part
+            self._changed["all_to_all in which every rank sends the parts that this rank sent"] += 1
+            rows = [row] * together
+        return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
 
-    def _rows(self, call: RecordedCall, together: int) -> list[list[int]]:
-        """The parts from each rank to each rank: as all ranks recorded them, or all alike."""
-        everyone = self._matching(call)
-        assert call.splits_in is not None  # noqa: S101 - the caller has looked
-        if everyone is not None and len(everyone) == len(call.splits_in) == together:
-            return everyone
-        row = [0] * together
-        for number, part in enumerate(call.splits_in):
-            row[number % together] += part
-        self._changed["all_to_all in which every rank sends the parts that this rank sent"] += 1
-        return [row] * together
-
-    def _matching(self, call: RecordedCall) -> list[list[int]] | None:
+    def _recorded_rows(self, call: RecordedCall) -> list[list[int]] | None:
         """The parts that each recorded rank sent in the same call; None unless all are recorded."""
         place = len(self._chosen.calls) - len(self.step) + self._places[id(call)]
         rows = []
-        for one in self._recorded.ranks:
-            other = one.calls[place] if place < len(one.calls) else None
+        for rank in self._recorded.ranks:
+            other = rank.calls[place] if place < len(rank.calls) else None
             if other is None or other.operation != call.operation or not other.splits_in:
                 return None
             rows.append(list(other.splits_in))
         return rows
-
-    def _rooted(self, case: Case, call: RecordedCall, together: int) -> Case:
-        if not OPERATIONS[case.op].rooted or call.root is None:
-            return case
-        within = call.group.index(call.root) if call.group and call.root in call.group else call.root
-        return replace(case, root=within % together)
 
     def _asynchronous(self, call: RecordedCall) -> bool:
         """As recorded; if that was not told, whether the next call was made before this one ended."""
@@ -250,18 +239,6 @@ class _Making:
         ends, place = _ended(call), self._places[id(call)] + 1
         after = self.step[place].start_s if place < len(self.step) else None
         return ends is not None and after is not None and after < ends
-
-
-def _calls(case: Case) -> tuple[str, ...]:
-    return OPERATIONS[case.op].calls
-
-
-def _unsupported(case: Case) -> str | None:
-    """Why the backend cannot make this call; None if it can."""
-    together = ranks_together(case)
-    if together < OPERATIONS[case.op].fewest_ranks:
-        return f"it needs {OPERATIONS[case.op].fewest_ranks} ranks"
-    return unsupported_by_backend(case)
 
 
 def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
