@@ -12,7 +12,7 @@ import numpy as np
 from bench.model.errors import BenchError
 from bench.training import buckets, verification
 from bench.training.advisor import advise
-from bench.training.analyze.rounds import by_launch, facts_of, kept
+from bench.training.analyze.rounds import by_launch, facts_of, kept, of_parts, pooled_median
 from bench.training.conclusions import Advice
 from bench.training.link_model import AllReduceCost
 from bench.training.ready_times import ReadyTimes, recorded
@@ -22,7 +22,6 @@ from bench.training.records import (
     CommunicationOnly,
     Scenario,
     Shape,
-    TimedBlock,
     Timeline,
     TrainingRun,
 )
@@ -81,12 +80,12 @@ def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:
     step = next((one for one in facts_of(run, Timeline, scenario) if one.strategy == REFERENCE), None)
     if step is None:
         return None
-    shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, _backward_ended_s)
+    shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, of_parts("forward", "backward"))
     forward_s = float(np.median([rank.forward_s for rank in step.ranks]))
     if not timed:
         return RecordedStep(shape, forward_s)
     # The length of a single step is a matter of chance, and stamps for each gradient take time.
-    factor = float(np.median(np.concatenate(list(timed.values())))) / max(shape.ready_s)
+    factor = pooled_median(timed) / max(shape.ready_s)
     scaled = replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
     return RecordedStep(scaled, factor * forward_s)
 
@@ -100,19 +99,11 @@ def stretch_of(run: TrainingRun, scenario: Scenario, ready_times: ReadyTimes) ->
     rounds, plans, longer = kept(run, scenario), [], []
     for strategy in strategies if scenario.shape is None else ():
         plan = buckets.of_strategy(ready_times, strategy) if strategy.accumulate == 1 else None
-        more = by_launch(rounds, label(strategy), _computing_s, REFERENCE)
+        more = by_launch(rounds, label(strategy), of_parts("forward", "backward", "pack"), REFERENCE)
         if plan is not None and more:
             plans.append(plan)
-            longer.append(float(np.median(np.concatenate(list(more.values())))))
+            longer.append(pooled_median(more))
     return verification.fitted_stretch(ready_times, plans, longer)
-
-
-def _computing_s(block: TimedBlock, steps: int) -> float:
-    return sum(float(np.mean(block.parts_ns[part])) for part in ("forward", "backward", "pack")) / steps / 1e9
-
-
-def _backward_ended_s(block: TimedBlock, steps: int) -> float:
-    return sum(float(np.mean(block.parts_ns[part])) for part in ("forward", "backward")) / steps / 1e9
 
 
 def all_reduce_cost_of(run: TrainingRun, scenario: Scenario) -> AllReduceCost | None:

@@ -23,6 +23,8 @@ from bench.training.analyze.rounds import (
     estimates,
     facts_of,
     kept,
+    of_parts,
+    pooled_median,
     step_s,
     steps_of,
 )
@@ -112,7 +114,8 @@ def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, 
         rounds=len(every),
         blocks=(blocks := sum(len(one.blocks) for one in every)),
         dropped=blocks - sum(len(one.blocks) for one in rounds),
-        timelines=_first(facts_of(run, Timeline, scenario)),
+        # The first of each strategy: launches of a resumed run record them again.
+        timelines=tuple({one.strategy: one for one in reversed(facts_of(run, Timeline, scenario))}.values())[::-1],
         advice=advice_for(run, scenario),
     )
 
@@ -152,11 +155,6 @@ def _measured(many: dict[K, Series]) -> dict[K, Series]:
 def _resolved(difference: Interval | None) -> bool:
     """Whether a difference is not nothing. What the A/A pairs differ by is in its own interval already."""
     return difference is None or difference.low > 0 or difference.high < 0
-
-
-def _first(timelines: list[Timeline]) -> tuple[Timeline, ...]:
-    """The first recorded timeline of each strategy: launches of a resumed run record them again."""
-    return tuple({one.strategy: one for one in reversed(timelines)}.values())[::-1]
 
 
 def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, timed: _Timed) -> StrategyResult:
@@ -232,11 +230,7 @@ def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
 
     def part(*names: str) -> float:
         """Seconds a step by which these parts exceed those of the reference: mean over ranks, median over rounds."""
-
-        def of(block: TimedBlock, steps: int) -> float:
-            return sum(float(np.mean(block.parts_ns.get(one, (0,)))) for one in names) / steps / 1e9
-
-        return _median(by_launch(rounds, name, of, reference))
+        return pooled_median(by_launch(rounds, name, of_parts(*names), reference))
 
     split = Split(
         tail_s=part("tail"),
@@ -245,14 +239,10 @@ def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
         update_s=part("clip", "update"),
         interference_s=part("forward", "backward"),
         residual_s=0.0,
-        late_s=_median(by_launch(rounds, name, _late_s)),
+        late_s=pooled_median(by_launch(rounds, name, _late_s)),
     )
     explained = split.tail_s + (split.pack_s or 0.0) + split.gather_s + split.update_s + split.interference_s
     return replace(split, residual_s=exposed_s - explained)
-
-
-def _median(series: Series) -> float:
-    return float(np.median(np.concatenate(list(series.values()))))
 
 
 def left_s(block: TimedBlock, steps: int) -> float:

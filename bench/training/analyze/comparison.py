@@ -7,8 +7,9 @@ others disturbed are left out as in a run's own report (`rounds.kept`). For `ab`
 `TimedCase`s of a side. Prints nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from bench.training.analyze.rounds import (
 )
 from bench.training.conclusions import (
     ExposedChange,
-    ScenarioAnalysis,
     StepChange,
     StrategyResult,
     TrainingAnalysis,
@@ -116,29 +116,23 @@ def _facts_of(run: TrainingRun) -> Facts:
 # ── which strategies form a pair ─────────────────────────────────────────────────────────────────
 def _sides(run: TrainingRun, analysis: TrainingAnalysis) -> dict[Key, Side]:
     """All strategies of a run in the order of its plan, also those without times."""
-    return {
-        (one.scenario.key, result.label): _side(one, result, rounds)
-        for one in analysis.scenarios
-        for rounds in [kept(run, one.scenario)]
-        for result in one.results
-    }
-
-
-def _side(comparison: ScenarioAnalysis, result: StrategyResult, rounds: list[Round]) -> Side:
-    timed = result.step is not None
-    reference = label(reference_of(result.strategy))
-    return Side(
-        comparison.scenario,
-        result,
-        comparison.noise_s,
-        steps_of(rounds, result.label) if timed else {},
-        differences_of(rounds, result.label, reference) if timed and result.label != reference else {},
-    )
+    sides = {}
+    for one in analysis.scenarios:
+        rounds = kept(run, one.scenario)
+        for result in one.results:
+            steps: Series = {}
+            exposed: Series = {}
+            if result.step is not None:
+                steps, reference = steps_of(rounds, result.label), label(reference_of(result.strategy))
+                exposed = {} if result.label == reference else differences_of(rounds, result.label, reference)
+            sides[one.scenario.key, result.label] = Side(one.scenario, result, one.noise_s, steps, exposed)
+    return sides
 
 
 def _lost(here: dict[Key, Side], there: dict[Key, Side], other: TrainingRun) -> tuple[list[Unpaired], list[Unpaired]]:
     """Strategies with times `here` and none `there`: those that were refused or failed there, and those not tried."""
     failed, untried = [], []
+    planned = {(launch.scenario.key, label(one)) for launch in other.plan.order for one in launch.strategies}
     for key, side in here.items():
         partner = there.get(key)
         if not side.steps or (partner is not None and partner.steps):
@@ -146,45 +140,38 @@ def _lost(here: dict[Key, Side], there: dict[Key, Side], other: TrainingRun) -> 
         refused = partner.result.refused if partner is not None else None
         if refused is not None and refused != NOT_YET:
             failed.append(Unpaired(side.scenario, side.result.label, refused))
-        else:
-            untried.append(Unpaired(side.scenario, side.result.label, _why_untried(key, other)))
+            continue
+        skipped = (
+            skip.reason
+            for skip in other.plan.skips
+            if skip.scenario.key == key[0] and (skip.strategy is None or label(skip.strategy) == key[1])
+        )
+        reason = next(skipped, NOT_YET if key in planned else NOT_ASKED)
+        untried.append(Unpaired(side.scenario, side.result.label, reason))
     return failed, untried
-
-
-def _why_untried(key: Key, run: TrainingRun) -> str:
-    for one in run.plan.skips:
-        if one.scenario.key == key[0] and (one.strategy is None or label(one.strategy) == key[1]):
-            return one.reason
-    planned = {(launch.scenario.key, label(strategy)) for launch in run.plan.order for strategy in launch.strategies}
-    return NOT_YET if key in planned else NOT_ASKED
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
 def _changes(pairs: Sequence[Pair], min_change: float, noise_floor: float | None) -> list[StepChange]:
-    exposed = _exposed(pairs)
-    tested = iter(_tested([pair for pair in pairs if _several(pair)], min_change))
-    changes = [next(tested) if _several(pair) else _pooled(*pair, min_change, noise_floor) for pair in pairs]
-    return [replace(change, exposed=moved) for change, moved in zip(changes, exposed, strict=True)]
-
-
-def _several(pair: Pair) -> bool:
-    return min(len(side.steps) for side in pair) >= LAUNCHES_FOR_INTERVAL
-
-
-def _tested(pairs: Sequence[Pair], min_change: float) -> Iterator[StepChange]:
-    before, after = ([medians(pair[side].steps) for pair in pairs] for side in (0, 1))
-    judged = verdicts.judge(verdicts.unpaired(before, after), min_change) if pairs else []
-    for (old, _), a, b, judgement in zip(pairs, before, after, judged, strict=True):
-        # geometric means, as for collectives, so that their quotient is the reported ratio
-        steps = intervals.launch_interval(a), intervals.launch_interval(b)
-        yield StepChange(old.scenario, old.result.label, *steps, verdicts.decided(judgement, a, b))
-
-
-def _pooled(old: Side, new: Side, min_change: float, noise_floor: float | None) -> StepChange:
-    before, after = estimate(old.steps), estimate(new.steps)
-    judgement = verdicts.by_noise_floor(before, after, min_change, noise_floor)
-    note = FEW_LAUNCHES + ("" if noise_floor is None else f"; rests on the stated {noise_floor:.0%}")
-    return StepChange(old.scenario, old.result.label, before, after, judgement, note=note)
+    enough = [min(len(side.steps) for side in pair) >= LAUNCHES_FOR_INTERVAL for pair in pairs]
+    several = list(compress(pairs, enough))
+    before, after = ([medians(pair[side].steps) for pair in several] for side in (0, 1))
+    judged = verdicts.judge(verdicts.unpaired(before, after), min_change) if several else []
+    tested = iter(zip(before, after, judged, strict=True))
+    changes = []
+    for (old, new), over_launches, exposed in zip(pairs, enough, _exposed(pairs), strict=True):
+        note = ""
+        if over_launches:
+            a, b, judgement = next(tested)
+            # geometric means, as for collectives, so that their quotient is the reported ratio
+            steps = intervals.launch_interval(a), intervals.launch_interval(b)
+            judgement = verdicts.decided(judgement, a, b)
+        else:
+            steps = estimate(old.steps), estimate(new.steps)
+            judgement = verdicts.by_noise_floor(*steps, min_change, noise_floor)
+            note = FEW_LAUNCHES + ("" if noise_floor is None else f"; rests on the stated {noise_floor:.0%}")
+        changes.append(StepChange(old.scenario, old.result.label, *steps, judgement, exposed, note))
+    return changes
 
 
 # ── exposed communication ────────────────────────────────────────────────────────────────────────

@@ -98,6 +98,15 @@ def by_launch(
     return {launch: np.array(values) for launch, values in found.items()}
 
 
+def of_parts(*names: str) -> Callable[[TimedBlock, int], float]:
+    """A value for `by_launch`: seconds a step in these parts together, mean over ranks."""
+
+    def value(block: TimedBlock, steps: int) -> float:
+        return sum(float(np.mean(block.parts_ns.get(name, (0,)))) for name in names) / steps / 1e9
+
+    return value
+
+
 def steps_of(rounds: list[Round], name: str) -> Series:
     """Seconds a step of strategy `name`."""
     return by_launch(rounds, name, step_s)
@@ -111,6 +120,11 @@ def differences_of(rounds: list[Round], name: str, minus: str) -> Series:
 def medians(series: Series) -> Floats:
     """The median of each launch."""
     return np.array([float(np.median(values)) for values in series.values()])
+
+
+def pooled_median(series: Series) -> float:
+    """The median over the rounds of all launches."""
+    return float(np.median(np.concatenate(list(series.values()))))
 
 
 def estimate(series: Series) -> Interval:

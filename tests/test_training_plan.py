@@ -1,0 +1,56 @@
+"""A training plan: what does not fit into memory is refused with the numbers, and a setting that misleads is noted."""
+
+from dataclasses import replace
+
+from bench.model.capabilities import Machine
+from bench.training.config import parse
+from bench.training.plan import expand, notes
+
+HOST = Machine("h", 4, 2**34, 2**25, 0, {})
+TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)
+# Setting → words of its note → a similar setting that is sound.
+TRAPS = [
+    ("strategies: [{ddp: {cap: 25MiB}}]", "not torch's default", "strategies: [ddp, {ddp: {cap: 10MiB}}]"),
+    ("strategies: [{ddp: {cap: 25MB}}]", "drops the first bucket", "strategies: [{overlap_bucket: {cap: 25MB}}]"),
+    ("strategies: [ddp]\nthreads: 4", "2 ranks of 4 computing threads on 4", "strategies: [ddp]\nthreads: 2"),
+    ("strategies: [ddp]\nthreads: 4", "lower threads", "strategies: [naive_async, zero1]\nthreads: 4"),
+    ("strategies: [ddp]\nthreads: 4", "emulated link", "strategies: [ddp]\nthreads: 4\nlinks: [1ms+1GB/s]"),
+    ("strategies: [ddp]\nsteps: 1", "write steps: 2", "strategies: [ddp]\nsteps: 2"),
+]
+
+
+def planned(text: str, machine: Machine = HOST):
+    return expand(parse(f"benchmark: training\n{text}".encode(), "x.yaml", [], "x"), machine, 1)
+
+
+def on(backend: str, model: str, machine: Machine):
+    return planned(f"backends: [{backend}]\nworld_sizes: [2]\nmodels: [{model}]\nstrategies: [flat]\n", machine)
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers():
+    for backend, machine, said in (
+        ("gloo", HOST, "needs 2 × "),
+        ("nccl", TWO_GPUS, "of memory on a GPU for parameters"),
+    ):
+        plan = on(backend, "xl-2026", machine)
+        (skip,) = plan.skips
+        assert not plan.order and said in skip.reason and "GiB are available" in skip.reason
+        assert on(backend, "tiny", machine).order
+
+
+def test_memory_that_is_not_told_refuses_nothing_and_gpus_need_none_of_the_host():
+    assert on("nccl", "xl-2026", replace(TWO_GPUS, gpu_free_bytes=None)).order
+    assert on("nccl", "tiny", replace(TWO_GPUS, memory_available_bytes=2**20)).order
+
+
+def test_a_trap_is_named_with_its_remedy_and_a_sound_setting_is_not():
+    for trap, said, sound in TRAPS:
+        (note,) = notes(planned(f"models: [nano]\n{trap}"), 4)
+        assert said in note
+        assert notes(planned(f"models: [nano]\n{sound}"), 4) == []
+
+
+def test_plan_prints_notes(warm):
+    (warm.folder / "one.yaml").write_text("benchmark: training\nmodels: [nano]\nstrategies: [ddp]\nsteps: 1\n")
+    done = warm("plan", "one.yaml")
+    assert done.returncode == 0 and "\nnote: steps: 1 puts one step" in done.stdout
