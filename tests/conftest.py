@@ -3,13 +3,11 @@
 `cli` starts a process for each command, as a user does: for tests of what a process does or leaves behind.
 `warm` runs the same commands in this process, and its ranks come from one fork server that all tests share:
 for everything else. A command then costs neither the loading of the packages (1 to 2 s) nor that of torch (3 s).
-`called_once` is for commands that take long and of which several tests want to see the result: they share it.
 `launcher` is for what starts ranks without a command. A test must not enter a `Launcher` of its own: a process
 has one fork server, and leaving the launcher ends it.
 """
 
 import contextlib
-import functools
 import io
 import os
 import shutil
@@ -18,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +65,7 @@ class CommandLine:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=self.folder, env=self.environment, **{**pipes, **options})
 
-    def __call__(self, *arguments: str, timeout: float = 120, **options) -> subprocess.CompletedProcess:
+    def __call__(self, *arguments: str, timeout: float = 300, **options) -> subprocess.CompletedProcess:
         if self.launcher is not None:
             assert not options, "this process has these already"
             return called_here(self.folder, self.launcher, arguments, timeout, self.environment["COLUMNS"])
@@ -96,7 +93,7 @@ class CommandLine:
 
 
 def called_here(
-    folder: Path, launcher: Launcher, arguments: tuple[str, ...], timeout: float = 120, columns: str = WIDE
+    folder: Path, launcher: Launcher, arguments: tuple[str, ...], timeout: float = 300, columns: str = WIDE
 ) -> subprocess.CompletedProcess:
     """Call the entry point in this process, with ranks from a launcher that has been entered already."""
     out, err = io.StringIO(), io.StringIO()
@@ -151,17 +148,6 @@ def checkout(tmp_path_factory) -> Path:
     shutil.copytree(ROOT / "configs", place / "configs")
     shutil.copytree(ROOT / "docs", place / "docs")
     return place
-
-
-@pytest.fixture(scope="session")
-def called_once(checkout: Path) -> Callable[[str], subprocess.CompletedProcess]:
-    """Call a command in a process of its own, in the checkout, when the first test asks for it."""
-
-    @functools.cache
-    def called(arguments: str) -> subprocess.CompletedProcess:
-        return CommandLine(checkout)(*arguments.split())
-
-    return called
 
 
 @pytest.fixture

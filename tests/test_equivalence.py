@@ -42,17 +42,17 @@ MISTAKES = {
 }
 
 
-def test_everything_holds_on_two_ranks(called_once, checkout):
-    done = called_once("equivalence")
+def test_everything_holds_on_two_ranks(warm):
+    done = warm("equivalence", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "HOLDS (2 ranks, 24 steps)" in done.stdout
     assert "`x1 x3 x5 | x2 x4 x6, then x7 x9 | x8 x1`" in done.stdout
-    document = (checkout / "plots/equivalence/equivalence.md").read_text()
+    document = (warm.folder / "plots/equivalence/equivalence.md").read_text()
     for trial in TRIALS:
         assert f"| {trial.name}, {trial.dtype} " in document
     if torch.cuda.device_count() < 2:
         assert "not tried: needs two GPUs" in document
-    assert (checkout / "plots/equivalence/losses.png").stat().st_size > 10_000
+    assert (warm.folder / "plots/equivalence/losses.png").stat().st_size > 10_000
 
 
 def test_every_mistake_of_the_ranks_is_noticed(launcher):

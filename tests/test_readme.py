@@ -8,11 +8,12 @@ import re
 import subprocess
 
 import pytest
+import typer
 
 import bench
 from bench.cli.app import VERBS as VERBS_OF_HELP
 from bench.cli.app import _app
-from conftest import ROOT, called_here
+from conftest import ROOT, CommandLine, called_here
 from proof import code
 
 README = (ROOT / "README.md").read_text()
@@ -31,10 +32,22 @@ LINES = lines_of(README)
 OPERATORS = [line for line in lines_of((ROOT / "docs/operators.md").read_text()) if line not in LINES]
 COMMANDS = [line for line in [*LINES, *OPERATORS] if line.startswith(PROGRAM)]
 TARGETS = [line for line in LINES if line.startswith("make")]
-VERBS = [line.split()[1] for line in COMMANDS]
-FIRST_OF_VERB = {COMMANDS[VERBS.index(verb)] for verb in VERBS}
-# Of the examples in --help: one needs several hosts, and the table of another has mistakes in it.
-NOT_HERE = {"gate": 3}
+# A command of a page or of --help → its verb; each is tried once.
+COMMANDS_AND_EXAMPLES = {
+    line: line.split()[1] for line in [*COMMANDS, *(f"{PROGRAM}{verb.example}" for verb in VERBS_OF_HELP.values())]
+}
+VERBS = list(COMMANDS_AND_EXAMPLES.values())
+FIRST_OF_VERB = {list(COMMANDS_AND_EXAMPLES)[VERBS.index(verb)] for verb in VERBS}
+# Beginnings of commands that measure long whatever is set; they are parsed here, and run by the test that is named.
+RUN_ELSEWHERE = {"equivalence": "test_equivalence.py", "ab smoke --b-env": "test_ab.py"}
+# What makes commands that measure short, by verb. Those but `run` take the ranks of the fork server that tests share.
+SHORT = {
+    "run": ("--set", "launches=1", "--set", "sampling.seconds_per_case=0.05", "--set", "sizes=[1KiB]", "--no-plots"),
+    "ab": ("--budget", "1s", "--no-plots"),
+    "replay": ("--set", "launches=2", "--no-plots"),
+}
+# Exit codes other than 0: gate needs several hosts, and the example of compare is a change for the worse.
+EXIT_CODES = {"gate": 3, "compare": 1}
 
 
 def test_the_readme_shows_commands_and_fits_on_a_page():
@@ -43,32 +56,18 @@ def test_the_readme_shows_commands_and_fits_on_a_page():
     assert len(README.splitlines()) <= 130
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_command(line, checkout, called_once, launcher):
-    arguments = line.removeprefix(PROGRAM).split()
-    if line in FIRST_OF_VERB:
-        done = called_once(" ".join(arguments))
+@pytest.mark.parametrize("line", COMMANDS_AND_EXAMPLES)
+def test_command(line, checkout, launcher):
+    command = line.removeprefix(PROGRAM)
+    verb, *arguments = command.split()
+    if command.startswith(tuple(RUN_ELSEWHERE)):
+        typer.main.get_command(_app(verb)).commands[verb].make_context(verb, arguments)
+        return
+    if line in FIRST_OF_VERB and verb not in {"ab", "replay"}:
+        done = CommandLine(checkout)(verb, *arguments, *SHORT.get(verb, ()))
     else:
-        done = called_here(checkout, launcher, (*arguments, *quick(arguments)))
-    slower = "docs/example/after" in arguments  # the example is one of a change for the worse
-    assert done.returncode == (1 if slower else 0), done.stdout + done.stderr
-
-
-def quick(arguments: list[str]) -> list[str]:
-    """What makes a run short."""
-    if arguments[0] != "run":
-        return []
-    settings = ["launches=1", "sampling.seconds_per_case=0.05", "sizes=[1KiB]"]
-    settings += ["budget=2s"] * any(argument.startswith("budget=") for argument in arguments)
-    return [word for setting in settings for word in ("--set", setting)]
-
-
-@pytest.mark.parametrize("verb", VERBS_OF_HELP)
-def test_the_example_of_each_verb(verb, checkout, launcher):
-    arguments = VERBS_OF_HELP[verb].example.split()
-    done = called_here(checkout, launcher, (*arguments, *quick(arguments)))
-    expected = NOT_HERE.get(verb, 1 if "docs/example/after" in arguments else 0)
-    assert done.returncode == expected, done.stdout + done.stderr
+        done = called_here(checkout, launcher, (verb, *arguments, *SHORT.get(verb, ())))
+    assert done.returncode == EXIT_CODES.get(verb, 0), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -90,8 +89,6 @@ def test_every_command_that_a_page_names_exists(path):
 @functools.cache
 def options(verb: str) -> set[str]:
     """All options of a verb."""
-    import typer
-
     group = typer.main.get_command(_app(verb))
     return {word for option in group.commands[verb].params for word in (*option.opts, *option.secondary_opts)}
 
