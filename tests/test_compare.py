@@ -64,8 +64,8 @@ def wrong(found):
 
 
 # ── over many repetitions ────────────────────────────────────────────────────────────────────────
-def test_without_a_change_hardly_any_of_200_runs_of_60_cases_says_one():
-    before, after = simulated(np.random.default_rng(1), 200, 60, 5, 0.1)
+def test_without_a_change_hardly_any_of_100_runs_of_60_cases_says_one():
+    before, after = simulated(np.random.default_rng(1), 100, 60, 5, 0.1)
     false_alarms = wrong(decided(before, after))
     assert false_alarms <= 0.05
     naive = (scipy_stats.ttest_ind(np.log(after), np.log(before), axis=-1, equal_var=False).pvalue < 0.05).any(axis=1)
@@ -74,19 +74,19 @@ def test_without_a_change_hardly_any_of_200_runs_of_60_cases_says_one():
 
 def test_cases_of_unlike_scatter_raise_no_more_false_alarms():
     dice = np.random.default_rng(11)
-    sigma = np.exp(dice.normal(np.log(0.12), 0.6, (300, 18, 1)))
-    before, after = (np.exp(sigma * dice.normal(size=(300, 18, 8))) for _ in range(2))
+    sigma = np.exp(dice.normal(np.log(0.12), 0.6, (100, 18, 1)))
+    before, after = (np.exp(sigma * dice.normal(size=(100, 18, 8))) for _ in range(2))
     assert wrong(decided(before, after)) <= 0.08
 
 
 def test_a_change_of_20_percent_is_found():
-    before, after = simulated(np.random.default_rng(2), 200, 1, 6, 0.04, 0.20)
+    before, after = simulated(np.random.default_rng(2), 100, 1, 6, 0.04, 0.20)
     assert (decided(before, after) == SLOWER).mean() >= 0.95
     assert (decided(after, before) == FASTER).mean() >= 0.95
 
 
 def test_one_slow_case_among_60_is_found_and_named():
-    before, after = simulated(np.random.default_rng(3), 60, 60, 5, 0.03)
+    before, after = simulated(np.random.default_rng(3), 30, 60, 5, 0.03)
     after[:, 17] *= 1.3
     found = decided(before, after)
     assert (found[:, 17] == SLOWER).mean() >= 0.95
@@ -95,7 +95,7 @@ def test_one_slow_case_among_60_is_found_and_named():
 
 
 def test_a_change_of_all_cases_is_found_by_the_whole_before_any_case():
-    before, after = simulated(np.random.default_rng(12), 100, 18, 8, 0.15, 0.10)
+    before, after = simulated(np.random.default_rng(12), 40, 18, 8, 0.15, 0.10)
     found = decided(before, after)
     assert (found[:, -1] == SLOWER).mean() >= 0.9
     assert (found[:, :-1] == SLOWER).mean() <= 0.3
@@ -103,7 +103,7 @@ def test_a_change_of_all_cases_is_found_by_the_whole_before_any_case():
 
 def test_what_is_not_the_same_is_hardly_ever_called_so():
     for change in (0.06, 1 / 1.06 - 1):
-        before, after = simulated(np.random.default_rng(4), 300, 1, 8, 0.02, change)
+        before, after = simulated(np.random.default_rng(4), 150, 1, 8, 0.02, change)
         assert (decided(before, after) == SAME).mean() <= 0.05
 
 
@@ -122,8 +122,8 @@ def test_a_small_change_that_is_known_well_is_the_same():
 def test_occasions_that_differ_are_no_change_once_the_ledger_knows_them():
     """Each run has an occasion of its own, as large as the scatter of launches."""
     dice = np.random.default_rng(13)
-    before, after = simulated(dice, 200, 6, 10, 0.1)
-    before, after = (side * np.exp(0.1 * dice.normal(size=(200, 6, 1))) for side in (before, after))
+    before, after = simulated(dice, 80, 6, 10, 0.1)
+    before, after = (side * np.exp(0.1 * dice.normal(size=(80, 6, 1))) for side in (before, after))
     known = {case.key: (0.1, 7.0) for case in MANY}
     assert wrong(decided(before, after)) > 0.5
     assert wrong(decided(before, after, by_occasion=known)) <= 0.05

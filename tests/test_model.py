@@ -65,11 +65,11 @@ def test_a_noisy_series_gives_about_its_parameters_back(seed):
 
 
 def test_intervals_over_launches_cover_the_truth():
-    found = [model.fits(series(one_segment, 0.05, seed))[0] for seed in range(100)]
+    found = [model.fits(series(one_segment, 0.05, seed))[0] for seed in range(50)]
     for name, truth in (("alpha_s", ALPHA_S), ("rate", RATE), ("half_size", ALPHA_S * RATE)):
         around = [getattr(fit, name) for fit in found]
         assert all(interval.kind == "over launches" for interval in around)
-        assert 88 <= sum(interval.low <= truth <= interval.high for interval in around) <= 99, name
+        assert 43 <= sum(interval.low <= truth <= interval.high for interval in around) <= 49, name
 
 
 def test_what_slows_a_whole_launch_widens_the_intervals():
@@ -135,8 +135,8 @@ def test_eager_and_rendezvous_are_two_segments(seed):
 
 
 def test_one_segment_is_rarely_taken_for_more():
-    counts = [len(model.fits(series(one_segment, 0.05, seed))[0].segments) for seed in range(100)]
-    assert counts.count(1) >= 85
+    counts = [len(model.fits(series(one_segment, 0.05, seed))[0].segments) for seed in range(40)]
+    assert counts.count(1) >= 34
 
 
 def test_three_segments_are_found_and_every_segment_has_four_sizes():

@@ -210,7 +210,7 @@ def _where(pair: Pair) -> str:
 
 
 def moved_text(ratios: Iterable[float]) -> str:
-    """What happened to the quantiles of the iterations (`stats.QUANTILES`)."""
+    """What happened to the quantiles of the iterations (`summaries.QUANTILES`)."""
     low, middle, high = ratios
     return f"fastest tenth × {low:.2f}, median × {middle:.2f}, slowest tenth × {high:.2f}"
 
