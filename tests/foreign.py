@@ -97,27 +97,6 @@ def nccl_old(ranks: int = 4, error: str = "1e-07", bounds: str = "0 OK", sizes=S
     return "\n".join(["$ ./build/all_reduce_perf -b 8 -g 4", *preamble("all_reduce", ranks), *OLD_HEADER, *rows, *foot])
 
 
-def nccl_v1(ranks: int = 4, sizes=SIZES) -> str:
-    """nccl-tests 1: milliseconds, and the header does not say so."""
-    lines = [
-        f"nThread 1 nGpus {ranks} minBytes 8 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20 validation: 1 ",
-        "# NCCL Tests compiled with NCCL 2.0",
-        "# Using devices",
-        *(f"#   Rank {rank:2d} on     node-1 device {rank:2d} [0x0{rank}] Example GPU" for rank in range(ranks)),
-        "",
-        "#                                                 out-of-place                    in-place",
-        "#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res",
-    ]
-    for size in sizes:
-        row = f"{size:12d}  {size // 4:12d}  {'float':>6}  {'sum':>6}"
-        for place in ("out", "in"):
-            seconds = time_s(size, place)
-            algbw, busbw = rates("all_reduce", size, ranks, seconds)
-            row += f"  {seconds * 1e3:7.3f}  {algbw:5.2f}  {busbw:5.2f}  {'2e-07':>7}"
-        lines.append(row)
-    return "\n".join([*lines, "", " Out of bounds values : 0 OK", " Avg bus bandwidth    : 4.5", ""])
-
-
 def nccl_json(ranks: int = 2, **changes) -> str:
     """JSON version 4, with an environment that holds a secret."""
 

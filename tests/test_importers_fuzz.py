@@ -15,7 +15,7 @@ from bench.model.errors import ForeignError
 from bench.store import encoding
 
 FILES = {
-    "nccl-tests": [foreign.nccl(), foreign.nccl_old(), foreign.nccl_v1(), foreign.nccl_json()],
+    "nccl-tests": [foreign.nccl(), foreign.nccl_old(), foreign.nccl_json()],
     "osu": [foreign.osu(full=True), "#Using NCCL\n" * 4 + foreign.osu("NCCL-CUDA Allgather")],
 }
 PIECES = st.one_of(

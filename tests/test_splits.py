@@ -106,18 +106,16 @@ def test_a_matrix_is_read_from_a_file(tmp_path, monkeypatch):
     assert text == "rows:0,5,1;2,0,0;0,0,0"
 
 
-def test_they_are_measured_and_verified(warm):
+def test_they_are_measured_verified_and_drawn_a_panel_a_distribution(warm):
     done = warm("run", warm.config(SKEWED))
     assert done.returncode == 0, done.stdout + done.stderr
     run = warm.only_run()
-    assert {samples.case.splits.partition(":")[0] for samples in run.samples} == {
-        "",
-        "zipf",
-        "lognormal",
-        "hot",
-        "rows",
-    }
+    measured = {samples.case.splits.partition(":")[0] for samples in run.samples}
+    assert measured == {"", "zipf", "lognormal", "hot", "rows"}
     assert (warm.folder / "plots" / run.path.name / "splits.png").is_file()
+    (figure,) = pictures.split_matrices(run, analyze(run))
+    titles = [axes.get_title().replace("\n", " ") for axes in figure.axes if axes.get_title()]
+    assert len(titles) == 4 and all("the busiest" in title for title in titles)
 
 
 def test_a_wrong_element_is_noticed(warm):
@@ -126,12 +124,3 @@ def test_a_wrong_element_is_noticed(warm):
     assert done.returncode == 1
     failed = {samples.case.splits for samples in warm.only_run().samples if samples.failure}
     assert {"", "zipf:1.2", "lognormal:1:drift"} <= failed
-
-
-def test_the_picture_has_a_panel_a_distribution(warm):
-    assert warm("run", warm.config(SKEWED), "--no-plots").returncode == 0
-
-    run = warm.only_run()
-    (figure,) = pictures.split_matrices(run, analyze(run))
-    titles = [axes.get_title().replace("\n", " ") for axes in figure.axes if axes.get_title()]
-    assert len(titles) == 4 and all("the busiest" in title for title in titles)
