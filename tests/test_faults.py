@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,10 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.launch.launcher import PREFIX, fork_servers
 from bench.model.records import Case, Fault
 from bench.rank import device, workload
-from conftest import ROOT, TINY, CommandLine, ranks_left
+from conftest import TINY, CommandLine, ranks_left
 from test_measure import assert_nothing_left
 
 # What rank 1 does at this size, and what must be said of it.
@@ -125,42 +122,6 @@ def test_ctrl_c_while_torch_is_still_loading(cli):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err
     assert_nothing_left(cli)
-
-
-INTERRUPTED = """
-import os, signal
-from multiprocessing import forkserver
-from bench.launch.launcher import Launcher
-signal.signal(signal.SIGINT, signal.default_int_handler)
-start = forkserver.ensure_running
-def interrupted():
-    os.kill(os.getpid(), signal.SIGINT)
-    start()
-forkserver.ensure_running = interrupted
-try:
-    with Launcher():
-        print("lost")
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_ctrl_c_while_the_fork_server_starts_is_not_lost(cli):
-    with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
-        done = subprocess.run(
-            [sys.executable, "-c", INTERRUPTED], cwd=cli.folder,
-            env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert (done.stdout, done.stderr) == ("interrupted\n", "")
-        assert not list(Path(place).glob(f"{PREFIX}*"))
-    assert_nothing_left(cli)
-
-
-def test_the_fork_server_and_so_every_rank_is_spared_ctrl_c(launcher):
-    (server,) = fork_servers()
-    status = Path(f"/proc/{server.pid}/status").read_text()
-    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGINT - 1) & 1
 
 
 def test_the_ranks_end_when_the_parent_is_killed_and_only_then_can_the_run_go_on(cli, warm):

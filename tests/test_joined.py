@@ -4,6 +4,7 @@ Real launchers where they are installed; Slurm is played by its variables, two h
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import secrets
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -137,6 +139,7 @@ def test_tasks_of_a_slurm_step(cli):
     assert_measured(cli, "srun", {1, 2})
 
 
+# The time-out is long: ranks of a job load torch._dynamo by themselves, on a busy machine for more than a minute.
 TRAINING = """
 benchmark: training
 models: [{import: "users_model:build"}]
@@ -148,6 +151,7 @@ rounds: 2
 steps: 1
 warmup: 3
 strategies: [flat, ddp]
+timeout: 200s
 """
 
 
@@ -199,6 +203,17 @@ def test_hydra(cli):
     )
     assert done.returncode == 0, done.stderr
     assert_measured(cli, "mpirun (Hydra)", {2})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (make install-ray)")
+def test_the_file_for_ray_runs_on_two_workers(cli):
+    file = file_for(cli, LauncherName.RAY, TINY.replace("[2]", "[1, 2]"), nodes=1, each=2)
+    with tempfile.TemporaryDirectory(prefix="r-") as place:  # short: a socket's path has a limit
+        environment = cli.environment | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0"}
+        command = [sys.executable, file]
+        done = subprocess.run(command, cwd=cli.folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_measured(cli, "Ray Train", {1, 2})
 
 
 @needs_links

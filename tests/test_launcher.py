@@ -1,0 +1,89 @@
+"""The fork server takes no Ctrl-C and loses none; the folder in which ranks meet is removed by the next run at last."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bench.launch.launcher import LOCK, PREFIX, RendezvousFolder, fork_servers, remove_abandoned
+from conftest import ROOT
+from test_measure import assert_nothing_left
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_is_gone_at_the_end(temporary):
+    with RendezvousFolder() as meeting:
+        assert meeting.place().parent == meeting.folder
+    assert not list(temporary.iterdir())
+
+
+def test_another_run_leaves_it_alone(temporary):
+    with RendezvousFolder() as meeting:
+        remove_abandoned()
+        assert meeting.folder.is_dir()
+
+
+def test_what_a_killed_run_left_is_removed(temporary):
+    child = os.fork()
+    if child == 0:
+        RendezvousFolder().__enter__()
+        os._exit(9)
+    os.waitpid(child, 0)
+    assert len(list(temporary.iterdir())) == 1
+    with RendezvousFolder() as meeting:
+        assert list(temporary.iterdir()) == [meeting.folder]
+
+
+def test_a_stranger_of_the_same_name_stays(temporary):
+    (temporary / f"{PREFIX}notes").mkdir()
+    (temporary / f"{PREFIX}link").mkdir()
+    (temporary / f"{PREFIX}link" / LOCK).symlink_to("/dev/null")
+    remove_abandoned()
+    assert len(list(temporary.iterdir())) == 2
+
+
+# ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
+INTERRUPTED = """
+import os, signal
+from multiprocessing import forkserver
+from bench.launch.launcher import Launcher
+signal.signal(signal.SIGINT, signal.default_int_handler)
+start = forkserver.ensure_running
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    start()
+forkserver.ensure_running = interrupted
+try:
+    with Launcher():
+        print("lost")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_while_the_fork_server_starts_is_not_lost(cli):
+    with tempfile.TemporaryDirectory(prefix="cb-") as place:  # short: a socket's path has a limit
+        done = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED], cwd=cli.folder,
+            env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (done.stdout, done.stderr) == ("interrupted\n", "")
+        assert not list(Path(place).glob(f"{PREFIX}*"))
+    assert_nothing_left(cli)
+
+
+def test_the_fork_server_and_so_every_rank_is_spared_ctrl_c(launcher):
+    (server,) = fork_servers()
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    assert int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16) >> (signal.SIGINT - 1) & 1
