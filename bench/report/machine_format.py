@@ -1,7 +1,7 @@
 """Write runs and comparisons for programs: CSV, JSON and JUnit XML.
 
 In: a run and its analysis, a comparison of runs, trends, checks against a table. Out: text, and the JSON Schema of a
-run (`schema report` prints it). Units stand in the names of JSON's fields. Computes nothing and reads nothing.
+run (docs/report-schema.json). Units stand in the names of JSON's fields. Computes nothing and reads nothing.
 """
 
 import csv
