@@ -102,10 +102,11 @@ list: .venv/.installed  ## List the runs
 ##@ Develop
 check: lint test  ## Everything a change must pass; the README's commands are among the tests
 
-lint: .venv/.installed-dev  ## Check style and types
+lint: .venv/.installed-dev  ## Check style and types; print lines and files a room
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) -m tools.rooms
 
 # Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. One file stays in
 # one process: its tests share a fork server.

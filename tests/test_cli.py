@@ -188,7 +188,7 @@ def test_broken_runs_are_one_line(example):
     folder = example.folder / "example" / "before"
     folders.update_manifest(folder, schema=99)
     one_line(example("report", str(folder)), 2, "schema 99", f"schema {folders.SCHEMA}")
-    folders.update_manifest(folder, schema=1)
+    folders.update_manifest(folder, schema=folders.SCHEMA)
     samples = folder / "samples.jsonl"
     lines = samples.read_bytes().split(b"\n")
     samples.write_bytes(b"\n".join([lines[0], lines[1][:100], *lines[2:]]))

@@ -17,7 +17,7 @@ FLOW = """# Architecture
     configs/x.yaml   a job's recording   other tools' output
           │ config        │ importers.traces    │ importers
           ▼               ▼                     │
-        Config ── plan ─▶ Plan ── store ─▶ results/<run>/
+        Config ─ planning ▶ Plan ── store ─▶ results/<run>/
                             │
                launch       │  parent processes: no torch, never inside a timing
           (fork server; torchrun, srun, mpirun, Ray, Kubernetes)
@@ -33,29 +33,36 @@ FLOW = """# Architecture
                report: tables, documents, plots ─▶ terminal, results/<run>/, plots/<run>/
 ```
 
-A folder says in which process its lines run:
+A room says in which process its lines run, and what they may import:
 
-| folder | runs in | may import |
-|---|---|---|
-| `bench/*.py` | any process | only itself |
-| `machine/`, `protocol/` | parents and ranks; no torch | what stands above |
-| `launch/` | parent processes; no torch | what stands above, never `rank/` |
-| `rank/` | rank processes; loads torch | what stands above but `launch/` |
-| `analyze/`, `importers/`, `report/` | the parent process, after measuring | `bench/*.py` |
-| `training/` | the training benchmark, with folders of the same names | their namesakes; only `cli/` imports it |
-| `cli/` | the parent process; the only place that prints | everything but `rank/` |
+| room | holds | runs in | may import |
+|---|---|---|---|
+| `model/` | the data: facts, conclusions, errors, units | anywhere | nothing |
+| `catalog/` | tables of what exists: operations, dtypes, backends, metrics | anywhere | `model/` |
+| `stats/` | intervals and verdicts: numbers in, numbers out | anywhere | `model/` |
+| `config/` | YAML to a validated configuration | parents | `model/`, `catalog/` |
+| `planning/`, `store/` | the plan of a run; its folder | parents; ranks for footprint and encoding | the rooms above |
+| `machine/`, `protocol/` | what this machine is; how parents and ranks talk | both; no torch | `model/`, `catalog/` |
+| `launch/` | start ranks, watch and end them | parents; no torch | the rooms above, never `rank/` |
+| `rank/` | what one rank does | ranks; loads torch | the rooms above, never `launch/` |
+| `analyze/` | facts to conclusions | the parent, after measuring | the first six |
+| `importers/` | other tools' files to facts | the parent | the first six |
+| `report/` | conclusions to text and pictures | the parent, after measuring | the first six |
+| `training/` | the training benchmark, in rooms of the same names | as its namesakes | its namesakes |
+| `cli/` | the verbs; the only place that prints and picks exit codes | the parent | everything but `rank/` |
 
-Facts (`records.py`) and conclusions (`conclusions.py`) are different types, and facts are kept: everything below the
-line can be deleted and made again from `samples.jsonl`. Read `records.py` first.
+Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
+below the line can be deleted and made again from `samples.jsonl`. Read `model/records.py` first.
 
 What differs between the collectives and the training benchmark is one record, `Benchmark`, with two entries
-(`cli/benchmarks.py`): parse, plan, sweep, read, analyse, report, compare. No verb asks which one it has. Tables take
-the place of `if` chains: operations, metrics, backends, pictures, importers, strategies, verbs. To add one is a line in
-its table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which two files. `tests/test_architecture.py` keeps
-all this.
+(`cli/benchmarks.py`): plan, sweep, read, analyse, report, compare. Some verbs are for collectives only and ask which
+one they have: `diagnose`, `gate`, `import`, `plan --from`, `compare` with a table, a trend or `--across`. Tables take
+the place of `if` chains: operations, metrics, backends, pictures, importers, strategies, verbs. To add one is a line
+in its table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which two files. `tests/test_architecture.py`
+keeps all this.
 
-To read the code in the order of the flow: `records.py`, `config.py`, `plan.py`, `launch/sweep.py`, `rank/main.py`,
-`rank/timing.py`, `analyze/summaries.py`, `stats/verdicts.py`, `report/document.py`.
+To read the code in the order of the flow: `model/records.py`, `config/models.py`, `planning/plan.py`,
+`launch/sweep.py`, `rank/main.py`, `rank/timing.py`, `analyze/summaries.py`, `stats/verdicts.py`, `report/document.py`.
 
 ## The modules
 
