@@ -17,7 +17,8 @@ from bench.training.analyze import advice
 from bench.training.analyze.advice import ddp_setting
 from bench.training.analyze.analysis import analyze
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.presets import Preset, find, gradients, parameters
+from bench.training.presets import find, gradients
+from bench.training.rank import models
 from bench.training.rank import runner as runners
 from bench.training.rank.runner import SYNCHRONISERS, RankInfo
 from bench.training.rank.transport import ProcessGroupTransport, SharedTensors
@@ -66,11 +67,15 @@ ALL = """naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: [64KiB,
 [fp16]}}, zero1, zero_redundancy, fsdp2, {ddp: {accumulate: 2}}, {import: "broken_syncs:Right"}"""
 
 
+OWN_GROUP = "{fsdp2: {options: [separate_reduce_scatter_group]}}"  # of newer versions of torch
+
+
 def test_every_strategy_is_checked_and_measured(warm):
-    done, run = measured(warm, ALL)
+    with_group = hasattr(FSDPModule, "set_separate_reduce_scatter_group")
+    done, run = measured(warm, ", ".join([ALL, OWN_GROUP] if with_group else [ALL]))
     assert done.returncode == 0 and failures(run) == {}
-    results = {one.label: one for one in analyze(run).scenarios[0].results}
-    assert all(one.step is not None for one in results.values())
+    results = {result.label: result for result in analyze(run).scenarios[0].results}
+    assert all(result.step is not None for result in results.values())
     checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, StrategyChecks)}
     assert {"I1", "I2", "I3", "I5", "I6", "I7", "I9"} <= checked["overlap_bucket 64 KiB"]
     assert "I4" in checked["none"] and "I4" in checked["ddp noop"]
@@ -88,27 +93,17 @@ def test_every_strategy_is_checked_and_measured(warm):
         for rank in (0, 1)
     )
     line = next(f for f in run.facts if isinstance(f, Timeline) and f.strategy == "overlap_param").ranks[0]
-    assert all(one.launched_s >= one.ready_s and one.done_s >= one.launched_s for one in line.calls)
+    assert all(call.ready_s <= call.launched_s <= call.done_s for call in line.calls)
     assert json.loads((run.path / "trace.json").read_text())["traceEvents"]
 
 
 def test_gradients_are_clipped_by_the_norm_of_all_of_them(warm):
     """I2 holds what each strategy trained against ranks that clip the gathered mean; a shard's norm is smaller."""
-    strategies = "flat, ddp, zero1, zero_redundancy, fsdp2"
-    done, run = measured(warm, strategies, "clip: 0.01\n")
+    done, run = measured(warm, "flat, zero1, zero_redundancy, fsdp2", "clip: 0.01\n")
     assert done.returncode == 0, done.stderr
     assert run.plan.order[0].scenario.key.endswith("/clip=0.01")
     blocks = [block for fact in run.facts if isinstance(fact, Round) for block in fact.blocks]
     assert blocks and all(min(block.parts_ns["clip"]) > 0 for block in blocks)
-
-
-def test_fully_shard_may_scatter_on_a_group_of_its_own(warm):
-    if not hasattr(FSDPModule, "set_separate_reduce_scatter_group"):
-        pytest.skip("this torch has no set_separate_reduce_scatter_group")
-    done, run = measured(warm, "{fsdp2: {options: [separate_reduce_scatter_group]}}")
-    assert done.returncode == 0, done.stderr
-    results = {one.label: one for one in analyze(run).scenarios[0].results}
-    assert results["fsdp2 separate_reduce_scatter_group"].step is not None
 
 
 def test_a_run_measures_what_its_first_launch_advised(warm, monkeypatch):
@@ -132,14 +127,11 @@ def test_a_run_measures_what_its_first_launch_advised(warm, monkeypatch):
     assert "DistributedDataParallel with bucket_cap_mb=0.0625" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [("launches: 1\ncall_sizes: {}", "set launches to 2"), ("launches: 2", "set call_sizes")],
-)
-def test_what_cannot_be_advised_is_left_out_with_the_remedy(warm, more, reason):
-    text = f"benchmark: training\nmodels: [nano]\nstrategies: [ddp, {{ddp: {{buckets: advised}}}}]\n{more}\n"
-    done = warm("plan", warm.config(text))
-    assert done.returncode == 0 and "left out: ddp advised" in done.stdout and reason in done.stdout
+def test_what_cannot_be_advised_is_left_out_with_the_remedy(warm):
+    for more, reason in (("launches: 1\ncall_sizes: {}", "set launches to 2"), ("launches: 2", "set call_sizes")):
+        text = f"benchmark: training\nmodels: [nano]\nstrategies: [ddp, {{ddp: {{buckets: advised}}}}]\n{more}\n"
+        done = warm("plan", warm.config(text))
+        assert done.returncode == 0 and "left out: ddp advised" in done.stdout and reason in done.stdout
 
 
 WRONG = {
@@ -159,37 +151,49 @@ def refused(tmp_path_factory, launcher):
     return warm, *measured(warm, ", ".join(["flat", *wrong, "{plan: {buckets: [64KiB]}}"]))
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_synchroniser_is_refused_a_number(refused, name):
+def test_a_wrong_synchroniser_is_refused_a_number_and_what_is_right_beside_it_is_not(refused):
+    """Nor is a number given to a plan that does not fit the model."""
     _, done, run = refused
     assert done.returncode == 1 and "failed: " in done.stderr
-    assert WRONG[name] <= failures(run)[f"broken_syncs:{name}"]
+    failed = failures(run)
+    assert set(failed) == {*(f"broken_syncs:{name}" for name in WRONG), "plan [64 KiB]"}
+    assert failed["plan [64 KiB]"] == {"runs"}
+    for name, violated in WRONG.items():
+        assert violated <= failed[f"broken_syncs:{name}"], name
     rounds = [fact for fact in run.facts if isinstance(fact, Round)]
-    assert rounds and all({s.strategy for s in one.blocks} >= {"none", "flat"} for one in rounds)
-    assert not any(s.strategy.startswith("broken") for one in rounds for s in one.blocks)
-
-
-def test_a_plan_must_fit_the_model(refused):
-    _, done, run = refused
-    assert done.returncode == 1 and failures(run)["plan [64 KiB]"] == {"runs"}
-
-
-def test_what_is_right_is_not_refused_beside_what_is_wrong(refused):
-    assert set(failures(refused[2])) == {*(f"broken_syncs:{name}" for name in WRONG), "plan [64 KiB]"}
+    assert rounds
+    for timed in ({block.strategy for block in fact.blocks} for fact in rounds):
+        assert timed >= {"none", "flat"} and not any(name.startswith("broken") for name in timed)
 
 
 def test_an_emulated_link_takes_the_time_that_it_should_and_is_checked_on_the_real_one(warm):
     done, run = measured(warm, "flat, overlap_param, ddp", "links: [10ms + 1GB/s]\n")
     assert done.returncode == 0
-    results = {one.label: one for one in analyze(run).scenarios[0].results}
+    results = {result.label: result for result in analyze(run).scenarios[0].results}
     assert 0.0106 < results["flat"].communication_only_s < 21 * 0.01 < results["overlap_param"].communication_only_s
     assert results["flat"].split.tail_s > 0.009
     checked = {f.strategy: {c.invariant for c in f.checks if c.ok} for f in run.facts if isinstance(f, StrategyChecks)}
     assert {"I2", "I5", "I6", "I7"} <= checked["flat"] and "I1" not in checked["flat"]
 
 
-def test_missing_rounds_are_made_by_resume(warm):
-    _, run = measured(warm, "flat")
+def of_users_model(warm, strategies, build):
+    text = BASE.replace("STRATEGIES", strategies).replace("[nano]", f'[{{import: "users_model:{build}"}}]')
+    done = warm("run", warm.config(text), "--no-plots")
+    (path,) = warm.runs()
+    return done, folders.read(path, TRAINING_CODEC)
+
+
+def test_a_users_model_is_measured_like_a_preset_and_missing_rounds_are_made_by_resume(warm):
+    """Its weight that is two at once is sent once, and the frozen one never: one matrix and two biases of float32."""
+    done, run = of_users_model(warm, "naive, flat, {overlap_bucket: {cap: 1KiB}}, ddp", "build")
+    assert done.returncode == 0, done.stderr
+    results = {result.label: result for result in analyze(run).scenarios[0].results}
+    assert all(result.step is not None for result in results.values())
+    matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
+    assert sorted(results["naive"].calls) == [bias, bias, matrix]
+    assert results["flat"].calls == (matrix + 2 * bias,)
+    assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in results["ddp"].checks if check.ok}
+
     lines = (run.path / folders.SAMPLES).read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if not (b'"Round"' in line and b'"round":2' in line)]
     assert len(kept) == len(lines) - 1
@@ -199,88 +203,61 @@ def test_missing_rounds_are_made_by_resume(warm):
     assert sorted(fact.round for fact in again.facts if isinstance(fact, Round)) == [1, 2]
 
 
-def test_a_users_model_is_measured_like_a_preset(warm):
-    """Its weight that is two at once is sent once, and the frozen one never: one matrix and two biases of float32."""
-    strategies = "naive, flat, {overlap_bucket: {cap: 1KiB}}, ddp"
-    text = BASE.replace("STRATEGIES", strategies).replace("[nano]", '[{import: "users_model:build"}]')
-    done = warm("run", warm.config(text), "--no-plots")
-    assert done.returncode == 0, done.stderr
-    run = folders.read(warm.runs()[0], TRAINING_CODEC)
-    results = {one.label: one for one in analyze(run).scenarios[0].results}
-    assert all(one.step is not None for one in results.values())
-    matrix, bias = 4 * WIDTH * WIDTH, 4 * WIDTH
-    assert sorted(results["naive"].calls) == [bias, bias, matrix]
-    assert results["flat"].calls == (matrix + 2 * bias,)
-    assert {"I1", "I2", "I3", "I5"} <= {check.invariant for check in results["ddp"].checks if check.ok}
-
-
 def test_a_model_with_batchnorm_and_dropout_gets_numbers(warm):
     """Each rank normalises its own examples, as under DDP: the gathered mean does too, one process does not."""
     strategies = 'naive, {overlap_bucket: {cap: 1KiB}}, ddp, zero1, {import: "broken_syncs:Sum"}'
-    text = BASE.replace("STRATEGIES", strategies).replace("[nano]", '[{import: "users_model:build_normalised"}]')
-    done = warm("run", warm.config(text), "--no-plots")
-    run = folders.read(warm.runs()[0], TRAINING_CODEC)
+    done, run = of_users_model(warm, strategies, "build_normalised")
     assert done.returncode == 1 and failures(run) == {"broken_syncs:Sum": {"I2"}}
-    results = {one.label: one for one in analyze(run).scenarios[0].results}
-    checks = {
-        label: [c.text for c in results[label].checks if c.invariant == "I2"] for label in ("naive", "ddp", "zero1")
-    }
-    assert all(results[label].step is not None for label in checks)
-    assert all(
-        len(texts) == 2 and all("one process is no measure" in text for text in texts) for texts in checks.values()
-    )
+    results = {result.label: result for result in analyze(run).scenarios[0].results}
+    for label in ("naive", "ddp", "zero1"):
+        texts = [check.text for check in results[label].checks if check.invariant == "I2"]
+        assert results[label].step is not None and len(texts) == 2
+        assert all("one process is no measure" in text for text in texts)
 
 
-def test_tied_weights_and_grouped_queries_are_those_of_the_list(warm):
-    text = BASE.replace("STRATEGIES", "naive").replace("[nano]", "[nano-v100-kv1-tied]")
-    assert warm("run", warm.config(text), "--no-plots").returncode == 0
-    results = analyze(folders.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
-    naive = next(one for one in results if one.label == "naive")
-    assert sorted(naive.calls) == sorted(one.nbytes for one in gradients(find("nano-v100-kv1-tied")))
-
-
-def test_sizes_are_a_model(warm):
+def test_a_preset_has_the_parameters_of_its_list(warm):
+    """With tied weights and grouped queries, too, and by its sizes alone."""
     sizes = "{d_model: 32, d_ff: 64, layers: 1, heads: 2, vocabulary: 50}"
-    text = BASE.replace("STRATEGIES", "flat").replace("[nano]", f"[{sizes}]")
-    assert warm("run", warm.config(text), "--no-plots").returncode == 0
-    results = analyze(folders.read(warm.runs()[0], TRAINING_CODEC)).scenarios[0].results
-    flat = next(one for one in results if one.label == "flat")
-    assert flat.calls == (4 * parameters(Preset(32, 64, 1, 2, 50)),)
+    by_sizes = BASE.replace("STRATEGIES", "flat").replace("nano", sizes)
+    assert "d32-ff64-l1-h2-v50/" in warm("plan", warm.config(by_sizes)).stdout
+    for name in ("nano", "nano-v100-kv1-tied", "d32-ff64-l1-h2-v50"):
+        model = models.build(Scenario(name, "gloo", 2, 2, 8), torch.device("cpu"), 1)
+        model.module(*model.batch(torch.Generator().manual_seed(1), 2)).backward()
+        sizes = [parameter.grad.nbytes for parameter in model.module.parameters()]
+        assert sizes == [gradient.nbytes for gradient in gradients(find(name))]
 
 
 def test_a_users_model_that_cannot_be_built_is_said(warm):
-    done = warm(
-        "run", warm.config(BASE.replace("STRATEGIES", "flat").replace("[nano]", '[{import: "users_model:no"}]'))
-    )
+    done, _ = of_users_model(warm, "flat", "no")
     assert done.returncode == 1 and "users_model" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("strategies: [flatt]", "did you mean 'flat'"),
-        ("strategies: [{overlap_bucket: {bucket_boundary: before}}]", "needs cap, such as"),
-        ("strategies: [{naive: {cap: 1MiB}}]", "does not take cap"),
-        ("strategies: [{ddp: {options: [fp16, bf16]}}]", "one communication hook"),
-        ("strategies: [{fsdp2: {options: [fp16]}}]", "fsdp2 has no option fp16"),
-        ("strategies: [{ddp: {buckets: torch}}]", "torch is for plan"),
-        ("strategies: [flat]\nclip: -1", "clip: -1: at least 0"),
-        ("strategies: [flat]\nlinks: [fast]", "2ms + 1GB/s"),
-        ("strategies: [flat]\nwarmup: 2", "warmup: 2: at least 3"),
-        ("strategies: [flat]\nmodels: [tini]", "did you mean 'tiny'"),
-    ],
-)
-def test_each_mistake_is_one_line(warm, line, words):
-    text = "benchmark: training\n" + line + ("" if "models" in line else "\nmodels: [nano]")
-    done = warm("plan", warm.config(text))
-    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+MISTAKES = {
+    "strategies: [flatt]": "did you mean 'flat'",
+    "strategies: [{overlap_bucket: {bucket_boundary: before}}]": "needs cap, such as",
+    "strategies: [{naive: {cap: 1MiB}}]": "does not take cap",
+    "strategies: [{ddp: {options: [fp16, bf16]}}]": "one communication hook",
+    "strategies: [{fsdp2: {options: [fp16]}}]": "fsdp2 has no option fp16",
+    "strategies: [{ddp: {buckets: torch}}]": "torch is for plan",
+    "strategies: [flat]\nclip: -1": "clip: -1: at least 0",
+    "strategies: [flat]\nlinks: [fast]": "2ms + 1GB/s",
+    "strategies: [flat]\nwarmup: 2": "warmup: 2: at least 3",
+    "strategies: [flat]\nmodels: [tini]": "did you mean 'tiny'",
+}
 
 
-@pytest.mark.parametrize("backend", ["nccl", "mpi"])
-def test_what_this_machine_cannot_measure_is_said(warm, backend):
-    text = f"benchmark: training\nmodels: [nano]\nstrategies: [flat]\nbackends: [{backend}]"
-    done = warm("plan", warm.config(text))
-    assert done.returncode == 3 and "nothing can be measured here" in done.stderr
+def test_each_mistake_is_one_line(warm):
+    for line, words in MISTAKES.items():
+        text = "benchmark: training\n" + line + ("" if "models" in line else "\nmodels: [nano]")
+        done = warm("plan", warm.config(text))
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, line
+
+
+def test_what_this_machine_cannot_measure_is_said(warm):
+    for backend in ("nccl", "mpi"):
+        text = f"benchmark: training\nmodels: [nano]\nstrategies: [flat]\nbackends: [{backend}]"
+        done = warm("plan", warm.config(text))
+        assert done.returncode == 3 and "nothing can be measured here" in done.stderr
 
 
 def test_a_training_run_is_listed_and_not_diagnosed(refused):
