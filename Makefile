@@ -108,10 +108,10 @@ lint: .venv/.installed-dev  ## Check style and types; print lines and files a ro
 	@$(PY) -m mypy
 	@$(PY) -m tools.rooms
 
-# Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. One file stays in
-# one process: its tests share a fork server.
+# Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. Each has a fork
+# server that its tests share; the one that is done first takes over tests of the other.
 test: .venv/.installed-dev  ## Run the tests
-	@$(PY) -m pytest tests --numprocesses 2 --dist loadfile
+	@$(PY) -m pytest tests --numprocesses 2 --dist worksteal
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs

@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import psutil
 import pytest
@@ -32,6 +33,10 @@ from bench.training.launch.sweep import PRELOAD
 
 # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests of Ctrl-C press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example may take as long as a busy machine needs.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLING = Sampling(5, 0.05, None, 0.05, 1.0, 2000)
@@ -147,6 +152,8 @@ def checkout(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("readme")
     shutil.copytree(ROOT / "configs", place / "configs")
     shutil.copytree(ROOT / "docs", place / "docs")
+    # What a command finds that names no run.
+    shutil.copytree(ROOT / "docs/example/before", place / "results/20260101T000000Z-before")
     return place
 
 
