@@ -112,7 +112,7 @@ def called_here(
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
-def ranks_left(seconds: float = 5.0) -> list[psutil.Process]:
+def ranks_left(seconds: float = 30.0) -> list[psutil.Process]:
     """Which ranks of the fork server that tests share do not end."""
     deadline = time.monotonic() + seconds
     while (found := [rank for server in fork_servers() for rank in server.children()]) and time.monotonic() < deadline:
@@ -177,7 +177,7 @@ def launcher():
     with Launcher(preload=["gloo_batch", *PRELOAD]) as entered:
         os.environ.clear()
         os.environ.update(before)  # a test of what a run sets must not find it set
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (servers := fork_servers()) and time.monotonic() < deadline:
             time.sleep(0.02)  # between fork and exec it still has the name of this process
         (server,) = servers

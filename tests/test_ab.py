@@ -183,7 +183,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 130 and "run --resume" in err and "Traceback" not in err
     assert_nothing_left(cli)
     (path,) = cli.runs()

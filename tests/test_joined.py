@@ -415,7 +415,7 @@ def test_copies_that_know_nothing_of_each_other_are_refused(cli, tmp_path):
     starter.symlink_to(Path(sys.executable).resolve())
     call = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
     command = [str(starter), "-c", call, sys.executable, str(ROOT / "run_bench.py"), "run", cli.config()]
-    done = subprocess.run(command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 2
     assert "error: started by orted, which tells no rank here" in done.stderr and not cli.runs()
 

@@ -76,7 +76,7 @@ def test_ctrl_c_while_the_fork_server_starts_is_not_lost(cli):
         done = subprocess.run(
             [sys.executable, "-c", INTERRUPTED], cwd=cli.folder,
             env=cli.environment | {"TMPDIR": place, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=240,
         )  # fmt: skip
         assert (done.stdout, done.stderr) == ("interrupted\n", "")
         assert not list(Path(place).glob(f"{PREFIX}*"))

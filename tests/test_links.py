@@ -167,7 +167,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next():
         names = process.stdout.readline().split()
         (relay,) = psutil.Process(process.pid).children()
         process.kill()
-    assert psutil.wait_procs([relay], timeout=5)[1] == []
+    assert psutil.wait_procs([relay], timeout=60)[1] == []
     with links.shaped_pair("1gbit"):
         listed = _output("ip", "netns", "list")
     assert names and not any(name in listed for name in names)

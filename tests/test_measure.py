@@ -44,7 +44,7 @@ def watched(tmp_path_factory):
                 continue
             listening |= {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
         time.sleep(0.05)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
     assert_nothing_left(cli)
     return cli, listening
@@ -89,7 +89,7 @@ def test_it_works_from_any_folder_and_the_parent_loads_no_torch(watched):
     )
 
 
-def assert_nothing_left(cli, seconds: float = 5.0) -> None:
+def assert_nothing_left(cli, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while cli.processes() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -125,7 +125,7 @@ def test_a_fork_whose_run_was_interrupted_before_it_got_its_orders_says_nothing(
         "    print(forkserver.read_signed(status), flush=True)\n"
         "    print('the next', file=sys.stderr, flush=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=ROOT)
     assert done.returncode == 0 and done.stdout == "1\n1\n"
     interrupted, misled, rest = done.stderr.split("the next\n")
     assert (interrupted, rest) == ("", "") and "Traceback" in misled
