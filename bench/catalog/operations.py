@@ -288,7 +288,7 @@ OPERATIONS = {
 
 
 # Those that are one call of a library: neither replays of many, nor what a job does before its first call.
-CALLS = tuple(name for name, one in OPERATIONS.items() if not (one.recorded or one.startup))
+CALLS = tuple(name for name, operation in OPERATIONS.items() if not (operation.recorded or operation.startup))
 
 
 def usual(case: Case) -> Case:

@@ -38,14 +38,14 @@ class Splits:
 
 def parse(text: str) -> Splits:
     """The distribution; raises ValueError with what is allowed."""
-    found = _PATTERN.fullmatch(text)
-    if not found:
+    match = _PATTERN.fullmatch(text)
+    if not match:
         raise ValueError(f"{text!r} is no distribution: write zipf:1.2, lognormal:1, hot:4 or rows:0,3;1,2")
-    rows = tuple(tuple(map(int, row.split(","))) for row in found["rows"].split(";")) if found["rows"] else ()
+    rows = tuple(tuple(map(int, row.split(","))) for row in match["rows"].split(";")) if match["rows"] else ()
     if any(len(row) != len(rows) for row in rows):
         raise ValueError(f"rows: a matrix of {len(rows)} rows needs {len(rows)} numbers in each")
     return Splits(
-        found["kind"] or "rows", float(found["value"] or 0), rows, int(found["seed"] or 0), bool(found["drift"])
+        match["kind"] or "rows", float(match["value"] or 0), rows, int(match["seed"] or 0), bool(match["drift"])
     )
 
 
@@ -106,7 +106,7 @@ def _popularity(splits: Splits, ranks: int, turn: int) -> list[float]:
 def _apportioned(shares: Sequence[float], elements: int) -> list[int]:
     """Whole numbers in these shares that add up to `elements`: the largest remainders are rounded up."""
     exact = [share * elements for share in shares]
-    parts = [int(one) for one in exact]
+    parts = [int(share) for share in exact]
     by_remainder = sorted(range(len(parts)), key=lambda k: parts[k] - exact[k])
     for k in by_remainder[: elements - sum(parts)]:
         parts[k] += 1

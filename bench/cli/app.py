@@ -49,8 +49,8 @@ class Verb:
 
     def load(self) -> Callable[..., int | None]:
         """Import the module and return the function."""
-        found: Callable[..., int | None] = Deferred(f"cli.{self.function}").value
-        return found
+        function: Callable[..., int | None] = Deferred(f"cli.{self.function}").value
+        return function
 
 
 # In the order of use.

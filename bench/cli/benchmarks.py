@@ -217,9 +217,9 @@ def of_run(path: Path) -> Benchmark:
 def collectives_only(paths: Sequence[Path], what: str) -> None:
     """Raise ConfigError if one of these runs is of another benchmark. what: the option or verb that was used."""
     for path in paths:
-        found = of_run(path)
-        if found is not COLLECTIVES:
-            raise ConfigError(f"{what} is for runs of collectives; {path.name} is of the {found.name} benchmark")
+        benchmark = of_run(path)
+        if benchmark is not COLLECTIVES:
+            raise ConfigError(f"{what} is for runs of collectives; {path.name} is of the {benchmark.name} benchmark")
 
 
 # ── parts of runs, launch by launch ─────────────────────────────────────────────────────────────

@@ -63,79 +63,54 @@ def gate(
     path = shipped.path_of(config_file)
 
     def task(coordinator: "Coordinator | None") -> int:
-        return _gate(path, sets, allow, (least, against), coordinator, context.obj)
+        settings, raw = models.load(path, sets)
+        operation = settings.operations[0]
+        if not OPERATIONS[operation].typed:
+            raise ConfigError(f"{path}: operations: gate needs a collective on buffers first, not {operation}")
+        try:
+            allowed, least_rate = parse_share(allow), None if least is None else parse_rate(least)
+        except ValueError as error:
+            raise ConfigError(f"gate --allow {allow} --least {least}: {error}") from None
+        ranks_of_host: dict[str, list[int]] = {}
+        handshakes = coordinator.handshakes if coordinator is not None else []
+        for handshake in handshakes:
+            ranks_of_host.setdefault(handshake["hostname"], []).append(handshake["rank"])
+        if coordinator is None or len(ranks_of_host) < 2:
+            raise UnmeasurableError(
+                "gate compares nodes, and there is one: start it on several hosts "
+                "(plan --launcher NAME --nodes N says how)"
+            )
+        fewest = min(map(len, ranks_of_host.values()))  # as many ranks of each host as the one with fewest has
+        fleet = _Fleet(settings, raw, [ranks[:fewest] for ranks in ranks_of_host.values()], coordinator, context.obj)
+        if against is not None:
+            table = expected.load(shipped.path_of(against, shipped.EXPECTED))
+            gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
+            least_rate = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
+        verdict = fleet.judged(allowed, least_rate)
+        names = list(ranks_of_host)
+        show(findings.gate_document(verdict, names))
+        content = asdict(verdict)
+        for node in content["nodes"]:
+            node["host"] = names[node["node"]]
+        tainted = [names[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
+        folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
+        folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
+        typer.echo(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")
+        return 0 if verdict.verdict == analysis.PASS else 1
 
     given = [*sets, allow, least or "", str(against or "")]
     return run_task(task, lambda: b"\0".join([documents.read(path), *map(str.encode, given)]))
-
-
-def _gate(
-    file: Path,
-    sets: list[str],
-    allow: str,
-    wanted: tuple[str | None, Path | None],
-    coordinator: "Coordinator | None",
-    argv: Sequence[str],
-) -> int:
-    asked, raw = models.load(file, sets)
-    if not OPERATIONS[asked.operations[0]].typed:
-        raise ConfigError(f"{file}: operations: gate needs a collective on buffers first, not {asked.operations[0]}")
-    allowed, least_rate = _share(allow), _rate(wanted[0])
-    hosts = _hosts(coordinator)
-    if coordinator is None or len(hosts) < 2:
-        raise UnmeasurableError(
-            "gate compares nodes, and there is one: start it on several hosts (plan --launcher NAME --nodes N says how)"
-        )
-    fleet = _Fleet(asked, raw, hosts, coordinator, argv)
-    if wanted[1] is not None:
-        least_rate = expect.least_of_two_nodes(
-            expected.load(shipped.path_of(wanted[1], shipped.EXPECTED)), fleet.pair, _gpus(coordinator)
-        )
-    verdict = fleet.judged(allowed, least_rate)
-    names = list(hosts)
-    show(findings.gate_document(verdict, names))
-    typer.echo("\n" + "\n".join(map(str, _written(fleet.folder, verdict, names))))
-    return 0 if verdict.verdict == analysis.PASS else 1
-
-
-def _share(given: str) -> float:
-    try:
-        return parse_share(given)
-    except ValueError as error:
-        raise ConfigError(f"--allow {given}: {error}") from None
-
-
-def _rate(given: str | None) -> float | None:
-    try:
-        return None if given is None else parse_rate(given)
-    except ValueError as error:
-        raise ConfigError(f"--least {given}: {error}") from None
-
-
-def _gpus(coordinator: "Coordinator") -> frozenset[str]:
-    """Names of the GPUs of all hosts."""
-    hosts = [one["host"] for one in coordinator.handshakes]
-    return frozenset(str(gpu.get("name")) for one in hosts for gpu in one.get("gpus") or [])
-
-
-def _hosts(coordinator: "Coordinator | None") -> dict[str, list[int]]:
-    """Host → its ranks; as many of each as the host with fewest has."""
-    found: dict[str, list[int]] = {}
-    for one in coordinator.handshakes if coordinator is not None else []:
-        found.setdefault(one["hostname"], []).append(one["rank"])
-    fewest = min(map(len, found.values()), default=0)
-    return {name: ranks[:fewest] for name, ranks in found.items()}
 
 
 class _Fleet:
     """The nodes of a job, to be measured in groups. folder: of the first stage's run."""
 
     def __init__(
-        self, asked: Config, raw: bytes, hosts: dict[str, list[int]], coordinator: "Coordinator", argv: Sequence[str]
+        self, settings: Config, raw: bytes, ranks: list[list[int]], coordinator: "Coordinator", argv: Sequence[str]
     ) -> None:
-        self._asked, self._raw, self._ranks, self._argv = asked, raw, list(hosts.values()), list(argv)
+        self._settings, self._raw, self._ranks, self._argv = settings, raw, ranks, list(argv)
         self._coordinator = coordinator
-        self._seed = asked.seed if asked.seed is not None else secrets.randbelow(2**32)
+        self._seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
         self._broken: list[str] = []
         self._failed: set[int] = set()
         self.folder = Path()
@@ -151,11 +126,12 @@ class _Fleet:
         taken = self._measured("look", analysis.looks(nodes))
         suspected = analysis.suspects(taken, nodes, allowed)
         again = self._measured("retest", analysis.retests(nodes, suspected)) if suspected else []
-        usual_s = None if least_rate is None else self._seconds_at(least_rate)
+        # Time of a pair of nodes at the bus bandwidth that it must reach.
+        usual_s = (operations.busbw(self._case([[0, 1]]), 1.0) or 0.0) / least_rate if least_rate else None
         checks = analysis.judge(taken, again, suspected, nodes, allowed, usual_s)
         for node in self._failed:
             checks[node] = NodeCheck(node, checks[node].score, None, analysis.FAIL, "a rank of it failed")
-        sound = [one.node for one in checks if one.verdict != analysis.FAIL]
+        sound = [check.node for check in checks if check.verdict != analysis.FAIL]
         groups = self._measured("scale", analysis.levels(sound))
         return analysis.conclude(checks, analysis.judge_groups(groups, taken, nodes, allowed), self._broken)
 
@@ -165,27 +141,27 @@ class _Fleet:
             return []
         cases = [self._case(groups) for groups in rounds]
         distinct = list({case.key: case for case in cases}.values())
-        machine = self._coordinator.machine(plan.demands(self._asked))
-        planned = plan.of_cases(self._asked, machine, self._seed, f"gate-{stage}", distinct)
+        machine = self._coordinator.machine(plan.demands(self._settings))
+        planned = plan.of_cases(self._settings, machine, self._seed, f"gate-{stage}", distinct)
         facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
         path = folders.create(RESULTS, COLLECTIVES.codec.value, planned, self._raw, facts)
         if self.folder == Path():
             self.folder = path
         measure(COLLECTIVES, path, False, self._coordinator)
-        samples = {one.case.key: one for one in COLLECTIVES.read(path).samples}
+        samples = {entry.case.key: entry for entry in COLLECTIVES.read(path).samples}
         return [self._times(samples[case.key], groups) for case, groups in zip(cases, rounds, strict=True)]
 
     def _case(self, groups: Sequence[Sequence[int]]) -> Case:
         members = [[rank for node in nodes for rank in self._ranks[node]] for nodes in groups]
-        asked = self._asked
+        settings = self._settings
         return operations.usual(
             Case(
-                asked.operations[0],
-                asked.backends[0],
+                settings.operations[0],
+                settings.backends[0],
                 self._coordinator.place.world_size,
-                asked.dtypes[0],
-                max(asked.size_list, default=0),
-                buffers=asked.buffers,
+                settings.dtypes[0],
+                max(settings.size_list, default=0),
+                buffers=settings.buffers,
                 groups=subgroups.in_text(members),
             )
         )
@@ -197,25 +173,9 @@ class _Fleet:
                 self._broken.append(failure.text)
                 self._failed |= {n for n, ranks in enumerate(self._ranks) if failure.rank in ranks}
             return {}
-        found = {}
+        times_s = {}
         for nodes in groups:
             ranks = [rank for node in nodes for rank in self._ranks[node]]
             slowest = samples.timed.duration_ns[:, ranks].max(axis=1)
-            found[tuple(nodes)] = float(np.median(slowest)) / 1e9
-        return found
-
-    def _seconds_at(self, rate: float) -> float:
-        """Time of a pair of nodes at this bus bandwidth."""
-        case = self._case([[0, 1]])
-        of_one_second = operations.busbw(case, 1.0)
-        return (of_one_second or 0.0) / rate
-
-
-def _written(folder: Path, verdict: GateVerdict, names: Sequence[str]) -> list[Path]:
-    tainted = [names[one.node] for one in verdict.nodes if one.verdict == analysis.FAIL]
-    told = asdict(verdict)
-    for one in told["nodes"]:
-        one["host"] = names[one["node"]]
-    folders.write(folder / VERDICT, json.dumps(told, indent=2) + "\n")
-    folders.write(folder / TAINTED, "".join(f"{name}\n" for name in tainted))
-    return [folder / VERDICT, folder / TAINTED]
+            times_s[tuple(nodes)] = float(np.median(slowest)) / 1e9
+        return times_s

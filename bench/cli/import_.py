@@ -19,7 +19,6 @@ from bench.importers.assembly import READERS, Imported
 from bench.importers.readings import Options, open_source
 from bench.importers.traces import reading
 from bench.model.errors import ConfigError, StoreError
-from bench.model.recorded_calls import CallList
 from bench.model.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document, listings
 from bench.store import call_file, encoding, folders
@@ -69,8 +68,12 @@ def import_(
         return import_trace(files, save, as_config)
     if save is not None or as_config:
         raise ConfigError("--save and --as-config are for traces: import trace FILE")
-    options = Options(world_size, _known(operation))
-    title = _name(name, files[0])
+    if operation is not None and operation not in OPERATIONS:
+        raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
+    if name is not None and not re.fullmatch(NAME_PATTERN, name):
+        raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
+    options = Options(world_size, operation)
+    title = name or re.sub(r"[^A-Za-z0-9._-]+", "-", files[0].stem).strip("-._")[:60] or "imported"
     readings = []
     for file in files:
         source = open_source(file)
@@ -78,20 +81,6 @@ def import_(
     imported = assembly.assemble(format.value, title, readings)
     path = _written(imported, assembly.explanation(imported), context.obj)
     return _shown(path, imported)
-
-
-def _known(operation: str | None) -> str | None:
-    if operation is not None and operation not in OPERATIONS:
-        raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
-    return operation
-
-
-def _name(name: str | None, file: Path) -> str:
-    if name is None:
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("-._")[:60] or "imported"
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise ConfigError(f"--name {name!r}: letters, digits, dots, dashes and underscores, 64 at most")
-    return name
 
 
 def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
@@ -137,19 +126,15 @@ def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
     """Print what was recorded, or a sweep of it; write the calls to `save`."""
     if save is not None and not call_file.is_call_list(save):
         raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
-    found = reading.read(files)
+    calls = reading.read(files)
     if save is not None:
-        _write(save, found)
+        if save.exists():
+            raise ConfigError(f"--save {save}: it exists already")
+        folders.write(save, call_file.to_text(calls))
     if as_config:
-        typer.echo(listings.calls_config(found, files[0].name))
+        typer.echo(listings.calls_config(calls, files[0].name))
     else:
-        show(listings.calls(found))
+        show(listings.calls(calls))
     if save is not None:
         typer.echo(f"\n{save}", err=as_config)
     return 0
-
-
-def _write(path: Path, found: CallList) -> None:
-    if path.exists():
-        raise ConfigError(f"--save {path}: it exists already")
-    folders.write(path, call_file.to_text(found))

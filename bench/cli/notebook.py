@@ -48,18 +48,18 @@ def load_run(run: str | Path | None = None) -> LoadedRun:
 
 
 def _iterations(run: Run) -> Iterator[pd.DataFrame]:
-    for one in run.samples:
-        if one.timed is not None:
-            iterations, ranks = one.timed.duration_ns.shape
+    for entry in run.samples:
+        if entry.timed is not None:
+            iterations, ranks = entry.timed.duration_ns.shape
             yield pd.DataFrame(
                 {
-                    "key": one.case.key,
-                    "launch": one.launch,
+                    "key": entry.case.key,
+                    "launch": entry.launch,
                     "iteration": [number for number in range(iterations) for _ in range(ranks)],
                     "rank": [*range(ranks)] * iterations,
-                    "start_s": (one.base_ns + one.timed.start_ns).ravel() * NS,
-                    "duration_s": one.timed.duration_ns.ravel() * NS,
-                    "calls": one.timed.calls,
+                    "start_s": (entry.base_ns + entry.timed.start_ns).ravel() * NS,
+                    "duration_s": entry.timed.duration_ns.ravel() * NS,
+                    "calls": entry.timed.calls,
                 }
             )
 

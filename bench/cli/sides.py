@@ -111,12 +111,12 @@ def _until_decided(
         if number not in pairs.LOOKS:
             progress.show_pairs(made, time.monotonic() - began)
             continue
-        found = pairs.look(measured.cases()[0], number, asked["min_change"], first)
-        if found.whole is not None and found.whole.verdict in {"SLOWER", "FASTER"} and decided_at is None:
+        judged = pairs.look(measured.cases()[0], number, asked["min_change"], first)
+        if judged.whole is not None and judged.whole.verdict in {"SLOWER", "FASTER"} and decided_at is None:
             decided_at = made
-        progress.show_look(found.whole, [one.verdict for one in found.judgements.values()], made)
+        progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
         progress.show_pairs(made, time.monotonic() - began)
-        why = pairs.why_end(found, made, decided_at)
+        why = pairs.why_end(judged, made, decided_at)
         if why is not None:
             return why
     return f"{made} pairs are the most"

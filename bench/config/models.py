@@ -402,7 +402,7 @@ class Config(Strict):
     @property
     def split_texts(self) -> list[str]:
         """Each distribution as `splits` reads it; empty: even."""
-        return ["" if isinstance(one, str) else one.text for one in self.splits]
+        return ["" if isinstance(split, str) else split.text for split in self.splits]
 
     @property
     def size_list(self) -> list[int]:

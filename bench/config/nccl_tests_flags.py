@@ -183,21 +183,21 @@ def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:
 
 def _of_the_operation(flags: Mapping[str, str], op: str, remarks: list[str]) -> dict[str, Any]:
     """Reduce ops and roots, where the operation has them."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     reduce_op, root = flags.get("o"), flags.get("r")
     if reduce_op is not None and reduce_op not in {*REDUCE_OPS, "all"}:
         raise ConfigError(f"-o {reduce_op}: unknown reduce op; allowed: {', '.join(REDUCE_OPS)}, all")
     if OPERATIONS[op].reduces:
-        found["reduce_ops"] = list(REDUCE_OPS.values()) if reduce_op == "all" else [REDUCE_OPS[reduce_op or "sum"]]
+        settings["reduce_ops"] = list(REDUCE_OPS.values()) if reduce_op == "all" else [REDUCE_OPS[reduce_op or "sum"]]
     elif reduce_op is not None:
         remarks.append(f"-o {reduce_op}: {op} reduces nothing")
     if root is not None and not OPERATIONS[op].rooted:
         remarks.append(f"-r {root}: {op} has no root")
     elif root == "all":
-        found["roots"] = "all"
+        settings["roots"] = "all"
     elif OPERATIONS[op].rooted:
-        found["roots"] = [_number(flags, "r", 0, fewest=0)]
-    return found
+        settings["roots"] = [_number(flags, "r", 0, fewest=0)]
+    return settings
 
 
 def _bytes(flags: Mapping[str, str], letter: str, default: str) -> int:
@@ -258,5 +258,5 @@ def _metric(flags: Mapping[str, str], remarks: list[str]) -> dict[str, Any]:
     return {"metrics": ["graph" if graphs else "pipelined"], "pipeline_depth": depth, **_sampling({}, warmup)}
 
 
-def _sampling(found: dict[str, Any], warmup: int) -> dict[str, Any]:
-    return {"sampling": {"warmup": warmup, **({} if warmup else {"warmup_seconds": 0}), **found}}
+def _sampling(limits: dict[str, Any], warmup: int) -> dict[str, Any]:
+    return {"sampling": {"warmup": warmup, **({} if warmup else {"warmup_seconds": 0}), **limits}}

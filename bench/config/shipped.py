@@ -23,10 +23,10 @@ def path_of(asked: Path, inside: str = "") -> Path:
     """
     if asked.suffix in SUFFIXES or len(asked.parts) > 1 or asked.is_file():
         return asked
-    found = {path.stem: path for path in files(inside)}
-    if asked.name in found:
-        return found[asked.name]
-    likely = near(asked.name, [*found])
+    known = {path.stem: path for path in files(inside)}
+    if asked.name in known:
+        return known[asked.name]
+    likely = near(asked.name, [*known])
     hint = f"; did you mean {likely[0]!r}?" if likely else ""
     raise ConfigError(f"{asked}: no configuration has this name{hint} (list configs has all; a path ends in .yaml)")
 

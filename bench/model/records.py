@@ -381,5 +381,5 @@ class Run:
     @property
     def imported(self) -> Json | None:
         """What the manifest says of the source of the numbers, if another tool measured them; else None."""
-        found = self.manifest.get("imported")
-        return found if isinstance(found, dict) else None
+        source = self.manifest.get("imported")
+        return source if isinstance(source, dict) else None

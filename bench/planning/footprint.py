@@ -78,16 +78,16 @@ def batches(cases: Sequence[Case], pool_bytes: int, batch_bytes: int) -> list[tu
     A rank holds the pools of a whole batch. batch_bytes: that all ranks together may hold.
     """
     most = min(MOST_BATCH_BYTES, batch_bytes // max(case.world_size for case in cases))
-    found: list[list[Case]] = [[]]
+    batches: list[list[Case]] = [[]]
     used = 0
     for case in cases:
         nbytes = aligned(buffer_bytes(case, pool_bytes))
-        if found[-1] and (used + nbytes > most or len(found[-1]) == MOST_TOGETHER):
-            found.append([])
+        if batches[-1] and (used + nbytes > most or len(batches[-1]) == MOST_TOGETHER):
+            batches.append([])
             used = 0
-        found[-1].append(case)
+        batches[-1].append(case)
         used += nbytes
-    return [tuple(batch) for batch in found]
+    return [tuple(batch) for batch in batches]
 
 
 def arena_bytes(cases: Sequence[Case], pool_bytes: int) -> int:
