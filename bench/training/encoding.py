@@ -16,7 +16,7 @@ from bench.training.records import Fact, TrainingJob, TrainingPlan, TrainingRun
 
 _PLAN = TypeAdapter(TrainingPlan)
 _JOB = TypeAdapter(TrainingJob)
-_KINDS = {one.__name__: TypeAdapter(one) for one in get_args(Fact)}
+_KINDS = {record.__name__: TypeAdapter(record) for record in get_args(Fact)}
 
 
 def plan_to_json(plan: TrainingPlan) -> Json:
@@ -37,8 +37,8 @@ def job_from_json(data: Json) -> TrainingJob:
 def imports_of(job: TrainingJob) -> list[str]:
     """The user's model and synchronisers, as "module:name"."""
     model = job.launch.scenario.model
-    of_user = [model] if ":" in model and job.launch.scenario.shape is None else []
-    return [*of_user, *(one.imported for one in job.launch.strategies if one.imported is not None)]
+    models = [model] if ":" in model and job.launch.scenario.shape is None else []
+    return models + [strategy.imported for strategy in job.launch.strategies if strategy.imported is not None]
 
 
 def variables_of(_: TrainingPlan) -> list[tuple[str, str]]:
@@ -55,8 +55,8 @@ def fact_to_line(fact: Fact) -> bytes:
 def fact_from_line(line: bytes) -> Fact:
     """The inverse of `fact_to_line`; raises ValueError or KeyError on anything else."""
     data = json.loads(line)
-    found: Any = _KINDS[data.pop("kind")].validate_python(data)
-    fact: Fact = found
+    adapter: TypeAdapter[Any] = _KINDS[data.pop("kind")]
+    fact: Fact = adapter.validate_python(data)
     return fact
 
 

@@ -41,8 +41,8 @@ DEFAULT_CAPS = frozenset({25 * 10**6, 25 * 2**20})
 
 
 def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
-    """The plan of a configuration, and in it what must be left out, with the reason."""
-    asked = [strategy for one in config.strategies for strategy in strategies_of(one)]
+    """The plan of a configuration; it names what is left out, with the reason."""
+    requested = [strategy for entry in config.strategies for strategy in strategies_of(entry)]
     chosen: list[tuple[Scenario, tuple[Strategy, ...]]] = []
     skips: list[SkippedStrategy] = []
     for scenario in scenarios(config):
@@ -51,7 +51,7 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
             skips.append(SkippedStrategy(scenario, None, reason))
             continue
         fit = []
-        for wanted in asked:
+        for wanted in requested:
             strategy, why = with_buckets(wanted, scenario, config)
             why = why or unsupported(strategy, scenario, machine)
             if why is None:
@@ -178,26 +178,25 @@ def shape_name(preset: str, backward_s: float) -> str:
 def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
     """The distinct strategies, their references, and second copies of the reference and of one strategy."""
     references = [reference_of(strategy) for strategy in asked]
-    every = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
+    strategies = list(dict.fromkeys([*references, Strategy(REFERENCE), *asked]))
     aa_pairs = [Strategy(REFERENCE, again=1)]
-    communicating = [one for one in asked if one.name != REFERENCE]
+    communicating = [strategy for strategy in asked if strategy.name != REFERENCE]
     if communicating:
-        of_torch = (one for one in communicating if one.name == "ddp" and kind(one).exact and not one.open)
-        preferred = next(of_torch, communicating[0])
-        aa_pairs.append(replace(preferred, again=1))
-    return tuple({label(one): one for one in [*every, *aa_pairs]}.values())
+        exact_ddp = (ddp for ddp in communicating if ddp.name == "ddp" and kind(ddp).exact and not ddp.open)
+        aa_pairs.append(replace(next(exact_ddp, communicating[0]), again=1))
+    return tuple({label(strategy): strategy for strategy in [*strategies, *aa_pairs]}.values())
 
 
 def unmeasurable_reason(plan: TrainingPlan) -> str | None:
     """Why nothing in the plan can be measured on this machine; None if something can."""
-    return None if plan.total else "; ".join(dict.fromkeys(one.reason for one in plan.skips))
+    return None if plan.total else "; ".join(dict.fromkeys(skip.reason for skip in plan.skips))
 
 
 def demands(asked: TrainingConfig | TrainingPlan) -> Demands:
     """The GPUs and ranks that a configuration or a plan needs."""
     if isinstance(asked, TrainingPlan):
-        scenarios_of = [launch.scenario for launch in asked.order]
-        backends, worlds = [one.backend for one in scenarios_of], [one.world_size for one in scenarios_of]
+        backends = [launch.scenario.backend for launch in asked.order]
+        worlds = [launch.scenario.world_size for launch in asked.order]
     else:
         backends, worlds = list(asked.backends), list(asked.world_sizes)
     return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared_gpus=False, ranks=max(worlds))

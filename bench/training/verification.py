@@ -86,20 +86,20 @@ class Verified:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the tail was as long as predicted; None without a measurement."""
+        """True if the tail was as long as predicted; None without a measurement."""
         return None if self.tail_s is None else close(self.predicted_s, self.tail_s)
 
 
 def close(predicted_s: float, measured_s: float) -> bool:
-    """Whether the two differ by at most a millisecond, or a tenth of the prediction."""
+    """True if the two differ by at most a millisecond, or a tenth of the prediction."""
     return abs(measured_s - predicted_s) <= max(OFF_S, OFF_SHARE * predicted_s)
 
 
 def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[str, tuple[Strategy, BucketPlan]]:
     """The plan and others in common use, each with its strategy. torch cannot wrap a shape, so ddp is left out."""
-    best, cap, default = (plan_of(ready_times, one) for one in (advice.plan, advice.cap, advice.default))
+    best, cap, default = (plan_of(ready_times, plan) for plan in (advice.plan, advice.cap, advice.default))
     sizes = advice.default.buckets
-    found = {
+    plans = {
         "plan": (Strategy("plan", buckets=advice.plan.buckets), best),
         "best uniform cap": (Strategy("overlap_bucket", cap_bytes=advice.cap.cap), cap),
         "torch's default": (Strategy("plan", buckets=sizes) if of_shape else Strategy("ddp"), default),
@@ -107,34 +107,33 @@ def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[
         "one call a gradient": (Strategy("overlap_param"), tuple(range(1, len(ready_times.nbytes) + 1))),
     }
     if not of_shape:
-        found["plan, by DistributedDataParallel"] = (Strategy("ddp", buckets=advice.plan.buckets), best)
-    return found
+        plans["plan, by DistributedDataParallel"] = (Strategy("ddp", buckets=advice.plan.buckets), best)
+    return plans
 
 
 def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed: int, machine: Machine) -> TrainingPlan:
     """A plan to measure strategies, with references and A/A pairs. Raises UnmeasurableError if none can be measured."""
-    reasons = {
-        one: unsupported_scenario(scenario, machine) or unsupported(one, scenario, machine) for one in strategies
-    }
-    fit = [one for one, reason in reasons.items() if reason is None]
+    missing = unsupported_scenario(scenario, machine)
+    reasons = {strategy: missing or unsupported(strategy, scenario, machine) for strategy in strategies}
+    fit = [strategy for strategy, reason in reasons.items() if reason is None]
     if not fit:
         raise UnmeasurableError("; ".join(dict.fromkeys(str(reason) for reason in reasons.values())))
     order = tuple(TrainingLaunch(scenario, launch, with_controls(fit), ROUNDS) for launch in range(1, LAUNCHES + 1))
-    skips = tuple(SkippedStrategy(scenario, one, reason) for one, reason in reasons.items() if reason is not None)
+    skips = tuple(SkippedStrategy(scenario, strategy, why) for strategy, why in reasons.items() if why is not None)
     return TrainingPlan(name, order, skips, LAUNCHES, STEPS, WARMUP, seed, TIMEOUT_S, FOREIGN)
 
 
 def verified(
-    asked: dict[str, tuple[Strategy, BucketPlan]],
+    plans: dict[str, tuple[Strategy, BucketPlan]],
     ready_times: ReadyTimes,
     cost: AllReduceCost,
     results: Iterable[StrategyResult],
     stretch: Stretch,
 ) -> list[Verified]:
     """The prediction of each plan beside its measurement. stretch: of computing, under plans that send meanwhile."""
-    measured = {one.label: one for one in results}
-    found = []
-    for name, (strategy, ends) in asked.items():
-        there = stretch.stretched(ready_times, ends) if kind(strategy).overlaps else ready_times
-        found.append(Verified(name, planner.exposed(there, ends, cost), measured.get(label(strategy))))
-    return found
+    measured = {result.label: result for result in results}
+    verdicts = []
+    for name, (strategy, ends) in plans.items():
+        ready = stretch.stretched(ready_times, ends) if kind(strategy).overlaps else ready_times
+        verdicts.append(Verified(name, planner.exposed(ready, ends, cost), measured.get(label(strategy))))
+    return verdicts

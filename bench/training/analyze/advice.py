@@ -44,7 +44,7 @@ class RecordedStep:
 
 
 def advice_for(run: TrainingRun, scenario: Scenario) -> Advice | None:
-    """What to set; None where the run measured too little of the link or of the gradients."""
+    """The best bucket plan; None where the run measured too little of the link or of the gradients."""
     cost = all_reduce_cost_of(run, scenario)
     if cost is None:
         return None
@@ -77,7 +77,7 @@ def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:
     """
     if scenario.shape is not None:
         return RecordedStep(scenario.shape, 0.0)
-    step = next((one for one in facts_of(run, Timeline, scenario) if one.strategy == REFERENCE), None)
+    step = next((line for line in facts_of(run, Timeline, scenario) if line.strategy == REFERENCE), None)
     if step is None:
         return None
     shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, of_parts("forward", "backward"))
@@ -91,11 +91,11 @@ def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:
 
 
 def stretch_of(run: TrainingRun, scenario: Scenario, ready_times: ReadyTimes) -> Stretch:
-    """How much longer computing takes while gradients are copied and sent, from this run's own strategies.
+    """The seconds by which computing takes longer while gradients are copied and sent, from this run's own strategies.
 
-    Nothing where there is no computing, and where no strategy was measured that sends during backward.
+    Zero where nothing is computed, and where no strategy was measured that sends during backward.
     """
-    strategies = next((one.strategies for one in run.plan.order if one.scenario == scenario), ())
+    strategies = next((launch.strategies for launch in run.plan.order if launch.scenario == scenario), ())
     rounds, plans, longer = kept(run, scenario), [], []
     for strategy in strategies if scenario.shape is None else ():
         plan = buckets.of_strategy(ready_times, strategy) if strategy.accumulate == 1 else None
@@ -115,9 +115,9 @@ def all_reduce_cost_of(run: TrainingRun, scenario: Scenario) -> AllReduceCost | 
         if (point.backend, point.world_size) == (scenario.backend, scenario.world_size):
             size = point.parameters * FLOAT32_BYTES / point.calls
             points.setdefault(size, []).append(float(np.median(point.times_s)) / point.calls)
-    for one in facts_of(run, CommunicationOnly, scenario):
-        if len(set(one.calls)) == 1:
-            points.setdefault(float(one.calls[0]), []).append(float(np.median(one.times_s)) / len(one.calls))
+    for alone in facts_of(run, CommunicationOnly, scenario):
+        if len(set(alone.calls)) == 1:
+            points.setdefault(float(alone.calls[0]), []).append(float(np.median(alone.times_s)) / len(alone.calls))
     if len(points) < 2:
         return None
     sizes = sorted(points)

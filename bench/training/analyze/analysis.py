@@ -54,16 +54,26 @@ K = TypeVar("K", bound=Hashable)
 
 
 def analyze(run: TrainingRun) -> TrainingAnalysis:
-    """All that follows from a run."""
-    strategies = {launch.scenario: launch.strategies for launch in run.plan.order}
+    """The conclusions from a run: its scenarios, checks, call sizes, and all that failed or was skipped."""
+    plans = {launch.scenario: launch.strategies for launch in run.plan.order}
     begun = {fact.scenario for fact in run.facts if isinstance(fact, Round | StrategyChecks | LaunchFailure)}
-    scenarios = tuple(_scenario(run, one, of) for one, of in strategies.items() if one.key in begun)
+    scenarios = tuple(_scenario(run, scenario, planned) for scenario, planned in plans.items() if scenario.key in begun)
     defaults = tuple(
-        SkippedStrategy(scenario, one, DEFAULT_ADVISED)
-        for scenario, of in strategies.items()
-        for one in _settled(run, scenario, of)
-        if _is_default(run, scenario, one)
+        SkippedStrategy(scenario, strategy, DEFAULT_ADVISED)
+        for scenario, planned in plans.items()
+        for strategy in _settled(run, scenario, planned)
+        if _is_default(run, scenario, strategy)
     )
+    warnings = list(run.warnings)
+    for result in scenarios:
+        disturbances = []
+        if result.dropped:
+            disturbances.append(f"{result.dropped} of {result.blocks} timed blocks left out")
+        if names := disturbed(run, result.scenario):
+            whose = "all strategies" if len(names) == len(result.results) else ", ".join(names)
+            disturbances.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
+        if disturbances:
+            warnings.append(f"{result.scenario.key}: {'; '.join(disturbances)}: other processes used the CPU")
     general = [check for fact in facts_of(run, StrategyChecks) if fact.strategy is None for check in fact.checks]
     return TrainingAnalysis(
         scenarios=scenarios,
@@ -71,51 +81,42 @@ def analyze(run: TrainingRun) -> TrainingAnalysis:
         call_sizes=tuple(facts_of(run, CallSizePoint)),
         skips=(*run.plan.skips, *defaults),
         failures=tuple(facts_of(run, LaunchFailure)),
-        warnings=(*run.warnings, *(text for one in scenarios if (text := _disturbance(run, one)) is not None)),
+        warnings=tuple(warnings),
     )
-
-
-def _disturbance(run: TrainingRun, one: ScenarioAnalysis) -> str | None:
-    """A warning if other processes disturbed timed blocks of a scenario."""
-    said = []
-    if one.dropped:
-        said.append(f"{one.dropped} of {one.blocks} timed blocks left out")
-    if most := disturbed(run, one.scenario):
-        whose = "all strategies" if len(most) == len(one.results) else ", ".join(most)
-        said.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
-    return f"{one.scenario.key}: {'; '.join(said)}: other processes used the CPU" if said else None
 
 
 def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:
     """Checks without repetitions of invariant and text, failures first: a failure in any launch counts."""
-    found: dict[tuple[str, str], InvariantCheck] = {}
+    first: dict[tuple[str, str], InvariantCheck] = {}
     for check in sorted(checks, key=lambda check: check.ok is not False):
-        found.setdefault((check.invariant, check.text), check)
-    return tuple(found.values())
+        first.setdefault((check.invariant, check.text), check)
+    return tuple(first.values())
 
 
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
 def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, ...]) -> ScenarioAnalysis:
-    every, rounds = facts_of(run, Round, scenario), kept(run, scenario)
-    strategies = tuple(one for one in _settled(run, scenario, strategies) if not _is_default(run, scenario, one))
+    all_rounds, rounds = facts_of(run, Round, scenario), kept(run, scenario)
+    settled_ones = _settled(run, scenario, strategies)
+    strategies = tuple(strategy for strategy in settled_ones if not _is_default(run, scenario, strategy))
     timed = _Timed(rounds, strategies)
     results = [_result(run, scenario, strategy, timed) for strategy in strategies]
-    pairs = [(label(one), label(replace(one, again=0))) for one in strategies if one.again]
+    pairs = [(label(strategy), label(replace(strategy, again=0))) for strategy in strategies if strategy.again]
     aa_pairs = [AAPair(first, timed.apart[again, first]) for again, first in pairs if (again, first) in timed.apart]
     noise = max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
-    results = [replace(one, resolved=_resolved(one.exposed)) for one in results]
-    reference = next((one.step for one in results if one.label == label(reference_of(Strategy("none")))), None)
+    results = [replace(result, resolved=_resolved(result.exposed)) for result in results]
+    name = label(reference_of(Strategy("none")))
+    reference = next((result.step for result in results if result.label == name), None)
     return ScenarioAnalysis(
         scenario=scenario,
         compute=reference,
         results=tuple(_placed(results, rounds)),
         aa_pairs=tuple(aa_pairs),
         noise_s=noise,
-        rounds=len(every),
-        blocks=(blocks := sum(len(one.blocks) for one in every)),
-        dropped=blocks - sum(len(one.blocks) for one in rounds),
+        rounds=len(all_rounds),
+        blocks=(blocks := sum(len(timed_round.blocks) for timed_round in all_rounds)),
+        dropped=blocks - sum(len(timed_round.blocks) for timed_round in rounds),
         # The first of each strategy: launches of a resumed run record them again.
-        timelines=tuple({one.strategy: one for one in reversed(facts_of(run, Timeline, scenario))}.values())[::-1],
+        timelines=tuple({line.strategy: line for line in reversed(facts_of(run, Timeline, scenario))}.values())[::-1],
         advice=advice_for(run, scenario),
     )
 
@@ -123,11 +124,11 @@ def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, 
 def _settled(run: TrainingRun, scenario: Scenario, strategies: Iterable[Strategy]) -> list[Strategy]:
     """The strategies with what the run itself advised."""
     advised = facts_of(run, Advised, scenario)
-    return [settled(one, advised[0]) if advised else one for one in strategies]
+    return [settled(strategy, advised[0]) if advised else strategy for strategy in strategies]
 
 
 def _is_default(run: TrainingRun, scenario: Scenario, strategy: Strategy) -> bool:
-    """Whether the strategy stayed open because torch's default was advised."""
+    """True if the strategy stayed open because torch's default was advised."""
     return strategy.open and bool(facts_of(run, Advised, scenario))
 
 
@@ -140,9 +141,9 @@ class _Timed:
 
     def __init__(self, rounds: list[Round], strategies: Sequence[Strategy]) -> None:
         self.rounds = rounds
-        self.steps_of = _measured({label(one): steps_of(rounds, label(one)) for one in strategies})
-        pairs = [(label(one), label(reference_of(one))) for one in strategies]
-        pairs += [(label(one), label(replace(one, again=0))) for one in strategies if one.again]
+        self.steps_of = _measured({name: steps_of(rounds, name) for name in map(label, strategies)})
+        pairs = [(label(strategy), label(reference_of(strategy))) for strategy in strategies]
+        pairs += [(label(copy), label(replace(copy, again=0))) for copy in strategies if copy.again]
         distinct = [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
         self.differences_of = _measured({pair: differences_of(rounds, *pair) for pair in distinct})
         self.steps, self.apart = estimates(self.steps_of), estimates(self.differences_of)
@@ -153,7 +154,7 @@ def _measured(many: dict[K, Series]) -> dict[K, Series]:
 
 
 def _resolved(difference: Interval | None) -> bool:
-    """Whether a difference is not nothing. What the A/A pairs differ by is in its own interval already."""
+    """True if a difference is not zero. Its interval already includes what the A/A pairs differ by."""
     return difference is None or difference.low > 0 or difference.high < 0
 
 
@@ -167,10 +168,8 @@ def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, timed: _Ti
     if failed:
         return replace(base, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
     if name not in timed.steps:
-        broken = next(
-            (f.failure.text for f in facts_of(run, LaunchFailure, scenario) if f.strategy in {name, None}), None
-        )
-        return replace(base, refused=broken or NOT_YET)
+        failures = (f.failure.text for f in facts_of(run, LaunchFailure, scenario) if f.strategy in {name, None})
+        return replace(base, refused=next(failures, None) or NOT_YET)
     step, all_steps = timed.steps[name], np.concatenate(list(timed.steps_of[name].values()))
     measured = replace(base, rounds=len(all_steps), step=step, step_std=_std(all_steps))
     if (name, reference) not in timed.apart:
@@ -205,10 +204,10 @@ def _placed(results: list[StrategyResult], rounds: list[Round]) -> list[Strategy
     Where all packing is seen, the order is that of what a step has left to wait for and to pack, which repeats far
     better than whole steps do; else it is that of steps.
     """
-    timed = [one for one in results if one.step]
-    value = left_s if all(kind(one.strategy).own for one in timed) else step_s
-    levels = estimates({one.label: by_launch(rounds, one.label, value) for one in timed})
-    ranked = sorted((one.label for one in timed), key=lambda name: levels[name].value)
+    timed = [result for result in results if result.step]
+    value = left_s if all(kind(result.strategy).own for result in timed) else step_s
+    levels = estimates({result.label: by_launch(rounds, result.label, value) for result in timed})
+    ranked = sorted((result.label for result in timed), key=lambda name: levels[name].value)
     apart = estimates(
         _measured({(slow, fast): by_launch(rounds, slow, value, fast) for fast, slow in combinations(ranked, 2)})
     )
@@ -218,7 +217,7 @@ def _placed(results: list[StrategyResult], rounds: list[Round]) -> list[Strategy
         if (name, leader) not in apart or _resolved(apart[name, leader]):
             leader, place = name, position
         places[name] = place
-    return [replace(one, place=places.get(one.label)) for one in results]
+    return [replace(result, place=places.get(result.label)) for result in results]
 
 
 def _std(values: Floats) -> float:

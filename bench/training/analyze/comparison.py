@@ -16,7 +16,6 @@ import numpy as np
 from bench.analyze.compare import MIN_CHANGE, counted, verdict_warnings
 from bench.analyze.pairs import TimedCase
 from bench.analyze.sessions import Facts, differences, distinct, of_ranks, of_sessions
-from bench.model.conclusions import Interval
 from bench.model.errors import UnmeasurableError
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats
@@ -93,7 +92,7 @@ def compare_runs(
         changes=tuple(changes),
         differences=differences(_facts_of(before), _facts_of(after)),
         only_before=tuple(only_before),
-        only_after=tuple(one for half in _lost(news, olds, before) for one in half),
+        only_after=tuple(unpaired for part in _lost(news, olds, before) for unpaired in part),
         broken=tuple(broken),
         warnings=tuple(_warnings(((before, old), (after, new)), changes, broken, min_change)),
     )
@@ -115,24 +114,25 @@ def _facts_of(run: TrainingRun) -> Facts:
 
 # ── which strategies form a pair ─────────────────────────────────────────────────────────────────
 def _sides(run: TrainingRun, analysis: TrainingAnalysis) -> dict[Key, Side]:
-    """All strategies of a run in the order of its plan, also those without times."""
+    """The strategies of a run in the order of its plan, also those without times."""
     sides = {}
-    for one in analysis.scenarios:
-        rounds = kept(run, one.scenario)
-        for result in one.results:
+    for measured in analysis.scenarios:
+        rounds = kept(run, measured.scenario)
+        for result in measured.results:
             steps: Series = {}
             exposed: Series = {}
             if result.step is not None:
                 steps, reference = steps_of(rounds, result.label), label(reference_of(result.strategy))
                 exposed = {} if result.label == reference else differences_of(rounds, result.label, reference)
-            sides[one.scenario.key, result.label] = Side(one.scenario, result, one.noise_s, steps, exposed)
+            key = measured.scenario.key, result.label
+            sides[key] = Side(measured.scenario, result, measured.noise_s, steps, exposed)
     return sides
 
 
 def _lost(here: dict[Key, Side], there: dict[Key, Side], other: TrainingRun) -> tuple[list[Unpaired], list[Unpaired]]:
     """Strategies with times `here` and none `there`: those that were refused or failed there, and those not tried."""
     failed, untried = [], []
-    planned = {(launch.scenario.key, label(one)) for launch in other.plan.order for one in launch.strategies}
+    planned = {(launch.scenario.key, label(wanted)) for launch in other.plan.order for wanted in launch.strategies}
     for key, side in here.items():
         partner = there.get(key)
         if not side.steps or (partner is not None and partner.steps):
@@ -174,24 +174,25 @@ def _changes(pairs: Sequence[Pair], min_change: float, noise_floor: float | None
     return changes
 
 
-# ── exposed communication ────────────────────────────────────────────────────────────────────────
 def _exposed(pairs: Sequence[Pair]) -> list[ExposedChange | None]:
-    several = [pair for pair in pairs if min(len(side.exposed) for side in pair) >= LAUNCHES_FOR_INTERVAL]
-    before, after = ([medians(pair[side].exposed) for pair in several] for side in (0, 1))
-    found = dict(zip(map(id, several), verdicts.differences(before, after), strict=True))
-    return [_moved(*pair, found.get(id(pair))) for pair in pairs]
-
-
-def _moved(old: Side, new: Side, tested: tuple[Interval, bool] | None) -> ExposedChange | None:
-    """tested: the difference over launches, and whether it is significant; None where launches are too few."""
-    if not (old.exposed and new.exposed):
-        return None
-    before, after = estimate(old.exposed), estimate(new.exposed)
-    if tested is None:
-        return ExposedChange(before, after, intervals.difference_of_intervals(before, after), resolved=False)
-    difference, sure = tested
-    beyond = abs(difference.value) > max(old.noise_s, new.noise_s)
-    return ExposedChange(before, after, difference, sure and beyond)
+    """The change of each pair's exposed communication; None where a side has none."""
+    enough = [min(len(side.exposed) for side in pair) >= LAUNCHES_FOR_INTERVAL for pair in pairs]
+    several = list(compress(pairs, enough))
+    olds, news = ([medians(pair[side].exposed) for pair in several] for side in (0, 1))
+    tested = iter(verdicts.differences(olds, news))
+    changes: list[ExposedChange | None] = []
+    for (old, new), over_launches in zip(pairs, enough, strict=True):
+        if not (old.exposed and new.exposed):
+            changes.append(None)
+            continue
+        before, after = estimate(old.exposed), estimate(new.exposed)
+        if over_launches:
+            difference, significant = next(tested)
+            resolved = significant and abs(difference.value) > max(old.noise_s, new.noise_s)
+        else:
+            difference, resolved = intervals.difference_of_intervals(before, after), False
+        changes.append(ExposedChange(before, after, difference, resolved))
+    return changes
 
 
 # ── warnings ──────────────────────────────────────────────────────────────────────────────────────
@@ -203,9 +204,9 @@ def _warnings(
 ) -> Iterable[str]:
     for run, analysis in runs:
         yield from (f"{run.name}: {text}" for text in analysis.warnings)
-        for one in analysis.failures:
-            what = one.strategy or "every strategy"
-            yield f"{run.name}: {one.scenario}: {what} broke in launch {one.launch}: {one.failure.text}"
+        for broke in analysis.failures:
+            strategy = broke.strategy or "every strategy"
+            yield f"{run.name}: {broke.scenario}: {strategy} broke in launch {broke.launch}: {broke.failure.text}"
     if broken:
         yield f"{counted(len(broken), 'case')} measured before failed after: no time to compare, and that is worse"
     few = sum(change.note == FEW_LAUNCHES for change in changes)
@@ -229,9 +230,8 @@ def of_training(facts: Sequence[Fact], plan: TrainingPlan) -> list[TimedCase]:
     for scenario in dict.fromkeys(launch.scenario for launch in plan.order):
         rounds = [fact for fact in facts if isinstance(fact, Round) and fact.scenario == scenario.key]
         fields = {name: str(value) for name, value in asdict(scenario).items()}
-        of_scenario = [launch.strategies for launch in plan.order if launch.scenario == scenario]
-        every = [one for strategies in of_scenario for one in strategies if not (one.again or one.open)]
-        for name in dict.fromkeys(map(label, every)):
+        strategies = [s for launch in plan.order if launch.scenario == scenario for s in launch.strategies]
+        for name in dict.fromkeys(label(strategy) for strategy in strategies if not (strategy.again or strategy.open)):
             launches: dict[int, Floats] = {n: np.asarray(values) for n, values in steps_of(rounds, name).items()}
             shown = " · ".join([name, *scenario.key.split("/")])
             cases.append(TimedCase({**fields, "strategy": name}, shown, launches))

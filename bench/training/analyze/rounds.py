@@ -29,8 +29,8 @@ F = TypeVar("F")
 
 def facts_of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
     """The facts of one kind; of one scenario, if one is named."""
-    found: list[F] = [fact for fact in run.facts if isinstance(fact, what)]
-    return found if scenario is None else [f for f in found if getattr(f, "scenario", None) == scenario.key]
+    facts: list[F] = [fact for fact in run.facts if isinstance(fact, what)]
+    return facts if scenario is None else [fact for fact in facts if getattr(fact, "scenario", None) == scenario.key]
 
 
 def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:
@@ -45,25 +45,25 @@ def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:
 
 def disturbed(run: TrainingRun, scenario: Scenario) -> list[str]:
     """Labels of the strategies whose timed blocks others disturbed so often that they are kept nonetheless."""
-    blocks = [block for one in facts_of(run, Round, scenario) for block in one.blocks]
-    every = Counter(block.strategy for block in blocks)
+    blocks = [block for timed in facts_of(run, Round, scenario) for block in timed.blocks]
+    measured = Counter(block.strategy for block in blocks)
     loud = Counter(block.strategy for block in blocks if _loud(block, run.plan.max_foreign_cpu))
-    most = [name for name, number in every.items() if 2 * loud[name] > number]
-    beside = {
+    mostly_loud = [name for name, number in measured.items() if 2 * loud[name] > number]
+    beside_reference = {
         block.strategy
-        for one in _without_loud(run, scenario, set(most))
-        if any(block.strategy == REFERENCE for block in one.blocks)
-        for block in one.blocks
+        for timed in _without_loud(run, scenario, set(mostly_loud))
+        if any(block.strategy == REFERENCE for block in timed.blocks)
+        for block in timed.blocks
     }
-    return most if beside == set(every) or REFERENCE not in every else list(every)
+    return mostly_loud if beside_reference == set(measured) or REFERENCE not in measured else list(measured)
 
 
-def _without_loud(run: TrainingRun, scenario: Scenario, most: set[str]) -> list[Round]:
-    """The rounds without disturbed blocks, but for those of the strategies in `most`."""
+def _without_loud(run: TrainingRun, scenario: Scenario, exempt: set[str]) -> list[Round]:
+    """The rounds without disturbed blocks; strategies in `exempt` keep theirs."""
     allowed = run.plan.max_foreign_cpu
     return [
-        replace(one, blocks=tuple(b for b in one.blocks if b.strategy in most or not _loud(b, allowed)))
-        for one in facts_of(run, Round, scenario)
+        replace(timed, blocks=tuple(b for b in timed.blocks if b.strategy in exempt or not _loud(b, allowed)))
+        for timed in facts_of(run, Round, scenario)
     ]
 
 
@@ -87,15 +87,15 @@ def by_launch(
 
     minus: a strategy whose value in the same round is subtracted. share: divide the difference by the value of `name`.
     """
-    found: dict[int, list[float]] = {}
-    for one in rounds:
-        blocks = {block.strategy: block for block in one.blocks}
+    launches: dict[int, list[float]] = {}
+    for timed in rounds:
+        blocks = {block.strategy: block for block in timed.blocks}
         if name not in blocks or (minus is not None and minus not in blocks):
             continue
-        mine = value(blocks[name], one.steps)
-        other = value(blocks[minus], one.steps) if minus is not None else 0.0
-        found.setdefault(one.launch, []).append((mine - other) / mine if share else mine - other)
-    return {launch: np.array(values) for launch, values in found.items()}
+        own = value(blocks[name], timed.steps)
+        other = value(blocks[minus], timed.steps) if minus is not None else 0.0
+        launches.setdefault(timed.launch, []).append((own - other) / own if share else own - other)
+    return {launch: np.array(values) for launch, values in launches.items()}
 
 
 def of_parts(*names: str) -> Callable[[TimedBlock, int], float]:
@@ -136,16 +136,17 @@ def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
     """Mean of the launches' medians of each, with Student's t; with too few launches, the median of all rounds.
 
     Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
-    the same launches (`bench.stats.moderation`).
+    the same launches (`bench.stats.moderation`). The interval of a median of rounds does not include how launches
+    differ, and with very few rounds it is only their range.
     """
-    of_launches = {name: medians(one) for name, one in many.items() if len(one) >= LAUNCHES_FOR_INTERVAL}
-    freedom = np.array([len(values) - 1.0 for values in of_launches.values()])
-    variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in of_launches.values()])
-    known = zip(*moderated(variances, freedom), strict=True) if of_launches else iter(())
-    over = {name: intervals.mean_interval(values, *next(known)) for name, values in of_launches.items()}
-    return {name: over[name] if name in over else _over_rounds(series) for name, series in many.items()}
-
-
-def _over_rounds(series: Series) -> Interval:
-    """Of too few launches: it does not include how launches differ, and of very few rounds it is only their range."""
-    return intervals.median_interval(np.concatenate(list(series.values())))
+    per_launch = {name: medians(series) for name, series in many.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
+    freedom = np.array([len(values) - 1.0 for values in per_launch.values()])
+    variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
+    priors = zip(*moderated(variances, freedom), strict=True) if per_launch else iter(())
+    over_launches = {name: intervals.mean_interval(values, *next(priors)) for name, values in per_launch.items()}
+    return {
+        name: over_launches[name]
+        if name in over_launches
+        else intervals.median_interval(np.concatenate(list(series.values())))
+        for name, series in many.items()
+    }

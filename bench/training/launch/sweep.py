@@ -58,7 +58,7 @@ class TrainingObserver(Protocol):
     def rounds_begin(self) -> None:
         """All strategies are checked."""
 
-    def told(self, fact: Fact) -> None:
+    def measured(self, fact: Fact) -> None:
         """Something was measured, or failed."""
 
 
@@ -82,28 +82,43 @@ def sweep(
     def keep(line: bytes) -> None:
         append(line)
         facts.append(fact_from_line(line))
-        observer.told(facts[-1])
+        observer.measured(facts[-1])
 
     detailed = {fact.scenario for fact in done if isinstance(fact, Timeline | CommunicationOnly)}
     for launch in plan.order:
-        made = max((f.round for f in done if isinstance(f, Round) and _of(f, launch)), default=0)
-        checked = any(isinstance(f, StrategyChecks) and f.strategy is None and _of(f, launch) for f in done)
+        earlier = [
+            fact
+            for fact in done
+            if isinstance(fact, Round | StrategyChecks)
+            and (fact.scenario, fact.launch) == (launch.scenario.key, launch.number)
+        ]
+        made = max((fact.round for fact in earlier if isinstance(fact, Round)), default=0)
+        checked = any(isinstance(fact, StrategyChecks) and fact.strategy is None for fact in earlier)
         rest = _settled(launch, plan, facts, keep, advise) if made < launch.rounds else launch
         if facts and isinstance(facts[-1], Advised):  # so that what was advised just now is recorded in detail too
             detailed.discard(launch.scenario.key)
         while made < rest.rounds:
             job = TrainingJob(rest, plan, str(log.resolve()), made + 1, checked, rest.scenario.key not in detailed)
             result, last = _launch(job, launcher, observer, keep, before_go)
-            launched(_record(rest, result))
+            launched(
+                {
+                    "backend": rest.scenario.backend,
+                    "world_size": rest.scenario.world_size,
+                    "scenario": rest.scenario.key,
+                    "launch": rest.number,
+                    "ready_s": None if result.ready_s is None else round(result.ready_s, 4),
+                    "ranks": sorted(result.facts, key=lambda facts: int(facts["rank"])),
+                }
+            )
             if result.failure is None:
                 detailed.add(rest.scenario.key)
                 break
             guilty = rest.strategies[last] if last is not None and last < len(rest.strategies) else None
-            said = label(guilty) if guilty is not None else None
-            keep(fact_to_line(LaunchFailure(rest.scenario.key, rest.number, said, result.failure)))
+            name = label(guilty) if guilty is not None else None
+            keep(fact_to_line(LaunchFailure(rest.scenario.key, rest.number, name, result.failure)))
             if guilty is None or len(rest.strategies) == 1:
                 break
-            rest = replace(rest, strategies=tuple(one for one in rest.strategies if one != guilty))
+            rest = replace(rest, strategies=tuple(strategy for strategy in rest.strategies if strategy != guilty))
 
 
 def _settled(
@@ -114,19 +129,15 @@ def _settled(
     advise: Advise,
 ) -> TrainingLaunch:
     """The launch with what is advised in place of each open strategy; without those of which nothing is known yet."""
-    if not any(one.open for one in launch.strategies):
+    if not any(strategy.open for strategy in launch.strategies):
         return launch
     scenario = launch.scenario
     advised = next((f for f in facts if isinstance(f, Advised) and f.scenario == scenario.key), None)
     if advised is None and (answer := advise(plan, scenario, facts)) is not None:
         advised = Advised(scenario.key, launch.number, *answer)
         keep(fact_to_line(advised))
-    strategies = (one if advised is None else settled(one, advised) for one in launch.strategies)
-    return replace(launch, strategies=tuple(one for one in strategies if not one.open))
-
-
-def _of(fact: Round | StrategyChecks, launch: TrainingLaunch) -> bool:
-    return (fact.scenario, fact.launch) == (launch.scenario.key, launch.number)
+    strategies = [strategy if advised is None else settled(strategy, advised) for strategy in launch.strategies]
+    return replace(launch, strategies=tuple(strategy for strategy in strategies if not strategy.open))
 
 
 def _launch(
@@ -167,14 +178,3 @@ def _launch(
     if stuck:
         raise RankError(f"{stuck}; what was measured is kept, go on once it has ended")
     return result, seen[-1] if seen else None
-
-
-def _record(launch: TrainingLaunch, result: LaunchOutcome) -> Json:
-    return {
-        "backend": launch.scenario.backend,
-        "world_size": launch.scenario.world_size,
-        "scenario": launch.scenario.key,
-        "launch": launch.number,
-        "ready_s": None if result.ready_s is None else round(result.ready_s, 4),
-        "ranks": sorted(result.facts, key=lambda facts: int(facts["rank"])),
-    }

@@ -25,7 +25,7 @@ class RoundProgress(StepProgress):
         """All strategies are checked."""
         self.show("all strategies in turn")
 
-    def told(self, fact: Fact) -> None:
+    def measured(self, fact: Fact) -> None:
         """Something was measured, or failed."""
         match fact:
             case Round():
