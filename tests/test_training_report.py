@@ -13,7 +13,7 @@ import pytest
 
 import training_fixtures as invented
 from bench.model.conclusions import NO_INTERVAL, Interval
-from bench.report import document as pages
+from bench.report import markdown as pages
 from bench.training.conclusions import AAPair, ScenarioAnalysis, TrainingAnalysis
 from bench.training.records import InvariantCheck, Link, Strategy
 from bench.training.report import document, labels, tables
