@@ -30,48 +30,48 @@ def verdicts(checks):
 
 
 def test_what_is_right_passes():
-    checks, calls = invariants.of_calls(bench(), runner())
+    checks, calls = invariants.check_calls(bench(), runner())
     assert verdicts(checks) == {"I5": True, "I6": True, "I7": True} and calls == (200, 400)
-    assert invariants.of_start(bench(), runner()).ok and invariants.of_end(bench(), runner(), 3).ok
+    assert invariants.check_start(bench(), runner()).ok and invariants.check_end(bench(), runner(), 3).ok
 
 
 @pytest.mark.parametrize(
     ("calls", "broken"), [((200, 400, 400), {"I5", "I6"}), ((200,), {"I5", "I6"}), ((400, 200), {"I6"})]
 )
 def test_bytes_sent_twice_or_never_and_other_buckets_are_noticed(calls, broken):
-    checks, _ = invariants.of_calls(bench(), runner(calls))
+    checks, _ = invariants.check_calls(bench(), runner(calls))
     assert {name for name, ok in verdicts(checks).items() if not ok} == broken
 
 
 def test_another_order_of_launches_is_noticed():
-    checks, _ = invariants.of_calls(bench(lambda own: own[::-1]), runner())
+    checks, _ = invariants.check_calls(bench(lambda own: own[::-1]), runner())
     assert verdicts(checks) == {"I5": True, "I6": True, "I7": False}
 
 
 def test_a_plan_that_was_not_realised_is_noticed():
     planned = Strategy("plan", buckets=(600,))
-    checks, _ = invariants.of_calls(bench(), runner(strategy=planned))
+    checks, _ = invariants.check_calls(bench(), runner(strategy=planned))
     assert verdicts(checks)["I6"] is False
 
 
 def test_ranks_that_differ_are_noticed_and_without_synchronisation_those_that_do_not():
     differing, alike = bench(lambda own: own + "x"), bench()
-    assert invariants.of_start(differing, runner()).ok is False
-    end = invariants.of_end(differing, runner(), 3)
+    assert invariants.check_start(differing, runner()).ok is False
+    end = invariants.check_end(differing, runner(), 3)
     assert (end.invariant, end.ok) == ("I1", False)
     reference = runner(strategy=Strategy("none"))
-    assert invariants.of_end(differing, reference, 3).ok is True
-    control = invariants.of_end(alike, reference, 3)
+    assert invariants.check_end(differing, reference, 3).ok is True
+    control = invariants.check_end(alike, reference, 3)
     assert (control.invariant, control.ok) == ("I4", False)
 
 
 def test_other_bits_are_noticed():
     shared = bench()
     shared.finals = {"naive": ((1,), "a"), "flat": ((2,), "b"), "overlap_param": ((1,), "a")}
-    assert invariants.of_bits(shared, Strategy("flat")).ok is False
-    assert invariants.of_bits(shared, Strategy("naive")).ok is True
+    assert invariants.check_bits(shared, Strategy("flat")).ok is False
+    assert invariants.check_bits(shared, Strategy("naive")).ok is True
     del shared.finals["flat"]
-    assert invariants.of_bits(shared, Strategy("naive")).ok is True
+    assert invariants.check_bits(shared, Strategy("naive")).ok is True
 
 
 @pytest.mark.parametrize(("elements", "ok"), [(75, True), (150, False), (10, False)])
@@ -79,16 +79,16 @@ def test_states_that_are_no_single_copy_are_noticed(elements, ok):
     optimizer = SimpleNamespace(state={0: {"momentum_buffer": torch.zeros(elements)}})
     sharded = runner(strategy=Strategy("zero1"))
     sharded.optimizer = optimizer
-    check = invariants.of_shards(bench(), sharded)
+    check = invariants.check_shards(bench(), sharded)
     assert (check.invariant, check.ok) == ("I12", ok)
 
 
 def test_training_itself_scales_and_samples_as_it_should(monkeypatch):
     assert all(check.ok for check in invariants.general())
     monkeypatch.setattr(invariants, "DistributedSampler", lambda *_, **__: [0, 1, 2])
-    assert invariants.of_sampling().ok is False
+    assert invariants.check_sampling().ok is False
     monkeypatch.setattr(invariants, "_adam_step", lambda gradient: gradient)
-    assert invariants.of_scaling().ok is False
+    assert invariants.check_scaling().ok is False
 
 
 @pytest.mark.parametrize("wrong", [lambda rank, whole: whole * 2, lambda rank, whole: whole * (rank + 1)])
@@ -99,4 +99,4 @@ def test_gradients_that_do_not_add_up_are_noticed(monkeypatch, wrong):
         "_gradient",
         lambda rank, ranks: right(None, ranks) if rank is None else wrong(rank, right(rank, ranks)),
     )
-    assert invariants.of_scaling().ok is False
+    assert invariants.check_scaling().ok is False

@@ -62,7 +62,7 @@ class Strategy:
 
     @property
     def open(self) -> bool:
-        """Whether its buckets are not known yet."""
+        """True while its buckets are not known."""
         return bool(self.called) and not self.buckets and self.cap_bytes is None
 
 
@@ -85,7 +85,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What the compared strategies share.
+    """The circumstances that the compared strategies share.
 
     model: a preset's name, or "package.module:build" of a user's own. batch: examples per rank and step. sequence:
     tokens of an example. link: None is the real backend. dtype: of parameters and gradients. threads: that compute in
@@ -148,7 +148,7 @@ class CallSizeSweep:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """All that a run of the training benchmark will do.
+    """The launches of a run of the training benchmark, and its settings.
 
     steps: of a strategy in one round, between two barriers. warmup: steps of each strategy before the first round.
     max_foreign_cpu: a round is left out if other processes use more than this share of the machine's CPU time.
@@ -173,7 +173,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """What every rank of one launch receives.
+    """The message to every rank of one launch.
 
     log: the file for what torch prints. checked: an earlier try of this launch has already reported its checks.
     detail: also record one step and the communication only of each strategy; one launch of a scenario does.

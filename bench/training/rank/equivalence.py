@@ -47,13 +47,13 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float, dict[st
 
 @dataclass(frozen=True, slots=True)
 class ProcessRole:
-    """Where a training runs. rank, of: this rank, and how many share the examples. ranks: K, also in one process.
+    """The process that trains. rank: of the `sharing` processes that share the examples. ranks: K, also in one process.
 
     devices: GPUs of this process, all used by torch's DataParallel if there are several; 0 for the CPU.
     """
 
     rank: int
-    of: int
+    sharing: int
     ranks: int
     devices: int = 0
 
@@ -90,7 +90,7 @@ def _work(context: RankContext, job: EquivalenceJob) -> Json:
 
 # ── one trial ────────────────────────────────────────────────────────────────────────────────────
 def _read(trial: SamplerTrial) -> Json:
-    """What the ranks of a `SamplerTrial` read; the sampler of a rank needs no other rank."""
+    """The examples that the ranks of a `SamplerTrial` read; the sampler of a rank needs no other rank."""
     ranks = [indices(trial.examples, rank, trial.ranks, trial.batch, trial.drop_last) for rank in range(trial.ranks)]
     steps = zip(*ranks, strict=True)
     return {"read": ", then ".join(" | ".join(" ".join(f"x{i + 1}" for i in part) for part in step) for step in steps)}
@@ -156,8 +156,8 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> Trained:
     scale = float(role.ranks) ** how.lr_power / (BATCH if how.loss == "sum" else 1)
     optimizer = build(module.parameters(), lr=rate * scale, **more)
     # Both sides compute the loss over all examples: that of a batch rises and falls with the examples in it.
-    every = _examples(how if how.examples == "even" else replace(how, examples="odd"), role, kind).tensors
-    watched = [tensor.to(device) for tensor in every]
+    whole = _examples(how if how.examples == "even" else replace(how, examples="odd"), role, kind)
+    watched = [tensor.to(device) for tensor in whole.tensors]
 
     losses, batch = [_mean_loss(module, watched)], 0
     for step, examples in enumerate(islice(_batches(how, role, kind), steps), start=1):
@@ -173,16 +173,16 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> Trained:
         if how.average and step % how.average == 0:
             for parameter in module.parameters():
                 dist.all_reduce(parameter.data)
-                parameter.data /= role.of
+                parameter.data /= role.sharing
         losses.append(_mean_loss(module, watched))
-        batch = len(examples[0]) * role.of
+        batch = len(examples[0]) * role.sharing
     return Trained([parameter.detach().cpu() for parameter in module.parameters()], losses, batch)
 
 
 def _synchronised(module: nn.Module, how: Training, role: ProcessRole) -> nn.Module:
     if role.devices > 1:
         return DataParallel(module, device_ids=list(range(role.devices)))
-    if role.of == 1 or how.gradients == "apart":
+    if role.sharing == 1 or how.gradients == "apart":
         return module
 
     def sum_hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -222,9 +222,9 @@ def _examples(how: Training, role: ProcessRole, dtype: torch.dtype) -> TensorDat
     weights = torch.randn(INPUTS, OUTPUTS, generator=generator, dtype=torch.float64)
     targets = torch.sin(inputs @ weights / INPUTS**0.5)
     chosen = torch.arange(EXAMPLES if how.examples == "even" else SHARE * role.ranks + 1)
-    if role.of == 1 and how.examples == "dropped":
+    if role.sharing == 1 and how.examples == "dropped":
         chosen = chosen[:-1]
-    if role.of == 1 and how.examples == "padded":
+    if role.sharing == 1 and how.examples == "padded":
         chosen = torch.cat([chosen, chosen[: role.ranks - 1]])
     return TensorDataset(inputs[chosen].to(dtype), targets[chosen].to(dtype))
 
@@ -232,11 +232,11 @@ def _examples(how: Training, role: ProcessRole, dtype: torch.dtype) -> TensorDat
 def _batches(how: Training, role: ProcessRole, dtype: torch.dtype) -> Iterator[list[torch.Tensor]]:
     """Batches of a process's share, epoch after epoch; where K does not divide N, the whole share is one batch."""
     examples = _examples(how, role, dtype)
-    of, rank = (1, 0) if how.sampler == "none" else (role.of, role.rank)
+    parts, part = (1, 0) if how.sampler == "none" else (role.sharing, role.rank)
     sampler: DistributedSampler[Any] = DistributedSampler(
-        examples, of, rank, shuffle=how.sampler == "shuffled", seed=SEED, drop_last=how.examples == "dropped"
+        examples, parts, part, shuffle=how.sampler == "shuffled", seed=SEED, drop_last=how.examples == "dropped"
     )
-    share = BATCH * role.ranks**how.growth // role.of if how.examples == "even" else len(sampler)
+    share = BATCH * role.ranks**how.growth // role.sharing if how.examples == "even" else len(sampler)
     loader = DataLoader(examples, share, sampler=sampler)
     for epoch in count():
         sampler.set_epoch(epoch)
@@ -244,7 +244,7 @@ def _batches(how: Training, role: ProcessRole, dtype: torch.dtype) -> Iterator[l
 
 
 def indices(number: int, rank: int, ranks: int, batch: int, drop_last: bool) -> list[list[int]]:
-    """Which of `number` examples a rank reads, batch by batch, numbered from 0."""
+    """The numbers, from 0, of the examples that a rank reads of `number` examples, batch by batch."""
     everything = TensorDataset(torch.arange(number))
     sampler: DistributedSampler[Any] = DistributedSampler(everything, ranks, rank, shuffle=False, drop_last=drop_last)
     return [examples.tolist() for (examples,) in DataLoader(everything, batch, sampler=sampler)]

@@ -39,7 +39,7 @@ Sent = tuple[tuple[int, ...], Any]
 
 @dataclass(slots=True)
 class CheckContext:
-    """What all checks of one launch share.
+    """The state that all checks of one launch share.
 
     finals: by label, what a strategy sends and the hash of the parameters that I2 trained.
     """
@@ -66,7 +66,7 @@ def _flat(parameters: Sequence[Any]) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in whole])
 
 
-def of_start(context: CheckContext, runner: Runner) -> InvariantCheck:
+def check_start(context: CheckContext, runner: Runner) -> InvariantCheck:
     """I9: whatever weights each rank drew, all ranks begin with the same ones."""
     alike = len(set(context.gather(digest(runner.parameters)))) == 1
     return InvariantCheck(
@@ -74,7 +74,7 @@ def of_start(context: CheckContext, runner: Runner) -> InvariantCheck:
     )
 
 
-def of_end(context: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
+def check_end(context: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
     """I1: after some steps, each on its own data, ranks have the same bits. I4: without synchronisation they differ."""
     alike = len(set(context.gather(digest(runner.parameters)))) == 1
     text = f"after {steps} steps, ranks' parameters are {'the same bits' if alike else 'not the same'}"
@@ -83,7 +83,7 @@ def of_end(context: CheckContext, runner: Runner, steps: int) -> InvariantCheck:
     return InvariantCheck("I4", not alike, text + (": no control" if alike else ", as must be without synchronisation"))
 
 
-def of_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
+def check_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCheck], tuple[int, ...] | None]:
     """I5: each gradient is sent once. I6: in the buckets that were asked for. I7: in one order on all ranks.
 
     Returns also the bytes of each call; None where a library does not say.
@@ -104,13 +104,13 @@ def of_calls(context: CheckContext, runner: Runner) -> tuple[list[InvariantCheck
         wanted = tuple(sum(context.sizes[number] for number in bucket) for bucket in buckets)
         text = f"{len(calls)} calls" + ("" if calls == wanted else f", {len(wanted)} wanted")
         checks.append(InvariantCheck("I6", calls == wanted, text))
-    of_ranks = [tuple(calls_of_rank) for calls_of_rank in context.gather(calls)]
-    same = len(set(of_ranks)) == 1
-    checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {of_ranks}"))
+    orders = [tuple(calls_of_rank) for calls_of_rank in context.gather(calls)]
+    same = len(set(orders)) == 1
+    checks.append(InvariantCheck("I7", same, "all ranks launch in one order" if same else f"ranks launch {orders}"))
     return checks, calls
 
 
-def of_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
+def check_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
     """I12: the ranks' optimizer states add up to one copy of the parameters."""
     if not kind(runner.strategy).sharded:
         return InvariantCheck("I12", None, "the optimizer is not sharded")
@@ -127,16 +127,19 @@ def of_shards(context: CheckContext, runner: Runner) -> InvariantCheck:
 
 
 # ── what is trained ──────────────────────────────────────────────────────────────────────────────
-def of_training(context: CheckContext, strategy: Strategy) -> list[InvariantCheck]:
+def check_training(context: CheckContext, strategy: Strategy) -> list[InvariantCheck]:
     """I2: training follows the mean of all ranks' own gradients, and where it can, one process with the whole batch.
 
     Also keeps a hash in float32 for I3.
     """
-    entry, checks = kind(strategy), []
+    scenario, entry, checks = context.scenario, kind(strategy), []
     if not entry.exact:
         return [InvariantCheck("I2", None, "it does not compute the exact mean")]
     for dtype, allowed in ALLOWED.items():
-        twin = _twin(context.scenario, dtype)
+        # A preset or a shape is replaced by a small preset.
+        model = TWIN if scenario.shape is not None or find(scenario.model) else scenario.model
+        sequence = min(scenario.sequence, 16)
+        twin = replace(scenario, model=model, dtype=dtype, sequence=sequence, link=None, shape=None)
         with _deterministic(context.place.device):
             trained, fell, sent = _train(context, strategy, twin)
             want, mean_fell = _reference(context, twin, strategy)
@@ -148,7 +151,7 @@ def of_training(context: CheckContext, strategy: Strategy) -> list[InvariantChec
             text = f"{dtype}: differs from the ranks' mean by {worst:.1e} of the largest parameter, allowed {allowed:g}"
             text += f"; {alone_text}"
         checks.append(InvariantCheck("I2", max(worst, alone) <= allowed if stable else None, text))
-        if dtype == "float32" and not (context.scenario.clip and entry.shards_gradients):
+        if dtype == "float32" and not (scenario.clip and entry.shards_gradients):
             context.finals[label(strategy)] = (sent, digest([trained]))
     return checks
 
@@ -163,12 +166,6 @@ def _deterministic(device: torch.device) -> Iterator[None]:
     finally:
         if device.type == "cuda":
             torch.use_deterministic_algorithms(False)
-
-
-def _twin(scenario: Scenario, dtype: str) -> Scenario:
-    """The scenario that I2 and I3 train."""
-    model = TWIN if scenario.shape is not None or find(scenario.model) else scenario.model
-    return replace(scenario, model=model, dtype=dtype, sequence=min(scenario.sequence, 16), link=None, shape=None)
 
 
 def _train(context: CheckContext, strategy: Strategy, twin: Scenario) -> tuple[torch.Tensor, bool, Sent | None]:
@@ -223,9 +220,9 @@ class _GatheredMean(synchronisers.Nothing):
     def finish(self) -> None:
         for parameter in synchronisers.trained(self.module):
             if parameter.grad is not None:
-                of_ranks = [torch.empty_like(parameter.grad) for _ in range(self._ranks)]
-                dist.all_gather(of_ranks, parameter.grad.contiguous())
-                parameter.grad.copy_(torch.stack(of_ranks).mean(dim=0))
+                gradients = [torch.empty_like(parameter.grad) for _ in range(self._ranks)]
+                dist.all_gather(gradients, parameter.grad.contiguous())
+                parameter.grad.copy_(torch.stack(gradients).mean(dim=0))
 
 
 def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
@@ -242,7 +239,10 @@ def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tup
 
 
 def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tensor) -> tuple[float, str]:
-    """How far one process with the whole batch is from `want`, and that in words; 0 where it cannot be compared."""
+    """The difference between one process with the whole batch and `want`, also in words; 0 if they cannot be compared.
+
+    They cannot where the loss of a batch is not the mean of its parts' losses.
+    """
     key = f"{twin.dtype}/alone"
     if key not in context.references:
         alone = RankInfo(0, 1, context.place.device)
@@ -261,7 +261,7 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
     return worst, f"that mean differs from one process with the whole batch by {worst:.1e}"
 
 
-def of_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
+def check_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
     """I3: exact strategies have the same bits at two ranks; at more, those that send the same in each call."""
     mine = context.finals.get(label(strategy))
     if mine is None and context.scenario.clip and kind(strategy).shards_gradients:
@@ -287,10 +287,10 @@ def of_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
 # ── how gradients scale, and how a sampler divides examples ──────────────────────────────────────
 def general() -> tuple[InvariantCheck, ...]:
     """I10 and I11, which concern no strategy; each rank computes them for itself, and nothing is communicated."""
-    return of_scaling(), of_sampling()
+    return check_scaling(), check_sampling()
 
 
-def of_scaling(ranks: int = 2) -> InvariantCheck:
+def check_scaling(ranks: int = 2) -> InvariantCheck:
     """I10: a mean over ranks needs no other learning rate, a sum needs it divided by K, Adam needs no change."""
     full, shares = _gradient(None, ranks), [_gradient(rank, ranks) for rank in range(ranks)]
     total = torch.stack(shares).sum(dim=0)
@@ -324,7 +324,7 @@ def _near(a: torch.Tensor, b: torch.Tensor, share: float = ROUNDING) -> bool:
     return bool((a - b).abs().max() <= share * b.abs().max())
 
 
-def of_sampling() -> InvariantCheck:
+def check_sampling() -> InvariantCheck:
     """I11: of nine examples, each of two ranks gets every second one; the first is repeated or the last is dropped."""
     wanted = {False: ([0, 2, 4, 6, 8], [1, 3, 5, 7, 0]), True: ([0, 2, 4, 6], [1, 3, 5, 7])}
     for drop_last, want in wanted.items():

@@ -12,6 +12,8 @@ import os
 import random
 import resource
 import time
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +30,21 @@ from bench.training.rank import invariants, synchronisers, torch_synchronisers, 
 from bench.training.rank import runner as runners
 from bench.training.rank.invariants import CheckContext
 from bench.training.rank.runner import RankInfo, Runner
-from bench.training.rank.timeline import timeline
 from bench.training.rank.transport import EmulatedLink, ProcessGroupTransport, SharedTensors, Transport
 from bench.training.records import (
+    CallRecord,
     CallSizePoint,
     CallSizeSweep,
     CommunicationOnly,
     Fact,
+    Gradient,
     InvariantCheck,
+    RankTimeline,
     Round,
     Strategy,
     StrategyChecks,
     TimedBlock,
+    Timeline,
     TrainingJob,
 )
 from bench.training.strategies import kind, label
@@ -49,6 +54,8 @@ REPEATS = 5
 # Modules in which a rank waits for the others: for the link, and for gradients.
 WAITS_IN = (transport, synchronisers, torch_synchronisers)
 BATCHES = 4
+# Steps up to the recorded one: torch rebuilds its buckets after the first backward; the third step is like all others.
+TRACED_STEPS = 3
 # What cuBLAS needs to add up in one order, where bits are compared; to be set before its first call.
 REPEATABLE = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
 # CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
@@ -84,7 +91,7 @@ def _pin(rank: int, ranks: int) -> None:
 
 
 class _Launch:
-    """All that one launch does. Every rank goes through the same calls in the same order."""
+    """The work of one launch. Every rank goes through the same calls in the same order."""
 
     def __init__(self, context: RankContext, job: TrainingJob, group: Group) -> None:
         self.context, self.job, self.group = context, job, group
@@ -111,11 +118,8 @@ class _Launch:
             for strategy, runner in chosen.items():
                 self._communication_only(strategy, runner)
                 if kind(strategy).all_reduces:
-                    # Not kept in a variable: its gradients are freed before the next strategy is built.
-                    step = timeline(
-                        self._built(strategy, traced=True), self.scenario, self.launch, self.batches, self.group
-                    )
-                    self._emit(step)
+                    # The runner is not kept in a variable: its gradients are freed before the next one is built.
+                    self._emit(self._timeline(self._built(strategy, traced=True)))
                     self.context.tick()
         if self.plan.call_sizes and self.scenario.link is None:
             self._call_sizes(self.plan.call_sizes)
@@ -157,7 +161,7 @@ class _Launch:
             checked[strategy] = (checks, calls)
         facts: list[StrategyChecks] = []
         for strategy, (checks, calls) in checked.items():
-            all_checks = (*checks, invariants.of_bits(context, strategy))
+            all_checks = (*checks, invariants.check_bits(context, strategy))
             facts.append(StrategyChecks(self.scenario.key, self.launch, label(strategy), all_checks, calls))
             if facts[-1].failed:
                 warmed.pop(strategy, None)
@@ -179,17 +183,18 @@ class _Launch:
         moved = self.scenario.link is None and self.scenario.shape is None
         if not entry.sharded:
             self.shared.lend_states(runner.optimizer)
-        checks = [invariants.of_start(context, runner)] if moved and not entry.shards_parameters else []
+        checks = [invariants.check_start(context, runner)] if moved and not entry.shards_parameters else []
         for step in range(self.plan.warmup):
             self.transport.sent.clear()
             runner.step(self.batches[step % BATCHES])
             self.context.tick()
         if moved:
-            checks.append(invariants.of_end(context, runner, self.plan.warmup))
+            checks.append(invariants.check_end(context, runner, self.plan.warmup))
         if not entry.sharded:
             self.shared.adopt_states(runner.optimizer)
-        of_calls, calls = invariants.of_calls(context, runner)
-        checks += [*of_calls, invariants.of_shards(context, runner), *invariants.of_training(context, strategy)]
+        call_checks, calls = invariants.check_calls(context, runner)
+        checks += [*call_checks, invariants.check_shards(context, runner)]
+        checks += invariants.check_training(context, strategy)
         self.context.tick()
         return runner, checks, calls
 
@@ -208,7 +213,7 @@ class _Launch:
 
     def _timed_block(self, runner: Runner) -> dict[str, Any]:
         """Time `plan.steps` steps of one strategy between two barriers, on this rank."""
-        parts: dict[str, int] = {}
+        parts: Counter[str] = Counter()
         tails: list[int] = []
         self.group.synchronize()
         before = _cpu()
@@ -217,15 +222,15 @@ class _Launch:
         for step in range(self.plan.steps):
             runner.step(self.batches[step % BATCHES])
             if runner.watch.on_host:  # on a GPU, reading marks would wait for the step
-                found = runner.parts()
-                tails.append(found["tail"])
-                _add(parts, found)
+                times = runner.parts()
+                tails.append(times["tail"])
+                parts.update(times)
         self.group.synchronize()
         wall = time.perf_counter_ns() - began
         if not runner.watch.on_host:
             last = runner.parts()
             tails = [last["tail"]] * self.plan.steps
-            _add(parts, {name: time_ns * self.plan.steps for name, time_ns in last.items()})
+            parts.update({name: time_ns * self.plan.steps for name, time_ns in last.items()})
         self.group.barrier()
         runner.transport.sent.clear()
         runner.optimizer.zero_grad()  # frees the gradients
@@ -236,6 +241,42 @@ class _Launch:
         return {"wall": wall, "parts": parts, "tails": tails, **used}
 
     # ── after the rounds ─────────────────────────────────────────────────────────────────────────
+    def _timeline(self, runner: Runner) -> Timeline:
+        """One step in detail: when each gradient was ready, when each call was launched and done. Equal on every rank.
+
+        runner: a traced one. The step is not one of the timed steps, because a stamp for each gradient takes time.
+        """
+        transport, scenario, group = runner.transport, self.scenario, self.group
+        host_clock, began = transport.mark, 0
+        transport.mark = runner.watch.mark
+        for number in range(TRACED_STEPS):
+            transport.sent.clear()
+            transport.stamped = number == TRACED_STEPS - 1
+            group.barrier()
+            began = time.perf_counter_ns()
+            runner.step(self.batches[number % len(self.batches)])
+        transport.stamped, transport.mark = False, host_clock
+        group.synchronize()
+        group.barrier()
+        ranks = []
+        for data in group.gather(asdict(_traced_step(runner, group.rank, began))):
+            calls = tuple(CallRecord(**call | {"parameters": tuple(call["parameters"])}) for call in data["calls"])
+            ranks.append(RankTimeline(**data | {"calls": calls, "ready_s": tuple(data["ready_s"])}))
+        names = [(name.removeprefix("module."), p) for name, p in runner.sync.module.named_parameters()]
+        gradients = tuple(
+            Gradient(name, p.numel(), p.numel() * p.element_size()) for name, p in names if p.requires_grad
+        )
+        # Clocks of different hosts cannot be compared; the ranks have left one barrier.
+        one_host = len(set(group.gather(host.hostname()))) == 1
+        first = min(rank.begin_s for rank in ranks)
+        return Timeline(
+            scenario.key,
+            self.launch,
+            label(runner.strategy),
+            gradients if scenario.shape is None else scenario.shape.gradients,
+            tuple(replace(rank, begin_s=rank.begin_s - first if one_host else 0.0) for rank in ranks),
+        )
+
     def _communication_only(self, strategy: Strategy, runner: Runner) -> None:
         """Time the calls of a step back to back, without computing."""
         runner.transport.sent.clear()
@@ -274,6 +315,25 @@ class _Launch:
             self._emit(CallSizePoint(backend, ranks, self.launch, call_sizes.parameters, calls, times))
 
 
+def _traced_step(runner: Runner, rank: int, began: int) -> RankTimeline:
+    """The last step of this rank. began: when it began, in ns of the host's clock."""
+    begin, forward, backward, usable, *_, end = runner.marks
+
+    def since(instant: Any) -> float:
+        return runner.watch.between(begin, instant) / 1e9
+
+    ready = tuple(since(runner.ready.get(number, backward)) for number in range(len(runner.parameters)))
+    calls = []
+    for at, sent in enumerate(runner.transport.sent):
+        numbers = tuple(runner.sync.buckets[at]) if runner.sync.buckets else ()
+        launched = since(sent.launched_ns)
+        complete = max((ready[number] for number in numbers), default=launched)
+        calls.append(CallRecord(sent.nbytes, complete, launched, since(sent.done_ns or usable), numbers))
+    return RankTimeline(
+        rank, began / 1e9, since(forward), since(backward), since(usable), since(end), ready, tuple(calls)
+    )
+
+
 def _cpu() -> tuple[float | None, float]:
     """CPU seconds of the host, and of this process."""
     own = resource.getrusage(resource.RUSAGE_SELF)
@@ -281,12 +341,12 @@ def _cpu() -> tuple[float | None, float]:
 
 
 def _joined(strategy: Strategy, ranks: list[dict[str, Any]]) -> TimedBlock:
-    """What all ranks measured of one block."""
+    """The measurements of all ranks of one block."""
     wall_s = max(rank["wall"] for rank in ranks) / 1e9
     by_host: dict[str, list[dict[str, Any]]] = {}
     for rank in ranks:
         by_host.setdefault(rank["host"], []).append(rank)
-    shares = [_foreign(of_host, wall_s) for of_host in by_host.values()]
+    shares = [_foreign(neighbours, wall_s) for neighbours in by_host.values()]
     foreign = None if None in shares else max(share for share in shares if share is not None)
     parts = {name: tuple(rank["parts"][name] for rank in ranks) for name in ranks[0]["parts"]}
     last = sum(min(tails) for tails in zip(*(rank["tails"] for rank in ranks), strict=True))
@@ -301,8 +361,3 @@ def _foreign(ranks: list[dict[str, Any]], wall_s: float) -> float | None:
     if others <= UNSEEN_TICKS / os.sysconf("SC_CLK_TCK"):
         return 0.0
     return round(others / (wall_s * int(ranks[0]["cores"])), 4)
-
-
-def _add(sums: dict[str, int], more: dict[str, int]) -> None:
-    for name, value in more.items():
-        sums[name] = sums.get(name, 0) + value

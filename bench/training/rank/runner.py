@@ -29,7 +29,7 @@ SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
 @dataclass(slots=True)
 class RankInfo:
-    """What building a runner needs of the process group: the rank, the number of ranks, and the device."""
+    """A rank's place in the process group: its rank, the number of ranks, and its device."""
 
     rank: int
     world_size: int

@@ -64,26 +64,26 @@ class Stretches:
     One object for all: a generator's context takes four times as long, and naive packs once a parameter.
     """
 
-    __slots__ = ("_begin", "_found", "_watch")
+    __slots__ = ("_begin", "_marks", "_watch")
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
-        self._found: list[tuple[Any, Any]] = []
+        self._marks: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
         self._begin = self._watch.mark()
 
     def __exit__(self, *_: object) -> None:
-        self._found.append((self._begin, self._watch.mark()))
+        self._marks.append((self._begin, self._watch.mark()))
 
     def taken(self) -> list[tuple[Any, Any]]:
         """Marks around each stretch since the last time; they are forgotten."""
-        found, self._found = self._found, []
-        return found
+        marks, self._marks = self._marks, []
+        return marks
 
 
 class Build(NamedTuple):
-    """What a synchroniser is built from, on one rank.
+    """The parts that a synchroniser is built from, on one rank.
 
     order: numbers of the parameters in the order in which their gradients become ready. traced: record also the calls
     that torch makes itself. shared: memory that other strategies use, too.
@@ -102,7 +102,7 @@ class Build(NamedTuple):
 
 
 class Synchroniser(Protocol):
-    """What a runner calls in each step.
+    """The calls that a runner makes in each step.
 
     module: called in the forward pass. buckets: numbers of the parameters in each call, in the order of calls; None
     where a library decides. updated_at: the mark at which the optimizer had updated this rank's share, where the

@@ -35,7 +35,7 @@ class Handle(Protocol):
         """Wait until the sum is in the tensor."""
 
     def is_completed(self) -> bool:
-        """Whether the sum is in the tensor already."""
+        """True once the sum is in the tensor."""
 
 
 @dataclass(slots=True)
@@ -77,14 +77,12 @@ class ProcessGroupTransport:
 
     def all_reduce(self, tensor: torch.Tensor) -> Handle:
         sent = self._note(tensor)
-        work = dist.all_reduce(self._carried(tensor) if tensor.is_meta else tensor, async_op=True)
+        if tensor.is_meta:  # zeros are sent in its place, which all calls in flight share
+            if self.blank is None or self.blank.numel() < tensor.numel():
+                self.blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
+            tensor = self.blank[: tensor.numel()]
+        work = dist.all_reduce(tensor, async_op=True)
         return _Stamped(work, sent, self.mark) if self.stamped else work
-
-    def _carried(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As many zeros as a tensor without memory has elements; all calls in flight share them."""
-        if self.blank is None or self.blank.numel() < tensor.numel():
-            self.blank = torch.zeros(tensor.numel(), dtype=tensor.dtype)
-        return self.blank[: tensor.numel()]
 
     def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         sent = self._note(tensor)
