@@ -26,7 +26,7 @@ from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.link_model import AllReduceCost
 from bench.training.ready_times import ReadyTimes, recorded
 from bench.training.records import REFERENCE, Strategy
-from bench.training.report import advice, to_type
+from bench.training.report import advice
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")
@@ -254,7 +254,7 @@ def test_two_ranks_make_the_buckets_of_the_pasted_code(tmp_path):
     found = advisor.advise(profile, cost)
     assert len(found.plan.buckets) > 3 and len(set(found.plan.buckets)) > 1
     ways = ["cap", "default", "plan"] if LISTS else ["cap", "default"]
-    codes = [to_type.ddp_code(advisor.explain(profile, cost, replace(found, advised=way), 4)) for way in ways]
+    codes = [advice.ddp_code(advisor.explain(profile, cost, replace(found, advised=way), 4)) for way in ways]
     script = HEAD + "".join(ADVISED.format(code=code) for code in codes) + "dist.destroy_process_group()\n"
     ranks = [
         subprocess.Popen(
@@ -276,7 +276,7 @@ def test_every_framework_is_told():
     profile, names = twelve()
     cost = AllReduceCost.of_link(1e-4, 2e8)
     explained = advisor.explain(profile, cost, replace(advisor.advise(profile, cost), advised="cap"), 4)
-    text = to_type.what_to_type(explained, [f"layers.{name}" for name in names])
+    text = advice.what_to_type(explained, [f"layers.{name}" for name in names])
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         ast.parse(block)
     (settings,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)

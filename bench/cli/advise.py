@@ -40,7 +40,6 @@ from bench.training.presets import EXAMPLE, PRESETS, find
 from bench.training.ready_times import LIST_HEADER, ReadyTimes, read_list
 from bench.training.records import Scenario, Shape
 from bench.training.report import advice
-from bench.training.report import verification as pages
 
 UNCERTAINTY = "20%"
 WHOSE = (
@@ -101,7 +100,7 @@ def advise(
     link is that run's own if no other is given; gloo if --curve names a run of gloo that was not imported; otherwise an
     emulated one with the same cost.
     """
-    if sum(one is not None for one in (model, gradients, recorded)) != 1:
+    if sum(source is not None for source in (model, gradients, recorded)) != 1:
         raise ConfigError(WHOSE)
     if curve is None and (backend is not None or world_size is not None):
         raise ConfigError("advise: --backend and --world-size choose from a run, which --curve names")
@@ -206,11 +205,11 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
     run = folders.read(path, TRAINING_CODEC)
     scenarios = {launch.scenario.key: launch.scenario for launch in run.plan.order}
     steps = {key: shape for key, scenario in scenarios.items() if (shape := recorded_shape(run, scenario)) is not None}
-    found = [key for key in steps if wanted is None or wanted in key]
-    if len(found) != 1:
+    matching = [key for key in steps if wanted is None or wanted in key]
+    if len(matching) != 1:
         there = "; ".join(sorted(steps)) or "no recorded step without synchronisation"
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
-    (key,) = found
+    (key,) = matching
     scenario, curve = scenarios[key], all_reduce_cost_of(run, scenarios[key])
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
@@ -249,8 +248,8 @@ def _verified(
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
-    asked = verification.candidates(ready_times, advised, scenario.shape is not None)
-    strategies = [strategy for strategy, _ in asked.values()]
+    plans = verification.candidates(ready_times, advised, scenario.shape is not None)
+    strategies = [strategy for strategy, _ in plans.values()]
     plan = verification.planned(scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
     written = dump({"advise": " ".join(argv[1:])}).encode()
     facts = {"argv": list(argv), "overrides": [], "collbench": __version__}
@@ -261,5 +260,5 @@ def _verified(
     files = write_report(TRAINING, result, analysis, plots=False)
     (comparison,) = analysis.scenarios
     stretch = stretch_of(result, scenario, ready_times)
-    found = verification.verified(asked, ready_times, curve, comparison.results, stretch)
-    return "\n\n".join([pages.document(found, comparison), *files])
+    verified = verification.verified(plans, ready_times, curve, comparison.results, stretch)
+    return "\n\n".join([advice.verification(verified, comparison), *files])

@@ -63,17 +63,19 @@ EXAMPLE = "d512-ff1376-l6-h8-v10000"
 
 def find(name: str) -> Preset | None:
     """The preset of this name or of these sizes; None if it is neither. Raises ValueError for impossible sizes."""
-    found = PRESETS.get(name) or _of_sizes(name) or _changed(name)
-    if found is None:
+    preset = PRESETS.get(name) or _of_sizes(name) or _changed(name)
+    if preset is None:
         return None
-    if 0 in (found.d_model, found.d_ff, found.layers, found.heads, found.vocabulary):
+    if 0 in (preset.d_model, preset.d_ff, preset.layers, preset.heads, preset.vocabulary):
         raise ValueError(f"{name}: every size must be 1 at least")
     # Rotary positions rotate pairs of elements of a head.
-    if found.d_model % (2 * found.heads):
-        raise ValueError(f"{name}: a width of {found.d_model} is not divided into {found.heads} heads of an even width")
-    if found.kv_heads and found.heads % found.kv_heads:
-        raise ValueError(f"{name}: {found.heads} heads do not share {found.kv_heads} heads of keys and values evenly")
-    return found
+    if preset.d_model % (2 * preset.heads):
+        raise ValueError(
+            f"{name}: a width of {preset.d_model} is not divided into {preset.heads} heads of an even width"
+        )
+    if preset.kv_heads and preset.heads % preset.kv_heads:
+        raise ValueError(f"{name}: {preset.heads} heads do not share {preset.kv_heads} heads of keys and values evenly")
+    return preset
 
 
 def _of_sizes(name: str) -> Preset | None:
