@@ -154,7 +154,7 @@ TRAINING = Benchmark(
         JSON: Deferred("training.report.tables:to_json"),
     },
     ledger_entry=None,
-    timed_cases=Deferred("training.analyze.comparison:of_training"),
+    timed_cases=Deferred("training.analyze.comparison:timed_cases"),
     compare=Deferred("training.analyze.comparison:compare_runs"),
     comparison_formats={
         MARKDOWN: Deferred("training.report.comparison:document"),

@@ -68,7 +68,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, box: Box = USUAL) -> Ad
 
 
 class _Judge:
-    """What plans leave exposed over the box, and their regrets."""
+    """Exposed seconds of plans over the box, and their regrets."""
 
     def __init__(self, ready_times: ReadyTimes, cost: AllReduceCost, box: Box) -> None:
         self.ready_times, self.cost, self.grid = ready_times, cost, Grid.over(box)
@@ -100,7 +100,7 @@ class _Judge:
         return int(np.flatnonzero(worst <= worst.min() + RESOLUTION_S)[-1])
 
     def simplest(self, ways: dict[str, BucketPlan]) -> str:
-        """The first of `ways` than which none saves anything worth a setting."""
+        """The first of `ways` that nowhere in the box loses more than WORTH of backward to another; else "plan"."""
         worth = WORTH * self.ready_times.ready_s[-1]
         left = {name: self.exposures(plan) for name, plan in ways.items()}
         for name, mine in left.items():
@@ -174,7 +174,7 @@ def explain(ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice, itemsi
 
 
 def other_ways(ready_times: ReadyTimes, cost: AllReduceCost, itemsize: int) -> Iterator[OtherWay]:
-    """What else than a bucket plan leaves less exposed, each way with its own best buckets.
+    """Other ways than a bucket plan to leave less exposed, each with its own best buckets.
 
     itemsize: bytes of an element of a gradient. Not modelled: the cost of casting, the optimizer's step, and that
     computing slows down while communicating. Forward is taken to be spread over the gradients as backward is.

@@ -112,7 +112,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """What a bucket plan leaves exposed. buckets: bytes of each, in the order in which they are sent.
+    """The prediction for a bucket plan. buckets: bytes of each, in the order in which they are sent.
 
     exposed_s: if all is as assumed. worst_regret_s: the largest regret, and worst_at the factors of latency, rate and
     backward there. cap: in bytes, of a uniform cap.
@@ -141,7 +141,7 @@ class PlannedBucket:
 
 @dataclass(frozen=True, slots=True)
 class OtherWay:
-    """What something else than a bucket plan leaves exposed a step. note: what it changes in training."""
+    """The prediction for another way than a bucket plan: exposed seconds a step. note: what it changes in training."""
 
     name: str
     exposed_s: float
@@ -192,7 +192,7 @@ class ScenarioAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class TrainingAnalysis:
-    """All conclusions from one run. checks: those that concern no single strategy."""
+    """The conclusions from one run. checks: those that concern no single strategy."""
 
     scenarios: tuple[ScenarioAnalysis, ...]
     checks: tuple[InvariantCheck, ...]

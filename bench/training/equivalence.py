@@ -38,7 +38,7 @@ FALLEN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How one side of a trial trains: the ranks, or the one process.
+    """The training of one side of a trial: of the ranks, or of the one process.
 
     optimizer: a key of `training.rank.equivalence.OPTIMIZERS`. lr_power: its learning rate is multiplied by K to this
     power. gradients: "mean" or "sum" over the ranks, or "apart" (not synchronised). average: ranks average their
@@ -148,7 +148,7 @@ class EquivalenceResult:
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceJob:
-    """What every rank receives. log: the file for what torch prints."""
+    """The message to every rank. log: the file for what torch prints."""
 
     trials: tuple[Trial, ...]
     steps: int

@@ -85,7 +85,7 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
 
 
 def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Machine) -> str | None:
-    """Why the ranks do not fit into this host's memory, or into a GPU's; None if they do, or if it is not known."""
+    """The reason why the ranks do not fit into this host's memory, or a GPU's; None if they do, or if it is unknown."""
     needed, on_gpu = rank_bytes(scenario, strategies), BACKENDS[scenario.backend].device == "cuda"
     available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
     if needed is None or available is None:
@@ -142,7 +142,7 @@ def with_buckets(strategy: Strategy, scenario: Scenario, config: TrainingConfig)
 
 
 def _why_never_known(scenario: Scenario, config: TrainingConfig) -> str | None:
-    """Why a run cannot find out what to advise; None if it can."""
+    """The reason why a run cannot find out what to advise; None if it can."""
     if config.launches < 2:
         return "what is advised is known after the first launch; set launches to 2 or more"
     if scenario.link is None and config.call_sizes is None:
@@ -188,7 +188,7 @@ def with_controls(asked: list[Strategy]) -> tuple[Strategy, ...]:
 
 
 def unmeasurable_reason(plan: TrainingPlan) -> str | None:
-    """Why nothing in the plan can be measured on this machine; None if something can."""
+    """The reason why nothing in the plan can be measured on this machine; None if something can."""
     return None if plan.total else "; ".join(dict.fromkeys(skip.reason for skip in plan.skips))
 
 
@@ -203,7 +203,7 @@ def demands(asked: TrainingConfig | TrainingPlan) -> Demands:
 
 
 def done(plan: TrainingPlan, facts: Sequence[Fact]) -> int | None:
-    """How many of `plan.total` rounds have been measured; None if none is left."""
+    """The number of rounds measured, of `plan.total`; None if none is left."""
     rounds = sum(isinstance(fact, Round) for fact in facts)
     return rounds if rounds < plan.total else None
 
@@ -214,7 +214,7 @@ def estimate_s(plan: TrainingPlan) -> float:
 
 
 def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
-    """Why nothing can be measured in this scenario on this machine; None if something can."""
+    """The reason why nothing can be measured in this scenario on this machine; None if something can."""
     if scenario.backend not in {"gloo", "nccl"}:
         return f"gradients are synchronised by torch here, on gloo or nccl, not on {scenario.backend}"
     if scenario.shape is not None and scenario.backend != "gloo":

@@ -35,7 +35,7 @@ LARGEST = 0.8
 
 
 def schedule(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> list[tuple[float, float]]:
-    """When the all-reduce of each bucket starts and when it is done."""
+    """The times at which the all-reduce of each bucket starts and is done."""
     calls: list[tuple[float, float]] = []
     free = -math.inf
     for end, time in zip(plan, cost(np.array(bucket_bytes(ready_times, plan), dtype=float)), strict=True):
@@ -46,7 +46,7 @@ def schedule(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> 
 
 
 def finish(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
-    """When the all-reduce of the last bucket is done."""
+    """The time at which the all-reduce of the last bucket is done."""
     return schedule(ready_times, plan, cost)[-1][1]
 
 
@@ -70,7 +70,7 @@ def optimal(
     f = np.full(n + 1, -math.inf)
 
     def times_of(j: int) -> Floats:
-        """Of the buckets that end with gradient j and begin with gradient 0 … j − 1."""
+        """Seconds of each bucket that ends with gradient j and begins with gradient 0 … j − 1."""
         sizes = sent[j] - sent[:j]
         too_large = sizes > largest
         too_large[-1] = False
@@ -109,7 +109,7 @@ def lower_bound(ready_times: ReadyTimes, cost: AllReduceCost) -> float:
 # ready times.
 @dataclass(frozen=True, slots=True)
 class Box:
-    """How far off each may be, as a share: 0.2 stands for 20 % less to 20 % more."""
+    """The shares by which each may be off: 0.2 stands for 20 % less to 20 % more."""
 
     latency: float = 0.2
     rate: float = 0.2

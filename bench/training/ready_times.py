@@ -1,4 +1,4 @@
-"""When each gradient becomes ready: estimated from a preset's sizes, as a run recorded it, or as a file lists it.
+"""Find when each gradient becomes ready: from a preset's sizes, from a recorded run, or from a file that lists it.
 
 In: a preset and the time of its backward, a `Timeline`, or a CSV file of gradients. Out: a `Shape`, whose gradients are
 in order of registration, and from it a `ReadyTimes`, in the order in which they become ready. Runs no model.

@@ -171,7 +171,7 @@ def reference_of(strategy: Strategy) -> Strategy:
 
 
 def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str | None:
-    """Why the strategy cannot be measured in this scenario; None if it can."""
+    """The reason why the strategy cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
         return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
     if scenario.link is not None and strategy.imported is not None:
@@ -191,7 +191,7 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
 
 
 def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int) -> str | None:
-    """Why the strategy cannot be measured with a shape instead of a model; None if it can."""
+    """The reason why the strategy cannot be measured with a shape instead of a model; None if it can."""
     assert scenario.shape is not None  # noqa: S101 - the caller's question
     if strategy.imported is not None or not kind(strategy).own:
         return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"

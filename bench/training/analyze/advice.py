@@ -12,7 +12,7 @@ import numpy as np
 from bench.model.errors import BenchError
 from bench.training import buckets, verification
 from bench.training.advisor import advise
-from bench.training.analyze.rounds import by_launch, facts_of, kept, of_parts, pooled_median
+from bench.training.analyze.rounds import by_launch, facts_of, kept, parts_s, pooled_median
 from bench.training.conclusions import Advice
 from bench.training.link_model import AllReduceCost
 from bench.training.ready_times import ReadyTimes, recorded
@@ -80,7 +80,7 @@ def shape_of(run: TrainingRun, scenario: Scenario) -> RecordedStep | None:
     step = next((line for line in facts_of(run, Timeline, scenario) if line.strategy == REFERENCE), None)
     if step is None:
         return None
-    shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, of_parts("forward", "backward"))
+    shape, timed = recorded(step), by_launch(kept(run, scenario), REFERENCE, parts_s("forward", "backward"))
     forward_s = float(np.median([rank.forward_s for rank in step.ranks]))
     if not timed:
         return RecordedStep(shape, forward_s)
@@ -99,7 +99,7 @@ def stretch_of(run: TrainingRun, scenario: Scenario, ready_times: ReadyTimes) ->
     rounds, plans, longer = kept(run, scenario), [], []
     for strategy in strategies if scenario.shape is None else ():
         plan = buckets.of_strategy(ready_times, strategy) if strategy.accumulate == 1 else None
-        more = by_launch(rounds, label(strategy), of_parts("forward", "backward", "pack"), REFERENCE)
+        more = by_launch(rounds, label(strategy), parts_s("forward", "backward", "pack"), REFERENCE)
         if plan is not None and more:
             plans.append(plan)
             longer.append(pooled_median(more))

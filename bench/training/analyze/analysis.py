@@ -23,7 +23,7 @@ from bench.training.analyze.rounds import (
     estimates,
     facts_of,
     kept,
-    of_parts,
+    parts_s,
     pooled_median,
     step_s,
     steps_of,
@@ -229,7 +229,7 @@ def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
 
     def part(*names: str) -> float:
         """Seconds a step by which these parts exceed those of the reference: mean over ranks, median over rounds."""
-        return pooled_median(by_launch(rounds, name, of_parts(*names), reference))
+        return pooled_median(by_launch(rounds, name, parts_s(*names), reference))
 
     split = Split(
         tail_s=part("tail"),

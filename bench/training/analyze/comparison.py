@@ -220,7 +220,7 @@ def _warnings(
 
 
 # ── two sides that take turns ─────────────────────────────────────────────────────────────────────
-def of_training(facts: Sequence[Fact], plan: TrainingPlan) -> list[TimedCase]:
+def timed_cases(facts: Sequence[Fact], plan: TrainingPlan) -> list[TimedCase]:
     """The strategies of a side, measured or not yet; the times of a launch are those of its rounds, a step each.
 
     Left out are second copies of a strategy, which show the noise of a run, and strategies whose buckets a run finds

@@ -98,7 +98,7 @@ def by_launch(
     return {launch: np.array(values) for launch, values in launches.items()}
 
 
-def of_parts(*names: str) -> Callable[[TimedBlock, int], float]:
+def parts_s(*names: str) -> Callable[[TimedBlock, int], float]:
     """A value for `by_launch`: seconds a step in these parts together, mean over ranks."""
 
     def value(block: TimedBlock, steps: int) -> float:

@@ -1,4 +1,4 @@
-"""What the strategies of a launch share on a rank: the transport of their all-reduces, and memory.
+"""Carry the all-reduces of a rank's strategies, and lend them memory: both are shared by all strategies of a launch.
 
 A transport carries all-reduces over the process group, or over an emulated FIFO link that costs no CPU. In: tensors.
 Out: a `Handle` for each call, to be waited for. Both record the bytes of each call and when it was launched, and where

@@ -144,7 +144,7 @@ def _head(run: TrainingRun, analysis: TrainingAnalysis) -> list[str]:
 
 
 def _trust(analysis: TrainingAnalysis) -> list[str]:
-    """What speaks against the numbers, one line each."""
+    """The reasons to doubt the numbers, one line each."""
     lines = _violations(analysis)
     for comparison in analysis.scenarios:
         unexplained = [result.label for result in comparison.results if result.adds_up is False]

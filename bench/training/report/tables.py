@@ -92,7 +92,7 @@ def overview(comparison: ScenarioAnalysis) -> str:
 
 
 def brief(comparison: ScenarioAnalysis) -> str:
-    """As `overview`, for a terminal: without what the title says, and without standard deviations."""
+    """The table of `overview` for a terminal: without standard deviations, and without what the title says."""
     names = names_of(comparison)
     rows = [
         [
@@ -110,7 +110,7 @@ def brief(comparison: ScenarioAnalysis) -> str:
 
 
 def split(comparison: ScenarioAnalysis) -> str:
-    """Where exposed communication goes: one row for each strategy with a split."""
+    """The parts of exposed communication: one row for each strategy with a split."""
     names, rows = names_of(comparison), []
     sharded = any(kind(result.strategy).sharded for result in comparison.results)
     for result in ordered(comparison):
@@ -283,7 +283,7 @@ def call_sizes(analysis: TrainingAnalysis) -> str:
 
 
 def left_out(analysis: TrainingAnalysis) -> str:
-    """What was asked for and not measured: one row for each strategy and reason."""
+    """The strategies that were asked for and not measured: one row for each strategy and reason."""
     reasons: dict[tuple[str, str], list[SkippedStrategy]] = {}
     for skip in analysis.skips:
         name = short_name(label(skip.strategy)) if skip.strategy else "all strategies"
@@ -338,8 +338,8 @@ def to_json(run: TrainingRun, analysis: TrainingAnalysis) -> str:
     all_checks: list[Json] = [{"scenario": None, "strategy": None, **asdict(check)} for check in analysis.checks]
     for comparison in analysis.scenarios:
         for result in comparison.results:
-            of = {"scenario": comparison.scenario.key, "strategy": result.label}
-            all_checks += [{**of, **asdict(check)} for check in result.checks]
+            origin = {"scenario": comparison.scenario.key, "strategy": result.label}
+            all_checks += [{**origin, **asdict(check)} for check in result.checks]
     data = {
         **machine_format.head(run),
         "strategies": _rows(run.plan, analysis),

@@ -51,7 +51,7 @@ def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
 
 
 def trace(timelines: Sequence[Timeline]) -> Json:
-    """All timelines in one trace, one step each."""
+    """One trace of all timelines, one step each."""
     scenarios, launches = {t.scenario for t in timelines}, {t.launch for t in timelines}
     metadata: list[Json] = []
     events: list[Json] = []

@@ -123,7 +123,7 @@ def steps(comparison: ScenarioAnalysis) -> list[Figure]:
 
 
 def _right(step_s: float, exposed: Interval | None) -> float:
-    """Where the bar and its whisker end."""
+    """The point at which the bar and its whisker end."""
     if exposed is None:
         return step_s
     _, high = ends(exposed) or (0.0, exposed.value)
