@@ -30,6 +30,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 	@$(PIP) -r requirements.txt
 	@$(PIP) --no-deps -e .
 	@$(COMPILE) 'import bench.cli.run, bench.cli.compare, bench.config.models, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison'
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m compileall -q bench run_bench.py
 	@touch $@
 
 .venv/.installed-mpi: requirements-mpi.txt .venv/.installed

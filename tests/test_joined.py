@@ -249,19 +249,19 @@ def test_two_hosts_with_a_cable_between_them(cli):
 
 
 @needs_links
-@pytest.mark.parametrize("slow", [None, 2])
-def test_the_gate_names_the_node_whose_link_is_slow(cli, slow):
-    """Six namespaces on one switch, each with a host name of its own; one link carries a fifth of the others' rate."""
+@pytest.mark.parametrize(("nodes", "slow"), [(4, None), (6, 2)])
+def test_the_gate_names_the_node_whose_link_is_slow(cli, nodes, slow):
+    """Namespaces on one switch, each with a host name of its own; one link carries a fifth of the others' rate."""
     text = TINY.replace("[4KiB, 64KiB]", "[256KiB]").replace("iterations: 8", "iterations: 12")
     config = cli.config(text.replace("timeout: 10s", "timeout: 60s"))
-    with links.bridged(6, "200mbit", slow, "40mbit") as network:
+    with links.bridged(nodes, "200mbit", slow, "40mbit") as network:
         started = [
             subprocess.Popen(
                 ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c",
                  f'hostname node{rank} && exec "$0" "$@"', sys.executable, str(ROOT / "run_bench.py"), "gate", config],
                 cwd=cli.folder,
                 env=cli.environment
-                | {"RANK": str(rank), "WORLD_SIZE": "6", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+                | {"RANK": str(rank), "WORLD_SIZE": str(nodes), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
                 | {"MASTER_ADDR": network.addresses[0], "MASTER_PORT": "29500"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -164,14 +164,14 @@ def test_each_mistake_is_one_line(flags, more, parts):
         assert part in str(error.value)
 
 
-def test_the_commands_take_flags_and_keep_the_yaml(cli):
-    done = cli("plan", "-b", "8", "-e", "1K", "-f", "2", "-g", "2", "-p", "1", "--save", "kept.yaml")
+def test_the_commands_take_flags_and_keep_the_yaml(warm):
+    done = warm("plan", "-b", "8", "-e", "1K", "-f", "2", "-g", "2", "-p", "1", "--save", "kept.yaml")
     assert done.returncode == 0, done.stderr
-    kept = (cli.folder / "kept.yaml").read_text()
+    kept = (warm.folder / "kept.yaml").read_text()
     assert done.stdout.startswith(kept) and "# -p 1: " in kept and "8 cases" in done.stdout
-    assert "8 cases" in cli("plan", "kept.yaml").stdout
-    assert "16 cases" in cli("plan", "-b", "8", "-e", "1K", "-f", "2", "--set", "dtypes=[float32, int8]").stdout
-    again = cli("plan", "-b", "8", "--save", "kept.yaml")
+    assert "8 cases" in warm("plan", "kept.yaml").stdout
+    assert "16 cases" in warm("plan", "-b", "8", "-e", "1K", "-f", "2", "--set", "dtypes=[float32, int8]").stdout
+    again = warm("plan", "-b", "8", "--save", "kept.yaml")
     assert again.returncode == 2 and again.stderr.startswith("error: --save kept.yaml: file exists")
     wrongs = (
         ["kept.yaml", "-b", "8"],
@@ -180,8 +180,8 @@ def test_the_commands_take_flags_and_keep_the_yaml(cli):
         ["-b", "8", "--launcher", "slurm"],
     )
     for arguments in wrongs:
-        wrong = cli("plan", *arguments)
+        wrong = warm("plan", *arguments)
         assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1, wrong.stderr
-    assert cli("plan", "--nonsense", "1").returncode == 2
-    text = cli("plan", "--help").stdout
+    assert warm("plan", "--nonsense", "1").returncode == 2
+    text = warm("plan", "--help").stdout
     assert "nccl-tests shorthand" in text and "--parallel_init" not in text

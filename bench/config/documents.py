@@ -127,7 +127,7 @@ def read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_YAML_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
 
 
 def document(raw: bytes, source: str, example: str, sets: Sequence[str] = ()) -> Document:
