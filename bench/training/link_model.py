@@ -149,12 +149,12 @@ def measured(
     every = [s for s in summaries if s.case.op == "all_reduce" and s.time_s is not None and s.case.groups == "world"]
     if not every:
         raise ConfigError(f"{run}: no all_reduce was measured, so that it says nothing of the link")
-    asked = [s for s in every if backend in (None, s.case.backend) and world_size in (None, s.case.world_size)]
-    if not asked:
+    matching = [s for s in every if backend in (None, s.case.backend) and world_size in (None, s.case.world_size)]
+    if not matching:
         raise ConfigError(f"{run}: no such all_reduce was measured; there are {_choices(every)}")
-    if len({(s.case.backend, s.case.world_size) for s in asked}) > 1:
-        raise ConfigError(f"{run}: choose with --backend and --world-size; there are {_choices(asked)}")
-    series = _series([s for s in asked if s.case.dtype == dtype] or asked)
+    if len({(s.case.backend, s.case.world_size) for s in matching}) > 1:
+        raise ConfigError(f"{run}: choose with --backend and --world-size; there are {_choices(matching)}")
+    series = _series([s for s in matching if s.case.dtype == dtype] or matching)
     if len(series) < 2:
         raise ConfigError(f"{run}: all_reduce was measured at one size only; a curve needs two")
     case = series[0].case
@@ -182,18 +182,17 @@ def costs_cpu(backend: str) -> bool | None:
     return known.device == "cpu" if known else None
 
 
-def _series(found: Sequence[Summary]) -> list[Summary]:
+def _series(summaries: Sequence[Summary]) -> list[Summary]:
     """The summaries of the variant that `usual` ranks first, smallest size first."""
 
     def usual(case: Case) -> tuple[object, ...]:
         return (case.metric != "pipelined", len(case.extras), case.placement == "out", case_order(case))
 
-    chosen = min({replace(s.case, size_bytes=0) for s in found}, key=usual)
-    return sorted(
-        (s for s in found if replace(s.case, size_bytes=0) == chosen), key=lambda summary: summary.case.size_bytes
-    )
+    chosen = min({replace(s.case, size_bytes=0) for s in summaries}, key=usual)
+    series = [s for s in summaries if replace(s.case, size_bytes=0) == chosen]
+    return sorted(series, key=lambda summary: summary.case.size_bytes)
 
 
-def _choices(found: Sequence[Summary]) -> str:
-    pairs = sorted({(s.case.backend, s.case.world_size) for s in found})
+def _choices(summaries: Sequence[Summary]) -> str:
+    pairs = sorted({(s.case.backend, s.case.world_size) for s in summaries})
     return "; ".join(f"--backend {backend} --world-size {ranks}" for backend, ranks in pairs)

@@ -95,7 +95,7 @@ def sweep(
         made = max((fact.round for fact in earlier if isinstance(fact, Round)), default=0)
         checked = any(isinstance(fact, StrategyChecks) and fact.strategy is None for fact in earlier)
         rest = _settled(launch, plan, facts, keep, advise) if made < launch.rounds else launch
-        if facts and isinstance(facts[-1], Advised):  # so that what was advised just now is recorded in detail too
+        if facts and isinstance(facts[-1], Advised):  # the setting was advised just now: it is recorded in detail too
             detailed.discard(launch.scenario.key)
         while made < rest.rounds:
             job = TrainingJob(rest, plan, str(log.resolve()), made + 1, checked, rest.scenario.key not in detailed)
@@ -128,7 +128,7 @@ def _settled(
     keep: Callable[[bytes], None],
     advise: Advise,
 ) -> TrainingLaunch:
-    """The launch with what is advised in place of each open strategy; without those of which nothing is known yet."""
+    """The launch with the advised setting in each open strategy; without advice, open strategies are left out."""
     if not any(strategy.open for strategy in launch.strategies):
         return launch
     scenario = launch.scenario
