@@ -237,6 +237,6 @@ def test_training_has_sides_too(warm):
     text = "\n".join(
         ["benchmark: training", "models: [nano]", "world_sizes: [2]", "strategies: [flat]", "rounds: 3", "steps: 2"]
     )
-    done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "12s", "--no-plots", timeout=300)
+    done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "40s", "--no-plots", timeout=300)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     assert "\nflat  " in done.stdout and "nano" in done.stdout and "b4 → b2" in done.stdout
