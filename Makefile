@@ -109,10 +109,10 @@ lint: .venv/.installed-dev  ## Check style and types; print lines and files a ro
 	@$(PY) -m mypy
 	@$(PY) -m tools.rooms
 
-# Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. Each has a fork
-# server that its tests share; the one that is done first takes over tests of the other.
+# Three processes on two cores, because much of the time is waiting for ranks. Each has a fork server that its tests
+# share; the one that is done first takes over tests of the others.
 test: .venv/.installed-dev  ## Run the tests
-	@$(PY) -m pytest tests --numprocesses 2 --dist worksteal
+	@$(PY) -m pytest tests --numprocesses 3 --dist worksteal
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs

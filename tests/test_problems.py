@@ -18,8 +18,8 @@ TRAINING = "benchmark: training\nmodels: [nano]\nstrategies: [flat]\n"
 # What libraries say, and a user does not.
 FOREIGN = re.compile(r"Input|Value error|extra_forbidden|None|True|False|datetime|pydantic")
 WRONG = (
-    *("x", "", "'2'", "5%", "null", "true", "-1", "0", "1.5", "1e400", ".inf", ".nan", "99999999999999999999"),
-    *("[]", "[[]]", "[x]", "[null]", "[-1]", "[1.5]", "[true]", "{}", "{x: 1}", "[{}]", "[{x: 1}]", "2020-01-01"),
+    *("x", "", "'2'", "5%", "null", "true", "-1", "1e400", ".nan", "99999999999999999999"),
+    *("[]", "[[]]", "[x]", "[null]", "{}", "{x: 1}", "[{x: 1}]", "2020-01-01"),
 )  # fmt: skip
 
 

@@ -145,18 +145,18 @@ def test_the_parts_of_calls_add_up_to_the_time_under_way(spans):
 
 # ── our own training, recorded by torch ──────────────────────────────────────────────────────────
 @pytest.mark.usefixtures("warm")
-def test_our_own_gloo_training_recorded_in_three_formats(cli):
+def test_our_own_gloo_training_recorded_in_three_formats(warm):
     """The same step, recorded by the profiler, as an execution trace and by the flight recorder."""
     command = [sys.executable, str(ROOT / "tools" / "recorded_job.py")]
-    done = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=warm.folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {}
     for kind in ("kineto", "et", "fr"):
         files = [f"{kind}_rank{rank}.json" for rank in (0, 1)]
         saved_as = f"{kind}.calls.jsonl"
-        shown = cli("import", "trace", *files, "--save", saved_as)
+        shown = warm("import", "trace", *files, "--save", saved_as)
         assert shown.returncode == 0, shown.stderr
-        found[kind] = call_file.read(cli.folder / saved_as)
+        found[kind] = call_file.read(warm.folder / saved_as)
     told = {
         kind: [(call.operation, call.elements_in) for call in recorded.ranks[0].calls]
         for kind, recorded in found.items()
