@@ -41,7 +41,7 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 .venv/.installed-dev: requirements-dev.txt requirements-mpi.txt .venv/.installed
 	@echo "installing what the tests need into .venv (once)"
 	@$(PIP) -r requirements-dev.txt
-	@$(COMPILE) 'import pytest, hypothesis, scipy.stats'
+	@$(COMPILE) 'import pytest, hypothesis, scipy.stats, torch._dynamo, torch.profiler'
 	@touch $@
 
 ##@ Begin
@@ -109,10 +109,10 @@ lint: .venv/.installed-dev  ## Check style and types; print lines and files a ro
 	@$(PY) -m mypy
 	@$(PY) -m tools.rooms
 
-# Three processes on two cores, because much of the time is waiting for ranks. Each has a fork server that its tests
-# share; the one that is done first takes over tests of the others.
+# Two processes, because half of the time is waiting for ranks; no more, because ranks want the cores. Each has a fork
+# server that its tests share; the one that is done first takes over tests of the other.
 test: .venv/.installed-dev  ## Run the tests
-	@$(PY) -m pytest tests --numprocesses 3 --dist worksteal
+	@$(PY) -m pytest tests --numprocesses 2 --dist worksteal
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs

@@ -148,7 +148,7 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────
 def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
-    done = warm("ab", warm.config(), "--b-set", "sizes=[256KiB, 4MiB]", "--budget", "60s", timeout=200)
+    done = warm("ab", warm.config(), "--b-set", "sizes=[256KiB, 4MiB]", "--budget", "250s", timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.startswith("SLOWER") and "64 KiB → 4 MiB" in done.stdout
     (path,) = warm.runs()
@@ -233,10 +233,11 @@ def test_a_missing_file_is_one_line(warm):
     assert (done.returncode, done.stderr) == (2, "error: absent.yaml: No such file or directory\n")
 
 
-def test_training_has_sides_too(warm):
+def test_training_has_sides_too(warm, monkeypatch):
+    monkeypatch.setattr(pairs, "LOOKS", (2,))  # two pairs suffice for a table
     text = "\n".join(
         ["benchmark: training", "models: [nano]", "world_sizes: [2]", "strategies: [flat]", "rounds: 3", "steps: 2"]
     )
-    done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "40s", "--no-plots", timeout=300)
+    done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "250s", "--no-plots", timeout=300)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     assert "\nflat  " in done.stdout and "nano" in done.stdout and "b4 → b2" in done.stdout
