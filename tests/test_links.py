@@ -96,7 +96,7 @@ def test_a_small_all_reduce_takes_four_delays_longer(seconds):
         without = seconds(network, 4096, 15, 3, middle=min)
     with links.delayed_pair(delay) as network:
         delayed = seconds(network, 4096, 15, 3, middle=min)
-    assert (delayed - without) / delay == pytest.approx(4, abs=0.4)
+    assert (delayed - without) / delay == pytest.approx(4, abs=0.9)
     assert not left_behind()
 
 

@@ -139,11 +139,13 @@ def _late(
     case: Case, units: Sequence[_Unit], arrivals: Sequence[Floats], limit_s: float, time_s: float
 ) -> list[_Suspicion]:
     """The units that come after all the others by the limit or more. arrivals: (iterations, units) of each launch."""
-    from scipy.stats import binomtest, friedmanchisquare  # here: slow to load
-
     late, on_time = _split(arrivals, limit_s)
+    if not late:
+        return []
+    from scipy.stats import binomtest, friedmanchisquare  # here: takes longer to load than most reports to make
+
     # Friedman's test: whether the units differ at all. Of two, the binomial test alone says the same.
-    if not late or (len(units) > 2 and friedmanchisquare(*np.concatenate(arrivals).T).pvalue > LEVEL):
+    if len(units) > 2 and friedmanchisquare(*np.concatenate(arrivals).T).pvalue > LEVEL:
         return []
     suspicions = []
     bounds = [a[:, on_time].max(axis=1) for a in arrivals]
