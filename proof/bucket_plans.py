@@ -9,19 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.advise import advisor, planner, verification
+from bench.advise.of_run import shape_of as shape_of_run
+from bench.advise.of_run import stretch_of
 from bench.analyze.summaries import headlines
+from bench.analyze.training import analyze, left_s
+from bench.analyze.training_rounds import by_launch, estimate, kept
+from bench.catalog.presets import PRESETS
+from bench.model.training import Strategy, Timeline, TrainingRun
 from bench.model.units import format_seconds
-from bench.training import advisor, buckets, planner, verification
-from bench.training import link_model as known_links
-from bench.training.analyze.advice import shape_of as shape_of_run
-from bench.training.analyze.advice import stretch_of
-from bench.training.analyze.analysis import analyze, left_s
-from bench.training.analyze.rounds import by_launch, estimate, kept
-from bench.training.link_model import AllReduceCost
-from bench.training.plan import shape_of
-from bench.training.presets import PRESETS
-from bench.training.ready_times import ReadyTimes
-from bench.training.records import Strategy, Timeline, TrainingRun
+from bench.planning import buckets
+from bench.planning import link_model as known_links
+from bench.planning.link_model import AllReduceCost
+from bench.planning.ready_times import ReadyTimes
+from bench.planning.training import shape_of
 from proof import links
 from proof.claim import Effort, Outcome, counted
 from proof.links import NamespacedLauncher

@@ -9,21 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.config import models
+from bench.config import models, training
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.sweep import sweep
 from bench.machine import host
 from bench.model.records import Run
+from bench.model.training import LaunchFailure, StrategyChecks, TrainingPlan, TrainingRun
 from bench.planning import plan
+from bench.planning import training as training_plan
 from bench.store import folders
 from bench.store.encoding import CODEC
 from bench.store.folders import Journal
-from bench.training import config as training
-from bench.training import plan as training_plan
 from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.launch.sweep import sweep as train_sweep
-from bench.training.records import LaunchFailure, StrategyChecks, TrainingPlan, TrainingRun
 
 
 @dataclass(frozen=True)

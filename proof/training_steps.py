@@ -11,24 +11,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from bench.analyze.training import analyze
+from bench.catalog.strategies import label
+from bench.model.training import PARTS, Round, Scenario, Strategy, TimedBlock, TrainingLaunch, TrainingPlan, TrainingRun
 from bench.model.units import format_seconds
+from bench.planning.training import with_controls
+from bench.rank.training import models
+from bench.rank.training import runner as runners
+from bench.rank.training.runner import RankInfo
 from bench.stats import intervals
-from bench.training.analyze.analysis import analyze
-from bench.training.plan import with_controls
-from bench.training.rank import models
-from bench.training.rank import runner as runners
-from bench.training.rank.runner import RankInfo
-from bench.training.records import (
-    PARTS,
-    Round,
-    Scenario,
-    Strategy,
-    TimedBlock,
-    TrainingLaunch,
-    TrainingPlan,
-    TrainingRun,
-)
-from bench.training.strategies import label
 from proof.bucket_plans import of_launches
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig

@@ -15,18 +15,20 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
+from bench.advise import advisor, planner
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError
 from bench.model.records import Case
+from bench.model.training import REFERENCE, Strategy
 from bench.model.units import format_seconds
+from bench.planning import link_model
+from bench.planning.link_model import AllReduceCost
+from bench.planning.ready_times import ReadyTimes, recorded
+from bench.report import advice
 from bench.stats import intervals
 from bench.store import folders
-from bench.training import advisor, encoding, link_model, planner
+from bench.training import encoding
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.link_model import AllReduceCost
-from bench.training.ready_times import ReadyTimes, recorded
-from bench.training.records import REFERENCE, Strategy
-from bench.training.report import advice
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")

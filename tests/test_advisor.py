@@ -3,11 +3,12 @@
 import pytest
 from hypothesis import given
 
-from bench.training import advisor, buckets, planner, verification
-from bench.training.link_model import AllReduceCost
-from bench.training.planner import Box, Grid
-from bench.training.presets import PRESETS
-from bench.training.ready_times import ReadyTimes, by_sizes
+from bench.advise import advisor, planner, verification
+from bench.advise.planner import Box, Grid
+from bench.catalog.presets import PRESETS
+from bench.planning import buckets
+from bench.planning.link_model import AllReduceCost
+from bench.planning.ready_times import ReadyTimes, by_sizes
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles
 
 LINKS = [(50e-6, 1e10), (1e-4, 1e8), (2e-3, 1e9), (1e-2, 1e10)]

@@ -16,8 +16,8 @@ from bench.cli.job import WORKERS
 from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
 from bench.model.records import Case, Job, Launch, Sampling
+from bench.model.training import TrainingJob
 from bench.protocol import channel, messages
-from bench.training.records import TrainingJob
 
 KEY = b"k" * 32
 OWN = {"kind": "handshake", "rank": 0, "hostname": "a"}
@@ -169,7 +169,7 @@ def test_an_agent_runs_no_function_but_those_of_its_table(tmp_path, entry):
 def test_an_agent_imports_nothing_that_its_own_configuration_does_not_name(tmp_path):
     plan = training_fixtures.run().plan
     launch = replace(plan.order[0], scenario=replace(plan.order[0].scenario, model="os:system", shape=None))
-    order = {"entry": "bench.training.rank.main:main", "job": dataclasses.asdict(TrainingJob(launch, plan, "log"))}
+    order = {"entry": "bench.rank.training.main:main", "job": dataclasses.asdict(TrainingJob(launch, plan, "log"))}
     assert "os:system is not in the configuration" in answer_to(order, tmp_path)
 
 

@@ -50,9 +50,9 @@ MAY_NAME = {
     ("launch", "bench.rank.preload"),
     ("launch", "bench.rank.main"),
     ("cli", "bench.rank.main"),  # the functions that ranks of a job may run
-    ("cli", "bench.training.rank.main"),
-    ("training.launch", "bench.training.rank.equivalence"),
-    ("training.launch", "bench.training.rank.main"),
+    ("cli", "bench.rank.training.main"),
+    ("training.launch", "bench.rank.training.equivalence"),
+    ("training.launch", "bench.rank.training.main"),
 }
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

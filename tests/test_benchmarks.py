@@ -11,7 +11,7 @@ from bench.cli.benchmarks import BENCHMARKS, COLLECTIVES, TRAINING, Deferred, re
 from bench.cli.job import WORKERS
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Fault, Job, Launch
-from bench.training.records import Strategy, TrainingJob
+from bench.model.training import Strategy, TrainingJob
 from conftest import SAMPLING
 
 
@@ -79,7 +79,7 @@ def test_a_job_travels_to_its_rank_with_what_it_imports_and_sets():
     plan = training_fixtures.run().plan
     launch = replace(plan.order[0], scenario=replace(plan.order[0].scenario, model="users:build"))
     launch = replace(launch, strategies=(*launch.strategies, Strategy("import", imported="users:sync")))
-    received = arrived("bench.training.rank.main:main", TrainingJob(launch, plan, "log"))
+    received = arrived("bench.rank.training.main:main", TrainingJob(launch, plan, "log"))
     assert received.job == TrainingJob(launch, plan, "log")
     assert received.imports == ["users:build", "users:sync"]
 

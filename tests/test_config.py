@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.config import training
 from bench.config.models import load, parse
 from bench.model.errors import ConfigError
-from bench.training import config as training
 from conftest import ROOT
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: {from: 1KiB, to: 64MiB, factor: 4}\n"

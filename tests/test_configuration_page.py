@@ -4,9 +4,8 @@ from typing import Annotated
 
 from pydantic import create_model
 
-from bench.config import expected, models
+from bench.config import expected, models, training
 from bench.config.fields import Strict, fields_of
-from bench.training import config as training
 from tools import configuration_page as page
 
 SECTIONS = [model for group in (page.OF_COLLECTIVES, page.OF_TRAINING, page.OF_TABLES) for _, model in group.values()]

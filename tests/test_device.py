@@ -9,8 +9,8 @@ from bench.model.records import Case, ReplayedCall
 from bench.rank.device import Host
 from bench.rank.replay import make_step, marks_on
 from bench.rank.timing import CaseTimer, floor_ns
+from bench.rank.training.synchronisers import Stopwatch
 from bench.rank.workload import Workload
-from bench.training.rank.synchronisers import Stopwatch
 from simulated_device import US, SimulatedDevice
 
 RUNS_NS = 100 * US

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.machine import host
-from bench.training import equivalence
-from bench.training.equivalence import (
+from bench.catalog import equivalence
+from bench.catalog.equivalence import (
     SAMPLER_TRIALS,
     TRIALS,
     EquivalenceResult,
@@ -20,9 +19,10 @@ from bench.training.equivalence import (
     fell,
     verdict,
 )
-from bench.training.launch.equivalence import prove
-from bench.training.rank.equivalence import BATCH, EXAMPLES, difference, indices
-from bench.training.report import equivalence as report
+from bench.launch.equivalence import prove
+from bench.machine import host
+from bench.rank.training.equivalence import BATCH, EXAMPLES, difference, indices
+from bench.report import equivalence as report
 
 PLAIN = TRIALS[0]
 AVERAGED = next(trial for trial in TRIALS if trial.ranks.average and trial.ranks.optimizer == "momentum")

@@ -22,11 +22,11 @@ import pytest
 
 from bench.cli.plan import launch_file_for
 from bench.machine import host
+from bench.model.training import Round
 from bench.report.launch_files import LauncherName
 from bench.store import folders
 from bench.store.encoding import CODEC
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.records import Round
 from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import wait_for_samples

@@ -13,10 +13,9 @@ from bench.catalog.operations import OPERATIONS, busbw, usual
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.records import Case
 from bench.report.pictures import MOST_PAGES
-from bench.report.plots import figures, operations, sizes
+from bench.report.plots import figures, operations, sizes, timelines
 from bench.report.plots.comparison import LOOKS
 from bench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
-from bench.training.report.plots import timelines
 from conftest import invented_run
 
 SIZES = (4096, 2**20)

@@ -9,13 +9,14 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.advise import planner
+from bench.advise.planner import exposed
+from bench.catalog.presets import PRESETS, find, gradients, name_of, parameters
 from bench.model.errors import BenchError
-from bench.training import buckets, planner
-from bench.training.link_model import AllReduceCost
-from bench.training.planner import exposed
-from bench.training.presets import PRESETS, find, gradients, name_of, parameters
-from bench.training.ready_times import ReadyTimes, by_sizes, recorded
-from bench.training.records import Gradient, RankTimeline, Timeline
+from bench.model.training import Gradient, RankTimeline, Timeline
+from bench.planning import buckets
+from bench.planning.link_model import AllReduceCost
+from bench.planning.ready_times import ReadyTimes, by_sizes, recorded
 
 LINK = AllReduceCost.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9

@@ -12,26 +12,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from bench.advise import of_run
+from bench.advise.of_run import ddp_setting
+from bench.analyze.training import analyze
+from bench.catalog.presets import find, gradients
+from bench.catalog.strategies import STRATEGIES
+from bench.model.training import Advised, CommunicationOnly, Round, Scenario, Strategy, StrategyChecks, Timeline
+from bench.rank.training import models
+from bench.rank.training import runner as runners
+from bench.rank.training.runner import SYNCHRONISERS, RankInfo
+from bench.rank.training.transport import ProcessGroupTransport, SharedTensors
 from bench.store import folders
-from bench.training.analyze import advice
-from bench.training.analyze.advice import ddp_setting
-from bench.training.analyze.analysis import analyze
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.presets import find, gradients
-from bench.training.rank import models
-from bench.training.rank import runner as runners
-from bench.training.rank.runner import SYNCHRONISERS, RankInfo
-from bench.training.rank.transport import ProcessGroupTransport, SharedTensors
-from bench.training.records import (
-    Advised,
-    CommunicationOnly,
-    Round,
-    Scenario,
-    Strategy,
-    StrategyChecks,
-    Timeline,
-)
-from bench.training.strategies import STRATEGIES
 from conftest import CommandLine
 from users_model import WIDTH
 
@@ -114,7 +106,7 @@ def test_a_run_measures_what_its_first_launch_advised(warm, monkeypatch):
         asked.append([type(fact).__name__ for fact in run.facts])
         return (2**16, ()) if ddp_setting(run, scenario, lists) is not None else None
 
-    monkeypatch.setattr(advice, "ddp_setting", advised)
+    monkeypatch.setattr(of_run, "ddp_setting", advised)
     more = "call_sizes: {parameters: 10000, calls: [1, 4, 16]}\n"
     text = BASE.replace("launches: 1", "launches: 3").replace("STRATEGIES", "ddp, {ddp: {buckets: advised}}") + more
     done = warm("run", warm.config(text), "--no-plots")

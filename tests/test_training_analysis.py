@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.training.analyze.analysis import DEFAULT_ADVISED, NOT_YET, analyze
-from bench.training.analyze.rounds import estimate, estimates
-from bench.training.plan import with_controls
-from bench.training.records import (
+from bench.analyze.training import DEFAULT_ADVISED, NOT_YET, analyze
+from bench.analyze.training_rounds import estimate, estimates
+from bench.catalog.strategies import label
+from bench.model.training import (
     PARTS,
     Advised,
     InvariantCheck,
@@ -22,8 +22,8 @@ from bench.training.records import (
     TrainingPlan,
     TrainingRun,
 )
-from bench.training.report import document
-from bench.training.strategies import label
+from bench.planning.training import with_controls
+from bench.report import training_document
 from training_fixtures import timeline
 
 SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
@@ -184,7 +184,7 @@ def test_who_fails_a_check_in_any_launch_gets_no_number():
 
 def test_a_report_says_each_warning_once():
     run = run_of({"flat": 0.005}, foreign=lambda number: 0.5 if number % 4 == 0 else 0.01)
-    text = document.build(run, analyze(run), [], "plots")
+    text = training_document.build(run, analyze(run), [], "plots")
     assert text.count("timed blocks left out") == 1 and text.count("other processes used the CPU") == 1
 
 

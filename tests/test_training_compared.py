@@ -12,18 +12,10 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from bench.catalog.strategies import label
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Failure
-from bench.stats import verdicts
-from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
-from bench.store import folders
-from bench.store.folders import Journal
-from bench.training import encoding
-from bench.training.analyze.comparison import FEW_LAUNCHES
-from bench.training.analyze.comparison import compare_runs as compare
-from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.plan import with_controls
-from bench.training.records import (
+from bench.model.training import (
     PARTS,
     InvariantCheck,
     LaunchFailure,
@@ -37,9 +29,17 @@ from bench.training.records import (
     TrainingPlan,
     TrainingRun,
 )
+from bench.planning.training import with_controls
+from bench.report.plots import training_steps as plots
+from bench.stats import verdicts
+from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
+from bench.store import folders
+from bench.store.folders import Journal
+from bench.training import encoding
+from bench.training.analyze.comparison import FEW_LAUNCHES
+from bench.training.analyze.comparison import compare_runs as compare
+from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.report import comparison
-from bench.training.report.plots import steps as plots
-from bench.training.strategies import label
 from conftest import ROOT
 
 SCENARIO = Scenario("nano", "gloo", 2, 2, 8)

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.training.rank import invariants
-from bench.training.rank.invariants import CheckContext
-from bench.training.rank.runner import RankInfo
-from bench.training.records import Scenario, Strategy
+from bench.model.training import Scenario, Strategy
+from bench.rank.training import invariants
+from bench.rank.training.invariants import CheckContext
+from bench.rank.training.runner import RankInfo
 
 OVERLAPPED = Strategy("overlap_param")
 SCENARIO = Scenario("nano", "gloo", 2, 2, 8)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from bench.config.training import parse
 from bench.model.capabilities import Machine
-from bench.training.config import parse
-from bench.training.plan import expand, notes
+from bench.planning.training import expand, notes
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)

@@ -11,11 +11,11 @@ from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
 from bench.model.conclusions import Interval
+from bench.model.training import Strategy
+from bench.model.training_conclusions import TrainingAnalysis
+from bench.report.plots import timelines, training_steps
 from bench.report.plots.figures import STYLE
-from bench.training.conclusions import TrainingAnalysis
-from bench.training.records import Strategy
 from bench.training.report.listing import PICTURES
-from bench.training.report.plots import steps, timelines
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
 
 
 def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
-    (figure,) = steps.steps(comparison)
+    (figure,) = training_steps.steps(comparison)
     axes = figure.axes[0]
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     row_of = {label.get_text().split(" (")[0]: row for row, label in enumerate(axes.get_yticklabels())}
@@ -114,17 +114,17 @@ def test_one_timeline_a_strategy_even_of_many_launches(comparison):
 
 def test_labels_of_sizes_keep_their_distance():
     caps = [2**k for k in range(14, 31)]
-    found = steps._labelled([25 * 2**20, 0, 10**9], caps)
+    found = training_steps._labelled([25 * 2**20, 0, 10**9], caps)
     assert {25 * 2**20, 10**9} <= set(found) and 0 not in found and 16 * 2**20 not in found
     assert all(b / a >= 1.9 for a, b in pairwise(found)) and len(found) <= 12
 
 
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
-    (figure,) = steps.buckets(replace(comparison, advice=None))
+    (figure,) = training_steps.buckets(replace(comparison, advice=None))
     text = svg(figure)
     assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
     only_plan = replace(comparison, advice=None, results=(invented.result(invented.PLAN, 1),))
-    assert "plan [" in svg(steps.buckets(only_plan)[0])
+    assert "plan [" in svg(training_steps.buckets(only_plan)[0])
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
@@ -132,14 +132,14 @@ def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     none = replace(comparison, results=(), timelines=(), advice=None)
     assert PICTURES.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
     alone = replace(comparison, results=(invented.result(Strategy("none")),), timelines=(), advice=None)
-    assert len(steps.steps(alone)) == 1 and steps.buckets(alone) == []
+    assert len(training_steps.steps(alone)) == 1 and training_steps.buckets(alone) == []
 
 
 def test_intervals_without_ends_are_drawn_without_bars(comparison):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
     results = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.results)
     odd = replace(comparison, results=results, noise_s=math.inf, advice=None)
-    for figure in (*steps.steps(odd), *steps.buckets(odd)):
+    for figure in (*training_steps.steps(odd), *training_steps.buckets(odd)):
         text = svg(figure)
         assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
         assert "± inf" not in text and "two copies" not in text

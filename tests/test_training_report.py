@@ -13,10 +13,10 @@ import pytest
 
 import training_fixtures as invented
 from bench.model.conclusions import NO_INTERVAL, Interval
+from bench.model.training import InvariantCheck, Link, Strategy
+from bench.model.training_conclusions import AAPair, ScenarioAnalysis, TrainingAnalysis
 from bench.report import markdown as pages
-from bench.training.conclusions import AAPair, ScenarioAnalysis, TrainingAnalysis
-from bench.training.records import InvariantCheck, Link, Strategy
-from bench.training.report import document, labels, tables
+from bench.report import training, training_document, training_labels
 
 RUN = invented.run()
 
@@ -34,7 +34,7 @@ def row_of(table, *words):
 def test_the_customary_table_has_the_outcome(analysis):
     comparison = analysis.scenarios[0]
     flat = next(o for o in comparison.results if o.label == "flat")
-    row = row_of(tables.overview(comparison), "flat")
+    row = row_of(training.overview(comparison), "flat")
     assert row[:6] == ["micro", "gloo", "2", "16", "flat", str(flat.place)]
     assert row[6] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
     assert row[7] == f"{flat.exposed.value * 1e3:.2f} ms ± 500 µs"
@@ -42,7 +42,7 @@ def test_the_customary_table_has_the_outcome(analysis):
 
 
 def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
-    text = tables.overview(analysis.scenarios[0]) + tables.refused(analysis.scenarios[0])
+    text = training.overview(analysis.scenarios[0]) + training.refused(analysis.scenarios[0])
     assert row_of(text, "overlap_bucket 256 KiB", "2 =")[5] == "2 ="
     unresolved = row_of(text, "ddp noop", "1, not resolved")
     assert unresolved[7].startswith("-400 µs") and unresolved[8] == "[-700 – -100 µs]"
@@ -52,14 +52,14 @@ def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
 
 
 def test_order_is_by_place_and_the_reference_is_first(analysis):
-    found = labels.ordered(analysis.scenarios[0])
-    assert labels.is_reference(found[0]) and found[-1].refused
+    found = training_labels.ordered(analysis.scenarios[0])
+    assert training_labels.is_reference(found[0]) and found[-1].refused
     places = [o.place for o in found if o.place]
     assert places == sorted(places) and len(found) == len(analysis.scenarios[0].results)
 
 
 def test_the_csv_is_typed_and_has_the_fields_columns(analysis):
-    frame = pd.read_csv(io.StringIO(tables.to_csv(RUN, analysis)))
+    frame = pd.read_csv(io.StringIO(training.to_csv(RUN, analysis)))
     customary = [
         "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "strategy",
         "step_time_avg", "step_time_std", "comm_time_avg", "comm_time_std", "comm_frac_avg", "comm_frac_std",
@@ -77,7 +77,7 @@ def test_the_csv_is_typed_and_has_the_fields_columns(analysis):
 
 def test_json_is_json_even_where_a_number_is_none(analysis):
     broken = replace(analysis.scenarios[0], noise_s=math.inf)
-    data = json.loads(tables.to_json(RUN, replace(analysis, scenarios=(broken,))))
+    data = json.loads(training.to_json(RUN, replace(analysis, scenarios=(broken,))))
     assert data["scenarios"][0]["noise_s"] is None
     assert {row["strategy"] for row in data["strategies"]} == {o.label for o in broken.results}
     assert data["failures"][0]["failure"]["rank"] == 1 and data["scenarios"][0]["advice"]["cap"]["cap"]
@@ -85,7 +85,7 @@ def test_json_is_json_even_where_a_number_is_none(analysis):
 
 
 def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
-    text = document.build(RUN, analysis, [("Step time", "training-steps")], "../../plots/r")
+    text = training_document.build(RUN, analysis, [("Step time", "training-steps")], "../../plots/r")
     for part in ("**I12 violated** by zero1", "rank 1 was ended by SIGKILL", "](../../plots/r/training-steps.png)"):
         assert part in text, part
     assert "nan" not in text.lower() and "None" not in text and " inf" not in text
@@ -93,21 +93,21 @@ def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
 
 def test_the_page_renders_it(analysis, tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    text = document.build(RUN, analysis, [("Step time", "a")], "p")
+    text = training_document.build(RUN, analysis, [("Step time", "a")], "p")
     page = pages.page(text, "t", {"p/a.png": tmp_path / "a.png"})
     assert "data:image/png;base64," in page and page.count("<table>") >= 6
 
 
 def test_an_empty_run_has_a_report():
     nothing = TrainingAnalysis((), (), (), (), ())
-    assert "0 scenarios" in document.build(RUN, nothing, [], "p")
-    assert document.summary_tables(RUN, nothing) == "Nothing was measured."
+    assert "0 scenarios" in training_document.build(RUN, nothing, [], "p")
+    assert training_document.summary_tables(RUN, nothing) == "Nothing was measured."
     empty = ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0, 0)
-    assert "No strategy was timed." in document.summary_tables(RUN, replace(nothing, scenarios=(empty,)))
+    assert "No strategy was timed." in training_document.summary_tables(RUN, replace(nothing, scenarios=(empty,)))
 
 
 def test_invariants_count_strategies_and_name_offenders(analysis):
-    table = tables.invariants(analysis)
+    table = training.invariants(analysis)
     assert row_of(table, "I1")[2:] == ["9", "-", "1 × noop does not synchronise"]
     assert row_of(table, "I12")[2] == "0" and "zero1: the shares" in row_of(table, "I12")[3]
     assert row_of(table, "I2")[2] == "not checked"
@@ -118,12 +118,12 @@ def test_what_is_violated_in_one_launch_does_not_hold(analysis):
     both = replace(
         comparison.results[1], checks=(InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
     )
-    table = tables.invariants(invented.analysis((replace(comparison, results=(both,)),)))
+    table = training.invariants(invented.analysis((replace(comparison, results=(both,)),)))
     assert row_of(table, "I1")[2:3] == ["0"] and "a \\| b c" in table
 
 
 def test_advice_lays_measured_beside_predicted(analysis):
-    text = tables.advice(analysis.scenarios[0])
+    text = training.advice(analysis.scenarios[0])
     row = row_of(text, "plan")
     plan = next(o for o in analysis.scenarios[0].results if o.strategy == invented.PLAN)
     tail = f"{(plan.split.tail_s - plan.split.late_s) * 1e3:.2f} ms"
@@ -134,18 +134,18 @@ def test_advice_lays_measured_beside_predicted(analysis):
 def test_a_pair_that_differs_is_shouted(analysis):
     pair = AAPair("flat", Interval(2e-3, 1e-3, 3e-3, "over launches"))
     unknown = AAPair("naive", Interval(2e-3, 2e-3, 2e-3, NO_INTERVAL))
-    table = tables.aa_pairs(replace(analysis.scenarios[0], aa_pairs=(pair, unknown)))
+    table = training.aa_pairs(replace(analysis.scenarios[0], aa_pairs=(pair, unknown)))
     assert row_of(table, "flat")[3].startswith("NO") and row_of(table, "naive")[2:] == ["-", "-"]
 
 
 def test_long_labels_are_cut_and_stay_distinct():
     many = [Strategy("plan", buckets=(2**20, 2**21, size, *[2**22] * 40)) for size in (2**10, 2**11)]
-    found = labels.short_names([invented.label(strategy) for strategy in many])
+    found = training_labels.short_names([invented.label(strategy) for strategy in many])
     assert list(found.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
 
 
 def test_the_call_size_sweep_pools_launches(analysis):
-    rows = tables.call_sizes(analysis).splitlines()[2:]
+    rows = training.call_sizes(analysis).splitlines()[2:]
     assert len(rows) == 8 and "| 600 |" in rows[3].replace("  ", "")
     assert rows[0].rstrip(" |").endswith("1.0")
 
@@ -155,7 +155,7 @@ def test_intervals_that_say_nothing_are_no_numbers(analysis):
     comparison = analysis.scenarios[0]
     result = replace(comparison.results[1], exposed=wide, exposed_std=math.nan)
     odd = replace(comparison, results=(result,), noise_s=math.inf, aa_pairs=())
-    text = document.build(RUN, invented.analysis((odd,)), [], "p")
+    text = training_document.build(RUN, invented.analysis((odd,)), [], "p")
     assert "no strategy was measured twice" in text
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
@@ -165,7 +165,7 @@ def test_without_a_pair_no_limit_is_claimed_and_a_copy_of_the_reference_is_compa
     copy = invented.result(Strategy("naive"), 4)
     copy = replace(copy, strategy=Strategy("none", again=1), label="none again")
     odd = replace(comparison, noise_s=0.0, aa_pairs=(), results=(*comparison.results, copy))
-    text = document.summary_tables(RUN, invented.analysis((odd,)))
+    text = training_document.summary_tables(RUN, invented.analysis((odd,)))
     assert "no strategy was measured twice" in text and "two copies" not in text
     assert row_of(text, "none again")[1] == "4 =" and row_of(text, "none", "reference")[0] == "none"
 
@@ -174,7 +174,7 @@ def test_who_shares_the_place_of_the_reference_is_not_alone(analysis):
     comparison = analysis.scenarios[0]
     first = tuple(replace(o, place=1) for o in comparison.results[:2])
     shared = replace(comparison, results=first)
-    assert [labels.place_text(o, shared) for o in labels.ordered(shared)] == ["reference", "1 ="]
+    assert [training_labels.place_text(o, shared) for o in training_labels.ordered(shared)] == ["reference", "1 ="]
 
 
 def test_where_cores_are_shared_buckets_that_cannot_be_told_apart_are_no_ranking():
@@ -185,4 +185,4 @@ def test_where_cores_are_shared_buckets_that_cannot_be_told_apart_are_no_ranking
         measured = (*strategies, Strategy("flat"))
         results = tuple(invented.result(one, place=1 if one.name == "none" else 2) for one in measured)
         comparison = replace(invented.comparison(scenario, strategies), results=results)
-        assert ("share cores here" in tables.ranking(comparison)) is said
+        assert ("share cores here" in training.ranking(comparison)) is said

@@ -6,18 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from bench.advise import advisor, planner, verification
+from bench.advise.verification import Verified, candidates, close, verified
+from bench.analyze.training import analyze
+from bench.catalog.strategies import label, unsupported
 from bench.model.capabilities import Machine
+from bench.model.training import REFERENCE, Link, Scenario, Strategy, Timeline
+from bench.model.training_conclusions import Split, StrategyResult
+from bench.planning import buckets
+from bench.planning.link_model import AllReduceCost
+from bench.planning.ready_times import ReadyTimes
+from bench.planning.training import shape_of
 from bench.store import folders
-from bench.training import advisor, buckets, planner, verification
-from bench.training.analyze.analysis import analyze
-from bench.training.conclusions import Split, StrategyResult
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.link_model import AllReduceCost
-from bench.training.plan import shape_of
-from bench.training.ready_times import ReadyTimes
-from bench.training.records import REFERENCE, Link, Scenario, Strategy, Timeline
-from bench.training.strategies import label, unsupported
-from bench.training.verification import Verified, candidates, close, verified
 
 NANO = shape_of("nano", 0.01, "float32")
 RUN = """
@@ -64,7 +65,7 @@ def test_it_is_trained_like_a_model(warm):
 def test_it_takes_no_memory():
     import torch
 
-    from bench.training.rank.models import ByShape
+    from bench.rank.training.models import ByShape
 
     shape = shape_of("xl-2026", 0.0, "float32")
     model = ByShape(replace(shape, ready_s=tuple(0.0 for _ in shape.ready_s)), torch.float32)

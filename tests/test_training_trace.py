@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import training_fixtures as invented
-from bench.training.records import CallRecord, Strategy
-from bench.training.report.trace import computing, lanes, trace
+from bench.model.training import CallRecord, Strategy
+from bench.report.trace import computing, lanes, trace
 
 TIMELINES = [invented.timeline(strategy) for strategy in invented.STRATEGIES]
 

@@ -5,19 +5,11 @@
 
 from pathlib import Path
 
+from bench.catalog.presets import PRESETS, gradients
+from bench.catalog.strategies import label
 from bench.model.conclusions import Interval
 from bench.model.records import Failure
-from bench.training.conclusions import (
-    AAPair,
-    Advice,
-    PlanPrediction,
-    ScenarioAnalysis,
-    Split,
-    StrategyResult,
-    TrainingAnalysis,
-)
-from bench.training.presets import PRESETS, gradients
-from bench.training.records import (
+from bench.model.training import (
     REFERENCE,
     CallRecord,
     CallSizePoint,
@@ -33,7 +25,15 @@ from bench.training.records import (
     TrainingPlan,
     TrainingRun,
 )
-from bench.training.strategies import label
+from bench.model.training_conclusions import (
+    AAPair,
+    Advice,
+    PlanPrediction,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+    TrainingAnalysis,
+)
 
 SCENARIO = Scenario("micro", "gloo", 2, 8, 64)
 LINK = Link(0.4e-3, 1e9)

@@ -10,12 +10,12 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from bench.catalog.strategies import STRATEGIES
 from bench.config.documents import in_flow
 from bench.config.expected import Expectation, Expectations
 from bench.config.fields import OneOf, fields_of
 from bench.config.models import Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
-from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
-from bench.training.config import (
+from bench.config.training import (
     CallSizesConfig,
     ImportedModel,
     ShapeConfig,
@@ -23,7 +23,7 @@ from bench.training.config import (
     StrategyConfig,
     TrainingConfig,
 )
-from bench.training.strategies import STRATEGIES
+from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "configuration.md"

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from bench.config.models import Config
+from bench.config.training import TrainingConfig
 from bench.report.machine_format import json_schema
-from bench.training.config import TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = {

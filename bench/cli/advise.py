@@ -15,8 +15,13 @@ from typing import Annotated
 import typer
 
 from bench import __version__
+from bench.advise import advisor, verification
+from bench.advise.of_run import all_reduce_cost_of, stretch_of
+from bench.advise.of_run import shape_of as recorded_shape
+from bench.advise.planner import Box
 from bench.analyze.summaries import headlines
 from bench.catalog.dtypes import DTYPES
+from bench.catalog.presets import EXAMPLE, PRESETS, find
 from bench.cli import benchmarks
 from bench.cli.app import RESULTS
 from bench.cli.benchmarks import TRAINING
@@ -26,20 +31,16 @@ from bench.config.documents import dump
 from bench.machine import host
 from bench.model import units
 from bench.model.errors import ConfigError, UnmeasurableError
+from bench.model.training import Scenario, Shape
+from bench.model.training_conclusions import Advice
+from bench.planning import link_model
+from bench.planning.link_model import AllReduceCost, LinkModel, costs_cpu
+from bench.planning.ready_times import LIST_HEADER, ReadyTimes, read_list
+from bench.planning.training import shape_name, shape_of
+from bench.report import advice
 from bench.store import folders
 from bench.store.encoding import CODEC
-from bench.training import advisor, link_model, verification
-from bench.training.analyze.advice import all_reduce_cost_of, stretch_of
-from bench.training.analyze.advice import shape_of as recorded_shape
-from bench.training.conclusions import Advice
 from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.link_model import AllReduceCost, LinkModel, costs_cpu
-from bench.training.plan import shape_name, shape_of
-from bench.training.planner import Box
-from bench.training.presets import EXAMPLE, PRESETS, find
-from bench.training.ready_times import LIST_HEADER, ReadyTimes, read_list
-from bench.training.records import Scenario, Shape
-from bench.training.report import advice
 
 UNCERTAINTY = "20%"
 WHOSE = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.analyze.pairs import TimedCase
     from bench.config.models import Config
     from bench.model.capabilities import Machine
-    from bench.training.records import Fact, Scenario, TrainingPlan
+    from bench.model.training import Fact, Scenario, TrainingPlan
 
 
 MARKDOWN, CSV, JSON, JUNIT = "markdown", "csv", "json", "junit"
@@ -129,29 +129,29 @@ COLLECTIVES = Benchmark(
 
 TRAINING = Benchmark(
     name="training",
-    model=Deferred("training.config:TrainingConfig"),
-    expand=Deferred("training.plan:expand"),
-    unmeasurable_reason=Deferred("training.plan:unmeasurable_reason"),
-    demands=Deferred("training.plan:demands"),
+    model=Deferred("config.training:TrainingConfig"),
+    expand=Deferred("planning.training:expand"),
+    unmeasurable_reason=Deferred("planning.training:unmeasurable_reason"),
+    demands=Deferred("planning.training:demands"),
     describe=Deferred("training.report.listing:plan"),
     codec=Deferred("training.encoding:CODEC"),
     launcher=Deferred("training.launch.sweep:launcher"),
     sweep=Deferred("cli.benchmarks:sweep_training"),
     observer=Deferred("training.report.progress:RoundProgress"),
     variables=Deferred("training.encoding:variables_of"),
-    done=Deferred("training.plan:done"),
-    report_modules=("bench.training.analyze.analysis", "bench.training.report.document"),
-    analyze=Deferred("training.analyze.analysis:analyze"),
-    terminal=Deferred("training.report.document:summary_tables"),
-    tables=Deferred("training.report.document:summary_tables"),
-    problems=Deferred("training.report.document:problems"),
+    done=Deferred("planning.training:done"),
+    report_modules=("bench.analyze.training", "bench.report.training_document"),
+    analyze=Deferred("analyze.training:analyze"),
+    terminal=Deferred("report.training_document:summary_tables"),
+    tables=Deferred("report.training_document:summary_tables"),
+    problems=Deferred("report.training_document:problems"),
     headline=Deferred("training.report.listing:headline"),
-    documents=Deferred("training.report.document:documents"),
+    documents=Deferred("report.training_document:documents"),
     pictures=Deferred("training.report.listing:PICTURES"),
     formats={
-        MARKDOWN: Deferred("training.report.document:markdown_of"),
-        CSV: Deferred("training.report.tables:to_csv"),
-        JSON: Deferred("training.report.tables:to_json"),
+        MARKDOWN: Deferred("report.training_document:markdown_of"),
+        CSV: Deferred("report.training:to_csv"),
+        JSON: Deferred("report.training:to_json"),
     },
     ledger_entry=None,
     timed_cases=Deferred("training.analyze.comparison:timed_cases"),
@@ -162,7 +162,7 @@ TRAINING = Benchmark(
         JSON: Deferred("training.report.comparison:to_json"),
         JUNIT: Deferred("training.report.comparison:to_junit"),
     },
-    draw_comparison=Deferred("training.report.plots.steps:draw_comparison"),
+    draw_comparison=Deferred("report.plots.training_steps:draw_comparison"),
 )
 
 
@@ -269,9 +269,9 @@ def _advised(
     plan: "TrainingPlan", scenario: "Scenario", facts: "Sequence[Fact]"
 ) -> tuple[int | None, tuple[int, ...]] | None:
     """Cap and buckets for DistributedDataParallel of the installed torch; None if nothing is known yet."""
+    from bench.advise.of_run import ddp_setting  # here: loads scipy
     from bench.machine import host
-    from bench.training.analyze.advice import ddp_setting  # here: loads scipy
-    from bench.training.records import TrainingRun
+    from bench.model.training import TrainingRun
 
     build = host.torch_build() or {}
     version = tuple(int(part) for part in str(build.get("version", "0.0")).split(".")[:2])

@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from bench.catalog import equivalence as trials
 from bench.cli.app import PLOTS
 from bench.cli.output import show
+from bench.launch.equivalence import prove
 from bench.machine import host
 from bench.model.errors import StoreError, UnmeasurableError
-from bench.training import equivalence as trials
-from bench.training.launch.equivalence import prove
+from bench.report import equivalence as report
 from bench.training.launch.sweep import launcher
-from bench.training.report import equivalence as report
 
 FOLDER = PLOTS / "equivalence"
 

@@ -35,7 +35,7 @@ def _training(data: Json) -> "ReceivedJob":
 
 
 # A module is imported when the first job arrives that needs it.
-WORKERS: "Workers" = {"bench.rank.main:main": _collectives, "bench.training.rank.main:main": _training}
+WORKERS: "Workers" = {"bench.rank.main:main": _collectives, "bench.rank.training.main:main": _training}
 
 
 def run_task(

@@ -11,8 +11,8 @@ from typing import Any, get_args
 from pydantic import TypeAdapter
 
 from bench.model.records import Json
+from bench.model.training import Fact, TrainingJob, TrainingPlan, TrainingRun
 from bench.store.folders import Codec
-from bench.training.records import Fact, TrainingJob, TrainingPlan, TrainingRun
 
 _PLAN = TypeAdapter(TrainingPlan)
 _JOB = TypeAdapter(TrainingJob)

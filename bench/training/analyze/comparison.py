@@ -16,11 +16,8 @@ import numpy as np
 from bench.analyze.compare import MIN_CHANGE, counted, verdict_warnings
 from bench.analyze.pairs import TimedCase
 from bench.analyze.sessions import Facts, differences, distinct, of_ranks, of_sessions
-from bench.model.errors import UnmeasurableError
-from bench.stats import intervals, verdicts
-from bench.stats.intervals import Floats
-from bench.training.analyze.analysis import NOT_YET, analyze
-from bench.training.analyze.rounds import (
+from bench.analyze.training import NOT_YET, analyze
+from bench.analyze.training_rounds import (
     LAUNCHES_FOR_INTERVAL,
     Series,
     differences_of,
@@ -29,7 +26,10 @@ from bench.training.analyze.rounds import (
     medians,
     steps_of,
 )
-from bench.training.conclusions import (
+from bench.catalog.strategies import label, reference_of
+from bench.model.errors import UnmeasurableError
+from bench.model.training import Fact, Round, Scenario, TrainingPlan, TrainingRun
+from bench.model.training_conclusions import (
     ExposedChange,
     StepChange,
     StrategyResult,
@@ -37,8 +37,8 @@ from bench.training.conclusions import (
     TrainingComparison,
     Unpaired,
 )
-from bench.training.records import Fact, Round, Scenario, TrainingPlan, TrainingRun
-from bench.training.strategies import label, reference_of
+from bench.stats import intervals, verdicts
+from bench.stats.intervals import Floats
 
 FEW_LAUNCHES = f"fewer than {LAUNCHES_FOR_INTERVAL} launches on a side: within-run only"
 NOT_ASKED = "not asked for"

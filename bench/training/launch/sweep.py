@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from bench.catalog.strategies import label, settled
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import LaunchOutcome, watch
 from bench.model.errors import RankError
 from bench.model.records import Json
-from bench.training.encoding import fact_from_line, fact_to_line
-from bench.training.records import (
+from bench.model.training import (
     Advised,
     CommunicationOnly,
     Fact,
@@ -30,7 +30,7 @@ from bench.training.records import (
     TrainingLaunch,
     TrainingPlan,
 )
-from bench.training.strategies import label, settled
+from bench.training.encoding import fact_from_line, fact_to_line
 
 # Modules that every rank needs besides torch. torch loads this one when the first optimizer is made, which would cost
 # each rank two seconds of computing.
@@ -162,7 +162,7 @@ def _launch(
             observer.rounds_begin()
 
     requested = time.monotonic()
-    ranks = launcher.start(job.launch.scenario.world_size, "bench.training.rank.main:main", job)
+    ranks = launcher.start(job.launch.scenario.world_size, "bench.rank.training.main:main", job)
     try:
         result = watch(
             ranks,

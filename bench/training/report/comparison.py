@@ -8,12 +8,12 @@ import json
 from collections.abc import Sequence
 
 from bench.model.records import Json
+from bench.model.training import Scenario
+from bench.model.training_conclusions import ExposedChange, StepChange, TrainingComparison, Unpaired
 from bench.report import machine_format, markdown
 from bench.report.comparison import differing, headline, verdict_table
 from bench.report.machine_format import csv_text, difference_rows, ratio_columns
-from bench.training.conclusions import ExposedChange, StepChange, TrainingComparison, Unpaired
-from bench.training.records import Scenario
-from bench.training.report.labels import UNRESOLVED, bounds, cell, ends, scenario_text, seconds, short_names
+from bench.report.training_labels import UNRESOLVED, bounds, cell, ends, scenario_text, seconds, short_names
 
 # Titles of the lists of strategies that have a time in one run only.
 LISTS = {

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
+from bench.catalog.strategies import kind, label
 from bench.model.capabilities import Machine
 from bench.model.deferred import Deferred
+from bench.model.training import REFERENCE, TrainingPlan
+from bench.model.training_conclusions import TrainingAnalysis
 from bench.model.units import format_rounded_bytes, format_seconds
+from bench.planning.training import estimate_s, notes, rank_bytes
 from bench.report import markdown
 from bench.report.pictures import Catalogue, PictureKind
-from bench.training.conclusions import TrainingAnalysis
-from bench.training.plan import estimate_s, notes, rank_bytes
-from bench.training.presets import EXAMPLE, PRESETS, gradients, parameters
-from bench.training.records import REFERENCE, TrainingPlan
-from bench.training.strategies import kind, label
 
 # Columns of `list models`.
 SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
@@ -97,7 +97,7 @@ PICTURES = Catalogue(
         PictureKind(
             "training-call-sizes",
             "The same parameters in more and more calls",
-            Deferred("training.report.plots.steps:call_sizes"),
+            Deferred("report.plots.training_steps:call_sizes"),
         ),
     ),
     most_pages=12,  # a page shows one scenario, or a dozen strategies of it

@@ -3,8 +3,8 @@
 In: the events of `training.launch.sweep`.
 """
 
+from bench.model.training import Fact, LaunchFailure, Round, StrategyChecks, TrainingLaunch
 from bench.report.progress import StepProgress
-from bench.training.records import Fact, LaunchFailure, Round, StrategyChecks, TrainingLaunch
 
 
 class RoundProgress(StepProgress):
