@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from bench.analyze.training import analyze
 from bench.catalog.strategies import label
-from bench.model.training import PARTS, Round, Scenario, Strategy, TimedBlock, TrainingLaunch, TrainingPlan, TrainingRun
+from bench.model.records import Scenario
+from bench.model.training import PARTS, Round, Strategy, TimedBlock, TrainingLaunch, TrainingPlan, TrainingRun
 from bench.model.units import format_seconds
 from bench.planning.training import with_controls
 from bench.rank.training import models
@@ -123,7 +124,7 @@ def _simulated(dice: np.random.Generator, launches: int) -> TrainingRun:
                 step = (computing + EXPOSED_S.get(one.name, 0.0)) * drift * np.exp(dice.normal(0, 0.03))
                 ns = int(steps * (step + dice.uniform(0, 0.03) * (dice.random() < 0.1)) * 1e9)
                 blocks.append(TimedBlock(label(one), (ns, ns), dict.fromkeys(PARTS, (0, 0)), 0.0, 0))
-            facts.append(Round(scenario.key, launch, number, 0.0, steps, tuple(blocks)))
+            facts.append(Round(scenario.case.key, launch, number, 0.0, steps, tuple(blocks)))
     order = tuple(TrainingLaunch(scenario, n, SIMULATED, SIMULATED_ROUNDS) for n in range(1, launches + 1))
     plan = TrainingPlan("simulated", order, (), launches, steps, 3, 1, 60.0, 0.06)
     return TrainingRun(Path("simulated"), {}, plan, [], facts)
@@ -188,7 +189,7 @@ def _stamps(model: str, pairs: int) -> Outcome:
     kind, settings = runners.OPTIMIZERS["sgd"]
     optimizer = kind(made.module.parameters(), **settings)
     parameters = list(made.module.parameters())
-    batch = made.batch(torch.Generator().manual_seed(0), scenario.batch)
+    batch = made.batch(torch.Generator().manual_seed(0), scenario.case.batch)
 
     def by_hand():
         optimizer.zero_grad()

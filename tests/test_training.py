@@ -17,7 +17,8 @@ from bench.advise.of_run import ddp_setting
 from bench.analyze.training import analyze
 from bench.catalog.presets import find, gradients
 from bench.catalog.strategies import STRATEGIES
-from bench.model.training import Advised, CommunicationOnly, Round, Scenario, Strategy, StrategyChecks, Timeline
+from bench.model.records import Scenario
+from bench.model.training import Advised, CommunicationOnly, Round, Strategy, StrategyChecks, Timeline
 from bench.rank.training import models
 from bench.rank.training import runner as runners
 from bench.rank.training.runner import SYNCHRONISERS, RankInfo

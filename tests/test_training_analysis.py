@@ -9,12 +9,12 @@ import pytest
 from bench.analyze.training import DEFAULT_ADVISED, NOT_YET, analyze
 from bench.analyze.training_rounds import estimate, estimates
 from bench.catalog.strategies import label
+from bench.model.records import Scenario
 from bench.model.training import (
     PARTS,
     Advised,
     InvariantCheck,
     Round,
-    Scenario,
     Strategy,
     StrategyChecks,
     TimedBlock,

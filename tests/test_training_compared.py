@@ -14,13 +14,12 @@ from scipy import stats as scipy_stats
 
 from bench.catalog.strategies import label
 from bench.model.errors import UnmeasurableError
-from bench.model.records import Failure
+from bench.model.records import Failure, Scenario
 from bench.model.training import (
     PARTS,
     InvariantCheck,
     LaunchFailure,
     Round,
-    Scenario,
     SkippedStrategy,
     Strategy,
     StrategyChecks,

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.model.training import Scenario, Strategy
+from bench.model.records import Scenario
+from bench.model.training import Strategy
 from bench.rank.training import invariants
 from bench.rank.training.invariants import CheckContext
 from bench.rank.training.runner import RankInfo

@@ -10,9 +10,8 @@ from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
-from bench.model.conclusions import Interval
+from bench.model.conclusions import Interval, TrainingAnalysis
 from bench.model.training import Strategy
-from bench.model.training_conclusions import TrainingAnalysis
 from bench.report.plots import timelines, training_steps
 from bench.report.plots.figures import STYLE
 from bench.training.report.listing import PICTURES

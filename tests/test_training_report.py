@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 
 import training_fixtures as invented
-from bench.model.conclusions import NO_INTERVAL, Interval
+from bench.model.conclusions import NO_INTERVAL, AAPair, Interval, ScenarioAnalysis, TrainingAnalysis
 from bench.model.training import InvariantCheck, Link, Strategy
-from bench.model.training_conclusions import AAPair, ScenarioAnalysis, TrainingAnalysis
 from bench.report import markdown as pages
 from bench.report import training, training_document, training_labels
 

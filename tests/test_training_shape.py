@@ -11,8 +11,9 @@ from bench.advise.verification import Verified, candidates, close, verified
 from bench.analyze.training import analyze
 from bench.catalog.strategies import label, unsupported
 from bench.model.capabilities import Machine
-from bench.model.training import REFERENCE, Link, Scenario, Strategy, Timeline
-from bench.model.training_conclusions import Split, StrategyResult
+from bench.model.conclusions import Split, StrategyResult
+from bench.model.records import Scenario
+from bench.model.training import REFERENCE, Link, Strategy, Timeline
 from bench.planning import buckets
 from bench.planning.link_model import AllReduceCost
 from bench.planning.ready_times import ReadyTimes

@@ -7,8 +7,17 @@ from pathlib import Path
 
 from bench.catalog.presets import PRESETS, gradients
 from bench.catalog.strategies import label
-from bench.model.conclusions import Interval
-from bench.model.records import Failure
+from bench.model.conclusions import (
+    AAPair,
+    Advice,
+    Interval,
+    PlanPrediction,
+    ScenarioAnalysis,
+    Split,
+    StrategyResult,
+    TrainingAnalysis,
+)
+from bench.model.records import Failure, Scenario
 from bench.model.training import (
     REFERENCE,
     CallRecord,
@@ -17,22 +26,12 @@ from bench.model.training import (
     LaunchFailure,
     Link,
     RankTimeline,
-    Scenario,
     SkippedStrategy,
     Strategy,
     Timeline,
     TrainingLaunch,
     TrainingPlan,
     TrainingRun,
-)
-from bench.model.training_conclusions import (
-    AAPair,
-    Advice,
-    PlanPrediction,
-    ScenarioAnalysis,
-    Split,
-    StrategyResult,
-    TrainingAnalysis,
 )
 
 SCENARIO = Scenario("micro", "gloo", 2, 8, 64)

@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.advise import planner
 from bench.advise.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
-from bench.model.training_conclusions import Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
+from bench.model.conclusions import Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
 from bench.planning import buckets
 from bench.planning.buckets import BucketPlan, bucket_bytes, uniform
 from bench.planning.link_model import AllReduceCost

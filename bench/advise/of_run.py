@@ -14,9 +14,10 @@ from bench.advise.advisor import advise
 from bench.advise.verification import Stretch
 from bench.analyze.training_rounds import by_launch, facts_of, kept, parts_s, pooled_median
 from bench.catalog.strategies import label
+from bench.model.conclusions import Advice
 from bench.model.errors import BenchError
-from bench.model.training import REFERENCE, CallSizePoint, CommunicationOnly, Scenario, Shape, Timeline, TrainingRun
-from bench.model.training_conclusions import Advice
+from bench.model.records import Scenario
+from bench.model.training import REFERENCE, CallSizePoint, CommunicationOnly, Shape, Timeline, TrainingRun
 from bench.planning import buckets
 from bench.planning.link_model import AllReduceCost
 from bench.planning.ready_times import ReadyTimes, recorded
@@ -105,7 +106,7 @@ def all_reduce_cost_of(run: TrainingRun, scenario: Scenario) -> AllReduceCost | 
         return AllReduceCost.emulated(scenario.link)
     points: dict[float, list[float]] = {}
     for point in facts_of(run, CallSizePoint):
-        if (point.backend, point.world_size) == (scenario.backend, scenario.world_size):
+        if (point.backend, point.world_size) == (scenario.case.backend, scenario.case.world_size):
             size = point.parameters * FLOAT32_BYTES / point.calls
             points.setdefault(size, []).append(float(np.median(point.times_s)) / point.calls)
     for alone in facts_of(run, CommunicationOnly, scenario):

@@ -19,9 +19,10 @@ from bench.advise import planner
 from bench.advise.advisor import plan_of
 from bench.catalog.strategies import kind, label, unsupported
 from bench.model.capabilities import Machine
+from bench.model.conclusions import Advice, StrategyResult
 from bench.model.errors import UnmeasurableError
-from bench.model.training import Scenario, SkippedStrategy, Strategy, TrainingLaunch, TrainingPlan
-from bench.model.training_conclusions import Advice, StrategyResult
+from bench.model.records import Scenario
+from bench.model.training import SkippedStrategy, Strategy, TrainingLaunch, TrainingPlan
 from bench.planning.buckets import BucketPlan
 from bench.planning.link_model import AllReduceCost
 from bench.planning.ready_times import ReadyTimes

@@ -27,7 +27,8 @@ from bench.analyze.training_rounds import (
     steps_of,
 )
 from bench.catalog.strategies import kind, label, reference_of, settled
-from bench.model.conclusions import Interval
+from bench.model.conclusions import AAPair, Interval, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
+from bench.model.records import Scenario
 from bench.model.training import (
     Advised,
     CallSizePoint,
@@ -35,7 +36,6 @@ from bench.model.training import (
     InvariantCheck,
     LaunchFailure,
     Round,
-    Scenario,
     SkippedStrategy,
     Strategy,
     StrategyChecks,
@@ -43,7 +43,6 @@ from bench.model.training import (
     Timeline,
     TrainingRun,
 )
-from bench.model.training_conclusions import AAPair, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
 from bench.stats.intervals import Floats
 
 NOT_YET = "not measured yet"
@@ -57,7 +56,9 @@ def analyze(run: TrainingRun) -> TrainingAnalysis:
     """The conclusions from a run: its scenarios, checks, call sizes, and all that failed or was skipped."""
     plans = {launch.scenario: launch.strategies for launch in run.plan.order}
     begun = {fact.scenario for fact in run.facts if isinstance(fact, Round | StrategyChecks | LaunchFailure)}
-    scenarios = tuple(_scenario(run, scenario, planned) for scenario, planned in plans.items() if scenario.key in begun)
+    scenarios = tuple(
+        _scenario(run, scenario, planned) for scenario, planned in plans.items() if scenario.case.key in begun
+    )
     defaults = tuple(
         SkippedStrategy(scenario, strategy, DEFAULT_ADVISED)
         for scenario, planned in plans.items()
@@ -73,7 +74,7 @@ def analyze(run: TrainingRun) -> TrainingAnalysis:
             whose = "all strategies" if len(names) == len(result.results) else ", ".join(names)
             disturbances.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
         if disturbances:
-            warnings.append(f"{result.scenario.key}: {'; '.join(disturbances)}: other processes used the CPU")
+            warnings.append(f"{result.scenario.case.key}: {'; '.join(disturbances)}: other processes used the CPU")
     general = [check for fact in facts_of(run, StrategyChecks) if fact.strategy is None for check in fact.checks]
     return TrainingAnalysis(
         scenarios=scenarios,

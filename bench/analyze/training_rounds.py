@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 
 from bench.model.conclusions import Interval
-from bench.model.training import REFERENCE, Round, Scenario, TimedBlock, TrainingRun
+from bench.model.records import Scenario
+from bench.model.training import REFERENCE, Round, TimedBlock, TrainingRun
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.moderation import moderated
@@ -30,7 +31,9 @@ F = TypeVar("F")
 def facts_of(run: TrainingRun, what: type[F], scenario: Scenario | None = None) -> list[F]:
     """The facts of one kind; of one scenario, if one is named."""
     facts: list[F] = [fact for fact in run.facts if isinstance(fact, what)]
-    return facts if scenario is None else [fact for fact in facts if getattr(fact, "scenario", None) == scenario.key]
+    return (
+        facts if scenario is None else [fact for fact in facts if getattr(fact, "scenario", None) == scenario.case.key]
+    )
 
 
 def kept(run: TrainingRun, scenario: Scenario) -> list[Round]:

@@ -42,6 +42,7 @@ class Operation:
     torch_only: why MPI has no such call; empty if it has one (`bench/rank/mpi.py`).
     splits: whether what a rank sends can be divided unevenly. recorded: whether it makes the calls of a recorded job.
     startup: whether it is what a job does before its first call; once: whether a launch does it only once.
+    trains: whether it is a step of training, whose case has a strategy, a model and the like.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Operation:
     recorded: bool = False
     startup: bool = False
     once: bool = False
+    trains: bool = False
 
 
 def _whole(n: int) -> float:
@@ -102,6 +104,7 @@ ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
 A_RANKS = "bytes that each rank contributes and receives"
 BOTH = ("out", "in")
 REPLAY = "replay"
+TRAINING_STEP = "training_step"
 
 OPERATIONS = {
     operation.name: operation
@@ -244,6 +247,16 @@ OPERATIONS = {
             torch_only="it makes the calls of torch.distributed",
             recorded=True,
         ),
+        Operation(
+            TRAINING_STEP,
+            "nothing: the model says how many bytes of gradients are sent",
+            None,
+            _nothing,
+            calls=("sync",),
+            sized=False,
+            torch_only="it trains with torch.distributed",
+            trains=True,
+        ),
         # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(
             "all_gather_object",
@@ -287,8 +300,10 @@ OPERATIONS = {
 }
 
 
-# Those that are one call of a library: neither replays of many, nor what a job does before its first call.
-CALLS = tuple(name for name, operation in OPERATIONS.items() if not (operation.recorded or operation.startup))
+# Those that are one call of a library: neither replays of many, nor steps, nor what a job does before its first call.
+CALLS = tuple(
+    name for name, operation in OPERATIONS.items() if not (operation.recorded or operation.startup or operation.trains)
+)
 
 
 def usual(case: Case) -> Case:

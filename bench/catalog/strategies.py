@@ -5,10 +5,15 @@ torch. To add a strategy, add an entry here and its synchroniser to the table in
 for what torch provides, `training/rank/torch_synchronisers.py`); a test checks that both exist.
 """
 
-from dataclasses import dataclass, replace
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from bench.model.capabilities import Machine
-from bench.model.training import REFERENCE, Advised, Scenario, Strategy
+from bench.model.records import Scenario
+from bench.model.training import REFERENCE, Strategy
 from bench.model.units import format_bytes
 
 # Options of torch's DistributedDataParallel, as its documentation names them, and its communication hooks.
@@ -141,9 +146,40 @@ def fitting(strategy: Strategy) -> Strategy:
     return replace(strategy, name=kind(strategy).without_buckets or strategy.name, buckets=(), called="")
 
 
-def settled(strategy: Strategy, advised: Advised) -> Strategy:
-    """An open strategy with what was advised; still open if that is torch's default. Others stay as they are."""
-    return replace(strategy, cap_bytes=advised.cap_bytes, buckets=advised.buckets) if strategy.open else strategy
+# ── as text ──────────────────────────────────────────────────────────────────────────────────────
+_TEXT = re.compile(r"(?P<name>[a-z_0-9]+)(?:\((?P<settings>.*)\))?")
+# Field of a strategy that is not text → what reads it.
+_READ: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("cap_bytes", "accumulate", "again"), int),
+    "buckets": lambda text: tuple(map(int, text.split("+"))),
+    "options": lambda text: tuple(text.split("+")),
+}
+
+
+def text_of(strategy: Strategy) -> str:
+    """As a case names it: `flat`, or `ddp(cap_bytes=1048576,options=fp16+static_graph)`."""
+    changed = [
+        (field.name, value)
+        for field in fields(Strategy)[1:]
+        if (value := getattr(strategy, field.name)) != field.default
+    ]
+    settings = ",".join(
+        f"{name}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for name, value in changed
+    )
+    return f"{strategy.name}({settings})" if settings else strategy.name
+
+
+@functools.cache
+def strategy_of(text: str) -> Strategy:
+    """The strategy that a case names. Raises ValueError on what `text_of` does not write."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no strategy")
+    pairs = [pair.partition("=") for pair in (match["settings"] or "").split(",") if pair]
+    try:
+        return Strategy(match["name"], **{name: _READ.get(name, str)(value) for name, _, value in pairs})
+    except TypeError:
+        raise ValueError(f"{text!r} is no strategy") from None
 
 
 def label(strategy: Strategy) -> str:
@@ -181,12 +217,12 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
     hooks = hooks_of(strategy)
     if scenario.link is not None and hooks - {NO_OPERATION}:
         return f"{', '.join(sorted(hooks))} is a communication hook, and so is the emulated link"
-    if "bf16" in hooks and scenario.backend == "gloo":
+    if "bf16" in hooks and scenario.case.backend == "gloo":
         return "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)"
-    if scenario.world_size == 1 and strategy.name != REFERENCE:
+    if scenario.case.world_size == 1 and strategy.name != REFERENCE:
         return "with one rank there is nothing to synchronise"
-    if scenario.batch % strategy.accumulate:
-        return f"a batch of {scenario.batch} is not divided into {strategy.accumulate} equal micro-batches"
+    if scenario.case.batch % strategy.accumulate:
+        return f"a batch of {scenario.case.batch} is not divided into {strategy.accumulate} equal micro-batches"
     return None
 
 
@@ -197,10 +233,10 @@ def _unsupported_shape(strategy: Strategy, scenario: Scenario, memory_bytes: int
         return "a shape has no parameters that a library could reduce; torch's buckets can be given as a plan"
     total = sum(gradient.nbytes for gradient in scenario.shape.gradients)
     sizes = [total if kind(strategy).one_call else 0, strategy.cap_bytes or 0, *strategy.buckets]
-    needed = scenario.world_size * min(total, max(sizes))
+    needed = scenario.case.world_size * min(total, max(sizes))
     if scenario.link is None and needed > memory_bytes:
         return (
-            f"a real link moves real bytes: {scenario.world_size} ranks with a call of {format_bytes(max(sizes))} "
+            f"a real link moves real bytes: {scenario.case.world_size} ranks with a call of {format_bytes(max(sizes))} "
             f"need more than the {format_bytes(memory_bytes)} of memory that are free"
         )
     return None

@@ -30,9 +30,10 @@ from bench.cli.output import show, write_report
 from bench.config.documents import dump
 from bench.machine import host
 from bench.model import units
+from bench.model.conclusions import Advice
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.training import Scenario, Shape
-from bench.model.training_conclusions import Advice
+from bench.model.records import Scenario
+from bench.model.training import Shape
 from bench.planning import link_model
 from bench.planning.link_model import AllReduceCost, LinkModel, costs_cpu
 from bench.planning.ready_times import LIST_HEADER, ReadyTimes, read_list
@@ -135,7 +136,7 @@ def _answer(
     ready_times = ReadyTimes.of_shape(chosen.shape, chosen.forward_s)
     best = advisor.advise(ready_times, model_of_link.cost, box.at_least(model_of_link.error))
     names = [gradient.name for gradient in chosen.shape.gradients]
-    itemsize = DTYPES[chosen.scenario.dtype].itemsize
+    itemsize = DTYPES[chosen.scenario.case.dtype].itemsize
     explained = advisor.explain(ready_times, model_of_link.cost, best, itemsize)
     show(advice.document(explained, model_of_link, name, names))
     if verify:
@@ -204,7 +205,7 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
     if kind is not TRAINING:
         raise ConfigError(f"--from {name}: a run of the {kind.name} benchmark has no ready times; name one of training")
     run = folders.read(path, TRAINING_CODEC)
-    scenarios = {launch.scenario.key: launch.scenario for launch in run.plan.order}
+    scenarios = {launch.scenario.case.key: launch.scenario for launch in run.plan.order}
     steps = {key: shape for key, scenario in scenarios.items() if (shape := recorded_shape(run, scenario)) is not None}
     matching = [key for key in steps if wanted is None or wanted in key]
     if len(matching) != 1:
@@ -214,7 +215,7 @@ def _from_run(name: str, wanted: str | None) -> tuple[Chosen, LinkModel | None]:
     scenario, curve = scenarios[key], all_reduce_cost_of(run, scenarios[key])
     emulated = scenario.link is not None
     words = f"the link of {key}, {'as emulated' if emulated else 'as its own calls took'}"
-    link = None if curve is None else LinkModel(curve, words, None if emulated else costs_cpu(scenario.backend))
+    link = None if curve is None else LinkModel(curve, words, None if emulated else costs_cpu(scenario.case.backend))
     return Chosen(steps[key].shape, scenario, steps[key].forward_s), link
 
 

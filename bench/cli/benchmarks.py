@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bench.analyze.pairs import TimedCase
     from bench.config.models import Config
     from bench.model.capabilities import Machine
-    from bench.model.training import Fact, Scenario, TrainingPlan
-
+    from bench.model.training import Fact, TrainingPlan
+from bench.model.records import Scenario
 
 MARKDOWN, CSV, JSON, JUNIT = "markdown", "csv", "json", "junit"
 NCCL_TESTS, CS336 = "nccl-tests", "cs336"

@@ -66,25 +66,59 @@ class WithJudgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Change(WithJudgement):
-    """One case in two runs. where: which part of its times changed; empty if that is not known or nothing changed."""
+class ExposedChange:
+    """Exposed communication of one strategy in two runs. difference: after − before, with its interval.
 
+    resolved: False where the difference may be zero: by a test over all strategies at once, because it is within the
+    noise of the A/A pairs of either run, or because there are too few launches to test it.
+    """
+
+    before: Interval
+    after: Interval
+    difference: Interval
+    resolved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change(WithJudgement):
+    """One case on two sides: of two kept runs, or of two sides that took turns.
+
+    name: of the case for people, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB` where the sides differ. case:
+    on the side before. where: which part of its times changed; empty if that is not known or nothing changed.
+    ratios: AFTER / BEFORE of each pair of launches, where sides took turns. exposed: of training steps, how exposed
+    communication changed.
+    """
+
+    name: str
     case: Case
     before: Interval
     after: Interval
     judgement: Judgement
     note: str = ""
     where: str = ""
+    ratios: tuple[float, ...] = ()
+    exposed: ExposedChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired:
+    """A case that has a time on one side only. reason: why it has none on the other; empty if it was not asked for."""
+
+    name: str
+    case: Case
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs compared: changes of the common cases, differences of the environments, cases of one run only.
+    """Two sides compared: changes of the common cases, differences of the environments, cases of one side only.
 
-    whole: the judgement of the run as a whole, by an index over the cases; None with a single case or too few launches.
-    verdict: the gravest of the cases' verdicts and that of the whole. broken: cases measured in the first run that
-        failed in the second. fail_on: the verdicts that are failures.
+    whole: the judgement of all cases together, by an index over them; None with a single case or too few launches.
+    verdict: the gravest of the cases' verdicts and that of the whole. broken: cases measured on the first side that
+        failed on the second. fail_on: the verdicts that are failures.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
+    Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
+    ended: why measuring ended. rule: by which the verdict was reached.
     """
 
     before: str
@@ -93,13 +127,17 @@ class Comparison:
     min_change: float
     changes: tuple[Change, ...]
     differences: tuple[tuple[str, str, str], ...] = ()
-    only_before: tuple[Case, ...] = ()
-    only_after: tuple[Case, ...] = ()
-    broken: tuple[Case, ...] = ()
+    only_before: tuple[Unpaired, ...] = ()
+    only_after: tuple[Unpaired, ...] = ()
+    broken: tuple[Unpaired, ...] = ()
     warnings: tuple[str, ...] = ()
     across: str | None = None
     whole: Judgement | None = None
     fail_on: tuple[str, ...] = ("SLOWER",)
+    pairs: int = 0
+    ratios: tuple[float, ...] = ()
+    ended: str = ""
+    rule: str = ""
 
     @property
     def failed(self) -> bool:
@@ -200,49 +238,3 @@ class GateVerdict:
     nodes: tuple[NodeCheck, ...]
     groups: tuple[GroupCheck, ...]
     broken: tuple[str, ...]
-
-
-# ── two sides, in pairs of launches ──────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class PairedChange(WithJudgement):
-    """One case on two sides of a run. name: of the case. ratios: B / A of each pair of launches.
-
-    before, after: side A and side B over their launches.
-    """
-
-    name: str
-    before: Interval
-    after: Interval
-    judgement: Judgement
-    ratios: tuple[float, ...]
-    note: str = ""
-    where: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PairedComparison:
-    """Two sides of one run compared, pair by pair; other fields as in `Comparison`.
-
-    ratios: index B / A of each pair; empty with a single case. pairs: that the verdict rests on. ended: why measuring
-    ended. rule: by which the verdict was reached. broken: names of cases that have a time on side A only.
-    """
-
-    before: str
-    after: str
-    verdict: str
-    min_change: float
-    changes: tuple[PairedChange, ...]
-    whole: Judgement | None
-    ratios: tuple[float, ...]
-    pairs: int
-    ended: str = ""
-    rule: str = ""
-    differences: tuple[tuple[str, str, str], ...] = ()
-    broken: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    fail_on: tuple[str, ...] = ("SLOWER",)
-
-    @property
-    def failed(self) -> bool:
-        """Whether a verdict is a failure, or a case failed on side B."""
-        return failing(self.verdict, self.changes, self.fail_on) or bool(self.broken)

@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.model.records import Case, Failure
+from bench.model.advice import Advice
+from bench.model.records import Case, Failure, Scenario
+from bench.model.training import InvariantCheck, Strategy, Timeline
 
 if TYPE_CHECKING:
     import numpy as np
@@ -278,11 +280,111 @@ class ReplayedStep:
     bars: tuple[StepBar, ...]
 
 
+# ── training steps ───────────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The parts of exposed communication: seconds a step, mean over ranks.
+
+    tail: the rank is blocked after backward until the last gradient is usable. pack: hooks, flattening, copying and
+    dividing; None inside a library, where it cannot be seen and is included in the other parts.
+    interference: how much longer forward and backward take. residual: what the other parts do not explain.
+    late: the part of the tail that is waiting for ranks whose backward ended later; no synchronisation avoids it.
+    gather: calls of a sharded optimizer: those that send what each rank updated, or that are made within forward and
+    backward. update: how much longer clipping and the update take; below 0 where each rank updates its share only.
+    """
+
+    tail_s: float
+    pack_s: float | None
+    interference_s: float
+    residual_s: float
+    late_s: float = 0.0
+    gather_s: float = 0.0
+    update_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """The result of one strategy in one scenario; times are seconds of one step of the slowest rank.
+
+    rounds: blocks that count, over all launches. step: as `Summary.time_s` of the case. exposed: X = step − step
+    without synchronisation, paired within rounds; may be negative. share: exposed / step. The *_std are standard
+    deviations over rounds.
+    communication_only_s: its calls back to back, without computing. hidden: 1 − exposed / communication_only_s.
+    place: 1 for the fastest; strategies that cannot be told apart share the place of the first of them.
+    resolved: False where the interval of exposed contains zero. adds_up: whether the split explains exposed (I8).
+    refused: why there are no times; all of them are None then. calls: bytes of each all-reduce of a step.
+    """
+
+    case: Case
+    strategy: Strategy
+    label: str
+    rounds: int
+    step: Interval | None = None
+    step_std: float | None = None
+    exposed: Interval | None = None
+    exposed_std: float | None = None
+    share: float | None = None
+    share_std: float | None = None
+    split: Split | None = None
+    communication_only_s: float | None = None
+    hidden: float | None = None
+    calls: tuple[int, ...] | None = None
+    place: int | None = None
+    resolved: bool = True
+    adds_up: bool | None = None
+    refused: str | None = None
+    checks: tuple[InvariantCheck, ...] = ()
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AAPair:
+    """Two copies of one strategy, measured as if they were two strategies. difference: step of second − of first."""
+
+    label: str
+    difference: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioAnalysis:
+    """The results of all strategies of one scenario.
+
+    compute: a step without synchronisation. noise_s: the largest difference within the intervals of the A/A
+    pairs. blocks: timed in all rounds; dropped: how many of them were left out because others used the machine.
+    advice: on buckets; `advise` adds it.
+    """
+
+    scenario: Scenario
+    compute: Interval | None
+    results: tuple[StrategyResult, ...]
+    aa_pairs: tuple[AAPair, ...]
+    noise_s: float
+    blocks: int
+    dropped: int
+    advice: Advice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallSize:
+    """The same bytes all-reduced in so many calls back to back (Li et al., VLDB 2020, figure 2).
+
+    time: of all calls together.
+    """
+
+    backend: str
+    world_size: int
+    total_bytes: int
+    calls: int
+    time: Interval
+
+
+# ── all of one run ───────────────────────────────────────────────────────────────────────────────
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """All conclusions from one run. warnings: on the run as a whole, the gravest first.
 
     choices: where NCCL's choice changes with the size, in words. replayed: steps of recorded jobs, made again.
+    scenarios: of training steps, whose cases are among the summaries, too.
     """
 
     summaries: tuple[Summary, ...]
@@ -294,3 +396,5 @@ class Analysis:
     matrices: tuple[Matrix, ...] = ()
     choices: tuple[str, ...] = ()
     replayed: tuple[ReplayedStep, ...] = ()
+    scenarios: tuple[ScenarioAnalysis, ...] = ()
+    call_sizes: tuple[CallSize, ...] = ()

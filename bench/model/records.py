@@ -9,8 +9,10 @@ or nanoseconds; a plain number has `_bytes`, `_s` or `_ns` in its name. Nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from bench.model.training import InvariantCheck, Link, Shape, StepDetail
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
     from pathlib import Path
@@ -30,33 +32,18 @@ MOST_RANKS = 65536
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
-# Fields of a case that are in its key only if they differ from the default.
-CASE_EXTRAS = (
-    "reduce_op", "buffers", "metric", "scheduling", "depth",
-    "placement", "call", "root", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
-    "splits", "counts", "recording",
-)  # fmt: skip
-
-
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
+def _option(default: Any, about: str, words: str = "{}", key: str = "", of: str = "") -> Any:
+    """An optional field of a case, and what the table of options says of it; see `Option`."""
+    return field(default=default, metadata={"about": about, "words": words, "key": key, "of": of})
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure. Fields with a default are written into the key only if they differ from it.
+    """One thing to measure: what all operations have, then the table of options, which only some operations have.
 
-    metric: "isolated", one call between two stamps; "pipelined", `depth` calls back to back between them; or "graph",
-        these calls captured in a CUDA graph.
-    scheduling: "normal", or "rr" for real-time round robin of everything that a rank does.
-    placement: "usual" is the first one that the table of operations lists; else "in" or "out" of place.
-    call: "sync", or "async": the call returns a handle, which is waited for before the second stamp.
-    root: of a rooted operation. groups: "world", or a division of it (`subgroups.Subgroups`), such as "strided:2".
-    settings: environment variables of the ranks, such as "NCCL_ALGO=Ring NCCL_PROTO=LL". ctas: how many blocks NCCL
-    may use, 0 for its own choice. memory: "plain", "registered" with NCCL, or "symmetric": registered at
-    the same place on all ranks. oversubscribed: ranks share a GPU.
-    alignment: "aligned": buffers, and what is received behind what is sent, begin at multiples of 512 bytes; or
-        "unaligned": one element further.
-    splits: how unevenly an all-to-all divides what a rank sends (`splits`), such as "zipf:1.2"; empty: evenly.
-    counts: "known" to the ranks, or "exchanged": sent in a call of their own before the data.
-    recording: of a replay, the hash of its calls and their number, such as "5f0c2a91d3be:52" (`Plan.replays`).
+    An option stands here and nowhere else: configurations, keys, plans, labels, expectations and documentation read
+    this table (`OPTIONS`). One at its default is not written into the key.
     """
 
     op: str
@@ -64,38 +51,91 @@ class Case:
     world_size: int
     dtype: str
     size_bytes: int
-    reduce_op: str = "sum"
-    buffers: str = "rotate"
-    metric: str = "isolated"
-    scheduling: str = "normal"
-    depth: int = 1
-    placement: str = "usual"
-    call: str = "sync"
-    root: int = 0
-    groups: str = "world"
-    settings: str = ""
-    ctas: int = 0
-    memory: str = "plain"
-    oversubscribed: bool = False
-    alignment: str = "aligned"
-    splits: str = ""
-    counts: str = "known"
-    recording: str = ""
+    reduce_op: str = _option("sum", "how elements are combined", key="reduce_ops", of="reduces")
+    buffers: str = _option("rotate", "rotate, hot or flush", "{} buffers", key="buffers", of="typed")
+    metric: str = _option(
+        "isolated",
+        "isolated: one call between two stamps; pipelined: `depth` calls back to back between them; graph: these calls "
+        "captured in a CUDA graph",
+        key="metrics",
+    )
+    scheduling: str = _option(
+        "normal", "normal, or rr: real-time round robin of everything that a rank does", "{} scheduling", "scheduling"
+    )
+    depth: int = _option(1, "calls back to back; of a training step, steps")
+    placement: str = _option("usual", "in or out of place; usual: the first that the operation lists", key="placements")
+    call: str = _option("sync", "sync, or async: waited for before the second stamp", key="calls")
+    root: int = _option(0, "of a rooted operation", "root {}", key="roots", of="rooted")
+    groups: str = _option("world", "world, or a division of it, such as strided:2", "groups {}", key="groups")
+    settings: str = _option("", "environment variables of the ranks, such as NCCL_ALGO=Ring NCCL_PROTO=LL", key="env")
+    ctas: int = _option(0, "blocks that NCCL may use; 0: its own choice", "{} CTAs", key="ctas")
+    memory: str = _option(
+        "plain", "plain, registered with NCCL, or symmetric: at the same place on all ranks", "{} memory", key="memory"
+    )
+    oversubscribed: bool = _option(False, "ranks share a GPU", "ranks share a GPU")
+    alignment: str = _option(
+        "aligned",
+        "aligned: buffers, and what is received behind what is sent, begin at multiples of 512 bytes; unaligned: one "
+        "element further",
+        "{} buffers",
+        key="alignments",
+        of="typed",
+    )
+    splits: str = _option("", "how unevenly an all-to-all divides what a rank sends", "parts {}", "splits", "splits")
+    counts: str = _option("known", "known to the ranks, or exchanged in a call before", "counts {}", "counts", "splits")
+    recording: str = _option("", "hash of a replay's calls and their number: 5f0c2a91d3be:52", of="recorded")
+    strategy: str = _option("", "how gradients are synchronised (`catalog.strategies`); empty: a scenario", of="trains")
+    model: str = _option("", "a preset, a shape, or package.module:build of a user's own", of="trains")
+    batch: int = _option(0, "examples of each rank in a step", "batch {}", of="trains")
+    sequence: int = _option(0, "tokens of an example", "sequence {}", of="trains")
+    optimizer: str = _option("", "sgd or adamw", of="trains")
+    link: str = _option("", "name of an emulated link (`Settings.links`); empty: the real one", "link {}", of="trains")
+    threads: int = _option(0, "threads that compute in each rank", "{} threads a rank", of="trains")
+    clip: float = _option(0.0, "largest norm of all gradients; 0: any", "clipped to {:g}", of="trains")
 
     @property
     def key(self) -> str:
-        """The only join key between runs, such as `all_reduce/gloo/n4/float32/1048576`.
-
-        A field at its default is left out, so that runs made before the field existed still match.
-        """
+        """The only join key between runs, such as `all_reduce/gloo/n4/float32/1048576`."""
         head = f"{self.op}/{self.backend}/n{self.world_size}/{self.dtype}/{self.size_bytes}"
         return "/".join([head, *self.extras])
 
     @property
     def extras(self) -> list[str]:
         """What differs from the defaults, such as `reduce_op=max`."""
-        values = ((name, getattr(self, name)) for name in CASE_EXTRAS)
-        return [f"{name}={value}" for name, value in values if value != Case.__dataclass_fields__[name].default]
+        values = ((option, getattr(self, option.name)) for option in OPTIONS)
+        return [f"{option.name}={value}" for option, value in values if value != option.default]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A row of the table of options: an optional field of `Case`.
+
+    about: what it is. words: how people read a value. key: under which a configuration lists its values; empty where
+    the plan sets it. of: the property of the operations that have it (`catalog.operations.Operation`); empty: all.
+    """
+
+    name: str
+    default: Any
+    about: str
+    words: str
+    key: str
+    of: str
+
+
+OPTIONS = tuple(Option(item.name, item.default, **item.metadata) for item in fields(Case) if item.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What all strategies of a launch share: a case without a strategy, and what its names stand for.
+
+    link: None is the real backend. shape: replaces the model, which is only a name then: backward waits until each
+    gradient's ready time, and nothing is computed.
+    """
+
+    case: Case
+    link: Link | None = None
+    shape: Shape | None = None
 
 
 def settings_of(case: Case) -> list[tuple[str, str]]:
@@ -189,30 +229,53 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for all launches of a plan, and is told to every rank.
+
+    pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
+        overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
+        on all ranks of a host together.
+    rounds, warmup_steps: of training steps: iterations of a case in a launch, one in each round, and steps before them.
+    replays: `Case.recording` → the calls of a replay. shapes: `Case.model` → its gradients, of a model that is not
+        computed. links: `Case.link` → an emulated link.
+    """
+
+    sampling: Sampling
+    seed: int
+    timeout_s: float
+    pool_bytes: int
+    flush_bytes: int = 0
+    batch_bytes: int = 2**32
+    rounds: int = 10
+    warmup_steps: int = 3
+    faults: tuple[Fault, ...] = ()
+    replays: dict[str, Replay] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    links: dict[str, Link] = field(default_factory=dict)
+
+    def scenario(self, case: Case) -> Scenario:
+        """The scenario of a case of training steps."""
+        return Scenario(replace(case, strategy=""), self.links.get(case.link), self.shapes.get(case.model))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that a run will do, fixed and written to its folder before anything starts.
 
     budget_s: seconds for the whole run; the time left after `launches` launches buys further launches of the cases
         with the widest intervals. link_bytes_per_s: rate of the link, as the user states it.
-    pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
-        overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
-        on all ranks of a host together. replays: `Case.recording` → the calls of a replay.
+    max_foreign_cpu: a timed block of training steps is left out if other processes use more than this share of the
+        machine's CPU time.
     """
 
     name: str
     order: tuple[Launch, ...]
     skips: tuple[Skip, ...]
     launches: int
-    seed: int
-    sampling: Sampling
-    timeout_s: float
-    pool_bytes: int
-    faults: tuple[Fault, ...] = ()
+    settings: Settings
     budget_s: float | None = None
     link_bytes_per_s: float | None = None
-    flush_bytes: int = 0
-    batch_bytes: int = 2**32
-    replays: dict[str, Replay] = field(default_factory=dict)
+    max_foreign_cpu: float = 0.06
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -234,21 +297,14 @@ class Job:
     """
 
     launch: Launch
-    sampling: Sampling
-    seed: int
-    pool_bytes: int
-    timeout_s: float
-    faults: tuple[Fault, ...]
+    settings: Settings
     log: str
-    flush_bytes: int = 0
-    batch_bytes: int = 2**32
     probe: bool = False
-    replays: dict[str, Replay] = field(default_factory=dict)
 
 
 def case_order(case: Case) -> tuple[object, ...]:
     """Sort key for tables: first the fields that are equal within a table, then world size, then size."""
-    extras = (getattr(case, name) for name in CASE_EXTRAS)
+    extras = (getattr(case, option.name) for option in OPTIONS)
     return (case.op, case.backend, case.metric, case.dtype, *extras, case.world_size, case.size_bytes)
 
 
@@ -279,7 +335,10 @@ class Timings:
     blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
         known, as in runs of earlier versions.
     inner_start_ns, inner_duration_ns: of a replay, of each of its calls: arrays of shape (iterations, ranks, calls);
-        starts are relative to that of the iteration on the same rank.
+        starts are relative to that of the iteration on the same rank. Of training steps, durations only: of each of
+        `training.PARTS`, summed over the steps, then the tail of each step.
+    foreign_cpu: of training steps, for each block the share of the machine's CPU time that other processes used; -1
+        where it is unknown.
     """
 
     start_ns: Integers
@@ -289,6 +348,7 @@ class Timings:
     blocks: tuple[int, ...] = ()
     inner_start_ns: Integers | None = None
     inner_duration_ns: Integers | None = None
+    foreign_cpu: tuple[float, ...] = ()
 
     @property
     def slowest_s(self) -> Floats:
@@ -344,6 +404,7 @@ class Samples:
     unix_s: wall-clock time at which its first block began. base_ns: monotonic time to which `Timings.start_ns` is
         relative.
     aggregate: in place of `timed`, if another tool measured (`importers`).
+    checks: of training steps, the invariants that were checked before timing. detail: what one launch keeps of them.
     """
 
     case: Case
@@ -356,6 +417,8 @@ class Samples:
     usage: Usage | None = None
     failure: Failure | None = None
     aggregate: Aggregate | None = None
+    checks: tuple[InvariantCheck, ...] = ()
+    detail: StepDetail | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,11 +435,6 @@ class Run:
     @property
     def name(self) -> str:
         return f"{self.path.parent.name}:{self.path.name}" if "side" in self.manifest else self.path.name
-
-    @property
-    def facts(self) -> list[Samples]:
-        """The samples, under the name that the runs of all benchmarks share."""
-        return self.samples
 
     @property
     def imported(self) -> Json | None:

@@ -16,12 +16,12 @@ from bench.catalog.presets import find, parameters
 from bench.catalog.strategies import CALLED, kind, label, reference_of, unsupported
 from bench.config.training import ShapeConfig, StrategyConfig, TrainingConfig, link_of
 from bench.model.capabilities import Demands, Machine
+from bench.model.records import Scenario
 from bench.model.training import (
     REFERENCE,
     CallSizeSweep,
     Fact,
     Round,
-    Scenario,
     Shape,
     SkippedStrategy,
     Strategy,
@@ -86,11 +86,11 @@ def expand(config: TrainingConfig, machine: Machine, seed: int) -> TrainingPlan:
 
 def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Machine) -> str | None:
     """The reason why the ranks do not fit into this host's memory, or a GPU's; None if they do, or if it is unknown."""
-    needed, on_gpu = rank_bytes(scenario, strategies), BACKENDS[scenario.backend].device == "cuda"
+    needed, on_gpu = rank_bytes(scenario, strategies), BACKENDS[scenario.case.backend].device == "cuda"
     available = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
     if needed is None or available is None:
         return None
-    together = 1 if on_gpu else min(scenario.world_size, machine.ranks_a_host or scenario.world_size)
+    together = 1 if on_gpu else min(scenario.case.world_size, machine.ranks_a_host or scenario.case.world_size)
     if together * needed <= available:
         return None
     return (
@@ -195,8 +195,8 @@ def unmeasurable_reason(plan: TrainingPlan) -> str | None:
 def demands(asked: TrainingConfig | TrainingPlan) -> Demands:
     """The GPUs and ranks that a configuration or a plan needs."""
     if isinstance(asked, TrainingPlan):
-        backends = [launch.scenario.backend for launch in asked.order]
-        worlds = [launch.scenario.world_size for launch in asked.order]
+        backends = [launch.scenario.case.backend for launch in asked.order]
+        worlds = [launch.scenario.case.world_size for launch in asked.order]
     else:
         backends, worlds = list(asked.backends), list(asked.world_sizes)
     return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared_gpus=False, ranks=max(worlds))
@@ -215,19 +215,19 @@ def estimate_s(plan: TrainingPlan) -> float:
 
 def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     """The reason why nothing can be measured in this scenario on this machine; None if something can."""
-    if scenario.backend not in {"gloo", "nccl"}:
-        return f"gradients are synchronised by torch here, on gloo or nccl, not on {scenario.backend}"
-    if scenario.shape is not None and scenario.backend != "gloo":
-        return f"a model by its shape is timed on gloo or an emulated link, not on {scenario.backend}"
-    missing = machine.backends_missing.get(scenario.backend)
+    if scenario.case.backend not in {"gloo", "nccl"}:
+        return f"gradients are synchronised by torch here, on gloo or nccl, not on {scenario.case.backend}"
+    if scenario.shape is not None and scenario.case.backend != "gloo":
+        return f"a model by its shape is timed on gloo or an emulated link, not on {scenario.case.backend}"
+    missing = machine.backends_missing.get(scenario.case.backend)
     if missing:
         return missing
     if machine.ranks is not None and scenario.link is not None:
         return "an emulated link is memory that ranks of one host share; in a job, measure the real one"
-    if machine.ranks is not None and scenario.world_size > machine.ranks:
-        return f"world size {scenario.world_size} exceeds the {machine.ranks} ranks of this job"
-    if BACKENDS[scenario.backend].device == "cuda" and scenario.world_size > machine.gpus:
-        return f"{scenario.world_size} ranks need as many GPUs; here are {machine.gpus}"
+    if machine.ranks is not None and scenario.case.world_size > machine.ranks:
+        return f"world size {scenario.case.world_size} exceeds the {machine.ranks} ranks of this job"
+    if BACKENDS[scenario.case.backend].device == "cuda" and scenario.case.world_size > machine.gpus:
+        return f"{scenario.case.world_size} ranks need as many GPUs; here are {machine.gpus}"
     return None
 
 
@@ -239,13 +239,13 @@ def rank_bytes(scenario: Scenario, strategies: Sequence[Strategy]) -> int | None
     sequence, nor torch itself. Strategies take turns on one set of tensors (`rank/transport.py`); what torch's
     wrappers keep comes on top.
     """
-    preset = find(scenario.model) if scenario.shape is None and ":" not in scenario.model else None
+    preset = find(scenario.case.model) if scenario.shape is None and ":" not in scenario.case.model else None
     if preset is None:
         return None
     model, states, ranks = (
-        parameters(preset) * DTYPES[scenario.dtype].itemsize,
-        STATES[scenario.optimizer],
-        scenario.world_size,
+        parameters(preset) * DTYPES[scenario.case.dtype].itemsize,
+        STATES[scenario.case.optimizer],
+        scenario.case.world_size,
     )
     # One set of parameters, gradients and states, and one of buckets or of a flattened tensor.
     copies = 3.0 + states
@@ -281,10 +281,10 @@ def notes(plan: TrainingPlan, cores: int) -> list[str]:
         # On a CPU backend, communication runs on the cores that compute.
         scenario = launch.scenario
         overlapping = any(kind(strategy).overlaps for strategy in launch.strategies)
-        on_cores = BACKENDS[scenario.backend].device == "cpu" and scenario.link is None
-        if overlapping and on_cores and scenario.threads * scenario.world_size > cores:
+        on_cores = BACKENDS[scenario.case.backend].device == "cpu" and scenario.link is None
+        if overlapping and on_cores and scenario.case.threads * scenario.case.world_size > cores:
             texts.append(
-                f"{scenario.world_size} ranks of {scenario.threads} computing threads on {cores} cores: no core is "
+                f"{scenario.case.world_size} ranks of {scenario.case.threads} computing threads on {cores} cores: no core is "
                 "left to overlap communication with, so the scheduler is measured; lower threads or world_sizes, or "
                 "use an emulated link, which needs no core"
             )

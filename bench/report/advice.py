@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from bench.advise.advisor import WORTH
 from bench.advise.verification import OFF_S, OFF_SHARE, Verified
-from bench.model.training_conclusions import ExplainedAdvice, PlanPrediction, ScenarioAnalysis
+from bench.model.conclusions import ExplainedAdvice, PlanPrediction, ScenarioAnalysis
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.planning.link_model import LinkModel
 from bench.report import markdown

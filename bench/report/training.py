@@ -17,10 +17,9 @@ import pandas as pd
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.strategies import kind, label
-from bench.model.conclusions import Interval
-from bench.model.records import Json
-from bench.model.training import InvariantCheck, Scenario, SkippedStrategy, Strategy, TrainingPlan, TrainingRun
-from bench.model.training_conclusions import ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
+from bench.model.conclusions import Interval, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
+from bench.model.records import Json, Scenario
+from bench.model.training import InvariantCheck, SkippedStrategy, Strategy, TrainingPlan, TrainingRun
 from bench.model.units import format_bytes, format_rounded_bytes
 from bench.report import machine_format, markdown
 from bench.report.labels import NOTHING
@@ -70,9 +69,9 @@ def overview(comparison: ScenarioAnalysis) -> str:
     scenario, names = comparison.scenario, names_of(comparison)
     rows = [
         [
-            scenario.model,
-            scenario.backend,
-            str(scenario.world_size),
+            scenario.case.model,
+            scenario.case.backend,
+            str(scenario.case.world_size),
             str(global_batch(scenario)),
             names[result.label],
             place_text(result, comparison),
@@ -155,7 +154,7 @@ def ranking(comparison: ScenarioAnalysis) -> str:
         distinct = {replace(result.strategy, again=0) for result in members}
         kinds = [kind(strategy) for strategy in distinct]
         differ = sum(entry.overlaps and entry.all_reduces and entry.sends for entry in kinds) > 1
-        on_cores = scenario.link is None and BACKENDS[scenario.backend].device == "cpu"
+        on_cores = scenario.link is None and BACKENDS[scenario.case.backend].device == "cpu"
         which = ", ".join(names[result.label] for result in members)
         why = SHARED_CORES if on_cores and differ else ""
         span = f"{seconds(min(steps))} to {seconds(max(steps))} a step"
@@ -258,7 +257,7 @@ def checks(analysis: TrainingAnalysis) -> list[tuple[str, InvariantCheck]]:
     """Every check with the strategy that was checked; the words name the scenario too where there are several."""
     named = [(NO_STRATEGY, check) for check in analysis.checks]
     for comparison in analysis.scenarios:
-        where = f" ({comparison.scenario.key})" if len(analysis.scenarios) > 1 else ""
+        where = f" ({comparison.scenario.case.key})" if len(analysis.scenarios) > 1 else ""
         names = names_of(comparison)
         named += [(names[result.label] + where, check) for result in comparison.results for check in result.checks]
     return named
@@ -289,7 +288,8 @@ def left_out(analysis: TrainingAnalysis) -> str:
         name = short_name(label(skip.strategy)) if skip.strategy else "all strategies"
         reasons.setdefault((name, skip.reason), []).append(skip)
     rows = [
-        [name, _listed(skip.scenario.key for skip in skips), cell(reason)] for (name, reason), skips in reasons.items()
+        [name, _listed(skip.scenario.case.key for skip in skips), cell(reason)]
+        for (name, reason), skips in reasons.items()
     ]
     return _table(rows, ["strategy", "scenario", "why"], ["left"] * 3)
 
@@ -338,14 +338,14 @@ def to_json(run: TrainingRun, analysis: TrainingAnalysis) -> str:
     all_checks: list[Json] = [{"scenario": None, "strategy": None, **asdict(check)} for check in analysis.checks]
     for comparison in analysis.scenarios:
         for result in comparison.results:
-            origin = {"scenario": comparison.scenario.key, "strategy": result.label}
+            origin = {"scenario": comparison.scenario.case.key, "strategy": result.label}
             all_checks += [{**origin, **asdict(check)} for check in result.checks]
     data = {
         **machine_format.head(run),
         "strategies": _rows(run.plan, analysis),
         "scenarios": [
             {
-                "scenario": comparison.scenario.key,
+                "scenario": comparison.scenario.case.key,
                 "compute": asdict(comparison.compute) if comparison.compute else None,
                 "noise_s": comparison.noise_s,
                 "rounds": comparison.rounds,
@@ -358,7 +358,7 @@ def to_json(run: TrainingRun, analysis: TrainingAnalysis) -> str:
         ],
         "checks": all_checks,
         "call_sizes": [asdict(point) for point in analysis.call_sizes],
-        "left": [{**asdict(skip), "scenario": skip.scenario.key} for skip in analysis.skips],
+        "left": [{**asdict(skip), "scenario": skip.scenario.case.key} for skip in analysis.skips],
         "failures": [asdict(failure) for failure in analysis.failures],
         "warnings": list(analysis.warnings),
     }
@@ -374,9 +374,9 @@ def _rows(plan: TrainingPlan, analysis: TrainingAnalysis) -> list[Json]:
 def _row(plan: TrainingPlan, scenario: Scenario, result: StrategyResult) -> Json:
     link, parts = scenario.link, result.split
     return {
-        "model": scenario.model,
-        "backend": scenario.backend,
-        "world_size": scenario.world_size,
+        "model": scenario.case.model,
+        "backend": scenario.case.backend,
+        "world_size": scenario.case.world_size,
         "global_batch_size": global_batch(scenario),
         "warmup_steps": plan.warmup,
         "benchmark_steps": plan.steps * result.rounds,
@@ -394,15 +394,15 @@ def _row(plan: TrainingPlan, scenario: Scenario, result: StrategyResult) -> Json
         "adds_up": result.adds_up,
         "rounds": result.rounds,
         "refused": result.refused,
-        "sequence": scenario.sequence,
-        "dtype": scenario.dtype,
-        "optimizer": scenario.optimizer,
-        "threads": scenario.threads,
+        "sequence": scenario.case.sequence,
+        "dtype": scenario.case.dtype,
+        "optimizer": scenario.case.optimizer,
+        "threads": scenario.case.threads,
         "link_latency_s": link.latency_s if link else None,
         "link_bytes_per_s": link.bytes_per_s if link else None,
         "bucket_bytes": result.strategy.cap_bytes,
         "accumulate": result.strategy.accumulate,
-        "scenario": scenario.key,
+        "scenario": scenario.case.key,
     }
 
 

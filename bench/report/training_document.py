@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.model.conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.model.training import TrainingPlan, TrainingRun
-from bench.model.training_conclusions import ScenarioAnalysis, TrainingAnalysis
 from bench.report import markdown, trace, training
 from bench.report.document import duration, machine_lines
 from bench.report.labels import NOTHING
@@ -149,7 +149,7 @@ def _trust(analysis: TrainingAnalysis) -> list[str]:
         unexplained = [result.label for result in comparison.results if result.adds_up is False]
         if unexplained:
             names = ", ".join(unexplained)
-            lines.append(f"{comparison.scenario.key}: the split of {names} does not add up to comm_time")
+            lines.append(f"{comparison.scenario.case.key}: the split of {names} does not add up to comm_time")
     if analysis.failures:
         lines.append(f"launches or strategies that did not finish: {len(analysis.failures)}, see below")
     return [*lines, *map(cell, analysis.warnings)]

@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Callable, Iterable
 
-from bench.model.conclusions import Interval
-from bench.model.training import REFERENCE, Scenario
-from bench.model.training_conclusions import ScenarioAnalysis, StrategyResult
+from bench.model.conclusions import Interval, ScenarioAnalysis, StrategyResult
+from bench.model.records import Scenario
+from bench.model.training import REFERENCE
 from bench.model.units import format_rate, format_seconds
 from bench.report.labels import NOTHING, between, ranks_text
 
@@ -21,20 +21,23 @@ _BUCKETS = re.compile(r"\[([^\]]*)\]")
 
 def scenario_text(scenario: Scenario) -> str:
     """Such as `micro · gloo · 2 ranks · batch 16 (8 a rank) · sequence 64 · float32 · sgd`."""
-    words = [scenario.model, scenario.backend, ranks_text(scenario.world_size)]
-    words += [f"batch {global_batch(scenario)} ({scenario.batch} a rank)", f"sequence {scenario.sequence}"]
-    words += [scenario.dtype, scenario.optimizer + (f", norm ≤ {scenario.clip:g}" if scenario.clip else "")]
+    words = [scenario.case.model, scenario.case.backend, ranks_text(scenario.case.world_size)]
+    words += [f"batch {global_batch(scenario)} ({scenario.case.batch} a rank)", f"sequence {scenario.case.sequence}"]
+    words += [
+        scenario.case.dtype,
+        scenario.case.optimizer + (f", norm ≤ {scenario.case.clip:g}" if scenario.case.clip else ""),
+    ]
     if scenario.link is not None:
         link = scenario.link
         words.append(f"emulated link of {seconds(link.latency_s)} and {format_rate(link.bytes_per_s)} GB/s")
-    if scenario.threads != 1:
-        words.append(f"{scenario.threads} threads a rank")
+    if scenario.case.threads != 1:
+        words.append(f"{scenario.case.threads} threads a rank")
     return " · ".join(words)
 
 
 def global_batch(scenario: Scenario) -> int:
     """Examples of one step, over all ranks."""
-    return scenario.batch * scenario.world_size
+    return scenario.case.batch * scenario.case.world_size
 
 
 def short_name(label: str) -> str:

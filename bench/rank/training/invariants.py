@@ -19,7 +19,8 @@ from torch.utils.data import DistributedSampler
 
 from bench.catalog.presets import find
 from bench.catalog.strategies import fitting, kind, label
-from bench.model.training import REFERENCE, InvariantCheck, Scenario, Strategy
+from bench.model.records import Scenario
+from bench.model.training import REFERENCE, InvariantCheck, Strategy
 from bench.rank.training import runner as runners
 from bench.rank.training import synchronisers
 from bench.rank.training.runner import RankInfo, Runner
@@ -137,8 +138,8 @@ def check_training(context: CheckContext, strategy: Strategy) -> list[InvariantC
         return [InvariantCheck("I2", None, "it does not compute the exact mean")]
     for dtype, allowed in ALLOWED.items():
         # A preset or a shape is replaced by a small preset.
-        model = TWIN if scenario.shape is not None or find(scenario.model) else scenario.model
-        sequence = min(scenario.sequence, 16)
+        model = TWIN if scenario.shape is not None or find(scenario.case.model) else scenario.case.model
+        sequence = min(scenario.case.sequence, 16)
         twin = replace(scenario, model=model, dtype=dtype, sequence=sequence, link=None, shape=None)
         with _deterministic(context.place.device):
             trained, fell, sent = _train(context, strategy, twin)
@@ -151,7 +152,7 @@ def check_training(context: CheckContext, strategy: Strategy) -> list[InvariantC
             text = f"{dtype}: differs from the ranks' mean by {worst:.1e} of the largest parameter, allowed {allowed:g}"
             text += f"; {alone_text}"
         checks.append(InvariantCheck("I2", max(worst, alone) <= allowed if stable else None, text))
-        if dtype == "float32" and not (scenario.clip and entry.shards_gradients):
+        if dtype == "float32" and not (scenario.case.clip and entry.shards_gradients):
             context.finals[label(strategy)] = (sent, digest([trained]))
     return checks
 
@@ -188,7 +189,7 @@ def _built(context: CheckContext, strategy: Strategy, twin: Scenario) -> Runner:
 def _batch(context: CheckContext, runner: Runner, rank: int) -> runners.Batch:
     """The batch of a rank, which is the same whichever rank draws it."""
     dice = torch.Generator().manual_seed(context.seed * 1000 + rank)
-    return runner.draw(dice, context.scenario.batch)
+    return runner.draw(dice, context.scenario.case.batch)
 
 
 def _trained(context: CheckContext, runner: Runner, batch: runners.Batch | None = None) -> tuple[torch.Tensor, bool]:
@@ -230,7 +231,7 @@ def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tup
 
     BatchNorm and dropout do to each rank's examples what they do under the strategy.
     """
-    key = f"{twin.dtype}/{strategy.accumulate}"
+    key = f"{twin.case.dtype}/{strategy.accumulate}"
     if key not in context.references:
         runner = _built(context, Strategy(REFERENCE, accumulate=strategy.accumulate), twin)
         runner.sync = _GatheredMean(runner.sync.module, context.place.world_size)
@@ -243,7 +244,7 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
 
     They cannot where the loss of a batch is not the mean of its parts' losses.
     """
-    key = f"{twin.dtype}/alone"
+    key = f"{twin.case.dtype}/alone"
     if key not in context.references:
         alone = RankInfo(0, 1, context.place.device)
         runner = runners.build(Strategy(REFERENCE), twin, alone, ProcessGroupTransport(1), range(0), context.seed)
@@ -252,7 +253,7 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
         with torch.no_grad():
             together = float(runner.sync.module(*whole))
             apart = sum(float(runner.sync.module(*batch)) for batch in batches) / len(batches)
-        adds_up = abs(together - apart) <= ALLOWED[twin.dtype] * abs(together)
+        adds_up = abs(together - apart) <= ALLOWED[twin.case.dtype] * abs(together)
         context.references[key] = (_trained(context, runner, whole)[0], adds_up)
     parameters, adds_up = context.references[key]
     if not all(context.gather(adds_up)):
@@ -264,7 +265,7 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
 def check_bits(context: CheckContext, strategy: Strategy) -> InvariantCheck:
     """I3: exact strategies have the same bits at two ranks; at more, those that send the same in each call."""
     mine = context.finals.get(label(strategy))
-    if mine is None and context.scenario.clip and kind(strategy).shards_gradients:
+    if mine is None and context.scenario.case.clip and kind(strategy).shards_gradients:
         return InvariantCheck("I3", None, "the norm of shares is rounded in another way than that of all gradients")
     if mine is None:
         return InvariantCheck("I3", None, "it does not compute the exact mean")

@@ -69,13 +69,13 @@ def main(context: RankContext, job: TrainingJob) -> None:
 
 def _work(context: RankContext, job: TrainingJob) -> Json:
     scenario = job.launch.scenario
-    torch.set_num_threads(scenario.threads)
-    if BACKENDS[scenario.backend].device == "cuda":
+    torch.set_num_threads(scenario.case.threads)
+    if BACKENDS[scenario.case.backend].device == "cuda":
         environment.apply(REPEATABLE)
     if scenario.link is not None:
-        _pin(context.rank, scenario.world_size)
-    with joined(context, scenario.backend, job.plan.timeout_s) as group:
-        wait_to_begin(context, group, lambda: facts(group, scenario.backend), WAITS_IN)
+        _pin(context.rank, scenario.case.world_size)
+    with joined(context, scenario.case.backend, job.plan.timeout_s) as group:
+        wait_to_begin(context, group, lambda: facts(group, scenario.case.backend), WAITS_IN)
         _Launch(context, job, group).measure()
     return {}
 
@@ -162,11 +162,11 @@ class _Launch:
         facts: list[StrategyChecks] = []
         for strategy, (checks, calls) in checked.items():
             all_checks = (*checks, invariants.check_bits(context, strategy))
-            facts.append(StrategyChecks(self.scenario.key, self.launch, label(strategy), all_checks, calls))
+            facts.append(StrategyChecks(self.scenario.case.key, self.launch, label(strategy), all_checks, calls))
             if facts[-1].failed:
                 warmed.pop(strategy, None)
         if not self.job.checked:
-            for fact in (*facts, StrategyChecks(self.scenario.key, self.launch, None, invariants.general())):
+            for fact in (*facts, StrategyChecks(self.scenario.case.key, self.launch, None, invariants.general())):
                 self._emit(fact)
         return warmed
 
@@ -179,7 +179,7 @@ class _Launch:
             context.sizes.extend(p.numel() * p.element_size() for p in runner.parameters)
         if not self.batches:
             dice = torch.Generator().manual_seed(self.plan.seed + self.launch * 1000 + self.group.rank)
-            self.batches = [runner.draw(dice, self.scenario.batch) for _ in range(BATCHES)]
+            self.batches = [runner.draw(dice, self.scenario.case.batch) for _ in range(BATCHES)]
         moved = self.scenario.link is None and self.scenario.shape is None
         if not entry.sharded:
             self.shared.lend_states(runner.optimizer)
@@ -201,7 +201,7 @@ class _Launch:
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────
     def _round(self, number: int, chosen: dict[Strategy, Runner]) -> None:
         order = list(chosen)
-        random.Random(f"{self.plan.seed}/{self.scenario.key}/{self.launch}/{number}").shuffle(order)
+        random.Random(f"{self.plan.seed}/{self.scenario.case.key}/{self.launch}/{number}").shuffle(order)
         began = time.time()
         gc.collect()
         gc.disable()
@@ -209,7 +209,7 @@ class _Launch:
         gc.enable()
         ranks: list[list[dict[str, Any]]] = self.group.gather(own)
         blocks = tuple(_joined(strategy, [rank[at] for rank in ranks]) for at, strategy in enumerate(order))
-        self._emit(Round(self.scenario.key, self.launch, number, began, self.plan.steps, blocks))
+        self._emit(Round(self.scenario.case.key, self.launch, number, began, self.plan.steps, blocks))
 
     def _timed_block(self, runner: Runner) -> dict[str, Any]:
         """Time `plan.steps` steps of one strategy between two barriers, on this rank."""
@@ -270,7 +270,7 @@ class _Launch:
         one_host = len(set(group.gather(host.hostname()))) == 1
         first = min(rank.begin_s for rank in ranks)
         return Timeline(
-            scenario.key,
+            scenario.case.key,
             self.launch,
             label(runner.strategy),
             gradients if scenario.shape is None else scenario.shape.gradients,
@@ -284,11 +284,11 @@ class _Launch:
         calls = runner.sync.calls()
         if not calls or not kind(strategy).all_reduces:
             return
-        dtype = getattr(torch, self.scenario.dtype)
+        dtype = getattr(torch, self.scenario.case.dtype)
         device = "meta" if self.scenario.shape is not None else self.place.device
         tensors = [torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=device) for nbytes in calls]
         times = self._repeated(tensors, kind(strategy).one_by_one)
-        self._emit(CommunicationOnly(self.scenario.key, self.launch, label(strategy), calls, times))
+        self._emit(CommunicationOnly(self.scenario.case.key, self.launch, label(strategy), calls, times))
 
     def _repeated(self, tensors: list[torch.Tensor], one_by_one: bool = False) -> tuple[float, ...]:
         times = []
@@ -311,7 +311,7 @@ class _Launch:
         for calls in call_sizes.calls:
             flat = torch.zeros(call_sizes.parameters, device=self.place.device)
             times = self._repeated(list(flat.chunk(calls)))
-            backend, ranks = self.scenario.backend, self.group.world_size
+            backend, ranks = self.scenario.case.backend, self.group.world_size
             self._emit(CallSizePoint(backend, ranks, self.launch, call_sizes.parameters, calls, times))
 
 

@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from bench.catalog.presets import Preset, find
-from bench.model.training import Scenario, Shape
+from bench.model.records import Scenario
+from bench.model.training import Shape
 from bench.planning.ready_times import ReadyTimes
 
 THETA = 10_000.0
@@ -33,18 +34,20 @@ class Trainable:
 def build(scenario: Scenario, device: torch.device, seed: int) -> Trainable:
     """The model with weights drawn from `seed`."""
     torch.manual_seed(seed)
-    dtype = getattr(torch, scenario.dtype)
+    dtype = getattr(torch, scenario.case.dtype)
     if scenario.shape is not None:
         return Trainable(ByShape(scenario.shape, dtype), lambda generator, examples: (torch.zeros(examples),))
-    preset = find(scenario.model)
+    preset = find(scenario.case.model)
     if preset is not None:
 
         def tokens(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
-            drawn = torch.randint(preset.vocabulary, (examples, scenario.sequence + 1), generator=generator).to(device)
+            drawn = torch.randint(preset.vocabulary, (examples, scenario.case.sequence + 1), generator=generator).to(
+                device
+            )
             return drawn[:, :-1], drawn[:, 1:]
 
         return Trainable(Transformer(preset).to(device, dtype), tokens)
-    module, batch = imported(scenario.model)()
+    module, batch = imported(scenario.case.model)()
 
     def drawn(generator: torch.Generator, examples: int) -> tuple[torch.Tensor, ...]:
         """Examples drawn, with replacement, from the one batch that came with the user's model."""

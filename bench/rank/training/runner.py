@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from bench.catalog.strategies import kind
-from bench.model.training import PARTS, REFERENCE, Scenario, Strategy
+from bench.model.records import Scenario
+from bench.model.training import PARTS, REFERENCE, Strategy
 from bench.rank.device import device_of
 from bench.rank.training import models, synchronisers, torch_synchronisers
 from bench.rank.training.synchronisers import Build, Nothing, Stopwatch, Synchroniser, trained
@@ -144,10 +145,10 @@ def build(
         strategy, module, place.rank, place.world_size, place.device, transport, watch, order, memory, traced
     )
     sync = _Users(ingredients) if strategy.imported is not None else SYNCHRONISERS[strategy.name](ingredients)
-    optimizer = sync.optimizer(*OPTIMIZERS[scenario.optimizer])
+    optimizer = sync.optimizer(*OPTIMIZERS[scenario.case.optimizer])
     if entry.shards_parameters:
         parameters = list(sync.module.parameters())
-    clip = 0.0 if scenario.shape is not None else scenario.clip  # a shape has no gradients
+    clip = 0.0 if scenario.shape is not None else scenario.case.clip  # a shape has no gradients
     return Runner(strategy, sync, optimizer, parameters, clip, watch, transport, model.batch, ready)
 
 
@@ -175,7 +176,7 @@ def ready_order(scenario: Scenario, place: RankInfo, transport: Transport, seed:
     module = models.build(scenario, place.device, seed).module
     count = sum(p.requires_grad for p in module.parameters())
     runner = build(Strategy(REFERENCE), scenario, place, transport, range(count), seed, traced=True)
-    runner.step(runner.draw(torch.Generator().manual_seed(seed), scenario.batch))
+    runner.step(runner.draw(torch.Generator().manual_seed(seed), scenario.case.batch))
     # The order of marking, not of marks: on a GPU marks cannot be compared yet, but were made in the stream's order.
     agreed = [list(runner.ready)]
     dist.broadcast_object_list(agreed, 0)

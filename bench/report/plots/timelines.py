@@ -13,8 +13,8 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from bench.model.conclusions import ScenarioAnalysis
 from bench.model.training import RankTimeline, Timeline
-from bench.model.training_conclusions import ScenarioAnalysis
 from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
 from bench.report.plots.figures import spread as evenly
 from bench.report.trace import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes

@@ -16,15 +16,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.model.conclusions import Interval
-from bench.model.training import Strategy
-from bench.model.training_conclusions import (
+from bench.model.conclusions import (
     Advice,
+    Interval,
     ScenarioAnalysis,
     StrategyResult,
     TrainingAnalysis,
     TrainingComparison,
 )
+from bench.model.training import Strategy
 from bench.model.units import format_bytes
 from bench.report.comparison import headline
 from bench.report.labels import ranks_text

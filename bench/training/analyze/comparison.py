@@ -27,9 +27,7 @@ from bench.analyze.training_rounds import (
     steps_of,
 )
 from bench.catalog.strategies import label, reference_of
-from bench.model.errors import UnmeasurableError
-from bench.model.training import Fact, Round, Scenario, TrainingPlan, TrainingRun
-from bench.model.training_conclusions import (
+from bench.model.conclusions import (
     ExposedChange,
     StepChange,
     StrategyResult,
@@ -37,6 +35,9 @@ from bench.model.training_conclusions import (
     TrainingComparison,
     Unpaired,
 )
+from bench.model.errors import UnmeasurableError
+from bench.model.records import Scenario
+from bench.model.training import Fact, Round, TrainingPlan, TrainingRun
 from bench.stats import intervals, verdicts
 from bench.stats.intervals import Floats
 

@@ -16,14 +16,13 @@ from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import LaunchOutcome, watch
 from bench.model.errors import RankError
-from bench.model.records import Json
+from bench.model.records import Json, Scenario
 from bench.model.training import (
     Advised,
     CommunicationOnly,
     Fact,
     LaunchFailure,
     Round,
-    Scenario,
     StrategyChecks,
     Timeline,
     TrainingJob,

@@ -7,9 +7,8 @@ Computes nothing but layout. `plots/steps.py` draws the picture.
 import json
 from collections.abc import Sequence
 
-from bench.model.records import Json
-from bench.model.training import Scenario
-from bench.model.training_conclusions import ExposedChange, StepChange, TrainingComparison, Unpaired
+from bench.model.conclusions import ExposedChange, StepChange, TrainingComparison, Unpaired
+from bench.model.records import Json, Scenario
 from bench.report import machine_format, markdown
 from bench.report.comparison import differing, headline, verdict_table
 from bench.report.machine_format import csv_text, difference_rows, ratio_columns

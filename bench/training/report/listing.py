@@ -11,9 +11,9 @@ from typing import Any
 from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.catalog.strategies import kind, label
 from bench.model.capabilities import Machine
+from bench.model.conclusions import TrainingAnalysis
 from bench.model.deferred import Deferred
 from bench.model.training import REFERENCE, TrainingPlan
-from bench.model.training_conclusions import TrainingAnalysis
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.planning.training import estimate_s, notes, rank_bytes
 from bench.report import markdown
