@@ -1,40 +1,61 @@
-"""Runs of the training benchmark made of invented numbers: a model, a FIFO link, and what strategies do on it.
+"""Runs with training steps made of invented numbers.
 
-`comparison` works a step out on paper for each strategy, so that its timeline, its times and its split agree.
+`run_of` plants what it is asked to into the samples of a run. `comparison` works a step out on paper for each strategy
+(a model, a FIFO link, and what the strategy does on it), so that its timeline, its times and its split agree.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from bench.catalog.presets import PRESETS, gradients
-from bench.catalog.strategies import label
+from bench.catalog.strategies import label, reference_of, text_of
+from bench.model.advice import Advice, PlanPrediction
 from bench.model.conclusions import (
     AAPair,
-    Advice,
+    Analysis,
+    CallSize,
+    Diagnosis,
     Interval,
-    PlanPrediction,
     ScenarioAnalysis,
     Split,
     StrategyResult,
-    TrainingAnalysis,
+    Summary,
 )
-from bench.model.records import Failure, Scenario
+from bench.model.records import (
+    Case,
+    Failure,
+    Launch,
+    Plan,
+    Run,
+    Samples,
+    Sampling,
+    Scenario,
+    Settings,
+    Skip,
+    Timings,
+    Usage,
+)
 from bench.model.training import (
+    PARTS,
     REFERENCE,
     CallRecord,
-    CallSizePoint,
     InvariantCheck,
-    LaunchFailure,
     Link,
     RankTimeline,
-    SkippedStrategy,
+    StepDetail,
     Strategy,
     Timeline,
-    TrainingLaunch,
-    TrainingPlan,
-    TrainingRun,
 )
 
-SCENARIO = Scenario("micro", "gloo", 2, 8, 64)
+STEPS = 5
+SCENARIO = Scenario(
+    Case(
+        "training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=STEPS, model="micro", batch=8, sequence=64,
+        optimizer="sgd", threads=1,
+    )
+)  # fmt: skip
 LINK = Link(0.4e-3, 1e9)
 GRADIENTS = gradients(PRESETS["micro"])
 FORWARD, BACKWARD, UPDATE, PACK = 6e-3, 12e-3, 1.2e-3, 0.2e-3
@@ -96,17 +117,23 @@ def rank_line(strategy, rank=0, link=LINK):
     return RankTimeline(rank, 0.2e-3 * rank, FORWARD, backward, usable, usable + UPDATE, ready, tuple(calls))
 
 
-def timeline(strategy, ranks=2, scenario=SCENARIO):
-    return Timeline(scenario.key, 1, label(strategy), GRADIENTS, tuple(rank_line(strategy, r) for r in range(ranks)))
+def timeline(strategy, ranks=2):
+    return Timeline(GRADIENTS, tuple(rank_line(strategy, rank) for rank in range(ranks)))
 
 
-def result(strategy, place=None, shift=0.0, **more):
-    """What the timeline says, `shift` added to what is exposed."""
-    line = rank_line(strategy)
+def case_of(strategy, scenario=SCENARIO):
+    return replace(scenario.case, strategy=text_of(strategy))
+
+
+def result(strategy, place=None, shift=0.0, scenario=SCENARIO, **more):
+    """What the timeline shows, `shift` added to what is exposed."""
+    line, case, name = rank_line(strategy), case_of(strategy, scenario), label(strategy)
     step = line.end_s + shift
     exposed = step - rank_line(Strategy(REFERENCE)).end_s
     if strategy.name == REFERENCE:
-        return StrategyResult(strategy, label(strategy), 12, interval(step, 0.1e-3), 0.2e-3, adds_up=None, **more)
+        general = (InvariantCheck("I11", True, "rank::2 interleaving, padding with the first examples"),)
+        values = {"step": interval(step, 0.1e-3), "step_std": 0.2e-3, "checks": general, "timeline": timeline(strategy)}
+        return StrategyResult(case, strategy, name, 12, **{**values, **more})
     alone = sum(f.nbytes / LINK.bytes_per_s + LINK.latency_s for f in line.calls)
     tail = line.usable_s - line.backward_s - PACK
     values = {
@@ -114,8 +141,9 @@ def result(strategy, place=None, shift=0.0, **more):
         "share": exposed / step, "share_std": 0.01, "split": Split(tail, PACK, 0.1e-3, exposed - tail - PACK - 0.1e-3),
         "communication_only_s": alone, "hidden": 1 - exposed / alone, "calls": tuple(f.nbytes for f in line.calls),
         "adds_up": True, "checks": (InvariantCheck("I1", True, "ranks agree bit by bit"),),
+        "timeline": timeline(strategy),
     }  # fmt: skip
-    return StrategyResult(strategy, label(strategy), 12, place=place, **{**values, **more})
+    return StrategyResult(case, strategy, name, 12, place=place, **{**values, **more})
 
 
 def predicted(cap):
@@ -134,59 +162,159 @@ def advice():
 
 
 def comparison(scenario=SCENARIO, strategies=STRATEGIES):
-    """Strategies of which the last two cannot be told apart, one is faster than computing, one is refused."""
+    """Strategies of which the last two cannot be told apart, one is faster than computing, two are refused."""
     steps = {s: rank_line(s).end_s for s in strategies if s.name != REFERENCE}
     order = sorted(steps, key=lambda s: steps[s])
     places = {s: number + 2 for number, s in enumerate(order)}
     places[order[1]] = places[order[0]]
-    results = [result(s, places.get(s)) for s in strategies]
+    results = [result(s, places.get(s), scenario=scenario) for s in strategies]
     noop, zero, bf16 = (Strategy("ddp", options=("noop",)), Strategy("zero1"), Strategy("ddp", options=("bf16",)))
-    # its calls carry nothing: a step that is a little faster than the reference's, within the noise
+    # Its calls carry nothing: a step that is a little faster than the reference's, within the noise.
     results.append(
         result(
-            noop, 1, shift=rank_line(Strategy(REFERENCE)).end_s - rank_line(noop).end_s - 0.4e-3, resolved=False,
-            split=None, hidden=None, communication_only_s=None, calls=None, adds_up=None,
-            checks=(InvariantCheck("I1", None, "noop does not synchronise"),),
+            noop, 1, shift=rank_line(Strategy(REFERENCE)).end_s - rank_line(noop).end_s - 0.4e-3, scenario=scenario,
+            resolved=False, split=None, hidden=None, communication_only_s=None, calls=None, adds_up=None,
+            checks=(InvariantCheck("I1", None, "noop does not synchronise"),), timeline=None,
         )
     )  # fmt: skip
-    results.append(StrategyResult(bf16, label(bf16), 0, refused="torch's bf16 hook raises on gloo"))
     failed = (InvariantCheck("I12", False, "the shares of the optimizer's state add up to 1.5 copies"),)
-    results.append(StrategyResult(zero, label(zero), 0, refused="I12 is violated", checks=failed))
+    for strategy, reason, checks in ((bf16, "torch's bf16 hook raises on gloo", ()), (zero, "I12 is violated", failed)):
+        case = case_of(strategy, scenario)
+        results.append(StrategyResult(case, strategy, label(strategy), 0, refused=reason, checks=checks))
     aa_pairs = (AAPair("ddp", interval(0.1e-3, 0.5e-3)), AAPair("flat", interval(-0.2e-3, 0.4e-3)))
-    lines = tuple(timeline(s, scenario=scenario) for s in strategies)
     compute = interval(rank_line(Strategy(REFERENCE)).end_s, 0.1e-3)
-    return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 14, 168, 2, lines, advice())
+    return ScenarioAnalysis(scenario, compute, tuple(results), aa_pairs, 0.6e-3, 168, 2, advice())
 
 
 def call_sizes():
     return tuple(
-        CallSizePoint(
-            "gloo",
-            world,
-            launch,
-            6_000_000,
-            calls,
-            tuple((1 + 0.1 * k) * (12e-3 + 0.6e-3 * calls) * world for k in range(3)),
-        )
+        CallSize("gloo", world, 24_000_000, calls, interval((12e-3 + 0.6e-3 * calls) * world, 1e-3))
         for world in (2, 4)
-        for launch in (1, 2)
         for calls in (1, 6, 60, 600)
     )
 
 
 def analysis(scenarios=None):
-    return TrainingAnalysis(
-        (comparison(),) if scenarios is None else scenarios,
-        (InvariantCheck("I11", True, "rank::2 interleaving, padding with the first examples"),),
-        call_sizes(),
-        (SkippedStrategy(SCENARIO, Strategy("fsdp2"), "an emulated link carries all-reduces only"),),
-        (LaunchFailure(SCENARIO.key, 2, "fsdp2", Failure("killed", 1, "rank 1 was ended by SIGKILL")),),
-        ("2 ranks share 1 core", f"{SCENARIO.key}: 2 of 168 timed blocks left out: other processes used the CPU"),
+    """The conclusions from `run`, made by hand."""
+    scenarios = (comparison(),) if scenarios is None else scenarios
+    summaries = tuple(
+        Summary(result.case, 2, result.rounds, result.step)
+        for scenario in scenarios
+        for result in scenario.results
+        if result.step is not None
+    )
+    key = SCENARIO.case.key
+    return Analysis(
+        summaries,
+        ("2 ranks share 1 core", f"{key}: 2 of 168 timed blocks left out: other processes used the CPU"),
+        Diagnosis(()),
+        scenarios=scenarios,
+        call_sizes=call_sizes(),
     )
 
 
 def run():
-    launch = TrainingLaunch(SCENARIO, 1, STRATEGIES, 7)
-    plan = TrainingPlan("invented", (launch,), (), 2, 5, 3, 1, 60.0, 0.06)
-    manifest = {"name": "invented", "status": "finished", "started": "2026-01-02T03:04:05+00:00"}
-    return TrainingRun(Path("results/invented"), manifest, plan, [], [])
+    """A run of STRATEGIES in two launches with details, a strategy that was left out, and one that was killed."""
+    compute_s, killed = rank_line(Strategy(REFERENCE)).end_s, Strategy("zero1")
+    made = run_of(
+        {strategy: rank_line(strategy).end_s - compute_s for strategy in STRATEGIES}, launches=2, rounds=6,
+        noise_s=1e-4, scenario=SCENARIO, strategies=STRATEGIES, compute_s=compute_s,
+    )  # fmt: skip
+    first, second = made.samples[: len(STRATEGIES)], made.samples[len(STRATEGIES) :]
+    details = [StepDetail(tuple(call.nbytes for call in rank_line(s).calls), (), timeline(s)) for s in STRATEGIES]
+    first = [replace(samples, detail=detail) for samples, detail in zip(first, details, strict=True)]
+    failed = Samples(case_of(killed), 2, 0.0, failure=Failure("killed", 1, "rank 1 was ended by SIGKILL"))
+    order = tuple(replace(launch, cases=(*launch.cases, case_of(killed))) for launch in made.plan.order)
+    skip = Skip(case_of(Strategy("fsdp2")), "an emulated link carries all-reduces only")
+    plan = replace(made.plan, order=order, skips=(skip,))
+    return replace(made, samples=[*first, *second, failed], plan=plan)
+
+
+# ── planted numbers ──────────────────────────────────────────────────────────────────────────────
+NANO = Scenario(replace(SCENARIO.case, depth=2, model="nano", batch=2, sequence=8))
+COMPUTE_S = 0.1
+
+
+def with_copies(*strategies):
+    """The strategies, the reference, and second copies of the reference and of the first strategy: two A/A pairs."""
+    first = [replace(strategies[0], again=1)] if strategies else []
+    references = dict.fromkeys(map(reference_of, (Strategy(REFERENCE), *strategies)))
+    return (*references, *strategies, Strategy(REFERENCE, again=1), *first)
+
+
+FLAT_AND_NAIVE = with_copies(Strategy("flat"), Strategy("naive"))
+
+
+def block(parts_s, wall_s, tails_s=None, steps=2):
+    """(walls, inner durations) of one block in nanoseconds, of two ranks: seconds a step, of the slower rank.
+
+    parts_s: by name; both ranks have the same. tails_s: of each rank, the tail of every step; else that in parts_s.
+    """
+    tails = tails_s or (parts_s.get("tail", 0.0),) * 2
+    walls = (int(steps * wall_s * 0.9e9), int(steps * wall_s * 1e9))
+    parts = [{**parts_s, "tail": tail} for tail in tails]
+    inner = [
+        [*(int(steps * of_rank.get(name, 0.0) * 1e9) for name in PARTS), *(int(of_rank["tail"] * 1e9),) * steps]
+        for of_rank in parts
+    ]
+    return walls, inner
+
+
+def run_of(
+    extra_s, launches=4, rounds=12, noise_s=1e-3, foreign=None, hidden_s=0.0, scenario=NANO, strategies=FLAT_AND_NAIVE,
+    compute_s=COMPUTE_S, more_parts_s=None, launch_scatter=0.0, factors=None, seed=3, name="t",
+):  # fmt: skip
+    """A run with these steps planted.
+
+    extra_s: seconds that a strategy's tail adds to a step, by strategy or its name. hidden_s: added to steps with a
+    tail, and to no part of them. more_parts_s: by part and strategy's name, seconds a step; not in the step.
+    foreign: share of other processes in a block, of (strategy, round from 1); such a block takes three times as long if
+    it is above one tenth. launch_scatter: standard deviation of the logarithm of all times of a launch. factors: of a
+    strategy's step, by its name.
+    """
+    dice = np.random.default_rng(seed)
+    steps = scenario.case.depth
+    cases = {strategy: case_of(strategy, scenario) for strategy in strategies}
+    samples = []
+    for launch in range(1, launches + 1):
+        whole = np.exp(dice.normal(0, launch_scatter))
+        for strategy, case in cases.items():
+            extra = extra_s.get(strategy, extra_s.get(strategy.name, 0.0))
+            blocks, shares = [], []
+            for number in range(1, rounds + 1):
+                drift = 0.2 * compute_s * number / rounds  # the same for all: only pairing within rounds takes it out
+                share = foreign(strategy, number) if foreign else 0.0
+                factor = whole * (factors or {}).get(strategy.name, 1.0) * (3 if share > 0.1 else 1)
+                wall = compute_s + drift + extra + (hidden_s if extra else 0.0) + dice.normal(0, noise_s)
+                parts = {"backward": compute_s + drift, "tail": extra}
+                parts |= {part: of.get(strategy.name, 0.0) for part, of in (more_parts_s or {}).items()}
+                parts = {part: factor * time_s for part, time_s in parts.items()}
+                blocks.append(block(parts, factor * wall, steps=steps))
+                shares.append(share)
+            samples.append(samples_of(case, launch, blocks, shares))
+    return run_with(samples, scenario, tuple(cases.values()), launches, rounds, name)
+
+
+def samples_of(case, launch, blocks, shares=(), **more):
+    """The samples of a case with these blocks, as `block` makes them."""
+    walls, inner = (np.array(column, dtype=np.int64) for column in zip(*blocks, strict=True))
+    starts = np.arange(len(walls), dtype=np.int64)[:, None] * 10**10 + np.zeros_like(walls)
+    timed = Timings(
+        starts, walls, calls=case.depth, blocks=(1,) * len(walls), inner_duration_ns=inner, foreign_cpu=tuple(shares)
+    )
+    usage = Usage(1.0, [0.5] * 2, [3] * 2, [10**8] * 2, 0, [80.0] * 2, None, None)
+    return Samples(case, launch, 1e9 + launch, 123, None, timed, "count", usage, **more)
+
+
+def run_with(samples, scenario=NANO, cases=None, launches=1, rounds=12, name="t"):
+    """A run of these samples of one scenario. cases: that were planned; else those that were measured."""
+    case = scenario.case
+    cases = tuple(dict.fromkeys(s.case for s in samples)) if cases is None else cases
+    order = tuple(Launch(case.backend, case.world_size, number, cases) for number in range(1, launches + 1))
+    links = {} if scenario.link is None else {case.link: scenario.link}
+    shapes = {} if scenario.shape is None else {case.model: scenario.shape}
+    settings = Settings(
+        Sampling(5, 0.05, None, 0.05, 1.0, 2000), 1, 60.0, 2**20, rounds=rounds, links=links, shapes=shapes
+    )
+    manifest = {"name": name, "status": "complete", "started": "2026-01-02T03:04:05+00:00", "finished": None}
+    return Run(Path("results") / name, manifest, Plan(name, order, (), launches, settings), [], samples)

@@ -39,7 +39,7 @@ BUDGET_MARGIN = 1.3
 def entry_of(run: Run, analysis: Analysis) -> LedgerEntry | None:
     """The line of a run for the ledger; None if it has no case with two launches, or measured planted faults."""
     machine = machine_of(run)
-    if machine is None or run.plan.faults:
+    if machine is None or run.plan.settings.faults:
         return None
     timed: dict[str, list[Timings]] = defaultdict(list)
     for samples in run.samples:
@@ -145,7 +145,7 @@ def _need(summary: Summary, precision: float, samples: Sequence[Samples], run: R
     within = (summary.reached / STANDARD_ERRORS) ** 2  # variance of one launch's median
     iteration_variance = within * (summary.iterations / summary.launches)
     launch_variance = max(0.0, summary.scatter**2 - within)
-    most = run.plan.sampling.max_iterations
+    most = run.plan.settings.sampling.max_iterations
     iterations = most
     if launch_variance > 0 and iteration_s > 0:
         iterations = math.ceil(math.sqrt(launch_s / iteration_s * iteration_variance / launch_variance))

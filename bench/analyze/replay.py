@@ -29,7 +29,7 @@ def replayed_steps(run: Run) -> list[ReplayedStep]:
     for samples in run.samples:
         if samples.case.recording and samples.failure is None and samples.timed is not None:
             measured.setdefault(samples.case.key, []).append(samples)
-    return [_step(launches, run.plan.replays[launches[0].case.recording]) for launches in measured.values()]
+    return [_step(launches, run.plan.settings.replays[launches[0].case.recording]) for launches in measured.values()]
 
 
 @dataclass(frozen=True, slots=True)

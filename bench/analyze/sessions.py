@@ -64,15 +64,15 @@ def facts_of(run: Run) -> Facts:
             **{name: str(value) for source in sources for name, value in source.get("variables", {}).items()},
             "launches": str(run.plan.launches),
         }
-    sampling = dataclasses.asdict(run.plan.sampling)
+    sampling = dataclasses.asdict(run.plan.settings.sampling)
     return {
         "measured by": "CollBench",
         "aggregation": "maximum over ranks, median over iterations",
         **of_sessions(run.environment),
         **{f"sampling.{name}": str(value) for name, value in sampling.items()},
         "launches": str(run.plan.launches),
-        "pool_bytes": str(run.plan.pool_bytes),
-        "planted faults": str(len(run.plan.faults)),
+        "pool_bytes": str(run.plan.settings.pool_bytes),
+        "planted faults": str(len(run.plan.settings.faults)),
     }
 
 

@@ -2,7 +2,8 @@
 
 Facts in, conclusions out; nothing is printed, nothing is dropped silently. Per iteration the maximum over ranks counts,
 per launch the median over iterations, over launches the geometric mean with Student's t on the logarithms
-(docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for.
+(docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for. Of training
+steps, timed blocks that others disturbed do not count.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from bench.analyze.sessions import Aligned, Clocks, launches_of
+from bench.analyze.training import samples_that_count, trains
 from bench.catalog import operations
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
@@ -45,7 +47,7 @@ def summarize(run: Run) -> list[Summary]:
     choices: dict[str, Json] = {}
     for launch in launches_of(run.environment):
         choices |= launch.get("chosen", {})
-    sampling = run.plan.sampling
+    sampling = run.plan.settings.sampling
     asked = sampling.relative_error if sampling.iterations is None else None
     summaries = _by_case(run, lambda case, good, failures: _summary(case, good, failures, clocks, asked))
     return [dataclasses.replace(s, chosen=_chosen(choices.get(s.case.key, {}))) for s in summaries]
@@ -62,7 +64,7 @@ def headlines(run: Run) -> list[Summary]:
 def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
     """The summary of each case that was tried, in the order of the tables."""
     by_case: dict[Case, list[Samples]] = defaultdict(list)
-    for samples in run.samples:
+    for samples in samples_that_count(run):
         by_case[samples.case].append(samples)
     summaries = []
     for case in sorted(by_case, key=case_order):
@@ -101,9 +103,18 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
         quantiles_s=tuple(map(over_launches, np.transpose([quantiles_of(times) for times in series]))),
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
-        stall=None if operations.cycle(case) > 1 else common_mode(series),
+        stall=common_mode(series) if _one_series(case) else None,
         failures=failures,
     )
+
+
+def _one_series(case: Case) -> bool:
+    """Whether its iterations are one series in time, in which a second mode or a change of level means something.
+
+    Iterations of different rounds or groups are different operations; and blocks of training steps are few, with all
+    other strategies between two of them.
+    """
+    return operations.cycle(case) == 1 and not trains(case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +148,12 @@ def _summary(
     time_s = launches[0].interval if len(launches) == 1 else intervals.launch_interval(medians)
     near, far = outliers(series)
     fastest, skew, pure = _of_ranks(launches)
+    if trains(case):  # ranks leave the barrier together; what they wait for is a part of the step
+        skew = pure = None
     hosts = [(launch.timings.host_ns, launch.timings.calls) for launch in launches]
     host_times = [float(np.median(ns.max(axis=1) / calls)) / 1e9 for ns, calls in hosts if ns is not None]
     floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
     timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
-    # Iterations of different rounds or groups are different operations, not one series in time.
-    cyclic = operations.cycle(case) > 1
     summary = Summary(
         case=case,
         launches=len(launches),
@@ -164,11 +175,11 @@ def _summary(
         outliers=near,
         far_outliers=far,
         outlier_causes=_disturbances(good) if near else (),
-        stall=None if cyclic else common_mode(series),
-        steady=cyclic or all(map(steady, series)),
+        stall=common_mode(series) if _one_series(case) else None,
+        steady=not _one_series(case) or all(map(steady, series)),
         timer_s=max(timers) / 1e9 if timers else None,
         floor_s=max(floors) / 1e9 if floors else None,
-        asked=asked,
+        asked=None if trains(case) else asked,  # a fixed number of rounds
         reached=float(np.mean([launch.interval.relative_half_width for launch in launches])),
         stopped_by=" and ".join(sorted({samples.stopped_by or "?" for samples in good})),
         foreign_cpu=_foreign_cpu(good),

@@ -1,89 +1,357 @@
-"""Analyze one training run: what each strategy costs a step, with intervals, and which strategies can be told apart.
+"""Analyze training steps: what each strategy costs a step, with intervals, and which strategies can be told apart.
 
-In: a `TrainingRun`. Out: a `TrainingAnalysis`. Differences are taken within rounds; then comes the median of each
-launch, then the mean of the launches (docs/training.md). With fewer than three launches, the rounds of all launches are
-pooled, and the interval is marked within-run.
+In: a `Run` whose samples contain the operation `training_step`, and its summaries. Out: a `ScenarioAnalysis` for each
+scenario. Iteration i of every strategy of a launch is round i: differences are taken within rounds; then comes the
+median of each launch, then the mean of the launches (docs/training.md). With fewer than three launches, the rounds of
+all launches are pooled, and the interval is marked within-run. The time of a step is that of the slowest rank.
+Also from here: which timed blocks count, by the one rule that summaries and comparisons follow, too.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bench.advise.of_run import advice_for
-from bench.analyze.training_rounds import (
-    Series,
-    by_launch,
-    differences_of,
-    disturbed,
-    estimates,
-    facts_of,
-    kept,
-    parts_s,
-    pooled_median,
-    step_s,
-    steps_of,
-)
-from bench.catalog.strategies import kind, label, reference_of, settled
-from bench.model.conclusions import AAPair, Interval, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
-from bench.model.records import Scenario
-from bench.model.training import (
-    Advised,
-    CallSizePoint,
-    CommunicationOnly,
-    InvariantCheck,
-    LaunchFailure,
-    Round,
-    SkippedStrategy,
-    Strategy,
-    StrategyChecks,
-    TimedBlock,
-    Timeline,
-    TrainingRun,
-)
+from bench.catalog.operations import OPERATIONS
+from bench.catalog.strategies import kind, label, reference_of, strategy_of, text_of
+from bench.model.conclusions import AAPair, CallSize, Interval, ScenarioAnalysis, Split, StrategyResult, Summary
+from bench.model.records import Case, Run, Samples, Scenario, Timings
+from bench.model.training import PARTS, REFERENCE, InvariantCheck
+from bench.stats import intervals
 from bench.stats.intervals import Floats
+from bench.stats.moderation import moderated
 
 NOT_YET = "not measured yet"
-DEFAULT_ADVISED = "the advice is torch's default, which is measured as ddp"
 # Share of a step: if the parts of exposed communication leave more than this unexplained, the report says so (I8).
 UNEXPLAINED = 0.05
+# Fewer launches than this say little of how launches differ: Student's t of one degree of freedom is 12.7.
+LAUNCHES_FOR_INTERVAL = 3
+# Seconds squared: below the resolution of clocks. Variances of invented or emulated times may be 0.
+LEAST_VARIANCE = 1e-18
+
+Booleans = NDArray[np.bool_]
+# Launch → one value a round.
+Series = dict[int, Floats]
+# Seconds a step in each iteration, (iterations,).
+Value = Callable[[Timings], Floats]
 K = TypeVar("K", bound=Hashable)
 
 
-def analyze(run: TrainingRun) -> TrainingAnalysis:
-    """The conclusions from a run: its scenarios, checks, call sizes, and all that failed or was skipped."""
-    plans = {launch.scenario: launch.strategies for launch in run.plan.order}
-    begun = {fact.scenario for fact in run.facts if isinstance(fact, Round | StrategyChecks | LaunchFailure)}
-    scenarios = tuple(
-        _scenario(run, scenario, planned) for scenario, planned in plans.items() if scenario.case.key in begun
+# ── which blocks count ───────────────────────────────────────────────────────────────────────────
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The timed blocks of a scenario. Cases without times, and those that failed a check in any launch, are missing.
+
+    timings: case → launch → its blocks, one iteration a round. counts: likewise, (rounds,): False where other processes
+    used more of the CPU than the plan allows. disturbed: cases that they disturbed so often that all blocks count.
+    """
+
+    timings: dict[Case, dict[int, Timings]]
+    counts: dict[Case, dict[int, Booleans]]
+    disturbed: tuple[Case, ...]
+
+    @property
+    def blocks(self) -> int:
+        """Number of timed blocks."""
+        return sum(len(counts) for launches in self.counts.values() for counts in launches.values())
+
+    @property
+    def dropped(self) -> int:
+        """Number of timed blocks that do not count."""
+        return sum(int((~counts).sum()) for launches in self.counts.values() for counts in launches.values())
+
+
+def trains(case: Case) -> bool:
+    """Whether it is a step of training."""
+    return OPERATIONS[case.op].trains
+
+
+def scenarios_of(run: Run) -> dict[Scenario, tuple[Case, ...]]:
+    """The scenarios of a run's plan, and the cases of each, in the order of the plan."""
+    cases = dict.fromkeys(case for launch in run.plan.order for case in launch.cases if trains(case))
+    scenarios: dict[Scenario, list[Case]] = defaultdict(list)
+    for case in cases:
+        scenarios[run.plan.settings.scenario(case)].append(case)
+    return {scenario: tuple(members) for scenario, members in scenarios.items()}
+
+
+def samples_of(run: Run, scenario: Scenario) -> dict[Case, list[Samples]]:
+    """The samples of each case of a scenario that was tried."""
+    by_case: dict[Case, list[Samples]] = defaultdict(list)
+    for samples in run.samples:
+        if trains(samples.case) and replace(samples.case, strategy="") == scenario.case:
+            by_case[samples.case].append(samples)
+    return by_case
+
+
+def rounds_of(run: Run, scenario: Scenario) -> Rounds:
+    """The timed blocks of a scenario, and which of them count.
+
+    Only single blocks are left out: with 17 strategies, hardly half of all rounds are free of any. All blocks of a case
+    count if more than half of them would go, and those of all cases do if one would share no round with the reference.
+    """
+    timings = {
+        case: launches
+        for case, tries in samples_of(run, scenario).items()
+        if not _failed(check for samples in tries for check in samples.checks)
+        and (launches := {s.launch: s.timed for s in tries if s.timed is not None and s.failure is None})
+    }
+    calm = {
+        case: {
+            # Where no block says how much others used, none is disturbed.
+            launch: np.array(timed.foreign_cpu or (-1.0,) * len(timed.duration_ns)) <= run.plan.max_foreign_cpu
+            for launch, timed in launches.items()
+        }
+        for case, launches in timings.items()
+    }
+    disturbed = [case for case, launches in calm.items() if np.mean(np.concatenate(list(launches.values()))) < 1 / 2]
+    rounds = Rounds(timings, _all_count(calm, disturbed), tuple(disturbed))
+    reference = replace(scenario.case, strategy=REFERENCE)
+    if reference in timings and not all(by_launch(rounds, case, step_s, reference) for case in timings):
+        return Rounds(timings, _all_count(calm, timings), tuple(timings))
+    return rounds
+
+
+def _all_count(calm: dict[Case, dict[int, Booleans]], exempt: Iterable[Case]) -> dict[Case, dict[int, Booleans]]:
+    return calm | {case: {launch: np.ones_like(counts) for launch, counts in calm[case].items()} for case in exempt}
+
+
+def samples_that_count(run: Run) -> list[Samples]:
+    """The samples of a run; those of training steps with only the timed blocks that count."""
+    rounds = {scenario.case: rounds_of(run, scenario) for scenario in scenarios_of(run)}
+    return [
+        replace(samples, timed=_timed_that_counts(samples, rounds[replace(samples.case, strategy="")]))
+        if trains(samples.case)
+        else samples
+        for samples in run.samples
+    ]
+
+
+def _timed_that_counts(samples: Samples, rounds: Rounds) -> Timings | None:
+    timed = rounds.timings.get(samples.case, {}).get(samples.launch)
+    if timed is None or samples.timed is None:
+        return None
+    counts = rounds.counts[samples.case][samples.launch]
+    if not counts.any():
+        return None
+    return replace(
+        timed,
+        start_ns=timed.start_ns[counts],
+        duration_ns=timed.duration_ns[counts],
+        blocks=(1,) * int(counts.sum()),
+        inner_duration_ns=None if timed.inner_duration_ns is None else timed.inner_duration_ns[counts],
+        foreign_cpu=tuple(share for share, kept in zip(timed.foreign_cpu, counts, strict=False) if kept),
     )
-    defaults = tuple(
-        SkippedStrategy(scenario, strategy, DEFAULT_ADVISED)
-        for scenario, planned in plans.items()
-        for strategy in _settled(run, scenario, planned)
-        if _is_default(run, scenario, strategy)
+
+
+def disturbances(run: Run) -> list[str]:
+    """A warning for each scenario in which other processes used the CPU."""
+    warnings = []
+    for scenario in scenarios_of(run):
+        rounds = rounds_of(run, scenario)
+        parts = [f"{rounds.dropped} of {rounds.blocks} timed blocks left out"] if rounds.dropped else []
+        if rounds.disturbed:
+            names = ", ".join(label(strategy_of(case.strategy)) for case in rounds.disturbed)
+            whose = "all strategies" if len(rounds.disturbed) == len(rounds.timings) else names
+            parts.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
+        if parts:
+            warnings.append(f"{scenario.case.key}: {'; '.join(parts)}: other processes used the CPU")
+    return warnings
+
+
+# ── one value a round ────────────────────────────────────────────────────────────────────────────
+def step_s(timings: Timings) -> Floats:
+    """Seconds a step of the slowest rank."""
+    return timings.slowest_s
+
+
+def parts_s(*names: str) -> Value:
+    """A value for `by_launch`: seconds a step in these of `training.PARTS` together, mean over ranks."""
+    places = [PARTS.index(name) for name in names]
+    return lambda timings: _inner_ns(timings)[:, :, places].sum(axis=2).mean(axis=1) / timings.calls / 1e9
+
+
+def last_tail_s(timings: Timings) -> Floats:
+    """Seconds a step of the shortest tail of any rank, which is that of the rank whose backward ended last."""
+    tails = _inner_ns(timings)[:, :, len(PARTS) :]
+    return np.asarray(tails.min(axis=1).sum(axis=1) / timings.calls / 1e9)
+
+
+def left_s(timings: Timings) -> Floats:
+    """Seconds a step of the last rank's tail, and of packing, mean over ranks."""
+    return last_tail_s(timings) + parts_s("pack")(timings)
+
+
+def late_s(timings: Timings) -> Floats:
+    """Seconds a step that ranks wait for the last one of them, mean over ranks."""
+    return parts_s("tail")(timings) - last_tail_s(timings)
+
+
+def _inner_ns(timings: Timings) -> NDArray[np.int64]:
+    assert timings.inner_duration_ns is not None  # noqa: S101 - every timed step has its parts
+    return timings.inner_duration_ns
+
+
+def by_launch(
+    rounds: Rounds, case: Case, value: Value = step_s, minus: Case | None = None, share: bool = False
+) -> Series:
+    """For each launch, the `value` of a case in each round whose block counts; launches without any are left out.
+
+    minus: another case of the scenario, whose value in the same round is subtracted. share: the difference is divided
+    by the value of `case`.
+    """
+    series = {}
+    for launch, values in _values(rounds, case, value).items():
+        others = np.zeros(len(values)) if minus is None else _values(rounds, minus, value).get(launch, np.empty(0))
+        common = min(len(values), len(others))
+        own, other = values[:common], others[:common]
+        chosen = (own - other) / own if share else own - other
+        chosen = chosen[~np.isnan(chosen)]
+        if len(chosen):
+            series[launch] = chosen
+    return series
+
+
+def _values(rounds: Rounds, case: Case, value: Value) -> Series:
+    """For each launch, the value in every round; NaN where its block does not count."""
+    return {
+        launch: np.where(rounds.counts[case][launch], value(timings), np.nan)
+        for launch, timings in rounds.timings.get(case, {}).items()
+    }
+
+
+def medians(series: Series) -> Floats:
+    """The median of each launch."""
+    return np.array([float(np.median(values)) for values in series.values()])
+
+
+def pooled(series: Series) -> Floats:
+    """The rounds of all launches."""
+    return np.concatenate(list(series.values()))
+
+
+def pooled_median(series: Series) -> float:
+    """The median over the rounds of all launches."""
+    return float(np.median(pooled(series)))
+
+
+def estimate(series: Series) -> Interval:
+    """The interval of one series, as by `estimates`."""
+    return estimates({"": series})[""]
+
+
+def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
+    """Mean of the launches' medians of each, with Student's t; with too few launches, the median of all rounds.
+
+    Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
+    the same launches (`bench.stats.moderation`). The interval of a median of rounds does not include how launches
+    differ, and with very few rounds it is only their range. Empty series are left out.
+    """
+    filled = {name: series for name, series in many.items() if series}
+    per_launch = {name: medians(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
+    freedom = np.array([len(values) - 1.0 for values in per_launch.values()])
+    variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
+    priors = zip(*moderated(variances, freedom), strict=True) if per_launch else iter(())
+    over_launches = {name: intervals.mean_interval(values, *next(priors)) for name, values in per_launch.items()}
+    return {
+        name: over_launches[name] if name in over_launches else intervals.median_interval(pooled(series))
+        for name, series in filled.items()
+    }
+
+
+# ── the scenarios ────────────────────────────────────────────────────────────────────────────────
+def reference_case(case: Case) -> Case:
+    """The case of the same step without synchronisation."""
+    return replace(case, strategy=text_of(reference_of(strategy_of(case.strategy))))
+
+
+def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis, ...]:
+    """The results of all scenarios of which something was tried, in the order of the plan."""
+    steps = {summary.case: summary.time_s for summary in summaries if summary.time_s is not None}
+    return tuple(
+        _scenario(run, scenario, cases, steps)
+        for scenario, cases in scenarios_of(run).items()
+        if samples_of(run, scenario)
     )
-    warnings = list(run.warnings)
-    for result in scenarios:
-        disturbances = []
-        if result.dropped:
-            disturbances.append(f"{result.dropped} of {result.blocks} timed blocks left out")
-        if names := disturbed(run, result.scenario):
-            whose = "all strategies" if len(names) == len(result.results) else ", ".join(names)
-            disturbances.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
-        if disturbances:
-            warnings.append(f"{result.scenario.case.key}: {'; '.join(disturbances)}: other processes used the CPU")
-    general = [check for fact in facts_of(run, StrategyChecks) if fact.strategy is None for check in fact.checks]
-    return TrainingAnalysis(
-        scenarios=scenarios,
-        checks=_distinct(general),
-        call_sizes=tuple(facts_of(run, CallSizePoint)),
-        skips=(*run.plan.skips, *defaults),
-        failures=tuple(facts_of(run, LaunchFailure)),
-        warnings=tuple(warnings),
+
+
+def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
+    rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
+    # Of each strategy and its reference, and of the two of each A/A pair.
+    copies = [
+        (case, replace(strategy_of(case.strategy), again=0)) for case in cases if strategy_of(case.strategy).again
+    ]
+    first_of = {case: replace(case, strategy=text_of(strategy)) for case, strategy in copies}
+    pairs = [*((case, reference_case(case)) for case in cases), *first_of.items()]
+    apart = estimates({pair: by_launch(rounds, pair[0], step_s, pair[1]) for pair in pairs if pair[0] != pair[1]})
+    results = [
+        _result(case, tries.get(case, []), rounds, steps, apart.get((case, reference_case(case)))) for case in cases
+    ]
+    aa_pairs = tuple(
+        AAPair(label(strategy), apart[case, first_of[case]])
+        for case, strategy in copies
+        if (case, first_of[case]) in apart
     )
+    return ScenarioAnalysis(
+        scenario=scenario,
+        compute=steps.get(replace(scenario.case, strategy=REFERENCE)),
+        results=tuple(_placed(results, rounds)),
+        aa_pairs=aa_pairs,
+        noise_s=max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0),
+        blocks=rounds.blocks,
+        dropped=rounds.dropped,
+    )
+
+
+def _result(
+    case: Case, tries: Sequence[Samples], rounds: Rounds, steps: Mapping[Case, Interval], exposed: Interval | None
+) -> StrategyResult:
+    """exposed: None of a reference, and where no round has both."""
+    strategy, reference = strategy_of(case.strategy), reference_case(case)
+    details = [samples.detail for samples in tries if samples.detail is not None]
+    checks = _distinct(check for samples in tries for check in samples.checks)
+    result = StrategyResult(
+        case,
+        strategy,
+        label(strategy),
+        rounds=0,
+        calls=next((detail.calls for detail in details if detail.calls is not None), None),
+        checks=checks,
+        # The first: launches of a resumed run record one again.
+        timeline=next((detail.timeline for detail in details if detail.timeline is not None), None),
+    )
+    if failed := _failed(checks):
+        return replace(result, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
+    step, all_steps = steps.get(case), by_launch(rounds, case)
+    if step is None or not all_steps:
+        failures = (samples.failure.text for samples in tries if samples.failure is not None)
+        return replace(result, refused=next(failures, NOT_YET))
+    result = replace(result, rounds=len(pooled(all_steps)), step=step, step_std=_std(all_steps))
+    if exposed is None:
+        return result
+    split = _split(rounds, case, exposed.value)
+    alone = [time_s for detail in details for time_s in detail.alone_s]
+    alone_s = float(np.median(alone)) if alone else None
+    return replace(
+        result,
+        exposed=exposed,
+        exposed_std=_std(by_launch(rounds, case, step_s, reference)),
+        share=exposed.value / step.value,
+        share_std=_std(by_launch(rounds, case, step_s, reference, share=True)),
+        split=split,
+        communication_only_s=alone_s,
+        hidden=1 - exposed.value / alone_s if alone_s else None,
+        resolved=_resolved(exposed),
+        adds_up=abs(split.residual_s) <= UNEXPLAINED * step.value,
+    )
+
+
+def _failed(checks: Iterable[InvariantCheck]) -> list[InvariantCheck]:
+    return [check for check in checks if check.ok is False]
 
 
 def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:
@@ -94,112 +362,37 @@ def _distinct(checks: Iterable[InvariantCheck]) -> tuple[InvariantCheck, ...]:
     return tuple(first.values())
 
 
-# ── one scenario ─────────────────────────────────────────────────────────────────────────────────
-def _scenario(run: TrainingRun, scenario: Scenario, strategies: tuple[Strategy, ...]) -> ScenarioAnalysis:
-    all_rounds, rounds = facts_of(run, Round, scenario), kept(run, scenario)
-    settled_ones = _settled(run, scenario, strategies)
-    strategies = tuple(strategy for strategy in settled_ones if not _is_default(run, scenario, strategy))
-    timed = _Timed(rounds, strategies)
-    results = [_result(run, scenario, strategy, timed) for strategy in strategies]
-    pairs = [(label(strategy), label(replace(strategy, again=0))) for strategy in strategies if strategy.again]
-    aa_pairs = [AAPair(first, timed.apart[again, first]) for again, first in pairs if (again, first) in timed.apart]
-    noise = max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
-    results = [replace(result, resolved=_resolved(result.exposed)) for result in results]
-    name = label(reference_of(Strategy("none")))
-    reference = next((result.step for result in results if result.label == name), None)
-    return ScenarioAnalysis(
-        scenario=scenario,
-        compute=reference,
-        results=tuple(_placed(results, rounds)),
-        aa_pairs=tuple(aa_pairs),
-        noise_s=noise,
-        rounds=len(all_rounds),
-        blocks=(blocks := sum(len(timed_round.blocks) for timed_round in all_rounds)),
-        dropped=blocks - sum(len(timed_round.blocks) for timed_round in rounds),
-        # The first of each strategy: launches of a resumed run record them again.
-        timelines=tuple({line.strategy: line for line in reversed(facts_of(run, Timeline, scenario))}.values())[::-1],
-        advice=advice_for(run, scenario),
+def _std(series: Series) -> float:
+    values = pooled(series)
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _resolved(difference: Interval) -> bool:
+    """True if a difference is not zero."""
+    return difference.low > 0 or difference.high < 0
+
+
+def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
+    own, reference = kind(strategy_of(case.strategy)).own, reference_case(case)
+
+    def part(*names: str) -> float:
+        """Seconds a step by which these parts exceed those of the reference: mean over ranks, median over rounds."""
+        return pooled_median(by_launch(rounds, case, parts_s(*names), reference))
+
+    split = Split(
+        tail_s=part("tail"),
+        pack_s=part("pack") if own else None,
+        gather_s=part("gather"),
+        update_s=part("clip", "update"),
+        interference_s=part("forward", "backward"),
+        residual_s=0.0,
+        late_s=pooled_median(by_launch(rounds, case, late_s)),
     )
+    explained = split.tail_s + (split.pack_s or 0.0) + split.gather_s + split.update_s + split.interference_s
+    return replace(split, residual_s=exposed_s - explained)
 
 
-def _settled(run: TrainingRun, scenario: Scenario, strategies: Iterable[Strategy]) -> list[Strategy]:
-    """The strategies with what the run itself advised."""
-    advised = facts_of(run, Advised, scenario)
-    return [settled(strategy, advised[0]) if advised else strategy for strategy in strategies]
-
-
-def _is_default(run: TrainingRun, scenario: Scenario, strategy: Strategy) -> bool:
-    """True if the strategy stayed open because torch's default was advised."""
-    return strategy.open and bool(facts_of(run, Advised, scenario))
-
-
-class _Timed:
-    """Times of all strategies of a scenario, estimated together.
-
-    steps: by label. apart: by two labels, how much longer a step of the first is: of each strategy and its reference,
-    and of the two of each A/A pair.
-    """
-
-    def __init__(self, rounds: list[Round], strategies: Sequence[Strategy]) -> None:
-        self.rounds = rounds
-        self.steps_of = _measured({name: steps_of(rounds, name) for name in map(label, strategies)})
-        pairs = [(label(strategy), label(reference_of(strategy))) for strategy in strategies]
-        pairs += [(label(copy), label(replace(copy, again=0))) for copy in strategies if copy.again]
-        distinct = [pair for pair in dict.fromkeys(pairs) if pair[0] != pair[1]]
-        self.differences_of = _measured({pair: differences_of(rounds, *pair) for pair in distinct})
-        self.steps, self.apart = estimates(self.steps_of), estimates(self.differences_of)
-
-
-def _measured(many: dict[K, Series]) -> dict[K, Series]:
-    return {key: series for key, series in many.items() if series}
-
-
-def _resolved(difference: Interval | None) -> bool:
-    """True if a difference is not zero. Its interval already includes what the A/A pairs differ by."""
-    return difference is None or difference.low > 0 or difference.high < 0
-
-
-def _result(run: TrainingRun, scenario: Scenario, strategy: Strategy, timed: _Timed) -> StrategyResult:
-    name, reference = label(strategy), label(reference_of(strategy))
-    checked = [fact for fact in facts_of(run, StrategyChecks, scenario) if fact.strategy == name]
-    checks = _distinct(check for fact in checked for check in fact.checks)
-    calls = next((fact.calls for fact in checked if fact.calls is not None), None)
-    base = StrategyResult(strategy, name, 0, calls=calls, checks=checks)
-    failed = [check for check in checks if check.ok is False]
-    if failed:
-        return replace(base, refused="; ".join(f"{check.invariant}: {check.text}" for check in failed))
-    if name not in timed.steps:
-        failures = (f.failure.text for f in facts_of(run, LaunchFailure, scenario) if f.strategy in {name, None})
-        return replace(base, refused=next(failures, None) or NOT_YET)
-    step, all_steps = timed.steps[name], np.concatenate(list(timed.steps_of[name].values()))
-    measured = replace(base, rounds=len(all_steps), step=step, step_std=_std(all_steps))
-    if (name, reference) not in timed.apart:
-        return measured
-    exposed = timed.apart[name, reference]
-    differences = np.concatenate(list(timed.differences_of[name, reference].values()))
-    shares = by_launch(timed.rounds, name, step_s, reference, share=True)
-    split = _split(timed.rounds, strategy, exposed.value)
-    alone = [
-        time_s
-        for fact in facts_of(run, CommunicationOnly, scenario)
-        if fact.strategy == name
-        for time_s in fact.times_s
-    ]
-    communication_only_s = float(np.median(alone)) if alone else None
-    return replace(
-        measured,
-        exposed=exposed,
-        exposed_std=_std(differences),
-        share=exposed.value / step.value,
-        share_std=_std(np.concatenate(list(shares.values()))),
-        split=split,
-        communication_only_s=communication_only_s,
-        hidden=None if not communication_only_s else 1 - exposed.value / communication_only_s,
-        adds_up=abs(split.residual_s) <= UNEXPLAINED * step.value,
-    )
-
-
-def _placed(results: list[StrategyResult], rounds: list[Round]) -> list[StrategyResult]:
+def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResult]:
     """The results with places: strategies that cannot be told apart from the first of a place share it.
 
     Where all packing is seen, the order is that of what a step has left to wait for and to pack, which repeats far
@@ -207,52 +400,29 @@ def _placed(results: list[StrategyResult], rounds: list[Round]) -> list[Strategy
     """
     timed = [result for result in results if result.step]
     value = left_s if all(kind(result.strategy).own for result in timed) else step_s
-    levels = estimates({result.label: by_launch(rounds, result.label, value) for result in timed})
-    ranked = sorted((result.label for result in timed), key=lambda name: levels[name].value)
-    apart = estimates(
-        _measured({(slow, fast): by_launch(rounds, slow, value, fast) for fast, slow in combinations(ranked, 2)})
-    )
-    places: dict[str, int] = {}
-    leader, place = "", 0
-    for position, name in enumerate(ranked, start=1):
-        if (name, leader) not in apart or _resolved(apart[name, leader]):
-            leader, place = name, position
-        places[name] = place
-    return [replace(result, place=places.get(result.label)) for result in results]
+    levels = estimates({result.case: by_launch(rounds, result.case, value) for result in timed})
+    ranked = sorted(levels, key=lambda case: levels[case].value)
+    apart = estimates({(slow, fast): by_launch(rounds, slow, value, fast) for fast, slow in combinations(ranked, 2)})
+    places: dict[Case, int] = {}
+    leader = None
+    for place, case in enumerate(ranked, start=1):
+        if leader is None or (case, leader) not in apart or _resolved(apart[case, leader]):
+            leader, places[case] = case, place
+        else:
+            places[case] = places[leader]
+    return [replace(result, place=places.get(result.case)) for result in results]
 
 
-def _std(values: Floats) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-def _split(rounds: list[Round], strategy: Strategy, exposed_s: float) -> Split:
-    name, reference = label(strategy), label(reference_of(strategy))
-
-    def part(*names: str) -> float:
-        """Seconds a step by which these parts exceed those of the reference: mean over ranks, median over rounds."""
-        return pooled_median(by_launch(rounds, name, parts_s(*names), reference))
-
-    split = Split(
-        tail_s=part("tail"),
-        pack_s=part("pack") if kind(strategy).own else None,
-        gather_s=part("gather"),
-        update_s=part("clip", "update"),
-        interference_s=part("forward", "backward"),
-        residual_s=0.0,
-        late_s=pooled_median(by_launch(rounds, name, _late_s)),
-    )
-    explained = split.tail_s + (split.pack_s or 0.0) + split.gather_s + split.update_s + split.interference_s
-    return replace(split, residual_s=exposed_s - explained)
-
-
-def left_s(block: TimedBlock, steps: int) -> float:
-    """Seconds a step of the last rank's tail, and of packing, mean over ranks."""
-    tail = float(np.mean(block.parts_ns["tail"])) if block.last_ns is None else block.last_ns
-    return (tail + float(np.mean(block.parts_ns["pack"]))) / steps / 1e9
-
-
-def _late_s(block: TimedBlock, steps: int) -> float:
-    """Seconds a step that ranks wait for the last one of them, mean over ranks."""
-    if block.last_ns is None:
-        return 0.0
-    return (float(np.mean(block.parts_ns["tail"])) - block.last_ns) / steps / 1e9
+# ── the ladder of call sizes ─────────────────────────────────────────────────────────────────────
+def call_sizes(summaries: Sequence[Summary]) -> tuple[CallSize, ...]:
+    """The same bytes all-reduced in more and more calls back to back, wherever two numbers of calls were measured."""
+    ladders: dict[tuple[Case, int], dict[int, CallSize]] = defaultdict(dict)
+    for summary in summaries:
+        case, time_s = summary.case, summary.time_s
+        if (case.op, case.metric, case.call) != ("all_reduce", "pipelined", "async") or time_s is None:
+            continue
+        total = case.depth * case.size_bytes
+        together = Interval(time_s.value * case.depth, time_s.low * case.depth, time_s.high * case.depth, time_s.kind)
+        ladder = ladders[replace(case, depth=1, size_bytes=0), total]
+        ladder[case.depth] = CallSize(case.backend, case.world_size, total, case.depth, together)
+    return tuple(ladder[calls] for ladder in ladders.values() if len(ladder) > 1 for calls in sorted(ladder))

@@ -82,7 +82,7 @@ def _of_the_import(run: Run) -> Iterable[str]:
 def _of_the_plan(run: Run) -> Iterable[str]:
     if any(case.oversubscribed for case in run.plan.cases):
         yield "ranks shared a GPU: this checks that the calls work; times mean nothing, and no bandwidth is given"
-    for fault in run.plan.faults:
+    for fault in run.plan.settings.faults:
         yield f"a fault was planted on purpose: {fault.do} on rank {fault.rank}; these numbers measure nothing else"
     if run.plan.launches == 1 and run.imported is not None:
         yield "one launch only: there are no intervals; import the output of several runs for them"
@@ -132,9 +132,10 @@ def _of_a_host(run: Run, host: Json) -> Iterable[str]:
         yield f"more ranks than the {cores} cores at world size {sizes}: that measures scheduling as much as transport"
     cache = host.get("cpu", {}).get("last_level_cache_bytes")
     small = [c for c in run.plan.cases if c.buffers == "rotate" and c.size_bytes and c.world_size in worlds]
-    if isinstance(cache, int) and any(max(c.size_bytes, run.plan.pool_bytes) < cache for c in small):
+    pool_bytes = run.plan.settings.pool_bytes
+    if isinstance(cache, int) and any(max(c.size_bytes, pool_bytes) < cache for c in small):
         yield (
-            f"buffers may be cached: the pool of {format_bytes(run.plan.pool_bytes)} a case is smaller than the "
+            f"buffers may be cached: the pool of {format_bytes(pool_bytes)} a case is smaller than the "
             f"last-level cache ({format_bytes(cache)}); buffers: flush shows cold memory"
         )
     if worlds and host.get("fewest_cores", cores) == 1 and host.get("cpu", {}).get("logical_cores") != 1:
