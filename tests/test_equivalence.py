@@ -3,26 +3,19 @@
 The trainings are real: ranks are processes that join gloo. A mistake is a trial whose ranks do it.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
-from bench.catalog import equivalence
-from bench.catalog.equivalence import (
-    SAMPLER_TRIALS,
-    TRIALS,
-    EquivalenceResult,
-    PairTrial,
-    Training,
-    TrialResult,
-    fell,
-    verdict,
-)
-from bench.launch.equivalence import prove
+from bench.analyze.equivalence import fell, verdict
+from bench.catalog.trials import SAMPLER_TRIALS, TRIALS
+from bench.cli import equivalence
+from bench.launch.equivalence import run_trials
 from bench.machine import host
-from bench.rank.training.equivalence import BATCH, EXAMPLES, difference, indices
-from bench.report import equivalence as report
+from bench.model.equivalence import PairTrial, Proof, SamplerTrial, Training, TrialResult, Verdict
+from bench.rank.training.equivalence import BATCH, EXAMPLES, difference, readings
 
 PLAIN = TRIALS[0]
 AVERAGED = next(trial for trial in TRIALS if trial.ranks.average and trial.ranks.optimizer == "momentum")
@@ -72,22 +65,24 @@ def test_every_mistake_of_the_ranks_is_noticed(launcher):
     # Could not tell a mistake from none: the same in place of a control, an unstable training, one that stands still.
     useless = [replace(PLAIN, must="differ")]
     useless += [replace(PLAIN, ranks=how, alone=how) for how in (Training(lr_power=12), Training(lr_power=-12))]
-    proof = prove([*wrong, *useless], 2, 24, launcher)
-    assert proof.failure is None and not proof.holds
-    missed = {one.trial.name: verdict(one) for one in proof.results[: len(wrong)] if verdict(one) != (False, "BROKEN")}
+    results, failure = run_trials([*wrong, *useless], 2, 24, launcher)
+    assert failure is None
+    verdicts = list(map(verdict, results))
+    missed = {v.result.trial.name: v.text for v in verdicts[: len(wrong)] if (v.holds, v.text) != (False, "BROKEN")}
     assert missed == {}
-    same, unstable, still = proof.results[len(wrong) :]
-    assert verdict(same) == (False, "DOES NOT DIFFER")
-    assert still.difference <= PLAIN.allowed, "it is equal, and yet"
-    for result in (unstable, still):
-        assert verdict(result)[0] is False and "PROVES NOTHING" in verdict(result)[1]
+    same, unstable, still = verdicts[len(wrong) :]
+    assert (same.holds, same.text) == (False, "DOES NOT DIFFER")
+    assert still.result.difference <= 1e-9, "it is equal, and yet"
+    for useless_one in (unstable, still):
+        assert useless_one.holds is False and "PROVES NOTHING" in useless_one.text
 
 
 def test_three_ranks_train_the_same_too(launcher):
     """Among them ranks that average parameters, whose momentum never leaves its rank."""
     chosen = [one for one in TRIALS if one.must != "shown" and one.dtype == "float64" and one.ranks != Training()]
-    proof = prove([*chosen, *SAMPLER_TRIALS], 3, 8, launcher)
-    assert proof.holds, report.table(proof)
+    results, failure = run_trials([*chosen, *SAMPLER_TRIALS], 3, 8, launcher)
+    assert failure is None
+    assert [(v.result.trial.name, v.text) for v in map(verdict, results) if v.holds is False] == []
 
 
 def test_a_broken_equivalence_ends_with_1(warm, monkeypatch):
@@ -137,20 +132,22 @@ def test_what_prevents_it_is_one_line(warm, monkeypatch):
     ],
 )
 def test_the_limit_of_each_verdict(must, dtype, apart, held):
-    found = TrialResult(PairTrial("one", must, dtype=dtype), apart, FALLING, FALLING)
-    assert verdict(found)[0] is held
-    assert EquivalenceResult(2, 12, (found,)).holds is (held is not False)
+    judged = verdict(TrialResult(PairTrial("trial", must, dtype=dtype), apart, FALLING, FALLING))
+    assert judged.holds is held
+    assert Proof(2, 12, (judged,)).holds is (held is not False)
 
 
 def test_ranks_must_hold_the_same_bits():
-    found = TrialResult(PairTrial("one", "equal", alone=None), 1e-16, FALLING)
-    assert verdict(found) == (False, "BROKEN")
+    judged = verdict(TrialResult(PairTrial("trial", "equal", alone=None), 1e-16, FALLING))
+    assert (judged.holds, judged.text, judged.limit) == (False, "BROKEN", "0 (same bits)")
 
 
 def test_what_is_not_tried_breaks_nothing_and_what_is_lost_does():
-    assert EquivalenceResult(2, 12, (TrialResult(PLAIN, missing="needs two GPUs", tried=False),)).holds
-    assert not EquivalenceResult(2, 12, (TrialResult(PLAIN, missing="the ranks ended before"),)).holds
-    assert not EquivalenceResult(2, 12, (), "rank 1 was ended by SIGKILL").holds
+    assert Proof(2, 12, (verdict(TrialResult(PLAIN, untried="not tried: needs two GPUs")),)).holds
+    for trial in (PLAIN, replace(PLAIN, must="shown"), SAMPLER_TRIALS[0]):
+        assert verdict(TrialResult(trial)).text.startswith("NOT MEASURED")
+        assert not Proof(2, 12, (verdict(TrialResult(trial)),)).holds
+    assert not Proof(2, 12, (Verdict(TrialResult(PLAIN), True, "", ""),), "rank 1 was ended by SIGKILL").holds
 
 
 def test_a_loss_falls_or_not():
@@ -173,10 +170,10 @@ def test_the_difference_is_relative_to_the_largest_element_of_a_tensor():
 # ── examples ─────────────────────────────────────────────────────────────────────────────────────
 def test_ranks_read_every_example_once_unless_the_sampler_pads():
     for count, ranks, drop_last in ((8, 2, False), (9, 2, False), (9, 2, True), (12, 4, False), (10, 4, True)):
-        seen = [i for rank in range(ranks) for batch in indices(count, rank, ranks, 3, drop_last) for i in batch]
-        padding = [] if drop_last else list(range(-count % ranks))
-        kept = range(count - count % ranks if drop_last else count)
-        assert sorted(seen) == sorted([*kept, *padding])
+        text = readings(SamplerTrial("", count, "", drop_last, ranks))["read"]
+        padding = [] if drop_last else list(range(1, 1 + -count % ranks))
+        kept = range(1, 1 + (count - count % ranks if drop_last else count))
+        assert sorted(map(int, re.findall(r"\d+", text))) == sorted([*kept, *padding])
 
 
 def test_shares_are_equal_and_epochs_whole_and_names_distinct():

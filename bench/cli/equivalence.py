@@ -5,14 +5,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench.catalog import equivalence as trials
+from bench.analyze.equivalence import verdict
+from bench.catalog.trials import SAMPLER_TRIALS, TRIALS
 from bench.cli.app import PLOTS
 from bench.cli.output import show
-from bench.launch.equivalence import prove
+from bench.launch.equivalence import run_trials
+from bench.launch.launcher import Launcher
 from bench.machine import host
+from bench.model.equivalence import Proof, Trial
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.report import equivalence as report
-from bench.training.launch.sweep import launcher
 
 FOLDER = PLOTS / "equivalence"
 
@@ -25,10 +27,13 @@ def equivalence(
     unsupported = host.unsupported_platform() or host.machine().backends_missing.get("gloo")
     if unsupported:
         raise UnmeasurableError(f"equivalence: {unsupported}")
-    chosen: list[trials.Trial] = [*trials.TRIALS, *trials.SAMPLER_TRIALS]
-    with launcher() as entered, Console(stderr=True).status("starting ranks") as status:
-        proof = prove(chosen, world_size, steps, entered, begun=lambda index: status.update(chosen[index].name))
-    show(f"{report.table(proof)}\n\n{report.readings(proof)}\n\n{report.headline(proof)}")
+    trials: list[Trial] = [*TRIALS, *SAMPLER_TRIALS]
+    with Launcher() as launcher, Console(stderr=True).status("starting ranks") as status:
+        results, failure = run_trials(
+            trials, world_size, steps, launcher, begun=lambda index: status.update(trials[index].name)
+        )
+    proof = Proof(world_size, steps, tuple(map(verdict, results)), failure)
+    show(f"{report.tables(proof)}\n\n{report.headline(proof)}")
     try:
         picture = report.draw(proof, FOLDER)
         (FOLDER / report.DOCUMENT).write_text(report.document(proof), encoding="utf-8")

@@ -1,7 +1,6 @@
 """Write an equivalence proof as Markdown, and draw its loss curves.
 
-In: an `EquivalenceResult`. Out: Markdown, and a figure with one panel for each topic. Judges nothing:
-`training.equivalence.verdict` does.
+In: a `Proof`. Out: Markdown, and a figure with one panel for each topic. Judges nothing: `analyze.equivalence` does.
 """
 
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.catalog.equivalence import LEAST_DIFFERENCE, EquivalenceResult, PairTrial, SamplerTrial, TrialResult, verdict
+from bench.model.equivalence import PairTrial, Proof, SamplerTrial, Verdict
 from bench.report import markdown
 from bench.report.labels import NOTHING
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save
@@ -22,9 +21,9 @@ COLUMNS = 3
 MARKS = 6
 
 
-def headline(proof: EquivalenceResult) -> str:
+def headline(proof: Proof) -> str:
     """One sentence: whether the proof holds."""
-    judged = [held for result in proof.results if (held := verdict(result)[0]) is not None]
+    judged = [verdict.holds for verdict in proof.verdicts if verdict.holds is not None]
     ranks = f"{proof.world_size} ranks, {proof.steps} steps"
     if proof.failure is not None:
         return f"NOT PROVEN ({ranks}): {proof.failure}"
@@ -33,38 +32,27 @@ def headline(proof: EquivalenceResult) -> str:
     return f"HOLDS ({ranks}): all {len(judged)} are as they must be, the same or different"
 
 
-def table(proof: EquivalenceResult) -> str:
-    """One row for each trial."""
-    rows = []
-    for result in proof.results:
-        trial, apart, limit = result.trial, NOTHING, NOTHING
-        name = trial.name
+def tables(proof: Proof) -> str:
+    """One row for each trial; then a list of what samplers read, as a table cannot hold the bars between ranks."""
+    rows, readings = [], []
+    for verdict in proof.verdicts:
+        trial, difference = verdict.result.trial, verdict.result.difference
+        name, expected = trial.name, EXPECTED["equal"]
         if isinstance(trial, SamplerTrial):
-            limit = "exactly these"
+            broken = f", expected `{trial.expected}`" if verdict.holds is False else ""
+            readings.append(f"{name}: `{verdict.result.read or NOTHING}`{broken}")
         else:
-            name += f", {trial.dtype}"
-            apart = NOTHING if result.difference is None else f"{result.difference:.2g}"
-            if trial.must == "differ":
-                limit = f"> {LEAST_DIFFERENCE:g}"
-            elif trial.must == "equal":
-                limit = f"≤ {trial.allowed:g}" if trial.allowed else "0 (same bits)"
-        rows.append([name, EXPECTED[trial.must], apart, limit, verdict(result)[1]])
-    difference = f"largest relative parameter difference after {proof.steps} steps"
-    headers = ["trial", "expected", difference, "allowed", "verdict"]
-    return markdown.table(rows, headers, ["left", "left", "right", "right", "left"])
-
-
-def readings(proof: EquivalenceResult) -> str:
-    """The examples that the sampler gave to each rank. A list, because a table cannot hold the bars between ranks."""
-    return markdown.lines(
-        f"{result.trial.name}: `{result.read or NOTHING}`"
-        + (f", expected `{result.trial.expected}`" if verdict(result)[0] is False else "")
-        for result in proof.results
-        if isinstance(result.trial, SamplerTrial)
+            name, expected = f"{name}, {trial.dtype}", EXPECTED[trial.must]
+        size = NOTHING if difference is None else f"{difference:.2g}"
+        rows.append([name, expected, size, verdict.limit or NOTHING, verdict.text])
+    size = f"largest relative parameter difference after {proof.steps} steps"
+    table = markdown.table(
+        rows, ["trial", "expected", size, "allowed", "verdict"], ["left", "left", "right", "right", "left"]
     )
+    return f"{table}\n\nWhich examples the ranks read:\n\n{markdown.lines(readings)}"
 
 
-def document(proof: EquivalenceResult) -> str:
+def document(proof: Proof) -> str:
     """The whole document, with a link to the picture."""
     k = proof.world_size
     return f"""# Does data-parallel training train the same model?
@@ -76,68 +64,52 @@ DistributedDataParallel) on B / K examples each, and by one process on B. A diff
 parameter, the largest over parameters and ranks. The same means up to rounding, and that the loss fell: parameters that
 did not move would be equal too. Trials that must differ show that the comparison can tell.
 
-{table(proof)}
+{tables(proof)}
 
-Which examples the ranks read:
-
-{readings(proof)}
-
-Averaging parameters after each step is the same as averaging gradients where the step is linear in gradient and state:
-SGD, also with momentum or Nesterov's, although each rank keeps its own momentum. Adam divides by a root of squared
-gradients, and the mean of quotients is not the quotient of means. With several steps between two averagings, gradients
-are taken at other parameters on each rank, so that no optimizer gives the same.
-
-Where a batch of B a rank makes the batch of a step K times as large, as many examples are seen in 1 / K of the steps:
-lr × K makes up for that about, and not exactly. Adam divides a gradient by its own size, so a factor in it does
-nothing but weigh ε less. Where K does not divide N, padding counts the first examples twice. BatchNorm takes its
-statistics from a rank's own share (SyncBatchNorm takes them from all, on GPUs).
+docs/training.md says when averaging parameters is the same as averaging gradients. Where a batch of B a rank makes the
+batch of a step K times as large, as many examples are seen in 1 / K of the steps: lr × K makes up for that about, and
+not exactly. Adam divides a gradient by its own size, so a factor in it does nothing but weigh ε less. Where K does not
+divide N, padding counts the first examples twice. BatchNorm takes its statistics from a rank's own share.
 
 ![loss curves]({PICTURE})
 """
 
 
-def draw(proof: EquivalenceResult, folder: Path) -> Path:
+def draw(proof: Proof, folder: Path) -> Path:
     """Draw the loss curves of all trials, one panel for each topic. Returns the PNG's path.
 
     The curve of one process is a broad pale line in the colour of the first trial that is compared with it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # The curves of both precisions look the same: only the first is drawn.
-    topics: dict[str, dict[str, TrialResult]] = {}
-    for result in proof.results:
-        if isinstance(result.trial, PairTrial) and result.loss:
-            topics.setdefault(result.trial.topic, {}).setdefault(result.trial.name, result)
+    topics: dict[str, dict[str, Verdict]] = {}
+    for verdict in proof.verdicts:
+        trial = verdict.result.trial
+        if isinstance(trial, PairTrial) and verdict.result.loss:
+            topics.setdefault(trial.topic, {}).setdefault(trial.name, verdict)
     rows = max(1, -(-len(topics) // COLUMNS))
     with rc_context(STYLE):
         figure = Figure(figsize=(5.2 * COLUMNS, 0.9 + 5.0 * rows), layout="constrained")
         panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
         for axes in panels[len(topics) :]:
             axes.set_visible(False)
-        for axes, (topic, results) in zip(panels, topics.items(), strict=False):
+        for axes, (topic, verdicts) in zip(panels, topics.items(), strict=False):
             axes.set_title(topic, fontsize=10.5)
             drawn: set[tuple[float, ...]] = set()
-            for style, (name, result) in enumerate(results.items()):
-                colour = COLOURS[style % len(COLOURS)]
+            for style, (name, verdict) in enumerate(verdicts.items()):
+                result, colour = verdict.result, COLOURS[style % len(COLOURS)]
                 seen, seen_alone = (
                     [batch * step for step in range(len(losses))]
                     for batch, losses in zip(result.examples, (result.loss, result.alone), strict=True)
                 )
-                if result.alone and result.alone not in drawn:
+                if result.alone not in drawn:
                     pale: Any = {"linewidth": 6, "alpha": 0.3, "solid_capstyle": "round", "zorder": 1}
                     axes.plot(seen_alone, result.alone, color=colour, **pale)
                     drawn.add(result.alone)
                 every = max(1, len(result.loss) // MARKS)
-                axes.plot(
-                    seen,
-                    result.loss,
-                    label=f"{name}: {verdict(result)[1]}",
-                    color=colour,
-                    marker=MARKERS[style % len(MARKERS)],
-                    linestyle=LINES[style % len(LINES)],
-                    markevery=(style * every // len(results), every),
-                    markersize=5,
-                    linewidth=1.2,
-                )
+                look: Any = {"marker": MARKERS[style % len(MARKERS)], "linestyle": LINES[style % len(LINES)]}
+                look |= {"markevery": (style * every // len(verdicts), every), "markersize": 5, "linewidth": 1.2}
+                axes.plot(seen, result.loss, label=f"{name}: {verdict.text}", color=colour, **look)
             axes.set_ylim(bottom=0)
             axes.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.08))
         figure.suptitle(

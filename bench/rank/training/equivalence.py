@@ -1,8 +1,8 @@
 """Run one rank of an equivalence proof: train a small model as one of K ranks and as one process, and compare.
 
-In: a `RankContext` and an `EquivalenceJob`. Out, over the pipe: the messages of `protocol.messages`. The payload of
-`sampled` is the numbers of one trial, sent by rank 0. Judges nothing: `training.equivalence` does. The model is small
-so that dozens of trainings take seconds, and smooth so that training does not amplify rounding.
+In: a `RankContext` and an `EquivalenceJob`. Out, over the pipe: the messages of `protocol.messages`; the payload of
+`sampled` is the fields of one `TrialResult`, sent by rank 0. The model is small so that dozens of trainings take
+seconds, and smooth so that training does not amplify rounding.
 """
 
 import json
@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from bench.catalog.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
+from bench.model.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
 from bench.model.records import Json
 from bench.protocol.rank_context import RankContext
 from bench.rank.group import Group
@@ -58,80 +58,64 @@ class ProcessRole:
     devices: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The outcome of a training. losses: before it and after each step, the mean over all examples of all processes.
-
-    batch: examples in the last step, of all processes together.
-    """
-
-    parameters: list[torch.Tensor]
-    losses: list[float]
-    batch: int
-
-
 def main(context: RankContext, job: EquivalenceJob) -> None:
     """Entry of a rank's process; never returns."""
-    run_rank(context, job.log, lambda: _work(context, job))
 
+    def work() -> Json:
+        with joined(context, "gloo", TIMEOUT_S) as group:
+            wait_to_begin(context, group, lambda: {"rank": group.rank})
+            for index, trial in enumerate(job.trials):
+                if group.rank == 0:
+                    context.send({"kind": "begin", "index": index})
+                numbers = readings(trial) if isinstance(trial, SamplerTrial) else _compare(trial, group, job.steps)
+                context.tick()
+                if group.rank == 0:
+                    context.send({"kind": "sampled", "failure": None}, json.dumps(numbers).encode())
+        return {}
 
-def _work(context: RankContext, job: EquivalenceJob) -> Json:
-    with joined(context, "gloo", TIMEOUT_S) as group:
-        wait_to_begin(context, group, lambda: {"rank": group.rank})
-        for index, trial in enumerate(job.trials):
-            if group.rank == 0:
-                context.send({"kind": "begin", "index": index})
-            numbers = _read(trial) if isinstance(trial, SamplerTrial) else _compare(trial, group, job.steps)
-            context.tick()
-            if group.rank == 0:
-                context.send({"kind": "sampled", "failure": None}, json.dumps(numbers).encode())
-    return {}
+    run_rank(context, job.log, work)
 
 
 # ── one trial ────────────────────────────────────────────────────────────────────────────────────
-def _read(trial: SamplerTrial) -> Json:
-    """The examples that the ranks of a `SamplerTrial` read; the sampler of a rank needs no other rank."""
-    ranks = [indices(trial.examples, rank, trial.ranks, trial.batch, trial.drop_last) for rank in range(trial.ranks)]
-    steps = zip(*ranks, strict=True)
-    return {"read": ", then ".join(" | ".join(" ".join(f"x{i + 1}" for i in part) for part in step) for step in steps)}
+def readings(trial: SamplerTrial) -> Json:
+    """The examples that all ranks read, such as `x1 x3 | x2 x4, then x5 | x6`; a sampler needs no other rank."""
+    numbers = TensorDataset(torch.arange(1, trial.examples + 1))
+    batches = []
+    for rank in range(trial.ranks):
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            numbers, trial.ranks, rank, shuffle=False, drop_last=trial.drop_last
+        )
+        loader = DataLoader(numbers, trial.batch, sampler=sampler)
+        batches.append([" ".join(f"x{number}" for number in batch.tolist()) for (batch,) in loader])
+    return {"read": ", then ".join(map(" | ".join, zip(*batches, strict=True)))}
 
 
 def _compare(trial: PairTrial, group: Group, steps: int) -> Json:
     """The numbers of a `TrialResult`. All ranks train the one process too: they would be idle otherwise."""
-    ranks, gpus = group.world_size, torch.cuda.device_count()
-
-    def one_process(how: Training, devices: int, times: int = 1) -> Trained:
-        return train(replace(how, accumulate=1), ProcessRole(0, 1, ranks, devices), trial.dtype, steps * times)
-
+    gpus = torch.cuda.device_count()
     # DataParallel divides a batch only if there are at least two GPUs.
     if trial.data_parallel and gpus < 2:
-        return {"missing": "not tried: needs two GPUs", "tried": False}
+        return {"untried": "not tried: needs two GPUs"}
     if trial.gpu and not gpus:
-        return {"missing": "not tried: needs a GPU", "tried": False}
-    if trial.data_parallel and group.rank:
-        return {}
-    if trial.data_parallel:
-        ours, alone = (one_process(trial.ranks, devices) for devices in (gpus, 1))
-        apart, losses = difference(ours.parameters, alone.parameters), ours.losses
+        return {"untried": "not tried: needs a GPU"}
+    ranks = 1 if trial.data_parallel else group.world_size
+    share = ProcessRole(group.rank if ranks > 1 else 0, ranks, group.world_size, gpus if trial.data_parallel else 0)
+    parameters, losses, batch = train(trial.ranks, share, trial.dtype, steps)
+    if trial.alone is None:
+        alone, losses_alone, batch_alone = [parameter.clone() for parameter in parameters], list[float](), batch
+        for parameter in alone:
+            dist.broadcast(parameter, 0)
     else:
-        ours = train(trial.ranks, ProcessRole(group.rank, ranks, ranks), trial.dtype, steps)
-        if trial.alone is None:
-            alone = None
-            reference = [parameter.clone() for parameter in ours.parameters]
-            for parameter in reference:
-                dist.broadcast(parameter, 0)
-        else:
-            alone = one_process(trial.alone, int(trial.gpu), ranks**trial.ranks.growth)
-            reference = alone.parameters
-        gathered = group.gather((difference(ours.parameters, reference), ours.losses))
-        # Python's max() can lose a NaN, which is a difference too.
-        apart = float(torch.tensor([own for own, _ in gathered], dtype=torch.float64).max())
-        losses = [sum(step) / ranks for step in zip(*(curve for _, curve in gathered), strict=True)]
+        role = ProcessRole(0, 1, group.world_size, int(trial.gpu or trial.data_parallel))
+        steps *= group.world_size**trial.ranks.growth
+        alone, losses_alone, batch_alone = train(replace(trial.alone, accumulate=1), role, trial.dtype, steps)
+    gathered = group.gather((difference(parameters, alone), losses))
     return {
-        "difference": apart,
-        "loss": losses,
-        "alone": alone.losses if alone else [],
-        "examples": [ours.batch, alone.batch if alone else ours.batch],
+        # Python's max() can lose a NaN, which is a difference too.
+        "difference": float(torch.tensor([own for own, _ in gathered], dtype=torch.float64).max()),
+        "loss": [sum(step) / len(step) for step in zip(*(curve for _, curve in gathered), strict=True)],
+        "alone": losses_alone,
+        "examples": [batch, batch_alone],
     }
 
 
@@ -142,8 +126,12 @@ def difference(ours: list[torch.Tensor], reference: list[torch.Tensor]) -> float
 
 
 # ── one training ─────────────────────────────────────────────────────────────────────────────────
-def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> Trained:
-    """Make `steps` training steps, by the same code in one process and as one of K ranks."""
+def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> tuple[list[torch.Tensor], list[float], int]:
+    """Make `steps` training steps, by the same code in one process and as one of K ranks.
+
+    Returns the parameters, the loss over all examples before training and after each step, and the examples in the
+    last step of all processes together.
+    """
     kind, device = getattr(torch, dtype), torch.device("cuda" if role.devices else "cpu")
     torch.manual_seed(SEED + role.rank if how.seeds else SEED)
     norm: list[nn.Module] = [nn.BatchNorm1d(WIDTH)] if how.normalised else []
@@ -159,14 +147,25 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> Trained:
     whole = _examples(how if how.examples == "even" else replace(how, examples="odd"), role, kind)
     watched = [tensor.to(device) for tensor in whole.tensors]
 
-    losses, batch = [_mean_loss(module, watched)], 0
+    def each_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (model(inputs) - targets).square().mean(dim=1)
+
+    def mean_loss() -> float:
+        """It changes neither gradients nor the statistics of BatchNorm."""
+        module.eval()
+        with torch.no_grad():
+            mean = float(each_loss(module, *watched).mean())
+        module.train()
+        return mean
+
+    losses, batch = [mean_loss()], 0
     for step, examples in enumerate(islice(_batches(how, role, kind), steps), start=1):
         optimizer.zero_grad()
         parts = list(zip(*(tensor.to(device).chunk(how.accumulate) for tensor in examples), strict=True))
-        for number, (inputs, targets) in enumerate(parts, start=1):
+        for number, part in enumerate(parts, start=1):
             waits = isinstance(model, DistributedDataParallel) and how.no_sync and number < len(parts)
             with model.no_sync() if waits else nullcontext():
-                each = _losses(model, inputs, targets)
+                each = each_loss(model, *part)
                 loss = each.sum() if how.loss == "sum" else each.mean()
                 (loss / len(parts) if how.divided else loss).backward()
         optimizer.step()
@@ -174,9 +173,9 @@ def train(how: Training, role: ProcessRole, dtype: str, steps: int) -> Trained:
             for parameter in module.parameters():
                 dist.all_reduce(parameter.data)
                 parameter.data /= role.sharing
-        losses.append(_mean_loss(module, watched))
+        losses.append(mean_loss())
         batch = len(examples[0]) * role.sharing
-    return Trained([parameter.detach().cpu() for parameter in module.parameters()], losses, batch)
+    return [parameter.detach().cpu() for parameter in module.parameters()], losses, batch
 
 
 def _synchronised(module: nn.Module, how: Training, role: ProcessRole) -> nn.Module:
@@ -184,30 +183,16 @@ def _synchronised(module: nn.Module, how: Training, role: ProcessRole) -> nn.Mod
         return DataParallel(module, device_ids=list(range(role.devices)))
     if role.sharing == 1 or how.gradients == "apart":
         return module
-
-    def sum_hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The all-reduce that DDP makes without a hook, but without the division by K."""
-        work = dist.all_reduce(bucket.buffer(), async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])
-
     wrapped = DistributedDataParallel(module, init_sync=how.broadcast)
     if how.gradients == "sum":
-        wrapped.register_comm_hook(None, sum_hook)
+        # The all-reduce that DDP makes without a hook, but without the division by K.
+        wrapped.register_comm_hook(
+            None,
+            lambda _, bucket: (
+                dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+            ),
+        )
     return wrapped
-
-
-def _losses(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss of each example."""
-    return (model(inputs) - targets).square().mean(dim=1)
-
-
-def _mean_loss(module: nn.Module, examples: list[torch.Tensor]) -> float:
-    """Mean loss over these examples; changes neither gradients nor the statistics of BatchNorm."""
-    module.eval()
-    with torch.no_grad():
-        mean = float(_losses(module, *examples).mean())
-    module.train()
-    return mean
 
 
 # ── the examples ─────────────────────────────────────────────────────────────────────────────────
@@ -241,10 +226,3 @@ def _batches(how: Training, role: ProcessRole, dtype: torch.dtype) -> Iterator[l
     for epoch in count():
         sampler.set_epoch(epoch)
         yield from loader
-
-
-def indices(number: int, rank: int, ranks: int, batch: int, drop_last: bool) -> list[list[int]]:
-    """The numbers, from 0, of the examples that a rank reads of `number` examples, batch by batch."""
-    everything = TensorDataset(torch.arange(number))
-    sampler: DistributedSampler[Any] = DistributedSampler(everything, ranks, rank, shuffle=False, drop_last=drop_last)
-    return [examples.tolist() for (examples,) in DataLoader(everything, batch, sampler=sampler)]
