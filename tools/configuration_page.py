@@ -10,6 +10,7 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import STRATEGIES
 from bench.config.documents import in_flow
 from bench.config.expected import Expectation, Expectations
@@ -23,6 +24,7 @@ from bench.config.training import (
     StrategyConfig,
     TrainingConfig,
 )
+from bench.model.records import OPTIONS
 from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,7 +71,7 @@ complete the keys from `configs/schema.json` and `configs/training-schema.json`.
 """
 LINKS = """
 Tables: [collectives](#the-collectives-benchmark), [training](#the-training-benchmark),
-[expected bandwidths](#tables-of-expected-bandwidths).
+[expected bandwidths](#tables-of-expected-bandwidths), [options of a case](#options-of-a-case).
 """
 HEAD = f"""# Every key of a configuration
 
@@ -96,6 +98,12 @@ Training:
 ```yaml
 {TRAINING}```
 """
+OPTIONS_OF_A_CASE = (
+    "## Options of a case\n",
+    "What a case has besides operation, backend, world size, dtype and size. Its key, in every file of results, names "
+    "those that are not at their default: `all_reduce/gloo/n4/float32/1048576/reduce_op=max`. A configuration lists "
+    "values under the key; what has none follows from other keys, or from the machine.\n",
+)
 # More names than this are listed by a verb.
 MOST_NAMES = 15
 # Heading → how the section is written, and its model.
@@ -201,6 +209,19 @@ def strategies() -> list[str]:
     return [*rows, f"| `{{import: package.module:name}}` | {own} | none |"]
 
 
+def options() -> list[str]:
+    """A row for each option of a case."""
+    rows = ["| option | what it is | default | key | operations that have it |", "|---|---|---|---|---|"]
+    for option in OPTIONS:
+        having = [f"`{name}`" for name, operation in OPERATIONS.items() if operation.has(option)]
+        lacking = [f"`{name}`" for name, operation in OPERATIONS.items() if not operation.has(option)]
+        operations = f"all but {', '.join(lacking)}" if len(lacking) < len(having) else ", ".join(having)
+        default = f"`{in_flow(option.default)}`" if option.default != "" else "empty"
+        key = f"`{option.key}`" if option.key else ""
+        rows.append(f"| `{option.name}` | {option.about} | {default} | {key} | {operations if lacking else 'all'} |")
+    return rows
+
+
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
@@ -216,7 +237,7 @@ def page() -> str:
             parts += [f"### {heading}\n", f"{words}\n", *table(model), ""]
             if model is StrategyConfig:
                 parts += [*strategies(), ""]
-    return "\n".join(parts)
+    return "\n".join([*parts, *OPTIONS_OF_A_CASE, *options(), ""])
 
 
 if __name__ == "__main__":

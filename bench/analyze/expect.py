@@ -14,21 +14,17 @@ import numpy as np
 
 from bench.analyze.sessions import Place
 from bench.catalog.operations import busbw
-from bench.config.expected import Expectation, Expectations
+from bench.config.expected import OPEN, Expectation, Expectations
 from bench.model.comparisons import Check, CheckedTable
 from bench.model.conclusions import Interval, Summary
 from bench.model.errors import UnmeasurableError
-from bench.model.records import CASE_EXTRAS, Case
+from bench.model.records import OPTIONS, Case
 from bench.stats import verdicts
 from bench.stats.intervals import Floats
 
 Places = Mapping[tuple[str, int], Place]
 
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
-# Fields of a case that may have any value, unless the line names one.
-OPEN = ("reduce_op", "buffers")
-# Fields never compared: depth follows from the metric; a case whose ranks share a GPU is MISSING with that reason.
-FREE = ("depth", "oversubscribed")
 
 
 def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
@@ -173,12 +169,15 @@ def _fits(line: Expectation, case: Case) -> bool:
         return False
     if line.world_size not in {None, case.world_size} or line.size not in {None, case.size_bytes}:
         return False
-    free = {*FREE, *(name for name in OPEN if getattr(line, name) is None)}
-    return all(getattr(case, name) == getattr(wanted, name) for name in CASE_EXTRAS if name not in free)
+    free = {name for name in OPEN if getattr(line, name) is None}
+    # What the plan sets is not compared: depth follows from the metric; a case whose ranks share a GPU is MISSING.
+    compared = (option.name for option in OPTIONS if option.key and option.name not in free)
+    return all(getattr(case, name) == getattr(wanted, name) for name in compared)
 
 
 def _case(line: Expectation) -> Case:
     """The case that a line describes; fields that it leaves out are at their defaults."""
-    options = {name: getattr(line, name) for name in CASE_EXTRAS if getattr(line, name, None) is not None}
+    named = ((option.name, getattr(line, option.name)) for option in OPTIONS if option.key)
+    options = {name: value for name, value in named if value is not None}
     ranks = line.world_size or (line.nodes or 1) * (line.ranks_per_node or 1)
     return Case(line.operation, line.backend, ranks, line.dtype, line.size or 0, **options)

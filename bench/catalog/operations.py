@@ -14,7 +14,7 @@ from fractions import Fraction
 from bench.catalog import splits
 from bench.catalog.dtypes import BYTES, dtype_named
 from bench.catalog.subgroups import divide, group_size
-from bench.model.records import Case
+from bench.model.records import OPTIONS, Case, Option
 
 # Every buffer begins at a multiple of this, in bytes, and so does what is received behind what is sent.
 ALIGNMENT = 512
@@ -64,6 +64,15 @@ class Operation:
     startup: bool = False
     once: bool = False
     trains: bool = False
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its calls use the buffers of a pool; Python objects, and what moves no data, have none."""
+        return self.typed and self.sized
+
+    def has(self, option: Option) -> bool:
+        """Whether its cases have the option."""
+        return not option.of or bool(getattr(self, option.of))
 
 
 def _whole(n: int) -> float:
@@ -309,25 +318,18 @@ CALLS = tuple(
 def usual(case: Case) -> Case:
     """The case with options that its operation does not have at their defaults, so that equal cases have equal keys."""
     operation = OPERATIONS[case.op]
-    changes: dict[str, object] = {}
-    if not operation.reduces:
-        changes["reduce_op"] = "sum"
-    if not operation.rooted:
-        changes["root"] = 0
+    changes = {option.name: option.default for option in OPTIONS if not operation.has(option)}
     if case.placement == operation.placements[0]:
         changes["placement"] = "usual"
     if not operation.typed:
         changes["dtype"] = BYTES.name
-        changes["alignment"] = "aligned"
     if not operation.sized:
         changes["size_bytes"] = 0
-    if not operation.splits:
-        changes["splits"] = ""
-    if not operation.splits or not case.splits:
+    if not case.splits:
         changes["counts"] = "known"
     if operation.recorded:
         changes["groups"] = "world"  # its calls have groups of their own
-    return replace(case, **changes)  # type: ignore[arg-type]
+    return replace(case, **changes)
 
 
 def placement(case: Case) -> str:

@@ -14,41 +14,41 @@ Published tables (`configs/expected/`) name the hardware that they are of, and a
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from bench.config import documents, problems
 from bench.config.fields import (
-    Alignment,
     BackendName,
-    BufferPolicy,
     Bytes,
-    CallKind,
-    Division,
     DtypeName,
-    Memory,
-    MetricName,
     OneOf,
     OperationName,
-    Placement,
     Rate,
-    ReduceOpName,
     Root,
-    Scheduling,
     Share,
     Strict,
     problem_at,
 )
-from bench.model.records import MOST_RANKS
+from bench.config.models import Config
+from bench.model.records import MOST_RANKS, OPTIONS, Option
 
 # Expected values usually come from data sheets and other people's tables, which have round numbers.
 DEFAULT_TOLERANCE = 0.1
+# Options that a case may have at any value, unless the line names one. Of all others, a line that names none means the
+# default.
+OPEN = ("reduce_op", "buffers")
+# Options that a line writes otherwise than a configuration does: type and example of a value.
+WRITTEN: dict[str, tuple[Any, object]] = {
+    "root": (Root, 1),
+    "settings": (str, "NCCL_ALGO=Ring"),
+    "splits": (str, "zipf:1.2"),
+}
 
 
-class Expectation(Strict):
-    """One line of the table. Where it names no reduce op, buffers or synchronisation, a case with any of them fits.
-    All other fields that it leaves out have their defaults.
+class Line(Strict):
+    """What a line of the table has besides options.
 
     gpu: a word in the name of the run's GPUs. A line without size is for the largest size that was measured. kind: what
     somebody measured, or a threshold that somebody sets, which is no measurement. fabric, source: for people.
@@ -88,32 +88,36 @@ class Expectation(Strict):
         description="Share by which the bandwidth may fall short. Without it, that of the file.",
         examples=["5%"],
     )
-    metric: MetricName = Field(default="isolated", description="The metric.", examples=["pipelined"])
-    reduce_op: ReduceOpName | None = Field(
-        default=None, description="The reduce op. Without it, any.", examples=["sum"]
-    )
-    buffers: BufferPolicy | None = Field(
-        default=None, description="The buffer policy. Without it, any.", examples=["rotate"]
-    )
-    scheduling: Scheduling = Field(default="normal", description="The scheduling.", examples=["rr"])
-    placement: Placement = Field(default="usual", description="Where the result goes.", examples=["out"])
-    call: CallKind = Field(default="sync", description="The kind of call.", examples=["async"])
-    root: Root = Field(default=0, description="The root of an operation that has one.", examples=[1])
-    groups: Division = Field(default="world", description="Which ranks call together.", examples=["contiguous:2"])
-    settings: str = Field(
-        default="", description="Variables of the ranks, as in the keys of cases.", examples=["NCCL_ALGO=Ring"]
-    )
-    ctas: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Blocks (CTAs) that NCCL may use. With 0, NCCL chooses.", examples=[8]
-    )
-    memory: Memory = Field(default="plain", description="Where buffers come from.", examples=["registered"])
-    alignment: Alignment = Field(default="aligned", description="Where buffers begin.", examples=["unaligned"])
 
     @model_validator(mode="after")
-    def _check(self) -> "Expectation":
+    def _check(self) -> "Line":
         if self.world_size is None and self.gpu is None and self.ranks_per_node is None:
             raise ValueError("'world_size' is missing; or name the hardware: gpu, nodes, ranks_per_node")
         return self
+
+
+def _option(option: Option) -> Any:
+    """Type and description of an option, with the values that its key in a configuration takes."""
+    key = Config.model_fields[option.key]
+    written, example = WRITTEN.get(option.name, (None, None))
+    if written is None:
+        several = get_args(key.annotation)
+        written = several[0] if several else Annotated[key.annotation, *key.metadata]
+        (example, *_) = key.examples or (None,)
+        example = example[-1] if isinstance(example, list) else example
+    about = f"{option.about[0].upper()}{option.about[1:]}."
+    if option.name in OPEN:
+        return written | None, Field(default=None, description=f"{about} Without it, any.", examples=[example])
+    return written, Field(default=option.default, description=about, examples=[example])
+
+
+if TYPE_CHECKING:
+    Expectation = Line
+else:
+    # A line of the table: an option for each that a configuration has a key for.
+    Expectation = create_model(
+        "Expectation", __base__=Line, **{option.name: _option(option) for option in OPTIONS if option.key}
+    )
 
 
 def _check_repetitions(lines: list[Expectation]) -> list[Expectation]:

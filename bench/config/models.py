@@ -86,14 +86,18 @@ class SizeRange(Strict):
         return sizes
 
 
+# Its fields are those of `records.Sampling`, and those of FaultConfig are those of `records.Fault`: plans take them.
 class SamplingConfig(Strict):
     """How many iterations a case gets in one launch."""
 
     warmup: Annotated[int, Field(ge=0)] = Field(
         default=5, description="Iterations at the beginning of a case that are not used.", examples=[2]
     )
-    warmup_seconds: Seconds = Field(
-        default=0.05, description="The warm-up ends after this time at the latest.", examples=["10ms"]
+    warmup_s: Seconds = Field(
+        alias="warmup_seconds",
+        default=0.05,
+        description="The warm-up ends after this time at the latest.",
+        examples=["10ms"],
     )
     iterations: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
@@ -203,14 +207,20 @@ class FaultConfig(Strict):
     world_size: WorldSize | None = Field(
         default=None, description="The only world size that it happens at. Without it, at every one.", examples=[2]
     )
-    size: Bytes | None = Field(
-        default=None, description="The only size that it happens at. Without it, at every one.", examples=["1MiB"]
+    size_bytes: Bytes | None = Field(
+        alias="size",
+        default=None,
+        description="The only size that it happens at. Without it, at every one.",
+        examples=["1MiB"],
     )
     launch: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="The only launch that it happens in. Without it, in every one.", examples=[2]
     )
-    delay: Seconds = Field(
-        default=0.002, description="Time that late (before the call) and slow (in it) take.", examples=["5ms"]
+    delay_s: Seconds = Field(
+        alias="delay",
+        default=0.002,
+        description="Time that late (before the call) and slow (in it) take.",
+        examples=["5ms"],
     )
 
 

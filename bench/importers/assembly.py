@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.importers import nccl_tests, osu
 from bench.importers.readings import Options, Reading, Source
 from bench.model.errors import ForeignError
-from bench.model.records import Case, Json, Launch, Plan, Samples, Sampling
+from bench.model.records import Case, Json, Launch, Plan, Samples, Sampling, Settings
 from bench.model.units import format_bytes
 
 # Format, as the command line names it → the function that reads one file.
@@ -64,11 +64,8 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         order=tuple(Launch(*place, tuple(cases)) for place, cases in order.items()),
         skips=(),
         launches=max(launches.values()),
-        seed=0,
         # A plan needs these values; nothing reads them, because an imported run is not measured here.
-        sampling=Sampling(0, 0.0, iterations, 0.05, 0.0, iterations),
-        timeout_s=0.0,
-        pool_bytes=0,
+        settings=Settings(Sampling(0, 0.0, iterations, 0.05, 0.0, iterations), seed=0, timeout_s=0.0, pool_bytes=0),
     )
 
     notes = _joined(reading.notes for reading in readings)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bench.catalog import nccl_tests_names
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.operations import OPERATIONS, usual
 from bench.importers import nccl_json, nccl_text
 from bench.importers.nccl_text import Half, Row, Section
 from bench.importers.readings import (
@@ -25,7 +25,6 @@ from bench.importers.readings import (
     chosen_operation,
     chosen_ranks,
     operation_in,
-    placement,
     printed,
     ranks_by_rates,
 )
@@ -190,20 +189,19 @@ def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
 
 
 def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Case:
-    """The case of a row in its usual placement; fields that its operation does not have stay at their defaults."""
+    """The case of a row in its usual placement."""
     calls = (section.iterations or row.iterations or 0) * section.aggregated
     metric = "graph" if section.graph else "isolated" if section.blocking else "pipelined"
-    reduce_op = nccl_tests_names.REDUCE_OPS.get(row.redop, DEFAULT_REDUCE_OP)
     return Case(
         op,
         BACKEND,
         ranks,
         DTYPES[row.dtype],
         row.size,
-        reduce_op=reduce_op if OPERATIONS[op].reduces else DEFAULT_REDUCE_OP,
+        reduce_op=nccl_tests_names.REDUCE_OPS.get(row.redop, DEFAULT_REDUCE_OP),
         metric=metric,
         depth=max(1, calls) if metric != "isolated" else 1,
-        root=max(0, row.root or 0) if OPERATIONS[op].rooted else 0,
+        root=max(0, row.root or 0),
         groups=division,
         memory="registered" if section.registered else "plain",
     )
@@ -211,7 +209,7 @@ def _case(row: Row, section: Section, op: str, ranks: int, division: str) -> Cas
 
 def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterable[Number]:
     for half in row.halves:
-        placed = replace(case, placement=placement(case.op, half.place))
+        placed = usual(replace(case, placement=half.place))
         failure, verified = _verdict(half, case.dtype, section)
         if failure is not None:
             yield Number(placed, None, failure, verified)

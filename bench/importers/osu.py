@@ -15,8 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from bench.catalog.dtypes import BYTES
-from bench.catalog.operations import OPERATIONS
+from bench.catalog.operations import OPERATIONS, usual
 from bench.importers.readings import (
     DTYPES,
     Number,
@@ -26,7 +25,6 @@ from bench.importers.readings import (
     chosen_operation,
     chosen_ranks,
     operation_in,
-    placement,
     printed,
     whole,
 )
@@ -185,19 +183,21 @@ def _read_table(table: _Table, options: Options, where: str, operation_named: st
         )
     datatype = table.datatype or (OLD_REDUCED if operation.reduces else OLD_MOVED)
     library, _, device = table.library.upper().partition("-")
-    case = Case(  # without its size
-        test.op,
-        "mpi" if library == "MPI" else "nccl",
-        ranks,
-        DTYPES[datatype] if operation.typed else BYTES.name,
-        0,
-        buffers="hot" if operation.sized else "rotate",  # the default, if there are no buffers
-        metric="pipelined" if test.window else "isolated",
-        depth=WINDOW if test.window else 1,
-        placement=placement(test.op, "in" if operation.placements == ("in",) else "out"),
-        call="async" if asynchronous else "sync",
-        # MPI on a GPU's memory is not to be mixed up with MPI on a host's.
-        memory="device" if device and table.on_device and library == "MPI" else "plain",
+    case = usual(
+        Case(  # without its size
+            test.op,
+            "mpi" if library == "MPI" else "nccl",
+            ranks,
+            DTYPES[datatype],
+            0,
+            buffers="hot",
+            metric="pipelined" if test.window else "isolated",
+            depth=WINDOW if test.window else 1,
+            placement="in" if operation.placements == ("in",) else "out",
+            call="async" if asynchronous else "sync",
+            # MPI on a GPU's memory is not to be mixed up with MPI on a host's.
+            memory="device" if device and table.on_device and library == "MPI" else "plain",
+        )
     )
     if test.scaled:
         reading.note(f"{test.op}: sizes were multiplied by {ranks}: OSU counts one rank's share, here all are counted")

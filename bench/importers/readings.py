@@ -261,11 +261,6 @@ def operation_in(file_name: str) -> str | None:
     return operations[0] if len(operations) == 1 else None
 
 
-def placement(op: str, place: str) -> str:
-    """ "usual" for the placement that the table of operations lists first, else the placement itself."""
-    return "usual" if place == OPERATIONS[op].placements[0] else place
-
-
 # ── bandwidths against times ─────────────────────────────────────────────────────────────────────
 # Relative error that a rate may have beyond its printed digits: some tools compute in single precision.
 SLACK = 1e-4

@@ -33,9 +33,12 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
-def _option(default: Any, about: str, words: str = "{}", key: str = "", of: str = "") -> Any:
+def _option(
+    default: Any, about: str, words: str = "{}", key: str = "", of: str = "", needs_processes: bool = False
+) -> Any:
     """An optional field of a case, and what the table of options says of it; see `Option`."""
-    return field(default=default, metadata={"about": about, "words": words, "key": key, "of": of})
+    row = {"about": about, "words": words, "key": key, "of": of, "needs_processes": needs_processes}
+    return field(default=default, metadata=row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +55,69 @@ class Case:
     dtype: str
     size_bytes: int
     reduce_op: str = _option("sum", "how elements are combined", key="reduce_ops", of="reduces")
-    buffers: str = _option("rotate", "rotate, hot or flush", "{} buffers", key="buffers", of="typed")
+    buffers: str = _option(
+        "rotate",
+        "which buffers calls use: those of a pool in turn (rotate), one (hot), or one that is in no cache (flush)",
+        "{} buffers",
+        key="buffers",
+        of="pooled",
+    )
     metric: str = _option(
         "isolated",
-        "isolated: one call between two stamps; pipelined: `depth` calls back to back between them; graph: these calls "
-        "captured in a CUDA graph",
+        "what lies between two stamps: one call (isolated), the first call of a new group (first), `depth` calls back "
+        "to back (pipelined), or these captured in a CUDA graph (graph)",
         key="metrics",
     )
     scheduling: str = _option(
-        "normal", "normal, or rr: real-time round robin of everything that a rank does", "{} scheduling", "scheduling"
+        "normal",
+        "how ranks are scheduled: normal, or rr: real-time round robin of everything that a rank does",
+        "{} scheduling",
+        key="scheduling",
     )
-    depth: int = _option(1, "calls back to back; of a training step, steps")
-    placement: str = _option("usual", "in or out of place; usual: the first that the operation lists", key="placements")
-    call: str = _option("sync", "sync, or async: waited for before the second stamp", key="calls")
-    root: int = _option(0, "of a rooted operation", "root {}", key="roots", of="rooted")
-    groups: str = _option("world", "world, or a division of it, such as strided:2", "groups {}", key="groups")
-    settings: str = _option("", "environment variables of the ranks, such as NCCL_ALGO=Ring NCCL_PROTO=LL", key="env")
-    ctas: int = _option(0, "blocks that NCCL may use; 0: its own choice", "{} CTAs", key="ctas")
+    depth: int = _option(1, "number of calls back to back; of a training step, of steps")
+    placement: str = _option(
+        "usual", "where results go: in or out of place; usual: what the operation lists first", key="placements"
+    )
+    call: str = _option("sync", "kind of call: sync, or async: waited for before the second stamp", key="calls")
+    root: int = _option(0, "root of an operation that has one", "root {}", key="roots", of="rooted")
+    groups: str = _option(
+        "world", "which ranks call together: world, or a division of it, such as strided:2", "groups {}", key="groups"
+    )
+    settings: str = _option(
+        "",
+        "environment variables of the ranks, such as NCCL_ALGO=Ring NCCL_PROTO=LL",
+        key="env",
+        needs_processes=True,
+    )
+    ctas: int = _option(
+        0, "blocks (CTAs) that NCCL may use; 0: its own choice", "{} CTAs", key="ctas", needs_processes=True
+    )
     memory: str = _option(
-        "plain", "plain, registered with NCCL, or symmetric: at the same place on all ranks", "{} memory", key="memory"
+        "plain",
+        "where buffers come from: plain, registered with NCCL, or symmetric: at the same place on all ranks",
+        "{} memory",
+        key="memory",
+        needs_processes=True,
     )
-    oversubscribed: bool = _option(False, "ranks share a GPU", "ranks share a GPU")
+    oversubscribed: bool = _option(False, "whether ranks share a GPU", "ranks share a GPU", needs_processes=True)
     alignment: str = _option(
         "aligned",
-        "aligned: buffers, and what is received behind what is sent, begin at multiples of 512 bytes; unaligned: one "
-        "element further",
+        "where buffers begin, and what is received behind what is sent: at multiples of 512 bytes (aligned), or one "
+        "element further (unaligned)",
         "{} buffers",
         key="alignments",
-        of="typed",
+        of="pooled",
     )
-    splits: str = _option("", "how unevenly an all-to-all divides what a rank sends", "parts {}", "splits", "splits")
-    counts: str = _option("known", "known to the ranks, or exchanged in a call before", "counts {}", "counts", "splits")
+    splits: str = _option(
+        "", "how unevenly an all-to-all divides what a rank sends; empty: evenly", "parts {}", "splits", "splits"
+    )
+    counts: str = _option(
+        "known",
+        "whether sizes of uneven parts are known to the ranks, or exchanged in a call before",
+        "counts {}",
+        key="counts",
+        of="splits",
+    )
     recording: str = _option("", "hash of a replay's calls and their number: 5f0c2a91d3be:52", of="recorded")
     strategy: str = _option("", "how gradients are synchronised (`catalog.strategies`); empty: a scenario", of="trains")
     model: str = _option("", "a preset, a shape, or package.module:build of a user's own", of="trains")
@@ -112,6 +147,7 @@ class Option:
 
     about: what it is. words: how people read a value. key: under which a configuration lists its values; empty where
     the plan sets it. of: the property of the operations that have it (`catalog.operations.Operation`); empty: all.
+    needs_processes: cases of different values cannot share processes.
     """
 
     name: str
@@ -120,6 +156,7 @@ class Option:
     words: str
     key: str
     of: str
+    needs_processes: bool
 
 
 OPTIONS = tuple(Option(item.name, item.default, **item.metadata) for item in fields(Case) if item.metadata)

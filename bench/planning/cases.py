@@ -5,9 +5,10 @@ In: a `Config` or a `Case`, and a `Machine`. Out: the cases, or a reason as one 
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from bench.catalog import operations, splits, subgroups
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_by_gpu
@@ -17,7 +18,7 @@ from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
 from bench.model.capabilities import Machine
-from bench.model.records import Case, Replay, settings_of
+from bench.model.records import OPTIONS, Case, Option, Replay, settings_of
 from bench.model.units import format_rounded_bytes
 from bench.planning import replays
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes
@@ -34,64 +35,43 @@ GPU_OVERHEAD_BYTES = 2**30
 def combinations(
     config: Config, machine: Machine, replay_of: Mapping[tuple[str, int], Replay] = MappingProxyType({})
 ) -> Iterable[Case]:
-    """Every case that is asked for, once: values of options that an operation does not have make no further cases.
+    """Every case that is asked for, once, but for training steps (`planning.training`).
 
-    replay_of: of each backend and world size.
+    Values of options that an operation does not have make no further cases. replay_of: of each backend and world size.
     """
-    sizes = config.size_list or [0]
-    # Every combination of values of the environment variables, each as one text, such as `A=1 B=2`.
-    assignments = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
-    settings = [" ".join(chosen) for chosen in itertools.product(*assignments)]
-    what = itertools.product(
-        config.operations, config.backends, config.dtypes, config.world_sizes, sizes, config.reduce_ops
-    )
-    how = list(
-        itertools.product(
-            config.metrics,
-            config.placements,
-            config.calls,
-            config.groups,
-            settings,
-            config.ctas,
-            config.memory,
-            config.alignments,
-            config.split_texts,
-            config.counts,
-        )
-    )
     distinct: dict[str, Case] = {}
-    for (op, backend, dtype, n, size, reduce_op), chosen in itertools.product(what, how):
-        metric, place, call, groups, setting, ctas, memory, alignment, split, counts = chosen
-        if OPERATIONS[op].paired or OPERATIONS[op].recorded or OPERATIONS[op].startup:
-            metric = ONE_BY_ONE
-        case = Case(
-            op,
-            backend,
-            n,
-            dtype,
-            size,
-            reduce_op=reduce_op,
-            buffers=config.buffers,
-            metric=metric,
-            scheduling=config.scheduling,
-            depth=config.pipeline_depth if METRICS[metric].several else 1,
-            placement=place,
-            call=call,
-            groups=groups,
-            settings=setting,
-            ctas=ctas,
-            memory=memory,
-            oversubscribed=config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus,
-            alignment=alignment,
-            splits=split,
-            counts=counts,
-        )
-        if OPERATIONS[op].recorded and (backend, n) in replay_of:
-            case = replays.case_of(replay_of[backend, n], case)
-        for root in range(ranks_together(case)) if config.roots == "all" else config.roots:
-            rooted = _whole_pieces(operations.usual(replace(case, root=int(root))))
-            distinct.setdefault(rooted.key, rooted)
+    operators = [OPERATIONS[name] for name in config.operations if not OPERATIONS[name].trains]
+    what = itertools.product(operators, config.backends, config.dtypes, config.world_sizes, config.size_list or [0])
+    for operation, backend, dtype, n, size in what:
+        options = [option for option in OPTIONS if option.key and operation.has(option)]
+        shared = config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus
+        for values in itertools.product(*(_values(config, option, n) for option in options)):
+            chosen = {option.name: value for option, value in zip(options, values, strict=True)}
+            if operation.paired or operation.recorded or operation.startup:
+                chosen["metric"] = ONE_BY_ONE
+            depth = config.pipeline_depth if METRICS[chosen["metric"]].several else 1
+            case = Case(operation.name, backend, n, dtype, size, depth=depth, oversubscribed=shared, **chosen)
+            if operation.recorded and (backend, n) in replay_of:
+                case = replays.case_of(replay_of[backend, n], case)
+            # All roots of a group: those of the world that are in it.
+            if config.roots != "all" or case.root < ranks_together(case):
+                case = _whole_pieces(operations.usual(case))
+                distinct.setdefault(case.key, case)
     return distinct.values()
+
+
+def _values(config: Config, option: Option, world_size: int) -> Sequence[Any]:
+    """The values that a configuration lists for an option."""
+    if option.name == "settings":
+        # Every combination of values of the environment variables, each as one text, such as `A=1 B=2`.
+        assignments = [[f"{name}={value}" for value in values] for name, values in sorted(config.env.items())]
+        return [" ".join(chosen) for chosen in itertools.product(*assignments)]
+    if option.name == "splits":
+        return config.split_texts
+    if option.name == "root" and config.roots == "all":
+        return range(world_size)
+    values = getattr(config, option.key)
+    return values if isinstance(values, list) else [values]
 
 
 def _whole_pieces(case: Case) -> Case:

@@ -21,6 +21,7 @@ from bench.catalog.dtypes import calls_before_refill
 from bench.catalog.metrics import metric_of
 from bench.catalog.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
 from bench.model.records import Case, Plan
+from bench.model.training import PARTS
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
 # 6 MB as a line of samples.jsonl. 2000 iterations, the usual maximum, fit up to 131 ranks.
@@ -75,8 +76,11 @@ def aligned(nbytes: int) -> int:
 def batches(cases: Sequence[Case], pool_bytes: int, batch_bytes: int) -> list[tuple[Case, ...]]:
     """Cases of one launch that are measured in the same rounds, in order: as many as memory allows.
 
-    A rank holds the pools of a whole batch. batch_bytes: that all ranks together may hold.
+    A rank holds the pools of a whole batch. batch_bytes: that all ranks together may hold. Training steps are always
+    one batch, because they are compared round by round; they have no pools.
     """
+    if OPERATIONS[cases[0].op].trains:
+        return [tuple(cases)]
     most = min(MOST_BATCH_BYTES, batch_bytes // max(case.world_size for case in cases))
     batches: list[list[Case]] = [[]]
     used = 0
@@ -105,22 +109,23 @@ def scratch_bytes(case: Case, flush_bytes: int) -> int:
     return flush_bytes if case.buffers == "flush" else 0
 
 
-def _replayed_calls(case: Case) -> int:
-    """Number of calls that one iteration makes: 1, but of a replay that of its recording."""
-    return int(case.recording.partition(":")[2] or 1)
-
-
 def most_iterations(case: Case) -> int:
     """Most iterations of a case in one launch; never fewer than an interval needs in each round or group."""
-    calls = _replayed_calls(case)
-    return max(FEWEST_ITERATIONS * cycle(case), MAX_STAMP_PAIRS // (case.world_size * (calls + (calls > 1))))
+    numbers = 2  # that an iteration leaves on a rank: start and duration
+    if OPERATIONS[case.op].trains:
+        numbers += len(PARTS) + case.depth  # durations of the parts, then of the tail of each step
+    elif (calls := int(case.recording.partition(":")[2] or 1)) > 1:
+        numbers += 2 * calls  # the inner stamps of a replay
+    return max(FEWEST_ITERATIONS * cycle(case), 2 * MAX_STAMP_PAIRS // (case.world_size * numbers))
 
 
 def bounded(plan: Plan) -> dict[int, int]:
     """World size → most iterations of a case in one launch, where that is less than the plan asks for."""
-    asked = plan.sampling.iterations or plan.sampling.max_iterations
+    sampling = plan.settings.sampling
     most: dict[int, int] = {}
     for case in plan.cases:
+        trains = OPERATIONS[case.op].trains
+        asked = plan.settings.rounds if trains else sampling.iterations or sampling.max_iterations
         if (kept := most_iterations(case)) < asked:
             most[case.world_size] = max(kept, most.get(case.world_size, 0))
     return most

@@ -86,7 +86,7 @@ def case_of(replayed: Replay, base: Case) -> Case:
     digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
     held = sum(buffer_bytes(case, 0) for case in replayed.cases)
     recording = f"{digest}:{len(replayed.calls)}"
-    return operations.usual(replace(base, op=REPLAY, size_bytes=held, buffers="hot", recording=recording))
+    return operations.usual(replace(base, op=REPLAY, size_bytes=held, recording=recording))
 
 
 class _ReplayBuilder:

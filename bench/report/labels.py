@@ -7,13 +7,13 @@ layout, and loads no large package.
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
+from bench.catalog import strategies
 from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS, heaviest_bytes, placement, ranks_together, size_unit
 from bench.model.conclusions import Interval, Summary
-from bench.model.records import CASE_EXTRAS, Case, Skip
+from bench.model.records import OPTIONS, Case, Option, Skip
 from bench.model.units import format_bytes
 
 # Attribute of a case → its value in words.
@@ -25,39 +25,31 @@ SEPARATOR = " · "
 # Values of one kind in a line: more make the line longer than a terminal is wide.
 MOST_LISTED = 5
 PLACES = {"in": "in place", "out": "out of place"}
-# Attributes that are listed only if they are not at their default: a case without one has another value.
-PARTIAL = {"scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment"}
+# Options that an operation's titles name also at their default, and first. All others are named where they differ from
+# it: a case without one has another value.
+ALWAYS = ("reduce_op", "placement", "root", "metric", "buffers")
 # Attributes that are left out if they are at their default and the same in all cases of an operation.
-UNSAID = ("reduce_op", "placement", "root", "buffers")
-# Field of a case → its value in words.
-WORDS: dict[str, Callable[[Any], str]] = {
-    "reduce_op": str,
-    "buffers": "{} buffers".format,
-    "scheduling": "{} scheduling".format,
-    "placement": lambda place: PLACES.get(place, place),
-    "call": str,
-    "root": "root {}".format,
-    "groups": lambda groups: f"groups {_short(groups)}",
-    "settings": str,
-    "ctas": "{} CTAs".format,
-    "memory": "{} memory".format,
-    "oversubscribed": lambda _: "ranks share a GPU",
-    "alignment": "{} buffers".format,
-    "splits": lambda splits: f"parts {_short(splits)}",
-    "counts": "counts {}".format,
-    "recording": lambda recording: "{} calls ({})".format(*reversed(recording.split(":"))),
-}
-# Attributes that are said only where they are not at their default.
-RARE = (
-    "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment",
-    "splits", "counts", "recording",
-)  # fmt: skip
+UNSAID = tuple(name for name in ALWAYS if name != "metric")
+# Options that a label names right behind the operation.
+FIRST = ("strategy", "model")
 # Longer lists of groups or parts are cut.
 LONGEST = 24
+# Options whose values the table of options cannot put into words. Empty words are left out.
+WORDS: dict[str, Callable[[Case], str]] = {
+    "metric": lambda case: metric_name(case),
+    "depth": lambda case: "",  # the metric's name holds it
+    "placement": lambda case: PLACES[placement(case)],
+    "groups": lambda case: f"groups {_short(case.groups)}",
+    "splits": lambda case: f"parts {_short(case.splits)}",
+    "recording": lambda case: "{} calls ({})".format(*reversed(case.recording.split(":"))),
+    "strategy": lambda case: strategies.label(strategies.strategy_of(case.strategy)),
+    "threads": lambda case: f"{case.threads} threads a rank" if case.threads > 1 else "",
+}
 # Smaller sizes are printed in bytes, so their rounding needs no explanation.
 SMALLEST_ROUND = 1024
 # Rounded sizes that a note names; the tables have them all.
 MOST_NAMED = 3
+OPTION_NAMED = {option.name: option for option in OPTIONS}
 TWO_MODES = (
     "where a cell has two times, the first is the median of the fast mode; bandwidth, pictures and models take the "
     "median of all iterations, which may lie between the modes"
@@ -93,10 +85,15 @@ def between(low: str, high: str) -> str:
 
 # ── one case ─────────────────────────────────────────────────────────────────────────────────────
 def label(case: Case) -> str:
-    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the attributes that are not at their default."""
+    """Such as `all_reduce · gloo · float32 · 4 ranks · 1 MiB`; then the options that are not at their default.
+
+    Of a training step: `training_step · flat · tiny · gloo · float32 · 2 ranks · 4 steps back to back · batch 1 · sgd`.
+    """
     size = [size_text(case.size_bytes)] if OPERATIONS[case.op].sized else []
-    parts = [case.op, case.backend, *dtype_words(case), ranks_text(case.world_size), *size, *extras(case)]
-    return SEPARATOR.join(parts)
+    words = _unusual(case)
+    first = [words.pop(name) for name in FIRST if name in words]
+    head = [case.op, *first, case.backend, *dtype_words(case), ranks_text(case.world_size)]
+    return SEPARATOR.join([*head, *size, *words.values()])
 
 
 def title(case: Case) -> str:
@@ -112,7 +109,9 @@ def family(case: Case) -> str:
 
 
 def metric_name(case: Case) -> str:
-    """Such as `isolated`, or `pipelined (20 back to back)`."""
+    """Such as `isolated`, or `pipelined (20 back to back)`; of training steps `4 steps back to back`."""
+    if OPERATIONS[case.op].trains:
+        return f"{case.depth} steps back to back" if case.depth > 1 else "single steps"
     return case.metric if case.depth == 1 else f"{case.metric} ({case.depth} back to back)"
 
 
@@ -122,31 +121,34 @@ def dtype_words(case: Case) -> list[str]:
 
 
 def extras(case: Case) -> list[str]:
-    """Words for the attributes of a case that differ from the defaults, such as `max` or `root 1`."""
-    words = []
-    for name in CASE_EXTRAS:
-        if getattr(case, name) == Case.__dataclass_fields__[name].default:
-            continue
-        if name == "metric":
-            words.append(metric_name(case))
-        elif name != "depth":  # the metric's name holds it
-            words.append(WORDS[name](getattr(case, name)))
-    return words
+    """Words for the options of a case that differ from the defaults, such as `max` or `root 1`."""
+    return list(_unusual(case).values())
+
+
+def _unusual(case: Case) -> Words:
+    """The options that differ from the defaults."""
+    words = {option.name: _in_words(case, option) for option in OPTIONS if not _at_default(case, option)}
+    return {name: word for name, word in words.items() if word}
+
+
+def _at_default(case: Case, option: Option) -> bool:
+    return bool(getattr(case, option.name) == option.default)
+
+
+def _in_words(case: Case, option: Option) -> str:
+    """The value of an option, as people read it."""
+    own = WORDS.get(option.name)
+    return own(case) if own else option.words.format(getattr(case, option.name))
 
 
 def attributes(case: Case) -> Words:
     """All attributes but size and ranks, in words; tables differ in these. Those that do not apply are left out."""
-    operation = OPERATIONS[case.op]
-    usual = {name for name in CASE_EXTRAS if getattr(case, name) == Case.__dataclass_fields__[name].default}
+    operation, unusual = OPERATIONS[case.op], _unusual(case)
     words = {"op": case.op, "backend": case.backend, "dtype": case.dtype if operation.typed else ""}
-    words["reduce_op"] = case.reduce_op if operation.reduces else ""
-    words["placement"] = PLACES[placement(case)] if len(operation.placements) > 1 or "placement" not in usual else ""
-    words["root"] = WORDS["root"](case.root) if operation.rooted else ""
-    words["metric"] = metric_name(case)
-    words["buffers"] = WORDS["buffers"](case.buffers) if operation.typed else ""
-    for name in RARE:
-        words[name] = "" if name in usual else WORDS[name](getattr(case, name))
-    return {name: word for name, word in words.items() if word}
+    for name in ALWAYS:
+        applies = len(operation.placements) > 1 if name == "placement" else operation.has(OPTION_NAMED[name])
+        words[name] = _in_words(case, OPTION_NAMED[name]) if applies or name in unusual else ""
+    return {name: word for name, word in (words | unusual).items() if word}
 
 
 # ── several cases ────────────────────────────────────────────────────────────────────────────────
@@ -166,13 +168,13 @@ def common_parts(names: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def common_words(several: Sequence[Words]) -> Words:
-    """Attributes with one value in all. A case without an attribute counts as another value only for PARTIAL ones."""
-    values: dict[str, dict[str, None]] = {}
+    """Attributes with one value in all. A case that does not name an option of ALWAYS does not have it."""
+    values: dict[str, list[str]] = {}
     for words in several:
         for name, word in words.items():
-            values.setdefault(name, {})[word] = None
-    partly = {name for name in PARTIAL for words in several if name not in words}
-    return {name: next(iter(unique)) for name, unique in values.items() if len(unique) == 1 and name not in partly}
+            values.setdefault(name, []).append(word)
+    partly = {name for name, named in values.items() if len(named) < len(several)} - {"dtype", *ALWAYS}
+    return {name: named[0] for name, named in values.items() if len(set(named)) == 1 and name not in partly}
 
 
 def in_words(words: Words) -> list[str]:

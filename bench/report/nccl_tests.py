@@ -24,8 +24,8 @@ LEAD = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 HALF = "  {:>7}  {:>6}  {:>6}  {:>6}"
 # Fields in which the rows of a table differ. The two halves of a row are out of place and in place.
 OF_A_ROW = ("dtype", "reduce_op", "root", "size_bytes")
-# Fields that a comment names if they are not at their default.
-SAID = ("buffers", "scheduling", "call", "groups", "settings", "ctas", "memory", "oversubscribed", "alignment")
+# Options that a column, the half of a row or the title of a table tells.
+TOLD = ("reduce_op", "root", "placement", "metric", "depth")
 
 
 def document(run: Run, analysis: Analysis) -> str:
@@ -33,10 +33,8 @@ def document(run: Run, analysis: Analysis) -> str:
     tables: dict[tuple[object, ...], list[Summary]] = {}
     for summary in analysis.summaries:
         case = summary.case
-        others = (getattr(case, name) for name in SAID)
-        tables.setdefault((case.op, case.backend, case.world_size, case.metric, case.depth, *others), []).append(
-            summary
-        )
+        kind = (case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case))
+        tables.setdefault(kind, []).append(summary)
     return (
         "\n".join("\n".join(_table(run, members)) + "\n" for members in tables.values()) or "# nothing was measured\n"
     )
@@ -91,7 +89,7 @@ def _settings(run: Run, members: Sequence[Summary]) -> str:
     iters = case.depth if case.depth > 1 else min(calls, default=0)
     return (
         f"# nThread 1 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step} "
-        f"warmup iters: {run.plan.sampling.warmup * case.depth} iters: {iters} agg iters: 1 validation: 1 "
+        f"warmup iters: {run.plan.settings.sampling.warmup * case.depth} iters: {iters} agg iters: 1 validation: 1 "
         f"graph: {int(case.metric == 'graph')}"
     )
 
@@ -107,10 +105,13 @@ def _how(run: Run, members: Sequence[Summary]) -> Iterable[str]:
     )
     yield ours if run.imported is None else f"# {method_line(run, members)}"
     yield f"# Backend: {case.backend}, {case.world_size} ranks; size: {OPERATIONS[case.op].size_means}"
-    extras = dict(extra.split("=", 1) for extra in case.extras)
-    different = [f"{name}={extras[name]}" for name in SAID if name in extras]
-    if different:
+    if different := _others(case):
         yield f"# Not at the default: {', '.join(different)}"
+
+
+def _others(case: Case) -> list[str]:
+    """The options at other values than their defaults that nccl-tests has no place for."""
+    return [extra for extra in case.extras if extra.partition("=")[0] not in TOLD]
 
 
 def _ranks(run: Run, case: Case) -> Iterable[str]:
