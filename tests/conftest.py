@@ -26,10 +26,9 @@ import pytest
 import run_bench
 from bench.launch.launcher import Launcher, fork_servers
 from bench.machine import network
-from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Timings, Usage
+from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
 from bench.store import folders
 from bench.store.encoding import CODEC
-from bench.training.launch.sweep import PRELOAD
 
 # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests of Ctrl-C press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -172,6 +171,8 @@ def small_disk(tmp_path):
 @pytest.fixture(scope="session")
 def launcher():
     """One fork server for all tests that take it. The variables that it needs are put back at once."""
+    from bench.training.launch.sweep import PRELOAD
+
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch
     with Launcher(preload=["gloo_batch", *PRELOAD]) as entered:
@@ -217,7 +218,7 @@ def samples(case: Case, launch: int, duration_ns, start_ns=None, busy_s: float =
 
 def invented_run(all_samples: list[Samples], skips=(), launches: int = 1, faults=(), path: Path = Path("r")) -> Run:
     blocks = [Launch(s.case.backend, s.case.world_size, s.launch, (s.case,)) for s in all_samples]
-    plan = Plan("invented", tuple(blocks), tuple(skips), launches, 7, SAMPLING, 60.0, 0, tuple(faults))
+    plan = Plan("invented", tuple(blocks), tuple(skips), launches, Settings(SAMPLING, 7, 60.0, 0, faults=tuple(faults)))
     manifest = {"name": "invented", "status": "complete", "started": "2026-01-01T00:00:00+00:00", "finished": None}
     return Run(path, manifest, plan, [], all_samples)
 

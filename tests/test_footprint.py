@@ -14,6 +14,7 @@ from bench.stats import intervals
 from test_sampling import FakeRanks, noisy, sample, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
+TRAINING = Case("training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=4, strategy="flat", model="tiny")
 CONFIG = b"backends: [gloo]\nworld_sizes: [2]\noperations: [all_reduce]\nsizes: [4KiB]\n"
 
 
@@ -44,6 +45,14 @@ def test_cases_are_measured_together_as_far_as_memory_allows():
     assert footprint.batches(cases, pool, 2**32) == [tuple(cases)]
     assert footprint.batches(cases, pool, 2**28) == [tuple(cases[:2]), (cases[2],), (cases[3],)]
     assert footprint.batches([CASE] * 20, 0, 2**32) == [(CASE,) * footprint.MOST_TOGETHER, (CASE,) * 4]
+
+
+def test_training_steps_are_one_batch_and_leave_the_times_of_their_parts():
+    steps = [replace(TRAINING, strategy=f"overlap_bucket(cap_bytes={cap})") for cap in range(20)]
+    assert footprint.batches(steps, 2**26, 0) == [tuple(steps)]
+    assert footprint.arena_bytes(steps, 2**26) == 0
+    # Start, duration, seven parts and four tails, in place of a start and a duration.
+    assert footprint.most_iterations(TRAINING) == footprint.most_iterations(CASE) * 2 // (2 + 7 + 4)
 
 
 def test_the_plan_says_so_where_it_matters():

@@ -4,25 +4,47 @@ from dataclasses import replace
 
 from bench.catalog.operations import CALLS, usual
 from bench.model.conclusions import Summary
-from bench.model.records import CASE_EXTRAS, Case
+from bench.model.records import OPTIONS, Case
 from bench.report import labels
 
 CASE = Case("reduce", "nccl", 4, "float32", 2**20)
-OTHER = {
-    "reduce_op": "max", "buffers": "hot", "metric": "pipelined", "scheduling": "rr", "depth": 8,
-    "placement": "out", "call": "async", "root": 3, "groups": "strided:2", "settings": "NCCL_ALGO=Ring", "ctas": 4,
-    "memory": "registered", "oversubscribed": True, "alignment": "unaligned", "splits": "hot:2", "counts": "exchanged",
-    "recording": "ab12:3",
-}  # fmt: skip
+# A value of each type that is no default, and of options that take some texts only.
+VALUES = {str: "other", int: 7, float: 0.5, bool: True}
+TEXTS = {"placement": "out", "recording": "ab12:3", "strategy": "plan(buckets=1024+2048)"}
 
 
 def test_titles_and_labels_name_whatever_differs():
-    for name in CASE_EXTRAS:
-        other = replace(CASE, **{name: OTHER[name]})
+    for option in OPTIONS:
+        other = replace(CASE, **{option.name: TEXTS.get(option.name, VALUES[type(option.default)])})
         assert labels.title(other) != labels.title(CASE)
-        if name != "depth":
-            assert labels.label(other).startswith(labels.label(CASE) + " · ")
+        if option.name != "depth":
+            assert {*labels.label(other).split(" · ")} > {*labels.label(CASE).split(" · ")}
         assert [len(members) for _, members in labels.groups([Summary(c, 1, 9, None) for c in (CASE, other)])] == [1, 1]
+
+
+def test_a_training_step():
+    case = usual(
+        Case(
+            "training_step", "gloo", 2, "float32", 0, metric="pipelined", depth=4, alignment="unaligned",
+            strategy="overlap_bucket(cap_bytes=1048576)", model="tiny", batch=1, sequence=64, optimizer="sgd",
+            link="2ms + 1GB/s", threads=1, clip=0.5,
+        )
+    )  # fmt: skip
+    assert labels.label(case) == (
+        "training_step · overlap_bucket 1 MiB · tiny · gloo · float32 · 2 ranks · 4 steps back to back · batch 1 · "
+        "sequence 64 · sgd · link 2ms + 1GB/s · clipped to 0.5"
+    )
+    assert labels.label(replace(case, strategy="")).startswith("training_step · tiny · gloo")
+    assert labels.title(case).startswith("training_step on gloo (float32, 4 steps back to back, overlap_bucket 1 MiB, ")
+    with_two = [replace(case, strategy=name) for name in ("flat", "none")]
+    assert " · flat, none · " in labels.span(with_two)
+
+
+def test_a_rare_option_is_common_only_if_all_have_it():
+    plain, uneven = (labels.attributes(Case("all_to_all", "gloo", 2, "float32", 64, splits=s)) for s in ("", "hot:2"))
+    assert "splits" in labels.common_words([uneven, uneven]) and "splits" not in labels.common_words([plain, uneven])
+    barrier = labels.attributes(usual(Case("barrier", "gloo", 2, "float32", 64)))
+    assert labels.common_words([plain, barrier])["buffers"] == "rotate buffers"
 
 
 def test_a_title():

@@ -126,7 +126,7 @@ def test_ranks_are_those_of_all_processes_of_a_job():
 def test_warm_up_counts_calls_and_not_stretches():
     assert config({"w": "45"}).sampling.warmup == 3
     assert config({"w": "45", "z": "1"}).sampling.warmup == 45
-    assert config({"w": "0"}).sampling.warmup_seconds == 0
+    assert config({"w": "0"}).sampling.warmup_s == 0
 
 
 def test_operations_by_either_name():
