@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench import __version__
-from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
-from bench.cli.comparison import MIN_CHANGE, FailOn, share
+from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, share
 from bench.cli.job import run_task
-from bench.cli.sides import conclude_sides, measure_sides
-from bench.config import documents, shipped
+from bench.cli.measuring import planned
+from bench.cli.sides import measure_sides
+from bench.config import documents, models, shipped
+from bench.config.models import Config
 from bench.launch.side_process import check_python
 from bench.machine import host
 from bench.model import units
 from bench.model.errors import BenchError, ConfigError, UnmeasurableError
 from bench.model.records import Json
+from bench.planning import plan as planning
+from bench.report.labels import label
 from bench.store import folders
 
 if TYPE_CHECKING:
@@ -109,38 +112,33 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
     from bench.analyze import pairs  # here: loads numpy and scipy
 
     seed = secrets.randbelow(2**32)
-    raws, found, plans = [], [], []
+    raws, plans = [], []
     for side in sides.values():
         source = Path(side["config"])
         raw = documents.read(source)
-        benchmark, settings = benchmarks.read_config(raw, str(source), side["sets"], source.stem)
-        machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
-        plan = benchmark.expand(
-            _with_launches(settings, pairs.LOOKS[-1]), machine, seed if settings.seed is None else settings.seed
-        )
-        reason = benchmark.unmeasurable_reason(plan)
+        config = models.parse(raw, str(source), side["sets"], source.stem)
+        machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
+        plan = planned(_with_launches(config, pairs.LOOKS[-1]), machine, seed if config.seed is None else config.seed)
+        reason = planning.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")
         raws.append(raw)
-        found.append(benchmark)
         plans.append(plan)
-    if found[0] is not found[1]:
-        raise ConfigError(f"side A is of the {found[0].name} benchmark, side B of {found[1].name}: name two of one")
-    pairs.matched(*(found[0].timed_cases([], plan) for plan in plans))  # raises ConfigError before anything is measured
+    pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))  # raises ConfigError before any measuring
     facts = {
         "argv": list(argv),
         "collbench": __version__,
         "sides": sides,
         "ab": {**asked, "seed": seed},
     }
-    return folders.create_sides(RESULTS, found[0].codec.value, (plans[0], plans[1]), (raws[0], raws[1]), facts)
+    return folders.create_sides(RESULTS, (plans[0], plans[1]), (raws[0], raws[1]), facts)
 
 
-def _with_launches(settings: Any, launches: int) -> Any:
-    """The settings with as many launches as could be needed."""
-    if getattr(settings, "budget", None) is not None:
+def _with_launches(config: Config, launches: int) -> Config:
+    """The configuration with as many launches as could be needed."""
+    if config.budget is not None:
         raise ConfigError("budget: ab has a budget of its own: remove the key, and use --budget")
-    return settings.model_copy(update={"launches": launches})
+    return config.model_copy(update={"launches": launches})
 
 
 def _seconds(text: str) -> float:

@@ -16,7 +16,6 @@ from bench.analyze import gate as analysis
 from bench.catalog import operations, subgroups
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS, Sets
-from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.output import show
@@ -144,11 +143,11 @@ class _Fleet:
         machine = self._coordinator.machine(plan.demands(self._settings))
         planned = plan.of_cases(self._settings, machine, self._seed, f"gate-{stage}", distinct)
         facts: Json = {"argv": self._argv, "overrides": [], "collbench": __version__}
-        path = folders.create(RESULTS, COLLECTIVES.codec.value, planned, self._raw, facts)
+        path = folders.create(RESULTS, planned, self._raw, facts)
         if self.folder == Path():
             self.folder = path
-        measure(COLLECTIVES, path, False, self._coordinator)
-        samples = {entry.case.key: entry for entry in COLLECTIVES.read(path).samples}
+        measure(path, False, self._coordinator)
+        samples = {entry.case.key: entry for entry in folders.read(path).samples}
         return [self._times(samples[case.key], groups) for case, groups in zip(cases, rounds, strict=True)]
 
     def _case(self, groups: Sequence[Sequence[int]]) -> Case:

@@ -12,7 +12,6 @@ from bench import __version__
 from bench.analyze.analysis import analyze
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
-from bench.cli.benchmarks import COLLECTIVES
 from bench.cli.output import show, write_report
 from bench.importers import assembly
 from bench.importers.assembly import READERS, Imported
@@ -87,7 +86,7 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
     """Write the run and return its folder. If it cannot be written completely, the folder is removed."""
     arguments = [argument.encode(errors="replace").decode() for argument in given]
     facts = {"argv": arguments, "collbench": __version__, "imported": imported.facts}
-    path = folders.create(RESULTS, encoding.CODEC, imported.plan, explanation, facts)
+    path = folders.create(RESULTS, imported.plan, explanation, facts)
     try:
         folders.write_environment(path, [imported.session])
         with Journal(path) as journal:
@@ -105,13 +104,13 @@ def _written(imported: Imported, explanation: bytes, given: list[str]) -> Path:
 
 def _shown(path: Path, imported: Imported) -> int:
     """Print what was imported, notes, the table and the files; return the exit code."""
-    result = folders.read(path, encoding.CODEC)
+    result = folders.read(path)
     analysis = analyze(result)
     cases = len({samples.case for samples in imported.samples})
     show(document.import_line(imported.facts, imported.rows, cases, imported.plan.launches, len(imported.samples)))
     for note in analysis.warnings:
         show(f"note: {note}")
-    written = write_report(COLLECTIVES, result, analysis, plots=False)
+    written = write_report(result, analysis, plots=False)
     show(f"\n{document.tables_of(result, analysis)}\n")
     typer.echo("\n".join([str(path), *written]))
     failed = sum(1 for samples in imported.samples if samples.failure is not None)

@@ -11,31 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bench.cli.app import RESULTS
-from bench.model.records import Json
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
-    from bench.launch.ranks import ReceivedJob, Workers
-
-
-def _collectives(data: Json) -> "ReceivedJob":
-    from bench.launch.ranks import ReceivedJob
-    from bench.store import encoding
-
-    job = encoding.job_from_json(data)
-    return ReceivedJob(job, variables=encoding.variables_of(job))
-
-
-def _training(data: Json) -> "ReceivedJob":
-    from bench.launch.ranks import ReceivedJob
-    from bench.training import encoding
-
-    job = encoding.job_from_json(data)
-    return ReceivedJob(job, imports=encoding.imports_of(job))
-
-
-# A module is imported when the first job arrives that needs it.
-WORKERS: "Workers" = {"bench.rank.main:main": _collectives, "bench.rank.training.main:main": _training}
 
 
 def run_task(
@@ -61,7 +39,7 @@ def run_task(
     if place.rank:
         from bench.launch.agent import run_agent
 
-        return run_agent(place, secret, asked, sides, WORKERS)
+        return run_agent(place, secret, asked, sides)
     from bench.launch.coordinator import coordinating
 
     # Launchers end the rest of a job as soon as one process exits with an error: before that,

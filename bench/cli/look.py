@@ -11,9 +11,8 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import benchmarks
 from bench.cli.app import RESULTS, RunName
-from bench.cli.output import show, show_hanging, write_report
+from bench.cli.output import analyzed, show, show_hanging, write_report
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.records import Json
 from bench.store import folders
@@ -22,11 +21,12 @@ from bench.store import folders
 class Format(StrEnum):
     """Formats of a report on stdout."""
 
-    MARKDOWN = benchmarks.MARKDOWN
-    CSV = benchmarks.CSV
-    JSON = benchmarks.JSON
-    NCCL_TESTS = benchmarks.NCCL_TESTS
-    CS336 = benchmarks.CS336
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
+    JUNIT = "junit"
+    NCCL_TESTS = "nccl-tests"
+    CS336 = "cs336"
 
 
 def report(
@@ -46,26 +46,32 @@ def report(
     if format is not None and plots:
         raise BenchError("report: --format prints, --plots draws: give one of them")
     path = folders.find(RESULTS, run)
-    benchmark = benchmarks.of_run(path)
     if folders.has_sides(path):
         if format is not None:
             raise BenchError(f"report --format: {path.name} has two sides; name one of them: {path.name}:a")
-        from bench.cli.sides import conclude_sides
+        from bench.cli.comparison import conclude_sides
 
         conclude_sides(path, plots)
         return
-    if format is not None and format.value not in benchmark.formats:
-        allowed = ", ".join(benchmark.formats)
-        raise BenchError(f"report --format {format.value}: the {benchmark.name} benchmark has {allowed}")
-    result = benchmark.read(path)
-    analysis = benchmark.analyze(result)
+    from bench.report import cs336, document, machine_format, nccl_tests
+
+    result = folders.read(path)
+    analysis = analyzed(result)
     if format is None:
-        show(benchmark.tables(result, analysis))
+        show(document.tables_of(result, analysis))
         if output is not None:
             folders.make_folder(output)
-        show("\n" + "\n".join(write_report(benchmark, result, analysis, plots, output)))
+        show("\n" + "\n".join(write_report(result, analysis, plots, output)))
     else:
-        typer.echo(benchmark.formats[format.value](result, analysis).rstrip("\n"))
+        writers = {
+            Format.MARKDOWN: document.markdown_of,
+            Format.CSV: machine_format.to_csv,
+            Format.JSON: machine_format.to_json,
+            Format.JUNIT: machine_format.to_junit,
+            Format.NCCL_TESTS: nccl_tests.document,
+            Format.CS336: cs336.document,
+        }
+        typer.echo(writers[format](result, analysis).rstrip("\n"))
 
 
 class DiagnosisFormat(StrEnum):
@@ -84,11 +90,9 @@ def diagnose(
     """A rank is late if it arrives last more often than by chance. Links are judged by the operation pairwise."""
     from bench.analyze import analysis
     from bench.report import findings
-    from bench.store.encoding import CODEC
 
     path = folders.find(RESULTS, run)
-    benchmarks.collectives_only([path], "diagnose")
-    result = folders.read(path, CODEC)
+    result = folders.read(path)
     diagnosis = analysis.diagnose(result)
     if format is DiagnosisFormat.JSON:
         typer.echo(json.dumps(dataclasses.asdict(diagnosis), indent=1, ensure_ascii=False))
@@ -111,7 +115,7 @@ class Listing(StrEnum):
 
 
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
-    """Models are those of the training benchmark."""
+    """Models are those that the section `training` of a configuration names."""
     from bench.config import shipped
     from bench.report import listings
 
@@ -126,7 +130,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
                     if summary and folders.has_sides(path):
                         headline = str(len({row["case"] for row in summary})), folders.first_line(path)
                     elif summary:
-                        headline = benchmarks.of_run(path).headline(summary)
+                        headline = listings.headline(summary)
                     rows.append((path.name, manifest, headline))
                 except BenchError as error:
                     notes.append(str(error))
@@ -139,9 +143,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
 
             show(listings.backends(host.machine().backends_missing))
         case Listing.MODELS:
-            from bench.training.report import listing
-
-            show(listing.models())
+            show(listings.models())
         case Listing.CONFIGS:
             show(listings.configs([*shipped.files()]))
 

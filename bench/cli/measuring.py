@@ -11,25 +11,33 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
 from bench import __version__
-from bench.cli import benchmarks
 from bench.cli.app import RESULTS
-from bench.cli.benchmarks import Benchmark
 from bench.cli.nccl_tests_options import ConfigSource
-from bench.cli.output import show, write_report
+from bench.cli.output import analyzed, show, write_report
+from bench.config import models
+from bench.config.models import Config
 from bench.machine import host
+from bench.model.capabilities import Machine
 from bench.model.errors import StoreError, UnmeasurableError
-from bench.model.records import Json
+from bench.model.records import Json, Plan
+from bench.planning import plan as planning
 from bench.store import folders, ledger
 from bench.store.folders import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
+    from bench.planning.link_model import AllReduceCost
+    from bench.planning.ready_times import ReadyTimes
+
+# What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
+CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")
+DRAWING = ("bench.report.plots.figures",)
 
 
 def start(
@@ -37,66 +45,99 @@ def start(
 ) -> int:
     """Plan a new run, measure it and write its report; return the exit code."""
     typer.echo(asked.shown, nl=bool(asked.shown))
-    benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
+    config = models.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
-    seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    machine = host.machine() if coordinator is None else coordinator.machine(benchmark.demands(settings))
-    plan = benchmark.expand(settings, machine, seed)
-    reason = benchmark.unmeasurable_reason(plan)
+    seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
+    machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
+    plan = planned(config, machine, seed)
+    reason = planning.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, benchmark.codec.value, plan, asked.raw, facts)
-    return measured(benchmark, path, plots, coordinator)
+    path = folders.create(RESULTS, plan, asked.raw, facts)
+    return measured(path, plots, coordinator)
 
 
-def measured(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
+def planned(config: Config, machine: Machine, seed: int) -> Plan:
+    """The plan of a configuration, with the job that it replays, and with the advisor's buckets where it names them."""
+    recorded = None
+    if config.recording:
+        from bench.importers.traces import reading
+
+        recorded = reading.read([Path(name) for name in config.recording])
+    return planning.expand(config, machine, seed, _advised, recorded)
+
+
+def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...]:
+    from bench.advise import advisor  # here: loads scipy
+
+    return advisor.buckets_for(ready_times, cost)
+
+
+def measured(path: Path, plots: bool, coordinator: "Coordinator | None") -> int:
     """Measure what the run's plan contains and its folder does not; then print and write the report."""
-    measure(benchmark, path, plots, coordinator)
+    measure(path, plots, coordinator)
     try:
-        return _conclude(benchmark, path, plots)
+        return _conclude(path, plots)
     except KeyboardInterrupt:
         typer.echo(f"interrupted; all of it was measured and is kept: report {path.name} writes the report", err=True)
         raise
 
 
-def _conclude(benchmark: Benchmark, path: Path, plots: bool) -> int:
+def _conclude(path: Path, plots: bool) -> int:
     """Print the tables and notes of a run that has ended, write report and plots; return the exit code."""
-    run: Any = benchmark.read(path)
-    analysis = benchmark.analyze(run)
-    show(benchmark.terminal(run, analysis))
-    typer.echo("\n" + "\n".join(write_report(benchmark, run, analysis, plots, path)))
-    if benchmark.ledger_entry is not None:
-        entry = benchmark.ledger_entry(run, analysis)
-        if entry is not None:
-            ledger.append(RESULTS, entry)
-    problems = benchmark.problems(run, analysis)
+    from bench.analyze import noise
+    from bench.report import document
+
+    run = folders.read(path)
+    analysis = analyzed(run)
+    show(document.terminal(run, analysis))
+    typer.echo("\n" + "\n".join(write_report(run, analysis, plots, path)))
+    entry = noise.entry_of(run, analysis)
+    if entry is not None:
+        ledger.append(RESULTS, entry)
+    problems = document.problems(run, analysis)
     for problem in problems:
         typer.echo(problem, err=True)
     return 1 if problems else 0
 
 
-def measure(benchmark: Benchmark, path: Path, plots: bool, coordinator: "Coordinator | None" = None) -> None:
+def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None) -> None:
     """Measure what is missing in a run, with a progress bar."""
+    from bench.launch import mpirun, sweep
+    from bench.report.progress import CaseProgress
+
     with Journal(path) as journal:
         if not journal.locked:
             typer.echo(f"note: {path}: its file system has no locks: let no other process measure into it", err=True)
-        before = benchmark.read(path)
-        done = benchmark.done(before.plan, before.facts)
+        before = folders.read(path)
+        done = planning.done(before.plan, before.samples)
         if done is None:
             return
-        launcher = benchmark.launcher() if coordinator is None else contextlib.nullcontext(coordinator.launcher)
         session = recorded_session(path, before.environment, coordinator.facts() if coordinator else {})
-        observer = benchmark.observer(Console(stderr=True), before.plan.total, done)
-        with session as launches, launcher as entered, observer as observing:
-            modules = (*benchmark.report_modules, *(benchmark.pictures.value.modules if plots else ()))
+        observer = CaseProgress(Console(stderr=True), before.plan.total, done)
+        with contextlib.ExitStack() as stack:
+            launches = stack.enter_context(session)
+            launcher = (
+                coordinator.launcher
+                if coordinator is not None
+                else stack.enter_context(mpirun.ByBackend(sweep.preload([before.plan])))
+            )
+            observing = stack.enter_context(observer)
+            modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
-            log = path / folders.LOG
-            benchmark.sweep(
-                before.plan, before.facts, entered, journal.append, log, launches.append, observing, loading.join
+            sweep.sweep(
+                before.plan,
+                before.samples,
+                launcher,
+                journal.append,
+                path / folders.LOG,
+                launches.append,
+                observing,
+                loading.join,
             )
 
 

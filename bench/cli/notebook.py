@@ -4,13 +4,13 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from bench.cli import benchmarks
 from bench.cli.app import RESULTS
+from bench.cli.output import analyzed
 from bench.model.records import Json, Run
+from bench.report import machine_format
 from bench.store import folders
 
 NS = 1e-9
@@ -21,9 +21,8 @@ class LoadedRun:
     """A run. manifest, environment: as in its folder. warnings: what the report says of how far to trust it.
 
     summary: what summary.csv has, one row a case (docs/results-format.md has its columns; seconds, bytes, bytes/s).
-    samples: the facts. Of collectives, one row for each iteration of each rank: key, launch, iteration, rank, start_s
-    (monotonic clock of the host), duration_s, calls. Of training, one row for each rank and timed block: scenario,
-    strategy, launch, round, rank, steps, wall_s.
+    samples: the facts, one row for each iteration of each rank: key, launch, iteration, rank, start_s (monotonic clock
+    of the host), duration_s, calls. An iteration of training steps is a round, and its calls are steps.
     """
 
     name: str
@@ -37,12 +36,11 @@ class LoadedRun:
 def load_run(run: str | Path | None = None) -> LoadedRun:
     """Read a run: its folder, its name below results/, or the newest one. Raises StoreError."""
     path = folders.find(RESULTS, None if run is None else str(run))
-    benchmark = benchmarks.of_run(path)
-    result = benchmark.read(path)
-    analysis = benchmark.analyze(result)
-    text = benchmark.formats[benchmarks.CSV](result, analysis)
+    result = folders.read(path)
+    analysis = analyzed(result)
+    text = machine_format.to_csv(result, analysis)
     summary = pd.read_csv(io.StringIO(text)) if text.strip() else pd.DataFrame()
-    rows = [*(_iterations(result) if isinstance(result, Run) else _blocks(result))]
+    rows = [*_iterations(result)]
     samples = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
     return LoadedRun(result.name, result.manifest, result.environment, summary, samples, tuple(analysis.warnings))
 
@@ -60,21 +58,5 @@ def _iterations(run: Run) -> Iterator[pd.DataFrame]:
                     "start_s": (entry.base_ns + entry.timed.start_ns).ravel() * NS,
                     "duration_s": entry.timed.duration_ns.ravel() * NS,
                     "calls": entry.timed.calls,
-                }
-            )
-
-
-def _blocks(run: Any) -> Iterator[pd.DataFrame]:
-    for fact in run.facts:
-        for block in getattr(fact, "blocks", ()):
-            yield pd.DataFrame(
-                {
-                    "scenario": fact.scenario,
-                    "strategy": block.strategy,
-                    "launch": fact.launch,
-                    "round": fact.round,
-                    "rank": [*range(len(block.wall_ns))],
-                    "steps": fact.steps,
-                    "wall_s": [ns * NS for ns in block.wall_ns],
                 }
             )

@@ -7,13 +7,13 @@ import os
 import shutil
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.benchmarks import Benchmark
-from bench.report.pictures import Catalogue
+from bench.model.conclusions import Analysis
+from bench.model.records import Run
+from bench.report.pictures import CATALOGUE
 from bench.report.screen import fitted
 from bench.store import folders
 
@@ -40,25 +40,34 @@ def is_ours(path: Path) -> bool:
     return RESULTS.resolve() in path.resolve().parents and os.access(path, os.W_OK)
 
 
-def write_report(benchmark: Benchmark, run: Any, analysis: Any, plots: bool, output: Path | None = None) -> list[str]:
+def analyzed(run: Run) -> Analysis:
+    """All conclusions from a run, with what is advised on buckets where it trained."""
+    from bench.analyze.analysis import analyze  # here: loads numpy and scipy
+
+    analysis = analyze(run)
+    if not analysis.scenarios:
+        return analysis
+    from bench.advise.of_run import with_advice
+
+    return with_advice(run, analysis)
+
+
+def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None = None) -> list[str]:
     """Write the documents, with pictures if `plots` or if some exist.
 
     output: the folder of the documents; that of the run if None. Returns lines to print: what was written, and why the
     rest was not.
     """
-    pictures_at = PLOTS / _folder_name(run)
-    catalogue: Catalogue = benchmark.pictures.value
-    pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
+    from bench.report import document  # here: it loads what writes tables
+
+    # A side of a run has a name with a colon, which is no name for a folder everywhere.
+    pictures_at = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
+    pictures = CATALOGUE.draw(run, analysis, pictures_at) if plots else CATALOGUE.drawn(pictures_at)
     if output is None and not is_ours(run.path):
         note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (report --output FOLDER)."
         return [*([str(pictures_at)] if plots and pictures else []), note]
     folder = output or run.path
-    written = benchmark.documents(run, analysis, pictures, pictures_at, folder)
+    written = document.documents(run, analysis, pictures, pictures_at, folder)
     for name, content in written.items():
         folders.write(folder / name, content)
     return [str(folder / name) for name in written] + [str(pictures_at)] * bool(pictures)
-
-
-def _folder_name(run: Any) -> str:
-    # A side of a run has a name with a colon, which is no name for a folder everywhere.
-    return str(run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from bench.catalog.backends import BACKENDS
-from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
+from bench.cli.measuring import planned
 from bench.cli.nccl_tests_options import NO_FLAGS, Given, source, with_flags
 from bench.cli.output import show
 from bench.config import models as configuration
@@ -20,6 +20,7 @@ from bench.model.capabilities import Machine
 from bench.model.errors import BenchError, UnmeasurableError
 from bench.model.units import parse_share
 from bench.planning import plan as planning
+from bench.report import listings
 from bench.report.launch_files import JobSpec, LauncherName, launch_file
 from bench.store import folders, ledger
 
@@ -60,23 +61,22 @@ def plan(
         return 0
     asked = source("plan", config, given)
     typer.echo(asked.shown, nl=bool(asked.shown))
-    benchmark, settings = benchmarks.read_config(asked.raw, asked.name, sets, asked.default_name)
+    settings = configuration.parse(asked.raw, asked.name, sets, asked.default_name)
     unsupported = host.unsupported_platform()
     if unsupported:
         raise UnmeasurableError(unsupported)
     machine = host.machine()
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    planned = benchmark.expand(settings, machine, seed)
-    show(benchmark.describe(planned, machine))
-    if benchmark is benchmarks.COLLECTIVES and (entries := ledger.read(RESULTS)):
+    expanded = planned(settings, machine, seed)
+    show(listings.plan(expanded, machine))
+    if entries := ledger.read(RESULTS):
         from bench.analyze.noise import smallest_changes  # here: loads numpy and scipy
         from bench.analyze.sessions import machine_of_sessions
-        from bench.report import listings
 
         here = machine_of_sessions([{"host": host.facts()}])
-        changes = smallest_changes(entries, here, planned.launches, [case.key for case in planned.cases])
-        show(listings.smallest_change(sorted(changes.values()), len(planned.cases)).rstrip("\n"))
-    reason = benchmark.unmeasurable_reason(planned)
+        changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
+        show(listings.smallest_change(sorted(changes.values()), len(expanded.cases)).rstrip("\n"))
+    reason = planning.unmeasurable_reason(expanded)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     return 0
@@ -88,15 +88,13 @@ def _needs(name: str, precision: str) -> int:
     from bench.analyze.noise import in_all, needs
     from bench.analyze.summaries import summarize
     from bench.report import findings
-    from bench.store.encoding import CODEC
 
     try:
         wanted = parse_share(precision)
     except ValueError as error:
         raise BenchError(f"--precision: {error}") from None
     path = folders.find(RESULTS, name)
-    benchmarks.collectives_only([path], "plan --from")
-    run = folders.read(path, CODEC)
+    run = folders.read(path)
     of_cases = needs(run, summarize(run), wanted)
     show(findings.needs(of_cases, in_all(of_cases), wanted))
     return 0
@@ -130,5 +128,5 @@ def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: in
         each=each,
         gpus=any(BACKENDS[name].device == "cuda" for name in settings.backends),
         largest=largest,
-        seconds=planning.estimate_s(planning.expand(settings, machine, seed=0)),
+        seconds=planning.estimate_s(planned(settings, machine, seed=0)),
     )

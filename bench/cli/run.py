@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.catalog.variables import unsettable
-from bench.cli import benchmarks
 from bench.cli.app import RESULTS, Sets
+from bench.cli.comparison import conclude_sides
 from bench.cli.job import run_task
 from bench.cli.measuring import measured, start
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
-from bench.cli.sides import conclude_sides, measure_sides
+from bench.cli.sides import measure_sides
 from bench.model.errors import BenchError, StoreError
-from bench.store import folders
+from bench.planning import plan as planning
+from bench.store import encoding, folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -51,23 +52,21 @@ def run(
 
 def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
     path = folders.find(RESULTS, name)
-    benchmark = benchmarks.of_run(path)
-    codec = benchmark.codec.value
-    plans = folders.read_plans(path, codec) if folders.has_sides(path) else [benchmark.read(path).plan]
-    for name, value in (pair for plan in plans for pair in benchmark.variables(plan)):
+    plans = folders.read_plans(path) if folders.has_sides(path) else [folders.read(path).plan]
+    for name, value in (pair for plan in plans for pair in encoding.variables_of(plan)):
         if reason := unsettable(name, value):  # it may have come from somebody else
             raise StoreError(f"{path}: its plan sets {name}={value}: {reason}")
     if folders.has_sides(path):
         measure_sides(path, coordinator)
         return 1 if conclude_sides(path, plots).failed else 0
     if coordinator is not None:
-        demands = benchmark.demands(benchmark.read(path).plan)
+        demands = planning.demands(plans[0])
         machine = coordinator.machine(demands)
         if demands.ranks > (machine.ranks or 0):
             raise BenchError(
                 f"{path}: has world sizes up to {demands.ranks}, and this job has {machine.ranks} ranks only"
             )
-    return measured(benchmark, path, plots, coordinator)
+    return measured(path, plots, coordinator)
 
 
 # Ranks on a machine whose number of ranks nobody chose: as many as have a core or GPU of their own.

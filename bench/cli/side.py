@@ -8,8 +8,8 @@ import contextlib
 import sys
 from pathlib import Path
 
-from bench.cli import benchmarks
-from bench.cli.benchmarks import facts_of_launch, one_launch
+from bench.cli.sides import one_launch
+from bench.launch import mpirun, sweep
 from bench.launch.side_process import SideLine
 from bench.machine import host
 from bench.model.errors import BenchError
@@ -29,20 +29,19 @@ def main(folder: str, descriptor: str) -> None:
 
 
 def _serve(path: Path, line: SideLine) -> None:
-    benchmark = benchmarks.of_run(path)
-    plan = folders.read_plans(path.parent, benchmark.codec.value)[folders.SIDES.index(path.name)]
-    before = benchmark.read(path).facts
-    with benchmark.launcher() as launcher:
+    plan = folders.read_plans(path.parent)[folders.SIDES.index(path.name)]
+    before = folders.read(path).samples
+    with mpirun.ByBackend(sweep.preload([plan])) as launcher:
         line.tell("ready", facts=host.facts())
         for number in line.requests():
-            benchmark.sweep(
+            sweep.sweep(
                 one_launch(plan, number),
-                facts_of_launch(before, number),
+                [samples for samples in before if samples.launch == number],
                 launcher,
-                lambda fact: line.tell("line", fact),
+                lambda samples: line.tell("line", samples),
                 path.parent / folders.LOG,
                 lambda record: line.tell("launched", record=record),
-                benchmarks.SILENT,
+                sweep.Silent(),
             )
             line.tell("measured")
 

@@ -1,6 +1,6 @@
-"""Measure two sides in pairs of launches until the verdict stands, and conclude; for `ab`, `run` and `report`.
+"""Measure two sides in pairs of launches until the verdict stands; for `ab` and `run`.
 
-In: the folder of a run of two sides. Out: more lines in its samples.jsonl, and a report. Nothing is kept that could not
+In: the folder of a run of two sides. Out: more lines in its samples.jsonl. Nothing is kept that could not
 be read from the folder again, so an interrupted run goes on where it was.
 """
 
@@ -10,25 +10,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
-from bench.cli import benchmarks
-from bench.cli.app import PLOTS
-from bench.cli.benchmarks import Benchmark, facts_of_launch, one_launch
 from bench.cli.measuring import recorded_sides
-from bench.cli.output import is_ours, show
+from bench.launch import mpirun, sweep
+from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
 from bench.machine import host
-from bench.model.comparisons import PairedComparison
-from bench.model.records import Json
+from bench.model.comparisons import Unpaired
+from bench.model.records import Json, Plan, Samples
+from bench.planning import plan as planning
+from bench.report.labels import label
 from bench.report.progress import PairProgress
-from bench.store import folders
+from bench.store import encoding, folders
 from bench.store.folders import SIDES, Journal
 
 if TYPE_CHECKING:
+    from bench.analyze.pairs import PairedCase
     from bench.launch.coordinator import Coordinator
 
 # Measures what a launch of a side lacks: side, number of the launch, what takes each line, what takes the records.
@@ -39,32 +39,38 @@ Measure = Callable[[str, int, Callable[[bytes], None], Callable[[Json], None]], 
 class _TwoSides:
     """What is known of a run of two sides, by side. plans: with all launches that could be needed."""
 
-    benchmark: Benchmark
-    plans: dict[str, Any]
-    facts: dict[str, list[Any]]
+    plans: dict[str, Plan]
+    samples: dict[str, list[Samples]]
     environments: dict[str, list[Json]]
 
-    def cases(self) -> Any:
+    def cases(self) -> "tuple[list[PairedCase], list[Unpaired]]":
         """The cases of both sides in pairs, and the names of those without a partner (`analyze.pairs.matched`)."""
         from bench.analyze import pairs
 
-        timed = [self.benchmark.timed_cases(self.facts[side], self.plans[side]) for side in SIDES]
-        return pairs.matched(*timed)
+        a, b = (pairs.timed_cases(self.samples[side], self.plans[side], label) for side in SIDES)
+        return pairs.matched(a, b)
 
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
         plan = one_launch(self.plans[side], number)
-        done = self.benchmark.done(plan, facts_of_launch(self.facts[side], number))
-        return bool(plan.order) and done is None
+        return bool(plan.order) and planning.done(plan, self.of_launch(side, number)) is None
+
+    def of_launch(self, side: str, number: int) -> list[Samples]:
+        """The samples of one launch of a side."""
+        return [samples for samples in self.samples[side] if samples.launch == number]
+
+
+def one_launch(plan: Plan, number: int) -> Plan:
+    """The plan of one launch."""
+    return replace(plan, order=tuple(launch for launch in plan.order if launch.number == number), launches=1)
 
 
 def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
     """Measure pairs until `analyze.pairs.why_end` says to end or the budget is spent; writes why into the manifest."""
     manifest = folders.read_manifest(path)
     asked, sides = manifest["ab"], manifest["sides"]
-    benchmark = benchmarks.of_run(path)
     with Journal(path) as journal, contextlib.ExitStack() as stack:
-        measured = _read(path, benchmark)
+        measured = _read(path)
         if asked.get("ended"):
             return
         measure, facts = stack.enter_context(_measuring(path, measured, sides, coordinator))
@@ -75,11 +81,10 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
         def measure_launch(side: str, number: int) -> None:
             def keep(line: bytes) -> None:
                 journal.append(folders.of_side(line, side))
-                fact = benchmark.codec.value.fact_from_line(line)
-                measured.facts[side].append(fact)
-                failure = getattr(fact, "failure", None)
-                if failure is not None:
-                    progress.print_failure(f"side {side}: {failure.text}")
+                samples = encoding.samples_from_line(line)
+                measured.samples[side].append(samples)
+                if samples.failure is not None:
+                    progress.print_failure(f"side {side}: {samples.failure.text}")
 
             measure(side, number, keep, records[side].append)
 
@@ -122,11 +127,11 @@ def _until_decided(
     return f"{made} pairs are the most"
 
 
-def _read(path: Path, benchmark: Benchmark) -> _TwoSides:
-    plans = dict(zip(SIDES, folders.read_plans(path, benchmark.codec.value), strict=True))
-    runs = {side: benchmark.read(path / side) for side in SIDES}
-    facts = {side: list(run.facts) for side, run in runs.items()}
-    return _TwoSides(benchmark, plans, facts, {side: run.environment for side, run in runs.items()})
+def _read(path: Path) -> _TwoSides:
+    plans = dict(zip(SIDES, folders.read_plans(path), strict=True))
+    runs = {side: folders.read(path / side) for side in SIDES}
+    samples = {side: list(run.samples) for side, run in runs.items()}
+    return _TwoSides(plans, samples, {side: run.environment for side, run in runs.items()})
 
 
 # ── who starts the ranks of a side ───────────────────────────────────────────────────────────────
@@ -150,9 +155,10 @@ def _measuring(
             for side in SIDES
             if sides[side]["own_process"]
         }
-        launcher: Any = None
-        if len(processes) < len(SIDES):
-            launcher = None if coordinator else stack.enter_context(measured.benchmark.launcher())
+        launcher: Starter | None = None
+        if len(processes) < len(SIDES) and coordinator is None:
+            modules = sweep.preload([measured.plans[side] for side in SIDES])
+            launcher = stack.enter_context(mpirun.ByBackend(modules))
         for process in processes.values():
             process.wait_until_ready()
 
@@ -160,53 +166,11 @@ def _measuring(
             if side in processes:
                 processes[side].measure(number, append, launched)
                 return
-            done = facts_of_launch(measured.facts[side], number)
-            plan = one_launch(measured.plans[side], number)
+            plan, done = one_launch(measured.plans[side], number), measured.of_launch(side, number)
             starter = replace(coordinator.launcher, side=side) if coordinator else launcher
-            measured.benchmark.sweep(plan, done, starter, append, path / folders.LOG, launched, benchmarks.SILENT)
+            assert starter is not None  # noqa: S101 - some side has no process of its own
+            sweep.sweep(plan, done, starter, append, path / folders.LOG, launched, sweep.Silent())
 
         more = coordinator.facts() if coordinator else {}
         facts = {side: {"host": processes[side].facts if side in processes else host.facts(), **more} for side in SIDES}
         yield measure, facts
-
-
-# ── the report ───────────────────────────────────────────────────────────────────────────────────
-def conclude_sides(path: Path, plots: bool) -> PairedComparison:
-    """Print the comparison, write it into the run's folder, and draw it."""
-    from bench.report import comparison, machine_format
-
-    result = compared(path)
-    text = comparison.pairs_document(result)
-    show(text)
-    if is_ours(path):
-        written = {folders.REPORT: text, folders.SUMMARY: machine_format.pairs_csv(result)}
-        for name, content in written.items():
-            folders.write(path / name, content)
-        typer.echo("\n" + "\n".join(str(path / name) for name in written))
-    if plots:
-        from bench.report.plots import comparison as pictures  # here: loads matplotlib
-
-        typer.echo(str(pictures.draw_pairs(result, PLOTS / path.resolve().name)))
-    return result
-
-
-def compared(path: Path) -> PairedComparison:
-    """The comparison of the two sides, as far as they have been measured."""
-    from bench.analyze import pairs
-    from bench.analyze.sessions import differences, of_sessions
-
-    manifest = folders.read_manifest(path)
-    asked, sides = manifest["ab"], manifest["sides"]
-    benchmark = benchmarks.of_run(path)
-    measured = _read(path, benchmark)
-    ended = asked.get("ended") or "interrupted: run --resume goes on"
-    cases, alone = measured.cases()
-    called = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
-    result = pairs.conclude(cases, called, asked["min_change"], ended)
-    environments = [of_sessions(measured.environments[side]) for side in SIDES]
-    return replace(
-        result,
-        differences=differences(*environments),
-        warnings=(*result.warnings, *alone),
-        fail_on=tuple(asked["fail_on"]),
-    )

@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from bench.catalog import splits
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import REPLAY
+from bench.catalog.operations import REPLAY, TRAINING_STEP
 from bench.config import documents, problems
 from bench.config.fields import (
     Alignment,
@@ -44,6 +44,7 @@ from bench.config.fields import (
     WorldSize,
     problem_at,
 )
+from bench.config.training import TrainingSection
 
 # Enough for memory that the second-level caches of ranks do not hold; filling more takes longer than measuring.
 POOL_BYTES = 64 * 2**20
@@ -227,9 +228,6 @@ class FaultConfig(Strict):
 class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
-    benchmark: Annotated[str, OneOf(("collectives",), "benchmark of these keys")] = Field(
-        default="collectives", description="The benchmark. `training` has other keys.", examples=["collectives"]
-    )
     name: Name = Field(
         description="Part of the names of the results and plots folders. Without it, the name of the file.",
         examples=["nightly"],
@@ -239,7 +237,9 @@ class Config(Strict):
     )
     world_sizes: Several[WorldSize] = Field(description="Numbers of ranks.", examples=[[2, 4]])
     operations: Several[OperationName] = Field(
-        description="Operations; `list operations` explains them.", examples=[["all_reduce", "all_gather"]]
+        default=[],
+        description="Operations; `list operations` explains them. The section `training` adds training_step.",
+        examples=[["all_reduce", "all_gather"]],
     )
     dtypes: Several[DtypeName] = Field(
         default=["float32"], description="Types of the elements.", examples=[["float32", "bfloat16"]]
@@ -252,7 +252,8 @@ class Config(Strict):
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
     ] = Field(
         default=[],
-        description="Message sizes: a list, or {from, to, factor}, or {from, to, step}. Only a replay needs none.",
+        description="Message sizes: a list, or {from, to, factor}, or {from, to, step}. A replay and steps of training "
+        "need none.",
         examples=[{"from": "4KiB", "to": "64MiB", "factor": 4}, ["1MB", "10MB"]],
     )
     recording: Several[str] = Field(
@@ -322,6 +323,11 @@ class Config(Strict):
         description="Time for the whole run. More launches are spent on the cases with the widest intervals.",
         examples=["60s"],
     )
+    training: TrainingSection | None = Field(
+        default=None,
+        description="Steps of training: what synchronising gradients costs. Docs: docs/training.md.",
+        examples=[{"models": ["tiny"], "strategies": ["flat", "ddp"]}],
+    )
     sampling: SamplingConfig = Field(
         default=SamplingConfig(),
         description="How many iterations a case gets in one launch.",
@@ -390,13 +396,17 @@ class Config(Strict):
 
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:
-        """`sizes` for all operations but replay, and `recording` for replay."""
+        """`operations`, or the section `training`; `sizes` for operations that have one; `recording` for replay."""
         asked = values.get("operations")
+        if asked is None and "training" not in values:
+            return {"operations": "missing; write operations: [all_reduce], or a section training"}
         needed = {}
-        replayed = isinstance(asked, list) and REPLAY in asked
-        if replayed and "recording" not in values:
+        names = asked if isinstance(asked, list) else [] if asked is None else [asked]
+        if REPLAY in names and "recording" not in values:
             needed["recording"] = f"missing; the operation {REPLAY} needs the files of a recorded job"
-        if "sizes" not in values and asked != [REPLAY]:
+        if TRAINING_STEP in names and "training" not in values:
+            needed["training"] = f"missing; the operation {TRAINING_STEP} needs models and strategies"
+        if "sizes" not in values and set(map(str, names)) - {REPLAY, TRAINING_STEP}:
             needed["sizes"] = "missing; write message sizes, such as {from: 4KiB, to: 64MiB}"
         return needed
 
@@ -404,6 +414,8 @@ class Config(Strict):
     def _check(self) -> "Config":
         if self.recording and REPLAY not in self.operations:
             raise problem_at(("recording",), f"only the operation {REPLAY} uses a recording")
+        if self.training is not None and self.budget is not None:
+            raise problem_at(("budget",), "steps of training take launches and rounds; a budget is for collectives")
         for index, fault in enumerate(self.faults):
             if fault.rank >= max(self.world_sizes):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")

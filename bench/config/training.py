@@ -1,37 +1,33 @@
-"""Read a YAML file that begins with `benchmark: training`.
+"""Define the section `training` of a configuration: models, links, and ways to synchronise gradients.
 
-In: the bytes of the file, and overrides. Out: a `TrainingConfig`, or a ConfigError that says line by line what to
-change. Does not look at the machine and does not expand anything: `training.plan` does. docs/configuration.md is made
-from the descriptions and examples here.
+In: what YAML holds. Out: a `TrainingSection`. Does not look at the machine and does not expand anything:
+`planning.training` does. docs/configuration.md is made from the descriptions and examples here.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from bench.catalog.presets import EXAMPLE as SIZES
 from bench.catalog.presets import PRESETS, VOCABULARY, Preset, find, name_of
-from bench.catalog.strategies import DDP_HOOKS, STRATEGIES, USER_STRATEGY
-from bench.config import documents, problems
+from bench.catalog.strategies import CALLED, DDP_HOOKS, STRATEGIES, USER_STRATEGY
 from bench.config.fields import (
-    BackendName,
     Bytes,
-    Name,
     OneOf,
     Seconds,
     Several,
     Share,
     Strict,
-    WorldSize,
     problem_at,
     unknown_keys,
 )
 from bench.model.spelling import allowed
-from bench.model.training import Link
+from bench.model.training import Strategy
 from bench.model.units import parse_link
 
-EXAMPLE = "benchmark: training"
+REAL_LINK = "real"
 OPTIONS = tuple(dict.fromkeys(option for entry in STRATEGIES.values() for option in entry.options))
 # What a strategy may take beside what its entry in the table of strategies says.
 BY_ALL = ("accumulate",)
@@ -57,7 +53,7 @@ def _model(value: str) -> str:
     return _preset(value, ", {import: package.module:function}, {shape: xl-2026, backward: 1.2s}")
 
 
-class ShapeConfig(Strict):
+class ShapeSection(Strict):
     """A preset without its weights: backward waits until each gradient's ready time, and nothing is computed."""
 
     shape: Annotated[str, AfterValidator(_preset)] = Field(
@@ -66,7 +62,7 @@ class ShapeConfig(Strict):
     backward: Seconds = Field(default=0.06, description="Time that a backward pass takes.", examples=["1.2s"])
 
 
-class SizesConfig(Strict):
+class SizesSection(Strict):
     """A transformer given by its sizes."""
 
     d_model: Annotated[int, Field(ge=2)] = Field(description="Width of the model.", examples=[512])
@@ -96,15 +92,15 @@ def _kind_of_model(value: Any) -> str:
     """The tag of a branch of `ModelName`: none is a key, because both stand in the paths of problems."""
     if isinstance(value, dict):
         return "own" if "import" in value else "by shape" if {"shape", "backward"} & set(value) else "by sizes"
-    return "by shape" if isinstance(value, ShapeConfig) else "by name"
+    return "by shape" if isinstance(value, ShapeSection) else "by name"
 
 
-def _name_of_sizes(sizes: SizesConfig) -> str:
+def _name_of_sizes(sizes: SizesSection) -> str:
     return _preset(name_of(Preset(**sizes.model_dump())))
 
 
 def _strategy(value: Any) -> Any:
-    """`flat`, `{ddp: {cap: 1MiB}}` or `{import: package.module:name}` as the fields of a `StrategyConfig`."""
+    """`flat`, `{ddp: {cap: 1MiB}}` or `{import: package.module:name}` as the fields of a `StrategySection`."""
     if isinstance(value, str):
         return {"name": value}
     if isinstance(value, dict) and len(value) == 1:
@@ -121,7 +117,7 @@ def _strategy(value: Any) -> Any:
 
 
 def _checked(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    if name in STRATEGIES and (unknown := [key for key in settings if key not in StrategyConfig.model_fields]):
+    if name in STRATEGIES and (unknown := [key for key in settings if key not in StrategySection.model_fields]):
         raise unknown_keys(unknown, (*STRATEGIES[name].takes, *BY_ALL))
     return {"name": name, **settings}
 
@@ -130,27 +126,23 @@ def _several(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-def link_of(value: str) -> Link | None:
-    """The emulated link of a text such as `2ms + 1GB/s`, or None for `real`. Raises ValueError."""
-    return None if value == "real" else Link(*parse_link(value))
-
-
 def _link(value: str) -> str:
-    link_of(value)
-    return value
+    if value != REAL_LINK:
+        parse_link(value)
+    return value.replace(" ", "")
 
 
 Caps = Annotated[list[Bytes], BeforeValidator(_several), Field(min_length=1)]
 ModelName = Annotated[
     Annotated[Annotated[str, AfterValidator(_model)], Tag("by name")]
-    | Annotated[ShapeConfig, Tag("by shape")]
-    | Annotated[Annotated[SizesConfig, AfterValidator(_name_of_sizes)], Tag("by sizes")]
+    | Annotated[ShapeSection, Tag("by shape")]
+    | Annotated[Annotated[SizesSection, AfterValidator(_name_of_sizes)], Tag("by sizes")]
     | Annotated[Annotated[ImportedModel, AfterValidator(lambda model: model.import_)], Tag("own")],
     Discriminator(_kind_of_model),
 ]
 
 
-class StrategyConfig(Strict):
+class StrategySection(Strict):
     """One strategy; `cap` may be a list, which makes several of it."""
 
     name: Annotated[str, OneOf((*STRATEGIES, "import"), "strategy")] = Field(
@@ -170,13 +162,14 @@ class StrategyConfig(Strict):
     buckets: (
         Annotated[
             Annotated[list[Bytes], Tag("sizes")]
-            | Annotated[Annotated[str, OneOf(("advised", "torch"), "choice of buckets", A_LIST)], Tag("chosen")],
+            | Annotated[Annotated[str, OneOf(tuple(CALLED), "choice of buckets", A_LIST)], Tag("chosen")],
             Discriminator(lambda value: "chosen" if isinstance(value, str) else "sizes"),
         ]
         | None
     ) = Field(
         default=None,
-        description="Sizes of the buckets, or advised for the advisor's. plan also takes torch, for torch's default.",
+        description="Sizes of the buckets. A plan of a shape also takes advised, for the advisor's, and torch, for "
+        "torch's default.",
         examples=[["1MiB", "4MiB"], "advised"],
     )
     options: list[Annotated[str, OneOf(OPTIONS, "option")]] = Field(
@@ -196,7 +189,7 @@ class StrategyConfig(Strict):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> "StrategyConfig":
+    def _check(self) -> "StrategySection":
         entry = STRATEGIES.get(self.name, USER_STRATEGY)
         takes = (*(entry.takes if self.name in STRATEGIES else ("imported",)), *BY_ALL)
         unused = sorted(self.model_fields_set - {"name"} - set(takes))
@@ -209,16 +202,33 @@ class StrategyConfig(Strict):
             number = self.options.index(unknown[0])
             text = f"{self.name} has no option {unknown[0]}; it has {', '.join(entry.options)}"
             raise problem_at(("options", number), text)
-        if self.buckets == "torch" and self.name != "plan":
-            raise ValueError(f"{self.name} has torch's buckets without this key; torch is for plan")
+        if isinstance(self.buckets, str) and self.name != "plan":
+            raise ValueError(
+                f"buckets: {self.buckets} is for plan; {self.name} has torch's own without this key, and "
+                "`advise --from RUN` says which others to type"
+            )
         if self.cap and self.buckets:
             raise ValueError("cap and buckets exclude each other")
         if len(set(self.options) & set(DDP_HOOKS)) > 1:
             raise ValueError(f"torch takes one communication hook only: {', '.join(DDP_HOOKS)}")
         return self
 
+    @property
+    def strategies(self) -> list[Strategy]:
+        """The strategy that is asked for, or one for each of its caps."""
+        base = Strategy(
+            self.name,
+            bucket_boundary=self.bucket_boundary,
+            buckets=tuple(self.buckets) if isinstance(self.buckets, list) else (),
+            options=tuple(self.options),
+            accumulate=self.accumulate,
+            imported=self.imported,
+            called=self.buckets if isinstance(self.buckets, str) else "",
+        )
+        return [base] if self.cap is None else [replace(base, cap_bytes=cap) for cap in self.cap]
 
-class CallSizesConfig(Strict):
+
+class CallSizesSection(Strict):
     """So many parameters, all-reduced in so many calls."""
 
     parameters: Annotated[int, Field(ge=1)] = Field(
@@ -229,41 +239,28 @@ class CallSizesConfig(Strict):
     )
 
 
-class TrainingConfig(Strict):
-    """A run of the training benchmark: every strategy in every scenario."""
+class TrainingSection(Strict):
+    """Steps of training: every strategy in every scenario."""
 
-    benchmark: Literal["training"] = Field(
-        description="The benchmark. `collectives` has other keys.", examples=["training"]
-    )
-    name: Name = Field(
-        default="training",
-        description="Part of the names of the results and plots folders. Without it, the name of the file.",
-        examples=["nightly"],
-    )
     models: Several[ModelName] = Field(
         description="Models: names (`list models`), {d_model: …} for sizes, {shape: …} for gradients without "
         "computing, {import: …} for your own.",
         examples=[["tiny", "small-2026"], [{"shape": "xl-2026", "backward": "1.2s"}]],
     )
-    backends: Several[BackendName] = Field(
-        default=["gloo"],
-        description="Backends. One that this machine lacks is skipped with the reason.",
-        examples=[["nccl"]],
+    strategies: Annotated[list[Annotated[StrategySection, BeforeValidator(_strategy)]], Field(min_length=1)] = Field(
+        description="Ways to synchronise gradients: names, or {name: settings}.",
+        examples=[["flat", {"ddp": {"cap": ["1MiB", "4MiB"]}}]],
     )
     links: Several[Annotated[str, AfterValidator(_link)]] = Field(
         default=["real"],
         description="real, or an emulated link: latency of a call + rate.",
         examples=[["real", "2ms + 1GB/s"]],
     )
-    world_sizes: Several[WorldSize] = Field(default=[2], description="Numbers of ranks.", examples=[[2, 4]])
     batch: Annotated[int, Field(ge=1)] = Field(
         default=4, description="Number of examples of each rank in a step.", examples=[8]
     )
     sequence: Annotated[int, Field(ge=2)] = Field(
         default=64, description="Number of tokens in an example.", examples=[256]
-    )
-    dtype: Annotated[str, OneOf(("float32", "float64", "bfloat16"), "dtype of the training benchmark")] = Field(
-        default="float32", description="Type of parameters and gradients.", examples=["bfloat16"]
     )
     optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = Field(
         default="sgd", description="The optimizer, sgd or adamw.", examples=["adamw"]
@@ -276,18 +273,11 @@ class TrainingConfig(Strict):
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=1, description="Number of threads that each rank computes with.", examples=[4]
     )
-    strategies: Annotated[list[Annotated[StrategyConfig, BeforeValidator(_strategy)]], Field(min_length=1)] = Field(
-        description="Ways to synchronise gradients: names, or {name: settings}.",
-        examples=[["flat", {"ddp": {"cap": ["1MiB", "4MiB"]}}]],
-    )
-    launches: Annotated[int, Field(ge=1, le=100)] = Field(
-        default=5, description="How many times all is measured, each time in new processes.", examples=[8]
-    )
     rounds: Annotated[int, Field(ge=2, le=10_000)] = Field(
         default=10, description="Number of rounds in a launch. In each, every strategy has its turn.", examples=[6]
     )
-    steps: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=4, description="Number of steps of a strategy in one round.", examples=[2]
+    steps: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=4, description="Number of steps of a strategy in one round, between two barriers.", examples=[2]
     )
     # torch rebuilds its buckets after the first backward, and tells two later.
     warmup: Annotated[int, Field(ge=3)] = Field(
@@ -295,25 +285,11 @@ class TrainingConfig(Strict):
     )
     max_foreign_cpu: Share = Field(
         default=0.06,
-        description="A round is left out if other programs used more than this share of the CPU.",
+        description="A timed block is left out if other programs used more than this share of the CPU.",
         examples=["10%"],
     )
-    call_sizes: CallSizesConfig | None = Field(
+    call_sizes: CallSizesSection | None = Field(
         default=None,
         description="Measures also what the number of calls costs. Without it, this is not measured.",
         examples=[{"parameters": 6_000_000, "calls": [1, 6, 60]}],
     )
-    timeout: Seconds = Field(
-        default=60.0, description="A rank without progress for this time counts as hung.", examples=["5min"]
-    )
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
-        default=None,
-        description="Seed of weights, data and order. Without it, each run has a new one and records it.",
-        examples=[1],
-    )
-
-
-def parse(raw: bytes, source: str, sets: list[str], default_name: str) -> TrainingConfig:
-    """The configuration, with the overrides `sets` applied. Raises a ConfigError with all problems."""
-    document = documents.document(raw, source, EXAMPLE, sets)
-    return problems.validate(TrainingConfig, document, name=default_name)

@@ -20,12 +20,13 @@ from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
 from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher, LocalRank
-from bench.launch.ranks import KILL_WAIT_S, Workers
+from bench.launch.ranks import KILL_WAIT_S, RANK
 from bench.machine import network
 from bench.model.errors import INTERRUPTED, JobError, RankError
 from bench.model.records import Json
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
+from bench.store import encoding
 
 # Polling interval of the agent, in seconds: short against the supervisor's time-outs.
 LOOK_EVERY_S = 0.25
@@ -40,10 +41,10 @@ LOG_BYTES = 64 * 1024
 Sides = Mapping[str, Mapping[str, str]]
 
 
-def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides, workers: Workers) -> int:
+def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
-    sides: variables of each side, from this process's own command line. workers: the functions that ranks may run.
+    sides: variables of each side, from this process's own command line.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
@@ -54,7 +55,7 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
         line, reached, key = _reach(place, secret, deadline)
         with line:
             messages.send(line, handshake)
-            return _Agent(place.rank, line, reached, key, launcher, sides, asked, workers).serve()
+            return _Agent(place.rank, line, reached, key, launcher, sides, asked).serve()
 
 
 @dataclass(slots=True)
@@ -79,7 +80,6 @@ class _Agent:
     launcher: Launcher
     sides: Sides
     asked: Callable[[], bytes]
-    workers: Workers
     child: _Child | None = None
 
     def serve(self) -> int:
@@ -124,26 +124,23 @@ class _Agent:
             line = channel.connect(*self.reached, self.key, CONNECT_S)
             messages.send(line, {"kind": "rank_line", "launch": launch, "rank": self.rank})
             channel.limit(line, 0)  # the rank waits for `go` without a time limit
-            entry, side = message["entry"], message["side"]
-            if entry not in self.workers:
-                raise RankError(f"{entry} is no function that a rank may run")
-            received = self.workers[entry](message["job"])
-            for name in received.imports:
+            job = encoding.job_from_json(message["job"])
+            for name in encoding.imports_of(job):
                 if name.encode() not in self.asked():
                     raise RankError(f"{name} is not in the configuration of this process")
-            for name, value in received.variables:
+            for name, value in encoding.variables_of(job):
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
             process = self.launcher.fork(
-                entry,
-                replace(received.job, log=str(folder / "log")),
+                RANK,
+                replace(job, log=str(folder / "log")),
                 folder,
                 rank=self.rank,
                 world_size=message["world_size"],
                 rendezvous=message["rendezvous"],
                 device=message["device"],
                 line=line,
-                variables=self.sides.get(side, {}),
+                variables=self.sides.get(message["side"], {}),
             )
             self.child = _Child(launch, process, folder)
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:

@@ -154,7 +154,7 @@ class JobLauncher:
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            task = {"entry": entry, "job": asdict(job), "side": self.side}
+            task = {"job": asdict(job), "side": self.side}
             orders = [
                 {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
                 for rank in range(1, world_size)

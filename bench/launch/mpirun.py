@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -147,10 +148,13 @@ def _keep_output(output: Path, log: Path) -> None:
 
 
 class ByBackend:
-    """Context in which ranks of any backend can be started: those of MPI through mpirun, all others directly."""
+    """Context in which ranks of any backend can be started: those of MPI through mpirun, all others directly.
 
-    def __init__(self) -> None:
-        self._launcher = Launcher()
+    preload: as of a `Launcher`.
+    """
+
+    def __init__(self, preload: Sequence[str] = ()) -> None:
+        self._launcher = Launcher(preload=preload)
         self._starters: dict[str, Starter] = {}
 
     def __enter__(self) -> "ByBackend":

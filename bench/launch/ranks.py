@@ -3,13 +3,14 @@
 `launcher` implements it for child processes, `agents` for the ranks of other processes of a job. Starts no rank.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, Protocol
 
-from bench.model.records import Json
 from bench.protocol.channel import Line
 
+# The function that ranks run for a `records.Job`.
+RANK = "bench.rank.main:main"
 # Wait after SIGKILL, in seconds: no process can resist it, but the kernel may have gigabytes of buffers to free.
 KILL_WAIT_S = 10.0
 
@@ -111,19 +112,3 @@ class Starter(Protocol):
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
         """Start `world_size` ranks, each of which runs `entry(context, job)`. entry: "package.module:function"."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedJob:
-    """A job that has arrived in a message. imports: "module:name" of each object of the user that the rank will import.
-
-    variables: (name, value) of each environment variable that the rank will set for itself.
-    """
-
-    job: RankJob
-    imports: Sequence[str] = ()
-    variables: Sequence[tuple[str, str]] = ()
-
-
-# Entry point → function that reads its job; raises ValueError. Ranks that messages ask for run these and nothing else.
-Workers = Mapping[str, Callable[[Json], ReceivedJob]]

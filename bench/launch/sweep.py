@@ -21,7 +21,7 @@ import numpy as np
 from bench.catalog import operations
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
-from bench.launch.ranks import Starter
+from bench.launch.ranks import RANK, Starter
 from bench.launch.supervisor import LaunchOutcome, watch
 from bench.machine import gpus, host, nccl_log
 from bench.model.errors import LostRankError, MpirunError, RankError
@@ -30,6 +30,8 @@ from bench.planning.plan import NEXT_START_S, process_kind, remaining
 from bench.stats.intervals import launch_interval, within_launch
 from bench.store import encoding
 
+# Modules that ranks need for steps of training besides torch: loading them in each rank would cost two seconds.
+TRAINING_MODULES = ("torch._dynamo", "bench.rank.training.step")
 # An interval that is still wide after so many launches will not get narrow in a sensible time.
 MOST_LAUNCHES = 200
 # A case with fewer launches is measured again, however narrow its interval is.
@@ -50,6 +52,15 @@ class Observer(Protocol):
 
     def extended(self, further: int) -> None:
         """`further` more measurements will be made than announced; fewer if negative."""
+
+
+class Silent:
+    """An observer that shows nothing."""
+
+    def launching(self, launch: Launch) -> None: ...
+    def round_begins(self, launch: Launch, number: int) -> None: ...
+    def ended(self, case: Case, failure: str | None) -> None: ...
+    def extended(self, further: int) -> None: ...
 
 
 # Takes the outcome of a case: its line for samples.jsonl, and why it has no number, or None.
@@ -97,6 +108,11 @@ def sweep(
         launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
 
 
+def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Modules that the fork server loads for the ranks of these plans, besides those that all need."""
+    return TRAINING_MODULES if any(case.strategy for plan in plans for case in plan.cases) else ()
+
+
 def _order(plan: Plan, done: set[tuple[str, int]], spent: "Spent", observer: Observer) -> Iterator[Launch]:
     """The planned launches that are not done; with a budget, those that it allows, and then further ones."""
     planned = remaining(plan, done)
@@ -126,22 +142,12 @@ def _launch(
 ) -> LaunchOutcome:
     """Start the ranks of one launch, watch them, and end them."""
     observer.launching(launch)
-    job = Job(
-        launch,
-        plan.sampling,
-        plan.seed,
-        plan.pool_bytes,
-        plan.timeout_s,
-        plan.faults,
-        str(log.resolve()),
-        plan.flush_bytes,
-        plan.batch_bytes,
-        probe=probe,
-        replays={case.recording: plan.replays[case.recording] for case in launch.cases if case.recording},
-    )
+    names = {case.recording for case in launch.cases}
+    replays = {name: replay for name, replay in plan.settings.replays.items() if name in names}
+    job = Job(launch, replace(plan.settings, replays=replays), str(log.resolve()), probe)
     requested, in_order = time.monotonic(), iter(launch.cases)
     try:
-        ranks = launcher.start(launch.world_size, "bench.rank.main:main", job)
+        ranks = launcher.start(launch.world_size, RANK, job)
     except LostRankError as error:  # in a job: only launches with this rank fail from here on
         return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
     except MpirunError as error:  # only launches that need mpirun fail
@@ -152,7 +158,7 @@ def _launch(
             outcome = watch(
                 ranks,
                 requested,
-                plan.timeout_s,
+                plan.settings.timeout_s,
                 before_go=before_go,
                 begun=lambda number: observer.round_begins(launch, number),
                 sampled=lambda line, failure: keep(next(in_order), line, failure),
@@ -255,7 +261,7 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     """
     if spent.launches >= MOST_LAUNCHES:
         return []
-    asked = plan.sampling.relative_error
+    asked = plan.settings.sampling.relative_error
     wide: list[tuple[float, float, Case]] = []
     for case in plan.cases:
         medians = spent.medians_s[case.key]

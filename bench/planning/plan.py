@@ -13,12 +13,14 @@ from dataclasses import replace
 from bench.catalog.backends import BACKENDS
 from bench.catalog.metrics import makes_groups
 from bench.config.models import Config
+from bench.config.training import TrainingSection
 from bench.model.capabilities import Demands, Machine
 from bench.model.recorded_calls import CallList
-from bench.model.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Skip
+from bench.model.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Settings, Skip
 from bench.planning import replays
 from bench.planning.cases import combinations, unsupported
 from bench.planning.footprint import most_iterations
+from bench.planning.training import STRATEGY_S, Advise, call_sizes, training_cases
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
@@ -39,10 +41,11 @@ FIRST_LAUNCHES_SHARE = 0.3
 FEWEST_S = 0.01
 
 
-def expand(config: Config, machine: Machine, seed: int, recorded: CallList | None = None) -> Plan:
+def expand(config: Config, machine: Machine, seed: int, advise: Advise, recorded: CallList | None = None) -> Plan:
     """The plan of all cases that the configuration asks for, without those that this machine cannot measure.
 
-    recorded: the job whose calls the operation `replay` makes again.
+    advise: finds the buckets of a strategy that is called advised. recorded: the job whose calls the operation `replay`
+    makes again.
     """
     replay_of: dict[tuple[str, int], Replay] = {}
     if recorded is not None:
@@ -51,18 +54,24 @@ def expand(config: Config, machine: Machine, seed: int, recorded: CallList | Non
     cases: list[Case] = []
     skips: list[Skip] = []
     flush_bytes = _flush_bytes(config, machine)
-    for case in combinations(config, machine, replay_of):
+    for case in itertools.chain(combinations(config, machine, replay_of), call_sizes(config)):
         reason = unsupported(case, machine, config.buffer_pool, flush_bytes)
         if reason is None:
             cases.append(case)
         else:
             skips.append(Skip(case, reason))
-    plan = _plan(config, machine, seed, _order(cases, config.launches, seed))
+    training = training_cases(config, machine, advise)
+    plan = _plan(config, machine, seed, _order([*cases, *training.cases], config.launches, seed))
+    settings = replace(
+        plan.settings,
+        replays={case.recording: replay_of[case.backend, case.world_size] for case in cases if case.recording},
+        shapes=training.shapes,
+        links=training.links,
+    )
     if config.budget is not None and cases:
-        sampling = _within_budget(plan.sampling, config.budget, config.launches, cases)
-        plan = replace(plan, sampling=sampling, budget_s=config.budget)
-    made = {case.recording: replay_of[case.backend, case.world_size] for case in cases if case.recording}
-    return replace(plan, skips=tuple(skips), replays=made)
+        sampling = _within_budget(settings.sampling, config.budget, config.launches, cases)
+        settings, plan = replace(settings, sampling=sampling), replace(plan, budget_s=config.budget)
+    return replace(plan, skips=(*skips, *training.skips), settings=settings)
 
 
 def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequence[Case]) -> Plan:
@@ -72,14 +81,9 @@ def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequ
 
 
 def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) -> Plan:
-    """A plan of these launches, without skips, replays and budget."""
-    sampling = config.sampling
-    return Plan(
-        name=config.name,
-        order=tuple(order),
-        skips=(),
-        launches=config.launches,
-        seed=seed,
+    """A plan of these launches, without skips, budget and what its cases name."""
+    sampling, training = config.sampling, config.training or TrainingSection.model_construct()
+    settings = Settings(
         sampling=Sampling(
             warmup=sampling.warmup,
             warmup_s=sampling.warmup_seconds,
@@ -88,12 +92,23 @@ def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) 
             seconds_per_case=sampling.seconds_per_case,
             max_iterations=sampling.max_iterations,
         ),
+        seed=seed,
         timeout_s=config.timeout,
         pool_bytes=config.buffer_pool,
         flush_bytes=_flush_bytes(config, machine),
         batch_bytes=min(MOST_BATCH_BYTES_OF_A_HOST, machine.memory_available_bytes // SHARE_OF_MEMORY_FOR_A_BATCH),
+        rounds=training.rounds,
+        warmup_steps=training.warmup,
         faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
+    )
+    return Plan(
+        name=config.name,
+        order=tuple(order),
+        skips=(),
+        launches=config.launches,
+        settings=settings,
         link_bytes_per_s=config.link,
+        max_foreign_cpu=training.max_foreign_cpu,
     )
 
 
@@ -120,10 +135,12 @@ def _order(cases: list[Case], launches: int, seed: int) -> Iterable[Launch]:
 def process_kind(case: Case) -> tuple[object, ...]:
     """Cases of one kind share processes. Others cannot: NCCL, for one, reads its variables once in a process.
 
-    Groups that are made and left go on in threads for a while, which would make other cases slower.
+    Groups that are made and left go on in threads for a while, which would make other cases slower. The strategies of a
+    scenario share their processes, and share them with nothing else.
     """
     processes = (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
-    return (*processes, makes_groups(case))
+    scenario = replace(case, strategy="") if case.strategy else None
+    return (*processes, makes_groups(case), scenario)
 
 
 def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:
@@ -172,8 +189,11 @@ def estimate_s(plan: Plan) -> float:
     if plan.budget_s is not None:
         return plan.budget_s
     seconds = FIRST_START_S + NEXT_START_S * len(plan.order) + CONCLUDE_S
-    sampling = plan.sampling
+    sampling = plan.settings.sampling
     for case in (case for launch in plan.order for case in launch.cases):
+        if case.strategy:
+            seconds += STRATEGY_S  # how long a step takes is not known
+            continue
         seconds += sampling.warmup_s + _handling_s(case)
         if sampling.iterations is None:
             seconds += sampling.seconds_per_case

@@ -11,7 +11,7 @@ From a rank to its parent:
 
 From a parent to its rank: go (begin to measure). From rank 0 of a job to its agents:
 
-    start     start a rank; launch, world_size, rendezvous, device, entry (its function), job, side
+    start     start a rank; launch, world_size, rendezvous, device, job, side
     inspect   report the state and the stack of the rank
     kill      kill the rank
     leave     exit with the status `code`

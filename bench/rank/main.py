@@ -16,9 +16,11 @@ Writes no file but the log, which takes what torch and its libraries print.
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
-from bench.catalog.operations import cycle
+from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import environment, host
 from bench.model.records import Job, Json
 from bench.planning.footprint import arena_bytes, batches
@@ -43,6 +45,12 @@ def _work(context: RankContext, job: Job) -> Json:
     # All cases of a launch have the same scheduling and settings, so the first one stands for all. Threads that torch
     # starts from here on inherit the scheduling.
     kind = job.launch.cases[0]
+    waits_in: tuple[ModuleType, ...] = ()
+    if OPERATIONS[kind.op].trains:
+        from bench.rank.training import step  # here: other launches do not need torch's optimizers
+
+        step.prepare_process(kind, context.rank)
+        waits_in = step.WAITS_IN
     if kind.scheduling == "rr":
         host.use_realtime()
     environment.apply(kind.settings)
@@ -51,13 +59,13 @@ def _work(context: RankContext, job: Job) -> Json:
     log = context.stack_file.with_name(f"nccl-{context.rank}.log")
     if job.probe:
         environment.apply(f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE={log}")
-    with joined(context, job.launch.backend, job.timeout_s, kind.ctas) as group:
+    with joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             _probe(context, job, group, log)
             return {}
         at_start = clock_bounds(group)
-        wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
+        wait_to_begin(context, group, lambda: facts(group, job.launch.backend), waits_in)
         _measure(context, job, group)
         at_end = clock_bounds(group)
     return {"clocks": [at_start, at_end] if at_start and at_end else None}
@@ -65,8 +73,9 @@ def _work(context: RankContext, job: Job) -> Json:
 
 def _measure(context: RankContext, job: Job, group: Group) -> None:
     """Measure the cases batch by batch, and send a line for each."""
-    together = batches(job.launch.cases, job.pool_bytes, job.batch_bytes)
-    nbytes = max(arena_bytes(cases, job.pool_bytes) for cases in together)
+    pool_bytes = job.settings.pool_bytes
+    together = batches(job.launch.cases, pool_bytes, job.settings.batch_bytes)
+    nbytes = max(arena_bytes(cases, pool_bytes) for cases in together)
     with _arena(job, group, nbytes) as arena:
         first = 0
         for cases in together:
@@ -101,12 +110,13 @@ def _probe(context: RankContext, job: Job, group: Group, log: Path) -> None:
     This is a launch of its own, because every line of the log takes a lock and a write on rank 0, which would make it
     the slow one.
     """
+    settings = replace(job.settings, pool_bytes=0, flush_bytes=0)
     arena = Arena(max(arena_bytes([case], 0) for case in job.launch.cases), group.device.handle)
     texts = [_text_from(log, 0)]
     for position, case in enumerate(job.launch.cases):
         context.enters(position)
         arena.clear()
-        work = workload_of(case, group, arena, 0, 0, job.seed, context.tick)
+        work = workload_of(case, group, arena, settings, context.tick)
         for _ in range(PROBE_CALLS * cycle(case)):
             timing.call_once(work, case)
         group.synchronize()

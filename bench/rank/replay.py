@@ -18,10 +18,7 @@ from bench.rank.device import Device, Event, idle
 from bench.rank.group import Group
 from bench.rank.objects import BarrierOperation
 from bench.rank.tensors import Arena, TensorOperation
-from bench.rank.workload import Workload
-
-# Starts and durations of the calls of one step, in ns; starts since the step began.
-Stamps = tuple[list[int], list[int]]
+from bench.rank.workload import Stamps, Workload
 
 
 class ReplayOperation(Workload):

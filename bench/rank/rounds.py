@@ -8,12 +8,14 @@ and how long a call takes, one a round has the times of all cases, and one at th
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
+import os
 import random
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,8 @@ import numpy as np
 from bench.catalog.metrics import makes_groups
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.machine import cgroup, host
-from bench.model.records import Case, Failure, Job, Json, Replay, Samples, Timings, Usage
+from bench.model.records import Case, Failure, Job, Json, Samples, Settings, Timings, Usage
+from bench.model.training import StepDetail
 from bench.planning.footprint import most_iterations, scratch_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing
@@ -33,44 +36,48 @@ from bench.rank.replay import ReplayOperation
 from bench.rank.sampling import Sampler
 from bench.rank.tensors import Arena, TensorOperation
 from bench.rank.timing import RankTimings
-from bench.rank.workload import Flushed, Workload, plant
+from bench.rank.workload import BlockUse, Flushed, Workload, plant
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
+    from bench.rank.training.step import Stage
 
 NS = 1e-9
+# CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
+UNSEEN_TICKS = 2
 
 
 def workload_of(
     case: Case,
     group: Group,
     arena: Arena,
-    pool_bytes: int,
-    flush_bytes: int,
-    seed: int,
+    settings: Settings,
     tick: Callable[[], None] = rest,
-    replays: Mapping[str, Replay] | None = None,
+    stage: Stage | None = None,
 ) -> Workload:
     """The workload of a case, ready to be called.
 
-    tick: called now and then while buffers are filled and checked. replays: the calls of cases that are replays.
+    tick: called now and then while buffers are filled and checked. stage: of training steps.
     """
     workload: Workload
-    if case.recording:
-        workload = ReplayOperation((replays or {})[case.recording], group, arena, seed, tick)
+    operation, seed = OPERATIONS[case.op], settings.seed
+    if stage is not None:
+        return stage.step(case)
+    if operation.recorded:
+        workload = ReplayOperation(settings.replays[case.recording], group, arena, seed, tick)
     elif case.op in COLLECTIVES:
-        workload = tensors = TensorOperation(case, group, arena, pool_bytes, seed, tick)
+        workload = tensors = TensorOperation(case, group, arena, settings.pool_bytes, seed, tick)
         if makes_groups(case):
             workload = FirstCall(case, group, tensors)
     elif case.op == "init_process_group":
         workload = Joining()
     elif case.op == "new_group":
         workload = NewGroup(case, group)
-    elif OPERATIONS[case.op].sized:
+    elif operation.sized:
         workload = ObjectOperation(case, group, seed)
     else:
         workload = BarrierOperation(case, group)
-    nbytes = scratch_bytes(case, flush_bytes)
+    nbytes = scratch_bytes(case, settings.flush_bytes)
     return Flushed(workload, arena.scratch(nbytes)) if nbytes else workload
 
 
@@ -84,9 +91,16 @@ class Batch:
         self._meter = _Meter()
         arena.clear()
         self._cases: list[_MeasuredCase] = []
+        stage = None
+        if OPERATIONS[cases[0].op].trains:
+            from bench.rank.training.step import Stage  # here: other launches do not need torch's optimizers
+
+            context.enters(first)
+            folder = context.stack_file.parent
+            stage = Stage(cases[0], job.settings, job.launch.number, group, folder, context.tick)
         for position, case in enumerate(cases, first):
             context.enters(position)
-            measured = _MeasuredCase(case, position, group, arena, job, context)
+            measured = _MeasuredCase(case, position, group, arena, job, context, stage)
             measured.spent = self._meter.spent(measured.spent)
             self._cases.append(measured)
 
@@ -94,7 +108,7 @@ class Batch:
         """Measure every case, and check its results before and after."""
         ranks = self._group.gather([(measured.work.verify(), measured.first_s) for measured in self._cases])
         for index, measured in enumerate(self._cases):
-            measured.failure = _failure([rank[index][0] for rank in ranks], "before timing")
+            measured.failure = measured.failed([rank[index][0] for rank in ranks], "before timing")
             measured.start(max(rank[index][1] for rank in ranks))
         self._meter.reset()
         number = 0
@@ -107,7 +121,9 @@ class Batch:
 
     def _round(self, number: int, unfinished: list[_MeasuredCase]) -> None:
         order = list(unfinished)
-        random.Random(f"{self._job.seed}/{self._job.launch.number}/{number}").shuffle(order)
+        random.Random(f"{self._job.settings.seed}/{self._job.launch.number}/{number}").shuffle(order)
+        if OPERATIONS[order[0].case.op].trains:
+            gc.collect()  # a step leaves cycles, which would keep its gradients
         own: dict[int, RankTimings] = {}
         for measured in order:
             self._context.enters(measured.position)
@@ -121,6 +137,7 @@ class Batch:
 
     def _conclude(self) -> list[Samples]:
         for measured in self._cases:
+            self._context.enters(measured.position)
             measured.close()
         stamp_ns = timing.stamp_cost_ns()
         own = []
@@ -132,7 +149,7 @@ class Batch:
         samples = []
         for index, measured in enumerate(self._cases):
             usage = _usage([rank[index][0] for rank in ranks], measured.spent.wall_s, self._arena.nbytes)
-            failure = _failure([rank[index][1] for rank in ranks], "after timing")
+            failure = measured.failed([rank[index][1] for rank in ranks], "after timing")
             samples.append(measured.samples(usage, failure))
         return samples
 
@@ -140,31 +157,42 @@ class Batch:
 class _MeasuredCase:
     """One case of a batch on this rank: what is called, how far it is measured, and what it has cost."""
 
-    def __init__(self, case: Case, position: int, group: Group, arena: Arena, job: Job, context: RankContext) -> None:
+    def __init__(
+        self,
+        case: Case,
+        position: int,
+        group: Group,
+        arena: Arena,
+        job: Job,
+        context: RankContext,
+        stage: Stage | None,
+    ) -> None:
         """Build the workload and make its first calls."""
         self.case, self.position = case, position
         self._group, self._job = group, job
         self._unix_s, self.spent = 0.0, Counters()
         self.failure: Failure | None = None
         self._dispatch_bound = 0
-        work = workload_of(case, group, arena, job.pool_bytes, job.flush_bytes, job.seed, context.tick, job.replays)
-        self._replay = work if isinstance(work, ReplayOperation) else None
-        self.work, barrier = plant(job.faults, case, job.launch.number, group.rank, work, group.barrier)
+        self._detail: StepDetail | None = None
+        # Without planted faults: for what is not a call.
+        self._inner = workload_of(case, group, arena, job.settings, context.tick, stage)
+        self.work, barrier = plant(job.settings.faults, case, job.launch.number, group.rank, self._inner, group.barrier)
         self._timer = timing.CaseTimer(self.work, case, barrier, context.tick, group.device, group.align)
         began = time.perf_counter()
         for _ in range(cycle(case)):
             timing.call_once(self.work, case)
         group.synchronize()
         self.first_s = (time.perf_counter() - began) / cycle(case)
-        if self._replay is not None:
-            self._replay.stamps()
+        self._inner.stamps()
 
     def start(self, first_s: float) -> None:
         """Set the first block. first_s: how long one call took on the slowest rank."""
-        sampling = self._job.sampling
-        if OPERATIONS[self.case.op].once:
-            sampling = replace(sampling, iterations=1, warmup=0)
-        self.sampler = Sampler(sampling, cycle(self.case), most_iterations(self.case), first_s)
+        sampling, operation = self._job.settings.sampling, OPERATIONS[self.case.op]
+        if operation.once or operation.trains:
+            rounds = 1 if operation.once else self._job.settings.rounds
+            sampling = replace(sampling, iterations=rounds, warmup=0)
+        most = most_iterations(self.case)
+        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, singly=operation.trains)
 
     @property
     def unfinished(self) -> bool:
@@ -176,16 +204,30 @@ class _MeasuredCase:
         if OPERATIONS[self.case.op].once:
             start_ns, duration_ns = self._group.joined_ns
             return RankTimings([start_ns], [duration_ns], None, duration_ns)
+        self._inner.block_begins()
         timings = self._timer.measure(self.sampler.block.total)
-        if self._replay is not None:
+        timings.use = self._inner.block_ends()
+        if (stamps := self._inner.stamps()) is not None:
             # On a GPU host times were measured first, in as many further iterations.
-            timings.inner = self._replay.stamps()[-self.sampler.block.total :]
+            timings.inner = stamps[-self.sampler.block.total :]
         self._dispatch_bound += timings.dispatch_bound or 0
         return timings
 
     def close(self) -> None:
-        """Let go of what only timing needs."""
+        """Let go of what only timing needs; in the first launch, keep the details of the case."""
         self._timer.close()
+        if self.failure is None and self._job.launch.number == 1:
+            self._detail = self._inner.detail()
+
+    def failed(self, problems: list[str | None], when: str) -> Failure | None:
+        """A failure if any rank's data are wrong; one rank alone is named. problems: what each rank's check said."""
+        wrong = {rank: problem for rank, problem in enumerate(problems) if problem is not None}
+        if not wrong:
+            return None
+        first, text = next(iter(wrong.items()))
+        if not self._inner.checks():  # an invariant is violated by all ranks together
+            text = f"wrong result {when} on {len(wrong)} of {len(problems)} ranks: rank {first}: {text}"
+        return Failure("wrong", first if len(wrong) == 1 else None, text)
 
     def costs(self, stamp_ns: float) -> Json:
         """The costs of the case on this rank, to be gathered; None: not measured."""
@@ -208,7 +250,7 @@ class _MeasuredCase:
         """The line for samples.jsonl. failure: after timing."""
         launch = self._job.launch.number
         if self.failure is not None:
-            return Samples(self.case, launch, time.time(), failure=self.failure)
+            return Samples(self.case, launch, time.time(), failure=self.failure, checks=self._inner.checks())
         warmup, timed = self.sampler.warmup, self.sampler.timed
         base_ns = int(timed.start_ns.min())
         return Samples(
@@ -221,6 +263,8 @@ class _MeasuredCase:
             stopped_by=self.sampler.stopped_by,
             usage=usage,
             failure=failure,
+            checks=self._inner.checks(),
+            detail=self._detail,
         )
 
 
@@ -231,28 +275,39 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
         return np.array(lists, dtype=np.int64).T
 
     hosts = [rank.host_ns for rank in ranks if rank.host_ns is not None]
-    inner_start_ns = inner_duration_ns = None
-    if all(rank.inner is not None for rank in ranks):  # a replay: iterations, ranks, calls
-        inner = np.array([rank.inner for rank in ranks], dtype=np.int64).transpose(2, 1, 0, 3)
-        inner_start_ns, inner_duration_ns = inner
+    stamps = [rank.inner for rank in ranks if rank.inner is not None]
+
+    def inner(which: int) -> Integers | None:
+        """Inner starts (0) or durations (1): iterations, ranks, calls or parts."""
+        if not stamps or not stamps[0][0][which]:
+            return None
+        return np.array([[iteration[which] for iteration in rank] for rank in stamps], dtype=np.int64).swapaxes(0, 1)
+
+    uses = [BlockUse(*rank.use) for rank in ranks if rank.use is not None]  # type: ignore[misc]
+    wall_s = max(max(rank.duration_ns) for rank in ranks) * NS
     return Timings(
         start_ns=columns([rank.start_ns for rank in ranks]),
         duration_ns=columns([rank.duration_ns for rank in ranks]),
         host_ns=columns(hosts) if hosts else None,
         calls=depth,
-        inner_start_ns=inner_start_ns,
-        inner_duration_ns=inner_duration_ns,
+        inner_start_ns=inner(0),
+        inner_duration_ns=inner(1),
+        foreign_cpu=(_foreign_cpu(uses, wall_s),) if uses else (),
     )
 
 
-def _failure(problems: list[str | None], when: str) -> Failure | None:
-    """A failure if any rank's data are wrong; one rank alone is named. problems: what each rank's check said."""
-    wrong = {rank: problem for rank, problem in enumerate(problems) if problem is not None}
-    if not wrong:
-        return None
-    first = min(wrong)
-    text = f"wrong result {when} on {len(wrong)} of {len(problems)} ranks: rank {first}: {wrong[first]}"
-    return Failure("wrong", first if len(wrong) == 1 else None, text)
+def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float:
+    """Share of a host's CPU time that others than its ranks used; of several hosts, the largest. -1: not known."""
+    shares = []
+    for name in {rank.host for rank in ranks}:
+        neighbours = [rank for rank in ranks if rank.host == name]
+        if neighbours[0].busy_s is None:
+            return -1.0
+        others_s = neighbours[0].busy_s - sum(rank.own_s for rank in neighbours)
+        if others_s <= UNSEEN_TICKS / os.sysconf("SC_CLK_TCK"):
+            others_s = 0.0
+        shares.append(round(others_s / (wall_s * neighbours[0].cores), 4))
+    return max(shares)
 
 
 # ── what a case costs ────────────────────────────────────────────────────────────────────────────

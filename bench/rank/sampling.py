@@ -48,10 +48,17 @@ class Sampler:
 
     cycle: iterations until an operation is back at its first round; blocks are whole cycles. most: upper limit of the
     iterations of the warm-up, and of those after it. first_s: how long one call took that was made before, on the
-    slowest rank.
+    slowest rank. singly: each iteration of a fixed number is a block of its own.
     """
 
-    def __init__(self, sampling: Sampling, cycle: int = 1, most: int = UNBOUNDED, first_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        cycle: int = 1,
+        most: int = UNBOUNDED,
+        first_s: float = 0.0,
+        singly: bool = False,
+    ) -> None:
         fixed = min(sampling.iterations, most) if sampling.iterations else None
         self._sampling = replace(
             sampling, max_iterations=min(sampling.max_iterations, most), warmup=min(sampling.warmup, most)
@@ -62,7 +69,7 @@ class Sampler:
         self.stopped_by: str | None = None
         self._fixed: list[int] | None = None  # the sizes of the blocks of a fixed number of iterations
         if fixed is not None:
-            count = FEWEST_BLOCKS if fixed >= FEWEST_TO_DIVIDE else 1
+            count = fixed if singly else FEWEST_BLOCKS if fixed >= FEWEST_TO_DIVIDE else 1
             self._fixed = [fixed * (block + 1) // count - fixed * block // count for block in range(count)]
         warmup = _fitting(self._sampling.warmup, self._sampling.warmup_s, first_s)
         self.block = Block(warmup, 0) if warmup else self._next()
@@ -139,6 +146,7 @@ def joined(blocks: Sequence[Timings]) -> Timings:
         tuple(len(block.duration_ns) for block in blocks),
         _all_of([block.inner_start_ns for block in blocks]),
         _all_of([block.inner_duration_ns for block in blocks]),
+        tuple(share for block in blocks for share in block.foreign_cpu),
     )
 
 
@@ -152,7 +160,16 @@ def _part(timings: Timings, rows: slice) -> Timings:
         None if array is None else array[rows]
         for array in (timings.host_ns, timings.inner_start_ns, timings.inner_duration_ns)
     )
-    return Timings(timings.start_ns[rows], timings.duration_ns[rows], host, timings.calls, (), starts, durations)
+    return Timings(
+        timings.start_ns[rows],
+        timings.duration_ns[rows],
+        host,
+        timings.calls,
+        (),
+        starts,
+        durations,
+        timings.foreign_cpu,
+    )
 
 
 def _fitting(count: int, seconds: float, one_s: float) -> int:

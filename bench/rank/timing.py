@@ -11,7 +11,7 @@ iterations of a block: as above, with the device idle before the barrier and bef
     prepare → device idle → barrier → stamp of the start → occupy the stream → align the ranks on the device → event
     → call, or calls [→ waits] → event → device idle
 
-What makes process groups is done by the host, and has host time only.
+What makes process groups, and training steps, is timed by the host only.
 
 Everything from `occupy` on is enqueued while the device is busy, so that the time between the events has neither
 dispatching in it nor waiting for a rank that left the barrier late.
@@ -26,10 +26,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.catalog.metrics import makes_groups
+from bench.catalog.operations import OPERATIONS
 from bench.model.records import Case
 from bench.rank.collectives import Call
 from bench.rank.device import Action, Device, Event, Graph
-from bench.rank.workload import Workload
+from bench.rank.workload import BlockUse, Stamps, Workload
 
 # The stream is occupied for so long at first, then for SPARE times what enqueueing took, but never longer than this.
 FIRST_BACKLOG_NS, SPARE, MOST_BACKLOG_NS = 200_000, 2, 20_000_000
@@ -44,7 +45,8 @@ class RankTimings:
     start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
     elapsed_ns: of the whole block, with everything around the calls but filling buffers. dispatch_bound: iterations
     whose stream was idle before all was enqueued, so that their time has dispatching in it; None without a stream.
-    inner: of a replay, starts and durations of the calls of each iteration; else None.
+    inner: stamps within each iteration, of operations that have some; else None. use: what the block used of the CPU,
+    where that is watched; else None.
     """
 
     start_ns: list[int]
@@ -52,7 +54,8 @@ class RankTimings:
     host_ns: list[int] | None
     elapsed_ns: int
     dispatch_bound: int | None = None
-    inner: list[tuple[list[int], list[int]]] | None = None
+    inner: list[Stamps] | None = None
+    use: BlockUse | None = None
 
 
 class CaseTimer:
@@ -84,7 +87,7 @@ class CaseTimer:
             return RankTimings(starts, durations, None, clock() - began)
         starts, hosts = self._stream.host_times(self._prepare, count, self._barrier, self._tick)
         elapsed = clock() - began
-        if makes_groups(self._case):
+        if makes_groups(self._case) or OPERATIONS[self._case.op].trains:
             return RankTimings(starts, hosts, None, elapsed)
         self._workload.reserve(count * self._case.depth)
         began = clock()

@@ -1,23 +1,43 @@
 """Define what is measured: an operation that can be called repeatedly and whose results can be checked.
 
-`tensors` has the operations on buffers, `objects` those without, `replay` the calls of a recorded job; `rounds` builds
-the workload of a case. Here stand what they have in common, and what is put around any of them: caches that are flushed
-before each call, and faults that are planted on purpose, to prove that the suite notices them. Without a fault for this
-rank and case nothing is put around, so that a run without faults pays nothing.
+`tensors` has the operations on buffers, `objects` those without, `replay` the calls of a recorded job, `training.step`
+steps of training; `rounds` builds the workload of a case. Here stand what they have in common, and what is put around
+any of them: caches that are flushed before each call, and faults that are planted on purpose, to prove that the suite
+notices them. Without a fault for this rank and case nothing is put around, so that a run without faults pays nothing.
 """
+
+from __future__ import annotations
 
 import os
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from bench.model.records import Case, Fault
+from bench.model.training import InvariantCheck, StepDetail
 from bench.rank.collectives import Call
 from bench.rank.device import Action, idle
+
+# Starts and durations in ns of what one iteration consists of; starts since the iteration began, or none.
+Stamps = tuple[list[int], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUse:
+    """What a block used: CPU seconds of this rank's process (own_s), and of all processes of its host.
+
+    busy_s: None if the kernel does not report it.
+    """
+
+    host: str
+    cores: int
+    busy_s: float | None
+    own_s: float
 
 
 class Workload(ABC):
@@ -47,6 +67,25 @@ class Workload(ABC):
 
     def single_rank_call(self) -> Call | None:
         """The same call in a group of this rank alone: what dispatching costs. None if that has no meaning."""
+        return None
+
+    def block_begins(self) -> None:  # noqa: B027 - nothing to do
+        """Called before each block of iterations."""
+
+    def block_ends(self) -> BlockUse | None:
+        """Called after each block; returns what it used, where other processes' use of the CPU is watched."""
+        return None
+
+    def stamps(self) -> list[Stamps] | None:
+        """Inner stamps of the iterations since they were last taken; None of an operation that has none."""
+        return None
+
+    def checks(self) -> tuple[InvariantCheck, ...]:
+        """What was checked besides results."""
+        return ()
+
+    def detail(self) -> StepDetail | None:
+        """What one launch keeps besides times; called after the last block, by all ranks."""
         return None
 
 

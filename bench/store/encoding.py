@@ -1,4 +1,4 @@
-"""Convert records of collectives to JSON and back: plan.json, lines of samples.jsonl, jobs.
+"""Convert records to JSON and back: plan.json, lines of samples.jsonl, jobs.
 
 In: a Plan, a Job or Samples. Out: JSON or bytes; and the other way round. Touches no file: `store` does. The format is
 described in docs/results-format.md.
@@ -14,8 +14,21 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import TypeAdapter
 
-from bench.model.records import Aggregate, Case, Failure, Job, Json, Plan, Run, Samples, Timings, Usage, settings_of
-from bench.store.folders import Codec
+from bench.catalog.strategies import strategy_of
+from bench.model.records import (
+    OPTIONS,
+    Aggregate,
+    Case,
+    Failure,
+    Job,
+    Json,
+    Plan,
+    Samples,
+    Timings,
+    Usage,
+    settings_of,
+)
+from bench.model.training import InvariantCheck, StepDetail
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
@@ -39,26 +52,38 @@ def plan_to_json(plan: Plan) -> Json:
         }
         for launch in plan.order
     ]
-    return {**dataclasses.asdict(plan), "cases": [dataclasses.asdict(case) for case in plan.cases], "order": order}
+    skips = [{"case": _case_to_json(skip.case), "reason": skip.reason} for skip in plan.skips]
+    cases = [_case_to_json(case) for case in plan.cases]
+    rest = {field.name: _plain(getattr(plan, field.name)) for field in dataclasses.fields(plan)}
+    return {**rest, "skips": skips, "cases": cases, "order": order}
 
 
 def plan_from_json(data: Json) -> Plan:
     """The inverse of `plan_to_json`; raises ValueError, KeyError or TypeError on anything else."""
-    cases = [_case(case) for case in data["cases"]]
+    cases = [_case_from_json(case) for case in data["cases"]]
     order = [
         {**launch, "number": launch["launch"], "cases": [cases[number] for number in launch["cases"]]}
         for launch in data["order"]
     ]
-    skips = [{**skip, "case": _case(skip["case"])} for skip in data["skips"]]
-    plan: Plan = _adapter(Plan).validate_python(
-        {"flush_bytes": data["pool_bytes"], **data, "order": order, "skips": skips}
-    )
+    skips = [{**skip, "case": _case_from_json(skip["case"])} for skip in data["skips"]]
+    plan: Plan = _adapter(Plan).validate_python({**data, "order": order, "skips": skips})
     return plan
 
 
-def _case(data: Json) -> Case:
+def _case_to_json(case: Case) -> Json:
+    """Options at their defaults are left out."""
+    usual = {option.name for option in OPTIONS if getattr(case, option.name) == option.default}
+    return {field.name: getattr(case, field.name) for field in dataclasses.fields(case) if field.name not in usual}
+
+
+def _case_from_json(data: Json) -> Case:
     case: Case = _adapter(Case).validate_python(data)
     return case
+
+
+def _plain(value: Any) -> Any:
+    """A record as JSON; other values as they are."""
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 def job_from_json(data: Json) -> Job:
@@ -73,10 +98,18 @@ def variables_of(job: Job | Plan) -> list[tuple[str, str]]:
     return sorted({pair for case in cases for pair in settings_of(case)})
 
 
+def imports_of(job: Job | Plan) -> list[str]:
+    """What ranks of a job, or of a plan, import of the user, as "module:name": models and synchronisers."""
+    cases = job.launch.cases if isinstance(job, Job) else job.cases
+    models = {case.model for case in cases if ":" in case.model and case.model not in job.settings.shapes}
+    strategies = {strategy_of(case.strategy).imported for case in cases if case.strategy}
+    return sorted(models | {name for name in strategies if name is not None})
+
+
 def samples_to_line(samples: Samples) -> bytes:
     """One line of `samples.jsonl`, without its newline. Arrays are written as one list a rank."""
     data = {
-        "case": dataclasses.asdict(samples.case),
+        "case": _case_to_json(samples.case),
         "launch": samples.launch,
         "unix_s": samples.unix_s,
         "base_ns": samples.base_ns,
@@ -88,6 +121,10 @@ def samples_to_line(samples: Samples) -> bytes:
     }
     if samples.aggregate is not None:
         data["aggregate"] = dataclasses.asdict(samples.aggregate)
+    if samples.checks:
+        data["checks"] = [dataclasses.asdict(check) for check in samples.checks]
+    if samples.detail is not None:
+        data["detail"] = dataclasses.asdict(samples.detail)
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -96,7 +133,7 @@ def samples_from_line(line: bytes) -> Samples:
     # orjson: reading 70 MB of samples takes 0.6 s instead of 2.2 s
     data: Json = orjson.loads(line)
     samples = Samples(
-        case=_case(data["case"]),
+        case=_case_from_json(data["case"]),
         launch=data["launch"],
         unix_s=data["unix_s"],
         base_ns=data["base_ns"],
@@ -106,6 +143,8 @@ def samples_from_line(line: bytes) -> Samples:
         usage=_adapter(Usage | None).validate_python(data["usage"]),
         failure=_adapter(Failure | None).validate_python(data["failure"]),
         aggregate=_adapter(Aggregate | None).validate_python(data.get("aggregate")),
+        checks=_adapter(tuple[InvariantCheck, ...]).validate_python(data.get("checks", ())),
+        detail=_adapter(StepDetail | None).validate_python(data.get("detail")),
     )
     if samples.failure is None and samples.timed is None and samples.aggregate is None:
         raise ValueError("neither times nor a failure")
@@ -128,6 +167,7 @@ def _timings_to_json(timings: Timings | None) -> Json | None:
         **blocks,
         # One list a rank, in it one an iteration.
         **{name: array.swapaxes(0, 1).tolist() for name, array in inner.items() if array is not None},
+        **({"foreign_cpu": timings.foreign_cpu} if timings.foreign_cpu else {}),
     }
 
 
@@ -142,11 +182,14 @@ def _timings_from_json(data: Json | None) -> Timings | None:
     if blocks and (min(blocks) < 1 or sum(blocks) != len(start)):
         raise ValueError(f"blocks of {sum(blocks)} iterations in all, but {len(start)} iterations")
     starts, durations = (_inner(data.get(name), start.shape) for name in ("inner_start_ns", "inner_duration_ns"))
-    return Timings(start, duration, host, data.get("calls", 1), blocks, starts, durations)
+    foreign = tuple(_adapter(list[float]).validate_python(data.get("foreign_cpu", [])))
+    if foreign and len(foreign) != len(blocks):
+        raise ValueError(f"{len(foreign)} shares of other processes for {len(blocks)} blocks")
+    return Timings(start, duration, host, data.get("calls", 1), blocks, starts, durations, foreign)
 
 
 def _inner(ranks: list[list[list[int]]] | None, shape: tuple[int, ...]) -> Integers | None:
-    """Times of the calls of a replay, of so many iterations and ranks."""
+    """Times within so many iterations, on so many ranks."""
     import numpy as np  # as below
 
     if ranks is None:
@@ -164,6 +207,3 @@ def _array(ranks: list[list[int]]) -> Integers:
     if array.ndim != 2:
         raise ValueError("expected one list of times a rank")
     return array.T
-
-
-CODEC = Codec("collectives", plan_to_json, plan_from_json, samples_from_line, Run)

@@ -1,8 +1,8 @@
 """Read and write results folders (their format: docs/results-format.md).
 
-In: a plan, facts as they are measured, finished documents. Out: a run, or a list of folders. The same for all
-benchmarks: a `Codec` converts the plans and facts of one benchmark to JSON and back. No other module writes these
-files, except log.txt, to which ranks and launchers append. `samples.jsonl` is appended and synced line by line and
+In: a plan, samples as they are measured, finished documents. Out: a run, or a list of folders. `encoding` converts
+plans and samples to JSON and back. No other module writes these files, except log.txt, to which ranks and launchers
+append. `samples.jsonl` is appended and synced line by line and
 never rewritten; every other file is written whole or not at all (a temporary file, then a rename). Only one process at
 a time holds the `Journal` of a run.
 """
@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from bench.model.errors import StoreError
-from bench.model.records import Json
+from bench.model.records import Json, Plan, Run, Samples
 from bench.store import locks
 
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
-SCHEMA = 4
+SCHEMA = 5
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
     "manifest.json",
@@ -48,40 +48,16 @@ MOST_DAMAGED = 5
 TORN = "the last line of samples.jsonl was torn by a crash; that case counts as not measured"
 
 T = TypeVar("T")
-P = TypeVar("P", bound="Named")
-F = TypeVar("F")
-R = TypeVar("R")
-
-
-class Named(Protocol):
-    """A plan, of which the store needs only the name."""
-
-    @property
-    def name(self) -> str: ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Codec(Generic[P, F, R]):
-    """How one benchmark writes its plans and reads its plans and facts.
-
-    benchmark: its name in manifests. plan_to_json, plan_from_json: content of plan.json. fact_from_line: reads a line
-    of samples.jsonl. The two readers raise ValueError, KeyError or TypeError on anything else. run: makes a run
-    from path, manifest, plan, environment, facts and warnings.
-    """
-
-    benchmark: str
-    plan_to_json: Callable[[P], Json]
-    plan_from_json: Callable[[Json], P]
-    fact_from_line: Callable[[bytes], F]
-    run: Callable[[Path, Json, P, list[Json], list[F], tuple[str, ...]], R]
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
-def create(root: Path, codec: Codec[P, Any, Any], plan: P, config: bytes, facts: Json) -> Path:
+def create(root: Path, plan: Plan, config: bytes, facts: Json) -> Path:
     """Make `root/<utc>-<name>/` with all files of a run and no samples. Never touches an existing folder.
 
-    facts: what the manifest holds besides schema, name, benchmark, times and status (command line, version, commit).
+    facts: what the manifest holds besides schema, name, times and status (command line, version, commit).
     """
+    from bench.store import encoding  # here: it loads pydantic, which `list` does not need
+
     now = datetime.now(UTC)
     name = f"{now:%Y%m%dT%H%M%SZ}-{plan.name}"
     for suffix in ["", *(f"-{count}" for count in range(2, 100))]:
@@ -97,22 +73,22 @@ def create(root: Path, codec: Codec[P, Any, Any], plan: P, config: bytes, facts:
         raise StoreError(f"{root / name}: a hundred runs of this name in one second")
     (path / LOG).touch()
     write(path / CONFIG, config)
-    write(path / PLAN, _json_text(codec.plan_to_json(plan)))
+    write(path / PLAN, _json_text(encoding.plan_to_json(plan)))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
-    manifest = {"schema": SCHEMA, "name": plan.name, "benchmark": codec.benchmark, **facts}
+    manifest = {"schema": SCHEMA, "name": plan.name, **facts}
     started = now.isoformat(timespec="seconds")
     write(path / MANIFEST, _json_text({**manifest, "started": started, "finished": None, "status": "running"}))
     return path
 
 
-def create_sides(
-    root: Path, codec: Codec[P, Any, Any], plans: tuple[P, P], configs: tuple[bytes, bytes], facts: Json
-) -> Path:
+def create_sides(root: Path, plans: tuple[Plan, Plan], configs: tuple[bytes, bytes], facts: Json) -> Path:
     """As `create`, for a run of two sides."""
-    path = create(root, codec, plans[0], configs[0], facts)
+    from bench.store import encoding  # as above
+
+    path = create(root, plans[0], configs[0], facts)
     write(path / CONFIG_B, configs[1])
-    write(path / PLAN_B, _json_text(codec.plan_to_json(plans[1])))
+    write(path / PLAN_B, _json_text(encoding.plan_to_json(plans[1])))
     for side in SIDES:
         (path / side).mkdir()
     return path
@@ -224,29 +200,29 @@ class Journal:
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
-def read(path: Path, codec: Codec[P, F, R]) -> R:
+def read(path: Path) -> Run:
     """Read a run folder in any state, finished or not, or one side of it (its folder `a` or `b`).
 
     Raises StoreError with one line that says what is wrong.
     """
+    from bench.store import encoding  # as above
+
     manifest = read_manifest(path)
-    if manifest["benchmark"] != codec.benchmark:
-        raise StoreError(f"{path}: a run of the benchmark {manifest['benchmark']}, not of {codec.benchmark}")
     folder, side = _side_of(path)
     if "sides" in manifest and not side:
         raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
     plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
     plan_json, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
-    facts, warnings = _read_lines(folder / SAMPLES, codec.fact_from_line, _start_of(side) if side else None)
+    samples, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
     with _naming_damage(f"{plan_file}:"):
-        plan: Any = codec.plan_from_json(plan_json)
+        plan = encoding.plan_from_json(plan_json)
     if side:
         environment = [session for session in environment if session.get("side") == side]
         # The launches that were made: `ab` plans more than it needs.
-        launches = max((getattr(fact, "launch", 0) for fact in facts), default=0)
+        launches = max((case.launch for case in samples), default=0)
         order = tuple(launch for launch in plan.order if launch.number <= launches)
         plan = dataclasses.replace(plan, order=order, launches=launches)
-    return codec.run(path, manifest, plan, environment, facts, warnings)
+    return Run(path, manifest, plan, environment, samples, warnings)
 
 
 def _side_of(path: Path) -> tuple[Path, str]:
@@ -257,12 +233,14 @@ def _side_of(path: Path) -> tuple[Path, str]:
     return path, ""
 
 
-def read_plans(path: Path, codec: Codec[P, Any, Any]) -> tuple[P, P]:
+def read_plans(path: Path) -> tuple[Plan, Plan]:
     """The plans of both sides, with all launches."""
+    from bench.store import encoding  # as above
+
     plans = []
     for name in (PLAN, PLAN_B):
         with _naming_damage(f"{path / name}:"):
-            plans.append(codec.plan_from_json(_read_json(path / name, dict)))
+            plans.append(encoding.plan_from_json(_read_json(path / name, dict)))
     return plans[0], plans[1]
 
 
@@ -275,8 +253,8 @@ def read_manifest(path: Path) -> Json:
     path, side = _side_of(path)
     manifest = _read_json(path / MANIFEST, dict)
     schema = manifest.get("schema")
-    if not isinstance(schema, int) or not isinstance(manifest.get("benchmark"), str):
-        raise StoreError(f"{path / MANIFEST}: damaged: no schema number, or no benchmark")
+    if not isinstance(schema, int):
+        raise StoreError(f"{path / MANIFEST}: damaged: no schema number")
     if schema != SCHEMA:
         raise StoreError(f"{path}: written with schema {schema}; this version of CollBench reads schema {SCHEMA}")
     if manifest.get("status") == "running" and not is_being_written(path):
@@ -348,14 +326,14 @@ def find(root: Path, run: str | None) -> Path:
 
 
 def _read_lines(
-    path: Path, fact_from_line: Callable[[bytes], T], prefix: bytes | None = None
-) -> tuple[list[T], tuple[str, ...]]:
-    """The facts in the lines, and a sentence on each line that is damaged.
+    path: Path, samples_from_line: Callable[[bytes], Samples], prefix: bytes | None = None
+) -> tuple[list[Samples], tuple[str, ...]]:
+    """The samples in the lines, and a sentence on each line that is damaged.
 
     Read line by line: a large run has hundreds of megabytes of text, and its arrays take a fraction of that.
     prefix: only lines that begin so are read, without it.
     """
-    facts: list[T] = []
+    samples: list[Samples] = []
     damaged: list[str] = []
     # Without garbage collection: to search the millions of short-lived integers for cycles takes a fifth of the time.
     gc.disable()
@@ -371,7 +349,7 @@ def _read_lines(
                     line = b"{" + line[len(prefix) :]
                 try:
                     with _naming_damage(f"{path}: line {number}:"):
-                        facts.append(fact_from_line(line))
+                        samples.append(samples_from_line(line))
                 except StoreError as error:
                     damaged.append(f"{error}; that case counts as not measured: run --resume measures it again")
     except OSError as error:
@@ -380,7 +358,7 @@ def _read_lines(
         gc.enable()
     if len(damaged) > MOST_DAMAGED:
         damaged[MOST_DAMAGED:] = [f"{path}: {len(damaged) - MOST_DAMAGED} further lines are damaged"]
-    return facts, tuple(damaged)
+    return samples, tuple(damaged)
 
 
 @contextlib.contextmanager

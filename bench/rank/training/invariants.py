@@ -140,7 +140,7 @@ def check_training(context: CheckContext, strategy: Strategy) -> list[InvariantC
         # A preset or a shape is replaced by a small preset.
         model = TWIN if scenario.shape is not None or find(scenario.case.model) else scenario.case.model
         sequence = min(scenario.case.sequence, 16)
-        twin = replace(scenario, model=model, dtype=dtype, sequence=sequence, link=None, shape=None)
+        twin = Scenario(replace(scenario.case, model=model, dtype=dtype, sequence=sequence))
         with _deterministic(context.place.device):
             trained, fell, sent = _train(context, strategy, twin)
             want, mean_fell = _reference(context, twin, strategy)

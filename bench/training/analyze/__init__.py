@@ -1,1 +1,0 @@
-"""Turn facts of the training benchmark into conclusions."""

@@ -1,1 +1,0 @@
-"""Conclusions of the training benchmark as text, tables, pictures and traces."""

@@ -1,1 +1,0 @@
-"""Pictures of the training benchmark. Every module here imports matplotlib."""
