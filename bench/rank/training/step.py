@@ -121,8 +121,9 @@ class TrainingStep(Workload):
         self._strategy, self._stage = strategy_of(case.strategy), stage
         self._checks: list[InvariantCheck] = []
         self._calls: tuple[int, ...] | None = None
-        self._parts: list[Counter[str]] = []
-        self._tails: list[list[int]] = []
+        # Of the steps of each iteration: the sums of their parts, and the tail of each. A block is one iteration.
+        self._parts: list[Counter[str]] = [Counter()]
+        self._tails: list[list[int]] = [[]]
         self._number, self._verified = 0, False
         self._runner: Runner | None = None
         problem = None
