@@ -1,129 +1,159 @@
-"""What is planted in invented rounds is found: exposed communication, its parts, what is noise, who disturbed."""
+"""What is planted in invented samples is found: exposed communication, its parts, what is noise, who disturbed."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.analyze.training import DEFAULT_ADVISED, NOT_YET, analyze
-from bench.analyze.training_rounds import estimate, estimates
-from bench.catalog.strategies import label
-from bench.model.records import Scenario
-from bench.model.training import (
-    PARTS,
-    Advised,
-    InvariantCheck,
-    Round,
-    Strategy,
-    StrategyChecks,
-    TimedBlock,
-    TrainingLaunch,
-    TrainingPlan,
-    TrainingRun,
-)
-from bench.planning.training import with_controls
-from bench.report import training_document
-from training_fixtures import timeline
+from bench.analyze.analysis import analyze
+from bench.analyze.noise import needs
+from bench.analyze.summaries import headlines, summarize
+from bench.analyze.training import NOT_YET, call_sizes, estimate, estimates
+from bench.model.conclusions import Interval, Summary
+from bench.model.records import Case, Failure, Samples
+from bench.model.training import InvariantCheck, StepDetail, Strategy
+from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline
 
-SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
-STRATEGIES = with_controls([Strategy("flat"), Strategy("naive")])
-STEPS, COMPUTE_S = 2, 0.1
+FLAT, NAIVE = Strategy("flat"), Strategy("naive")
 
 
-def run_of(extra_s, launches=4, rounds=12, noise_s=1e-3, foreign=lambda number: 0.0, hidden_s=0.0, failed=()):
-    """extra_s: seconds that each strategy's tail adds to a step. hidden_s: added to steps, and to no part of them."""
-    dice = np.random.default_rng(3)
-    facts = [StrategyChecks(SCENARIO.key, 1, name, (InvariantCheck("I1", False, "differs"),)) for name in failed]
-    for launch in range(1, launches + 1):
-        for number in range(1, rounds + 1):
-            drift = 0.02 * number / rounds  # the same for all: only pairing within rounds takes it out
-            blocks = []
-            for one in STRATEGIES:
-                tail = extra_s.get(one.name, 0.0)
-                wall = COMPUTE_S + drift + tail + (hidden_s if tail else 0.0) + dice.normal(0, noise_s)
-                parts = dict.fromkeys(PARTS, 0.0) | {"backward": COMPUTE_S + drift, "tail": tail}
-                ns = {name: (int(STEPS * s * 1e9),) * 2 for name, s in parts.items()}
-                walls = (int(STEPS * wall * 0.9e9), int(STEPS * wall * 1e9))
-                blocks.append(TimedBlock(label(one), walls, ns, foreign(number)))
-            facts.append(Round(SCENARIO.key, launch, number, 0.0, STEPS, tuple(blocks)))
-    order = tuple(TrainingLaunch(SCENARIO, launch, STRATEGIES, rounds) for launch in range(1, launches + 1))
-    plan = TrainingPlan("t", order, (), launches, STEPS, 3, 1, 60.0, 0.06)
-    return TrainingRun(Path("t"), {}, plan, [], facts)
+def analyzed(run):
+    """The analysis of the only scenario, and its results by label."""
+    (scenario,) = analyze(run).scenarios
+    return scenario, {result.label: result for result in scenario.results}
 
 
 def results(run):
-    (comparison,) = analyze(run).scenarios
-    return comparison, {one.label: one for one in comparison.results}
+    return analyzed(run)[1]
+
+
+def with_checks(run, strategy, *checks_of_launches):
+    """The run in which these checks of a strategy were made, one in each launch."""
+    checks = dict(enumerate(checks_of_launches, start=1))
+    changed = [
+        replace(samples, checks=(checks[samples.launch],))
+        if samples.case.strategy == strategy.name and samples.launch in checks
+        else samples
+        for samples in run.samples
+    ]
+    return replace(run, samples=changed)
 
 
 def test_a_planted_wait_is_recovered_and_explained():
-    comparison, found = results(run_of({"flat": 0.005, "naive": 0.03}))
-    assert found["flat"].exposed.value == pytest.approx(0.005, rel=0.1)
-    assert found["naive"].exposed.low < 0.03 < found["naive"].exposed.high
-    assert found["naive"].split.tail_s == pytest.approx(0.03) and found["naive"].adds_up
-    assert found["none"].exposed is None and comparison.compute.value == pytest.approx(0.11, rel=0.1)
-    assert found["none again"].exposed.low < 0 < found["none again"].exposed.high
-    assert (found["none again"].place, found["flat"].place, found["flat again"].place) == (1, 3, 3)
-    assert found["naive"].place == 5 and found["naive"].resolved
+    scenario, of = analyzed(run_of({"flat": 0.005, "naive": 0.03}))
+    assert of["flat"].exposed.value == pytest.approx(0.005, rel=0.1)
+    assert of["naive"].exposed.low < 0.03 < of["naive"].exposed.high
+    assert of["naive"].split.tail_s == pytest.approx(0.03) and of["naive"].adds_up
+    assert of["naive"].share == pytest.approx(0.03 / 0.141, rel=0.05)
+    assert of["none"].exposed is None and scenario.compute.value == pytest.approx(0.11, rel=0.1)
+    assert of["none again"].exposed.low < 0 < of["none again"].exposed.high
+    assert (of["none again"].place, of["flat"].place, of["flat again"].place) == (1, 3, 3)
+    assert of["naive"].place == 5 and of["naive"].resolved
+    assert [pair.label for pair in scenario.aa_pairs] == ["none", "flat"] and 0 < scenario.noise_s < 2e-3
+
+
+def test_a_step_is_the_time_of_its_case_wherever_it_stands():
+    run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5 if (strategy, number) == (FLAT, 3) else 0.0)
+    analysis = analyze(run)
+    summaries = {summary.case: summary for summary in analysis.summaries}
+    assert all(result.step == summaries[result.case].time_s for result in analysis.scenarios[0].results)
+    assert [s.time_s for s in headlines(run)] == [s.time_s for s in analysis.summaries]
+    flat = summaries[case_of(FLAT, NANO)]
+    assert flat.iterations == 44 and flat.time_s.high < 0.13  # a disturbed step takes 0.35 s
 
 
 def test_what_steps_do_not_resolve_the_order_of_tails_may():
     """Whole steps scatter by 5 ms; what is left to wait for after backward does not."""
-    _, found = results(run_of({"flat": 0.0005}, noise_s=5e-3))
-    assert not found["flat"].resolved and found["flat"].exposed.low < 0 < found["flat"].exposed.high
-    assert found["flat"].place > found["none again"].place == found["none"].place
+    of = results(run_of({"flat": 0.0005}, noise_s=5e-3))
+    assert not of["flat"].resolved and of["flat"].exposed.low < 0 < of["flat"].exposed.high
+    assert of["flat"].place > of["none again"].place == of["none"].place
 
 
 def test_parts_that_do_not_add_up_are_said_so():
     """I8: 20 ms of a step of 150 ms are in no part of it."""
-    _, found = results(run_of({"flat": 0.02}, hidden_s=0.02))
-    assert found["flat"].adds_up is False and found["flat"].split.residual_s == pytest.approx(0.02, rel=0.1)
-    assert found["none again"].adds_up
+    of = results(run_of({"flat": 0.02}, hidden_s=0.02))
+    assert of["flat"].adds_up is False and of["flat"].split.residual_s == pytest.approx(0.02, rel=0.1)
+    assert of["none again"].adds_up
 
 
+def test_what_shards_cost_and_save_is_set_apart():
+    """A rank gathers for 7 ms what others updated, and updates its share in 2 ms less."""
+    more = {"gather": {"flat": 7e-3}, "update": {"none": 4e-3, "naive": 4e-3, "flat": 2e-3}}
+    split = results(run_of({"flat": 0.005}, more_parts_s=more))["flat"].split
+    assert (split.gather_s, split.update_s) == (pytest.approx(7e-3), pytest.approx(-2e-3))
+    assert abs(split.interference_s) < 1e-9
+
+
+def test_waiting_for_a_late_rank_is_told_from_waiting_for_gradients():
+    """Rank 1 waits 4 ms for its gradients; rank 0, whose backward ended 6 ms earlier, waits 10 ms."""
+    of_none, of_flat = block({"backward": 0.1}, 0.1), block({"backward": 0.1}, 0.11, tails_s=(10e-3, 4e-3))
+    cases = [(case_of(Strategy("none"), NANO), of_none), (case_of(FLAT, NANO), of_flat)]
+    split = results(run_with([samples_of(case, 1, [blocks] * 8) for case, blocks in cases]))["flat"].split
+    assert (split.tail_s, split.late_s) == (pytest.approx(7e-3), pytest.approx(3e-3))
+
+
+def test_calls_alone_say_what_is_hidden_and_the_first_detail_is_kept():
+    """A resumed run records the detail in each of its launches."""
+    run, own = run_of({"flat": 0.005}), timeline(FLAT)
+    details = {1: StepDetail((4, 8), (0.02, 0.03), own), 2: StepDetail((4, 8), (), timeline(FLAT, ranks=1))}
+    changed = [replace(s, detail=details.get(s.launch)) if s.case.strategy == "flat" else s for s in run.samples]
+    of = results(replace(run, samples=changed))
+    assert (of["flat"].calls, of["flat"].timeline, of["naive"].timeline) == ((4, 8), own, None)
+    assert of["flat"].communication_only_s == pytest.approx(0.025) and of["naive"].hidden is None
+    assert of["flat"].hidden == pytest.approx(1 - of["flat"].exposed.value / 0.025)
+
+
+# ── disturbed blocks ─────────────────────────────────────────────────────────────────────────────
 def test_rounds_that_others_disturbed_are_left_out_and_counted():
-    run = run_of({"flat": 0.005}, foreign=lambda number: 0.5 if number % 4 == 0 else 0.01)
-    comparison, found = results(run)
-    left_out, every = (rounds * len(STRATEGIES) for rounds in (12, 48))
-    assert (comparison.dropped, found["flat"].rounds) == (left_out, 36)
-    assert any(f"{left_out} of {every} timed blocks left out" in text for text in analyze(run).warnings)
+    run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5 if number % 4 == 0 else 0.01)
+    scenario, of = analyzed(run)
+    dropped, blocks = (rounds * len(FLAT_AND_NAIVE) for rounds in (12, 48))
+    assert (scenario.dropped, scenario.blocks, of["flat"].rounds) == (dropped, blocks, 36)
+    (warning,) = [text for text in analyze(run).warnings if "other processes used the CPU" in text]
+    assert f"{dropped} of {blocks} timed blocks left out" in warning and NANO.case.key in warning
 
 
 def test_a_disturbed_block_costs_its_own_strategy_only():
-    run = run_of({"flat": 0.005, "naive": 0.03})
-    run.facts[:] = [
-        replace(
-            one,
-            blocks=tuple(
-                replace(block, foreign_cpu=0.5, wall_ns=tuple(9 * ns for ns in block.wall_ns))
-                if (block.strategy, one.round % 3) == ("flat", 0)
-                else block
-                for block in one.blocks
-            ),
+    scenario, of = analyzed(
+        run_of(
+            {"flat": 0.005, "naive": 0.03},
+            foreign=lambda strategy, number: 0.5 if strategy == FLAT and number % 3 == 0 else 0.0,
         )
-        for one in run.facts
-    ]
-    comparison, found = results(run)
-    assert (found["flat"].rounds, found["naive"].rounds, comparison.dropped) == (32, 48, 16)
-    assert found["flat"].exposed.value == pytest.approx(0.005, rel=0.15)
+    )
+    assert (of["flat"].rounds, of["naive"].rounds, scenario.dropped) == (32, 48, 16)
+    assert of["flat"].exposed.value == pytest.approx(0.005, rel=0.15)
+
+
+@pytest.mark.parametrize(("share", "dropped"), [(0.06, 0), (0.07, 5), (-1.0, 0)])
+def test_the_plan_says_how_much_others_may_use_and_what_is_unknown_counts(share, dropped):
+    run = run_of({}, launches=1, foreign=lambda strategy, number: share if strategy == FLAT and number < 6 else 0.0)
+    scenario, of = analyzed(run)
+    assert (scenario.dropped, of["flat"].rounds) == (dropped, 12 - dropped)
 
 
 def test_where_most_were_disturbed_all_are_kept_and_that_is_said():
-    run = run_of({"flat": 0.005}, foreign=lambda number: 0.5)
-    comparison, _ = results(run)
-    assert comparison.dropped == 0
-    assert any(
-        "too much of all strategies disturbed to leave it out, so all of those kept" in text
-        for text in analyze(run).warnings
-    )
+    run = run_of({"flat": 0.005}, foreign=lambda strategy, number: 0.5)
+    assert analyzed(run)[0].dropped == 0
+    text = "too much of all strategies disturbed to leave it out, so all of those kept"
+    assert any(text in warning for warning in analyze(run).warnings)
 
 
+def test_a_strategy_that_shares_no_calm_round_with_the_reference_is_kept():
+    """Of two rounds the reference was disturbed in one and flat in the other: without them there is no difference."""
+    loud = {("none", 1), ("flat", 2)}
+    run = run_of(
+        {"flat": 0.005}, launches=3, rounds=2, strategies=(Strategy("none"), FLAT, NAIVE),
+        foreign=lambda strategy, number: 0.07 if (strategy.name, number) in loud else 0.0,
+    )  # fmt: skip
+    scenario, of = analyzed(run)
+    assert of["flat"].exposed is not None and scenario.dropped == 0
+    assert any("too much of all strategies" in text for text in analyze(run).warnings)
+
+
+# ── intervals ────────────────────────────────────────────────────────────────────────────────────
 def test_two_launches_claim_nothing_of_how_launches_differ():
-    _, found = results(run_of({"flat": 0.005}, launches=2))
-    assert found["flat"].exposed.kind == "within-run"
-    _, found = results(run_of({"flat": 0.005}, launches=1, rounds=4))
-    assert found["flat"].exposed.kind == "range of too few"
+    assert results(run_of({"flat": 0.005}, launches=2))["flat"].exposed.kind == "within-run"
+    assert results(run_of({"flat": 0.005}, launches=1, rounds=4))["flat"].exposed.kind == "range of too few"
 
 
 def test_strategies_learn_from_each_other_how_launches_differ():
@@ -133,91 +163,74 @@ def test_strategies_learn_from_each_other_how_launches_differ():
     alone = {n: estimate(series) for n, series in many.items()}
     together = estimates(many)
     assert all(together[n].value == pytest.approx(alone[n].value) for n in many)
-    widths = [[one.high - one.low for one in found.values()] for found in (alone, together)]
+    widths = [[interval.high - interval.low for interval in way.values()] for way in (alone, together)]
     assert np.ptp(np.log(widths[1])) < np.ptp(np.log(widths[0])) / 2
     assert np.median(widths[1]) < np.median(widths[0])
 
 
-def test_what_shards_cost_and_save_is_set_apart():
-    """A rank gathers for 7 ms what others updated, and updates its share in 2 ms less."""
-    run = run_of({"flat": 0.005})
-    gather, update = ({"none": 0.0, "flat": value} for value in (7e-3, -2e-3))
-
-    def changed(block):
-        more = {"gather": gather.get(block.strategy, 0.0), "update": 4e-3 + update.get(block.strategy, 0.0)}
-        parts = block.parts_ns | {name: (int(STEPS * s * 1e9),) * 2 for name, s in more.items()}
-        return replace(block, parts_ns=parts)
-
-    run.facts[:] = [replace(one, blocks=tuple(map(changed, one.blocks))) for one in run.facts]
-    split = results(run)[1]["flat"].split
-    assert (split.gather_s, split.update_s) == (pytest.approx(7e-3), pytest.approx(-2e-3))
-    assert abs(split.interference_s) < 1e-9
-
-
-def test_parts_of_older_runs_are_read():
-    run = run_of({"flat": 0.005})
-    old = ("forward", "backward", "pack", "tail", "update")
-    run.facts[:] = [
-        replace(one, blocks=tuple(replace(b, parts_ns={n: b.parts_ns[n] for n in old}) for b in one.blocks))
-        for one in run.facts
-    ]
-    assert results(run)[1]["flat"].split.gather_s == 0
-
-
-def test_a_run_that_advised_torchs_default_leaves_that_out_with_the_reason():
-    run = run_of({"flat": 0.005})
-    asked = Strategy("ddp", called="advised")
-    order = tuple(replace(launch, strategies=(*launch.strategies, asked)) for launch in run.plan.order)
-    run = replace(run, plan=replace(run.plan, order=order))
-    assert results(run)[1]["ddp advised"].refused == NOT_YET
-    run.facts.append(Advised(SCENARIO.key, 2, None, ()))
-    assert "ddp advised" not in results(run)[1]
-    assert [(one.strategy, one.reason) for one in analyze(run).skips] == [(asked, DEFAULT_ADVISED)]
-    run.facts[-1] = Advised(SCENARIO.key, 2, None, (4096, 8192))
-    assert results(run)[1]["ddp advised"].strategy.buckets == (4096, 8192)
-
-
-def test_who_fails_a_check_in_any_launch_gets_no_number():
-    _, found = results(run_of({}, failed=["flat"]))
-    assert found["flat"].refused == "I1: differs" and found["flat"].step is None and found["naive"].step is not None
-
-
-def test_a_report_says_each_warning_once():
-    run = run_of({"flat": 0.005}, foreign=lambda number: 0.5 if number % 4 == 0 else 0.01)
-    text = training_document.build(run, analyze(run), [], "plots")
-    assert text.count("timed blocks left out") == 1 and text.count("other processes used the CPU") == 1
-
-
-def test_the_first_timeline_of_each_strategy_is_kept():
-    """A resumed run records a timeline in each of its launches."""
-    run = run_of({"flat": 0.005})
-    first = timeline(Strategy("flat"), scenario=SCENARIO)
-    run.facts.extend([first, replace(first, launch=2)])
-    comparison, _ = results(run)
-    assert comparison.timelines == (first,)
-
-
+# ── what has no times ────────────────────────────────────────────────────────────────────────────
 def test_a_check_that_fails_in_one_launch_is_not_hidden_by_the_others_that_pass():
-    run = run_of({"flat": 0.005})
-    for launch, ok in enumerate((True, False, True), start=1):
-        run.facts.append(StrategyChecks(SCENARIO.key, launch, "flat", (InvariantCheck("I4", ok, "calls"),)))
-    _, found = results(run)
-    assert [check.ok for check in found["flat"].checks] == [False] and found["flat"].refused == "I4: calls"
+    run = with_checks(run_of({}), FLAT, *(InvariantCheck("I4", ok, "calls") for ok in (True, False, True)))
+    of = results(run)
+    assert [check.ok for check in of["flat"].checks] == [False] and of["flat"].refused == "I4: calls"
+    assert of["flat"].step is None and of["naive"].step is not None and of["flat again"].step is not None
+    assert {s.case.strategy: s.time_s for s in analyze(run).summaries}["flat"] is None
 
 
-def test_a_strategy_that_shares_no_calm_round_with_the_reference_is_kept():
-    """Of two rounds the reference was disturbed in one and flat in the other: without them there is no difference."""
-    run = run_of({"flat": 0.005}, launches=3, rounds=2)
-    run.facts[:] = [
-        replace(
-            one,
-            blocks=tuple(
-                replace(block, foreign_cpu=0.5) if (block.strategy, one.round) in {("none", 1), ("flat", 2)} else block
-                for block in one.blocks
-            ),
-        )
-        for one in run.facts
-    ]
-    comparison, found = results(run)
-    assert found["flat"].exposed is not None and comparison.dropped == 0
-    assert any("too much of all strategies" in text for text in analyze(run).warnings)
+def test_why_a_strategy_has_no_times_is_said():
+    run = run_of({"flat": 0.005}, launches=1)
+    ddp, zero = (case_of(Strategy(name), NANO) for name in ("ddp", "zero1"))
+    order = tuple(replace(launch, cases=(*launch.cases, ddp, zero)) for launch in run.plan.order)
+    killed = Samples(zero, 1, 0.0, failure=Failure("killed", 1, "rank 1 was ended by SIGKILL"))
+    of = results(replace(run, plan=replace(run.plan, order=order), samples=[*run.samples, killed]))
+    assert (of["ddp"].refused, of["zero1"].refused) == (NOT_YET, "rank 1 was ended by SIGKILL")
+    assert [result for result in of if of[result].place is None] == ["ddp", "zero1"]
+
+
+def test_scenarios_keep_apart_and_one_that_was_not_begun_is_left_out():
+    tiny = replace(NANO, case=replace(NANO.case, model="tiny"))
+    runs = [run_of({"flat": 0.005}), run_of({"flat": 0.03}, scenario=tiny)]
+    plan = replace(runs[0].plan, order=(*runs[0].plan.order, *runs[1].plan.order))
+    both = analyze(replace(runs[0], plan=plan, samples=runs[0].samples + runs[1].samples)).scenarios
+    exposed = [{r.label: r.exposed for r in scenario.results}["flat"].value for scenario in both]
+    assert exposed == [pytest.approx(0.005, rel=0.2), pytest.approx(0.03, rel=0.1)]
+    assert [scenario.scenario for scenario in analyze(replace(runs[0], plan=plan)).scenarios] == [NANO]
+
+
+# ── the other analyses ───────────────────────────────────────────────────────────────────────────
+def test_other_analyses_claim_nothing_of_training_steps():
+    """Every second block takes three times as long, and rank 1 always begins late."""
+    run = run_of({"flat": 0.005}, launches=4, rounds=40, strategies=(Strategy("none"), FLAT))
+    for samples in run.samples:
+        samples.timed.duration_ns[::2] *= 3
+        samples.timed.start_ns[:, 1] += 10**8
+    analysis = analyze(run)
+    assert not (analysis.diagnosis.findings or analysis.fits or analysis.inconsistencies or analysis.matrices)
+    assert any("training steps" in text for text in analysis.diagnosis.silent)
+    assert not any("no rank is late" in text for text in analysis.diagnosis.silent)
+    for summary in analysis.summaries:
+        assert summary.stall is None and summary.steady and summary.asked is None and summary.skew_s is None
+        assert not any(word in text for word in ("modes", "steady", "stopped by time") for text in summary.warnings)
+    assert not any("seconds_per_case" in text or "stalls" in text for text in analysis.warnings)
+
+
+def test_a_pilot_keeps_the_rounds_and_says_how_many_launches():
+    run = run_of({"flat": 0.005}, launches=4, launch_scatter=0.05)
+    rough, fine = (needs(run, summarize(run), precision) for precision in (0.1, 0.02))
+    assert {need.iterations for need in (*rough, *fine)} == {12}
+    assert all(a.launches < b.launches for a, b in zip(rough, fine, strict=True))
+
+
+def test_the_same_bytes_in_more_calls_are_a_ladder():
+    def summary(calls, size, world=2, time_s=1e-3, **more):
+        options = {"metric": "pipelined", "call": "async", "depth": calls, **more}
+        interval = Interval(time_s, 0.9 * time_s, 1.1 * time_s, "over launches")
+        return Summary(Case("all_reduce", "gloo", world, "float32", size, **options), 3, 30, interval)
+
+    ladder = [summary(10, 600), summary(1, 6000), summary(1, 6000, world=4), summary(10, 600, world=4)]
+    others = [summary(1, 8000), summary(5, 1200, call="sync"), summary(5, 1200, metric="isolated")]
+    sizes = call_sizes([*ladder, *others, replace(summary(2, 3000), time_s=None)])
+    assert [(size.world_size, size.calls, size.total_bytes) for size in sizes] == [
+        (2, 1, 6000), (2, 10, 6000), (4, 1, 6000), (4, 10, 6000),
+    ]  # fmt: skip
+    assert (sizes[1].time.value, sizes[1].time.low) == (pytest.approx(10e-3), pytest.approx(9e-3))

@@ -10,6 +10,7 @@ from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.ranks import late_ranks
 from bench.analyze.replay import replayed_steps
 from bench.analyze.summaries import choice_changes, summarize
+from bench.analyze.training import call_sizes, scenarios, trains
 from bench.analyze.warnings import warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
@@ -17,7 +18,7 @@ from bench.model.records import Run
 
 
 def analyze(run: Run) -> Analysis:
-    """Everything that follows from one run: summaries, warnings, diagnosis, inconsistencies, models and bounds."""
+    """Everything that follows from one run, but advice on buckets, which `advise` adds."""
     summaries = summarize(run)
     diagnosis = diagnose(run)
     return Analysis(
@@ -30,6 +31,8 @@ def analyze(run: Run) -> Analysis:
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
         replayed=tuple(replayed_steps(run)),
+        scenarios=scenarios(run, summaries),
+        call_sizes=call_sizes(summaries),
     )
 
 
@@ -44,10 +47,15 @@ def diagnose(run: Run) -> Diagnosis:
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
         silent.append("nothing was measured, so nobody can be named")
-    elif not late and any(case.world_size > 1 and cycle(case) == 1 for case in measured):
+    elif not late and any(case.world_size > 1 and cycle(case) == 1 and not trains(case) for case in measured):
         silent.append(
             "no rank is late: last arrivals are spread as chance would, or over more than a quarter of the ranks, or "
             "cost less than a tenth of the time"
+        )
+    if any(case.world_size > 1 and trains(case) for case in measured):
+        silent.append(
+            "training steps: their ranks are not tested, because they leave a barrier together and then compute; the "
+            "split of a step has the time that ranks wait for the last one"
         )
     if not any(OPERATIONS[case.op].paired for case in measured):
         silent.append("links: not tested; operations: [pairwise] with 4 ranks or more tells slow ranks from slow links")

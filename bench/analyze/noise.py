@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bench.analyze.sessions import machine_of
+from bench.analyze.training import samples_that_count, trains
 from bench.model.conclusions import Analysis, Need, NeedsInAll, Summary
 from bench.model.records import Run, Samples, Timings
 from bench.planning.plan import NEXT_START_S
@@ -42,7 +43,7 @@ def entry_of(run: Run, analysis: Analysis) -> LedgerEntry | None:
     if machine is None or run.plan.settings.faults:
         return None
     timed: dict[str, list[Timings]] = defaultdict(list)
-    for samples in run.samples:
+    for samples in samples_that_count(run):
         if samples.failure is None and samples.timed is not None:
             timed[samples.case.key].append(samples.timed)
     several = [s for s in analysis.summaries if s.launches >= 2 and s.means_s]
@@ -126,7 +127,8 @@ def needs(run: Run, summaries: Sequence[Summary], precision: float) -> list[Need
     Kalibera & Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013: with the variance T₁² between iterations
     and T₂² between launches, an iteration costing c₁ and a launch c₂, the cheapest number of iterations per launch is
     ⌈√((c₂/c₁)(T₁²/T₂²))⌉; launches then follow from the wanted interval. Variances are those of logarithms; T₁² is the
-    variance at which independent iterations would give the interval that was seen within a launch.
+    variance at which independent iterations would give the interval that was seen within a launch. Of training steps,
+    whose strategies share their rounds, the number of iterations stays as it is.
     """
     samples: dict[str, list[Samples]] = defaultdict(list)
     for launch in run.samples:
@@ -150,6 +152,8 @@ def _need(summary: Summary, precision: float, samples: Sequence[Samples], run: R
     if launch_variance > 0 and iteration_s > 0:
         iterations = math.ceil(math.sqrt(launch_s / iteration_s * iteration_variance / launch_variance))
     iterations = min(max(iterations, FEWEST_FOR_MEDIAN), most)
+    if trains(case):
+        iterations = max(1, summary.iterations // summary.launches)
     variance = launch_variance + iteration_variance / iterations
     # The fewest launches whose Student interval of the mean logarithm is as narrow as wanted.
     counts = np.arange(2, MOST_LAUNCHES + 1)
@@ -165,8 +169,11 @@ def _cost(run: Run, samples: Sequence[Samples]) -> tuple[float, float]:
     iterations, spans, walls = [], [], []
     for launch in samples:
         if launch.timed is not None and launch.usage is not None:
-            starts, count = launch.timed.start_ns, len(launch.timed.duration_ns)
-            spans.append(float((starts + launch.timed.duration_ns).max() - starts.min()) / 1e9 / count)
+            starts, durations = launch.timed.start_ns, launch.timed.duration_ns
+            count, span = len(durations), (starts + durations).max() - starts.min()
+            if trains(launch.case):  # between two of its blocks lie those of other strategies
+                span = durations.max(axis=1).sum()
+            spans.append(float(span) / 1e9 / count)
             iterations.append(count)
             walls.append(launch.usage.wall_s)
     if not iterations:

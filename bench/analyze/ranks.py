@@ -2,8 +2,9 @@
 
 In: a `Run`. Out: findings of kind "late rank" and "late node". The rank that waits longest is the victim and is never
 named: what counts is which rank begins last (or, without a common clock, which spends the shortest time in the
-operation, because it waits for no other; operations with a root are then left out). Where a rank runs differs between
-launches: a finding that chance could have made in so few of them says "in this launch".
+operation, because it waits for no other; operations with a root are then left out). Training steps are left out: their
+ranks leave a barrier together, and then compute. Where a rank runs differs between launches: a finding that chance
+could have made in so few of them says "in this launch".
 
 A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
 are examined first, then the ranks of the nodes that are not late. In each case, the late ones are at the end of the
@@ -72,7 +73,9 @@ def late_ranks(run: Run) -> list[Finding]:
     clocks = Clocks(run)
     for samples in run.samples:
         case = samples.case
-        if samples.timed is None or samples.failure is not None or case.world_size < 2 or cycle(case) > 1:
+        if samples.timed is None or samples.failure is not None or case.world_size < 2:
+            continue
+        if cycle(case) > 1 or OPERATIONS[case.op].trains:
             continue
         # Without a common clock the shortest duration stands for the last arrival. Not where there is a root: it may
         # be done before the others have come.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.catalog.operations import OPERATIONS
 from bench.model.records import NOT_AVAILABLE, Json, Run, Samples, Timings
 from bench.store.ledger import MachineIdentity
 
@@ -52,7 +53,7 @@ def differences(before: Facts, after: Facts) -> tuple[tuple[str, str, str], ...]
 
 
 def facts_of(run: Run) -> Facts:
-    """The facts of a run of collectives, as far as they are known of an imported one."""
+    """The facts of a run, as far as they are known of an imported one."""
     if run.imported is not None:
         sources = [session.get("imported", {}) for session in run.environment]
         return {
@@ -64,15 +65,21 @@ def facts_of(run: Run) -> Facts:
             **{name: str(value) for source in sources for name, value in source.get("variables", {}).items()},
             "launches": str(run.plan.launches),
         }
-    sampling = dataclasses.asdict(run.plan.settings.sampling)
+    settings = run.plan.settings
+    of_steps = {
+        "rounds": str(settings.rounds),
+        "warmup_steps": str(settings.warmup_steps),
+        "max_foreign_cpu": f"{run.plan.max_foreign_cpu:g}",
+    }
     return {
         "measured by": "CollBench",
         "aggregation": "maximum over ranks, median over iterations",
         **of_sessions(run.environment),
-        **{f"sampling.{name}": str(value) for name, value in sampling.items()},
+        **{f"sampling.{name}": str(value) for name, value in dataclasses.asdict(settings.sampling).items()},
         "launches": str(run.plan.launches),
-        "pool_bytes": str(run.plan.settings.pool_bytes),
-        "planted faults": str(len(run.plan.settings.faults)),
+        "pool_bytes": str(settings.pool_bytes),
+        "planted faults": str(len(settings.faults)),
+        **(of_steps if any(OPERATIONS[case.op].trains for case in run.plan.cases) else {}),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from bench.analyze.model import impossible
 from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT
+from bench.analyze.training import disturbances
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run
@@ -53,6 +54,7 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
         *_of_polling(run, session),
         # How the ranks of a launch were started.
         *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
+        *disturbances(run),
         *_of_the_samples(summaries),
     ]
 
