@@ -12,6 +12,7 @@ from bench.analyze.sessions import launches_of
 from bench.analyze.summaries import FOREIGN_CPU_LIMIT
 from bench.analyze.training import disturbances
 from bench.catalog.backends import BACKENDS
+from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run
 from bench.model.units import format_bytes, format_seconds
@@ -133,7 +134,8 @@ def _of_a_host(run: Run, host: Json) -> Iterable[str]:
         sizes = ", ".join(map(str, crowded))
         yield f"more ranks than the {cores} cores at world size {sizes}: that measures scheduling as much as transport"
     cache = host.get("cpu", {}).get("last_level_cache_bytes")
-    small = [c for c in run.plan.cases if c.buffers == "rotate" and c.size_bytes and c.world_size in worlds]
+    rotating = (c for c in run.plan.cases if c.buffers == "rotate" and OPERATIONS[c.op].pooled)
+    small = [c for c in rotating if c.world_size in worlds]
     pool_bytes = run.plan.settings.pool_bytes
     if isinstance(cache, int) and any(max(c.size_bytes, pool_bytes) < cache for c in small):
         yield (
