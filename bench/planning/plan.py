@@ -16,7 +16,7 @@ from bench.config.models import Config
 from bench.config.training import TrainingSection
 from bench.model.capabilities import Demands, Machine
 from bench.model.recorded_calls import CallList
-from bench.model.records import Case, Fault, Launch, Plan, Replay, Samples, Sampling, Settings, Skip
+from bench.model.records import OPTIONS, Case, Fault, Launch, Plan, Replay, Samples, Sampling, Settings, Skip
 from bench.planning import replays
 from bench.planning.cases import combinations, unsupported
 from bench.planning.footprint import most_iterations
@@ -82,16 +82,9 @@ def of_cases(config: Config, machine: Machine, seed: int, name: str, cases: Sequ
 
 def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) -> Plan:
     """A plan of these launches, without skips, budget and what its cases name."""
-    sampling, training = config.sampling, config.training or TrainingSection.model_construct()
+    training = config.training or TrainingSection.model_construct()
     settings = Settings(
-        sampling=Sampling(
-            warmup=sampling.warmup,
-            warmup_s=sampling.warmup_seconds,
-            iterations=sampling.iterations,
-            relative_error=sampling.relative_error,
-            seconds_per_case=sampling.seconds_per_case,
-            max_iterations=sampling.max_iterations,
-        ),
+        sampling=Sampling(**config.sampling.model_dump()),
         seed=seed,
         timeout_s=config.timeout,
         pool_bytes=config.buffer_pool,
@@ -99,7 +92,7 @@ def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) 
         batch_bytes=min(MOST_BATCH_BYTES_OF_A_HOST, machine.memory_available_bytes // SHARE_OF_MEMORY_FOR_A_BATCH),
         rounds=training.rounds,
         warmup_steps=training.warmup,
-        faults=tuple(Fault(f.do, f.rank, f.iteration, f.world_size, f.size, f.launch, f.delay) for f in config.faults),
+        faults=tuple(Fault(**fault.model_dump()) for fault in config.faults),
     )
     return Plan(
         name=config.name,
@@ -138,9 +131,9 @@ def process_kind(case: Case) -> tuple[object, ...]:
     Groups that are made and left go on in threads for a while, which would make other cases slower. The strategies of a
     scenario share their processes, and share them with nothing else.
     """
-    processes = (case.backend, case.world_size, case.settings, case.ctas, case.memory, case.oversubscribed)
+    apart = (getattr(case, option.name) for option in OPTIONS if option.needs_processes)
     scenario = replace(case, strategy="") if case.strategy else None
-    return (*processes, makes_groups(case), scenario)
+    return (case.backend, case.world_size, *apart, makes_groups(case), scenario)
 
 
 def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:
