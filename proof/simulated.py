@@ -76,7 +76,13 @@ def identical_sides(rig: Rig, effort: Effort) -> list[Outcome]:
         drift = noise.logs.std() * np.cumsum(rng.normal(size=PAIRS)) / np.sqrt(PAIRS / 4)
         a, b = noise.pairs(rng, PAIRS) + drift
         cases = [
-            pairs.PairedCase(case.key, *({n: np.exp(side[i, n : n + 1]) for n in range(PAIRS)} for side in (a, b)))
+            pairs.PairedCase(
+                case.key,
+                *(
+                    pairs.TimedCase(case, case.key, {n: np.exp(side[i, n : n + 1]) for n in range(PAIRS)})
+                    for side in (a, b)
+                ),
+            )
             for i, case in enumerate(noise.cases)
         ]
         wrong += _ever_changed(cases)

@@ -1,23 +1,28 @@
 """Compare two runs: a verdict on each common case and on the whole, and what else differs between them.
 
-In: two runs and their summaries. Out: a `Comparison`, with its warnings. This module matches the cases; `verdicts`
-decides. A measured case without a partner is listed, never dropped silently. Prints nothing.
+In: two runs and their summaries. Out: a `Comparison`, with its warnings. Of training steps also how their exposed
+communication changed. This module matches the cases; `verdicts` decides. A measured case without a partner is listed
+with the reason, never dropped silently. Prints nothing.
 """
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from operator import attrgetter
 
 import numpy as np
 
+from bench.analyze import training
 from bench.analyze.noise import FEWEST_OCCASIONS, occasions
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
-from bench.model.comparisons import Change, Comparison, Judgement
+from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
 from bench.model.conclusions import Summary
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import CASE_EXTRAS, Case, Json, Run
+from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_seconds
-from bench.stats import verdicts
+from bench.stats import intervals, verdicts
 from bench.stats.intervals import launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
@@ -25,11 +30,17 @@ from bench.store.ledger import LedgerEntry
 # Default of the smallest relative change that matters: a smaller one is rarely worth tracing.
 MIN_CHANGE = 0.05
 # Fields of a case that `--across` accepts. Size is not among them: time is expected to differ with size.
-AXES = ("op", "backend", "world_size", "dtype", *CASE_EXTRAS)
+AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
+# A comma between two values, not one within the settings of a strategy: flat,ddp(cap_bytes=1024,options=fp16).
+COMMA = re.compile(r",(?![^()]*\))")
 TWO_MODES = "two modes: geometric means of the iterations"
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
+NOT_ASKED = "not asked for"
 
 Pair = tuple[Summary, Summary]
+# The name of a case, for people.
+Label = Callable[[Case], str]
+KEY: Label = attrgetter("key")
 # Standard deviation of the logarithm of a case's time from occasion to occasion, and its degrees of freedom; by key.
 Occasion = tuple[float, float]
 Occasions = Mapping[str, Occasion]
@@ -44,20 +55,26 @@ def compare(
     noise_floor: float | None = None,
     across: str | None = None,
     by_occasion: Occasions | None = None,
+    label: Label = KEY,
 ) -> Comparison:
-    """Compare the cases that both runs measured. Raises UnmeasurableError if there are none.
+    """Compare the cases that both runs measured. Raises UnmeasurableError if there are none, and none failed after.
 
     min_change: the smallest relative change that matters. noise_floor: the largest relative difference between two
     measurements of the same thing, as stated by the user; used only where a side has one launch. across: a field of
     the case that may differ between the sides, such as `backend`; or with its value on each side,
     `backend=gloo,nccl`. Raises ConfigError if it cannot be used. by_occasion: by how much occasions differ on the
-    machine of both runs, where that is known.
+    machine of both runs, where that is known. label: of a case, for people.
     """
-    olds, news, pairs = _matched(old, new, across)
-    if not pairs:
+    axis = axis_of(across)
+    olds, news = (axis.by_key(summaries, value) for summaries, value in zip((old, new), axis.values, strict=True))
+    pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
+    axis.check(pairs)
+    broken, only_before = _unpaired(olds, news, absences(after, axis.key), label)
+    failed_before, only_after = _unpaired(news, olds, absences(before, axis.key), label)
+    if not pairs and not broken:
         raise UnmeasurableError(
             f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
-            "dtype, size, metric, synchronisation and buffers are needed"
+            "dtype, size and options are needed"
         )
     # Two sides of one run were measured on one occasion, launch by launch.
     by_occasion = {} if by_occasion is None or before.path == after.path else by_occasion
@@ -65,30 +82,27 @@ def compare(
     tested, whole = _tested(several, min_change, by_occasion) if several else ([], None)
     of_key = {change.case.key: change for change in tested}
     changes = [of_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
-    field = across.partition("=")[0] if across is not None else None
-    if field is not None:
-        values = [f"{field}: {before} → {after}" for before, after in (_values(pair, field) for pair in pairs)]
-        changes = [
-            dataclasses.replace(change, note="; ".join(filter(None, [value, change.note])))
-            for change, value in zip(changes, values, strict=True)
-        ]
-    broken = tuple(s.case for key, s in news.items() if s.time_s is None and key in olds and olds[key].time_s)
+    changes = [
+        replace(change, name=joined(*(label(side.case) for side in pair)), exposed=exposed)
+        for change, pair, exposed in zip(changes, pairs, _exposed((before, after), (old, new), pairs), strict=True)
+    ]
+    all_verdicts = [*(change.verdict for change in changes), *([whole.verdict] if whole else [])]
     return Comparison(
         before=before.name,
         after=after.name,
         whole=whole,
-        verdict=verdicts.of_run([*(change.verdict for change in changes), *([whole.verdict] if whole else [])]),
+        verdict=verdicts.of_run(all_verdicts or [INCONCLUSIVE]),
         min_change=min_change,
         changes=tuple(changes),
         differences=differences(facts_of(before), facts_of(after)),
-        only_before=tuple(s.case for key, s in olds.items() if s.time_s and key not in news),
-        only_after=tuple(s.case for key, s in news.items() if s.time_s and (key not in olds or not olds[key].time_s)),
+        only_before=only_before,
+        only_after=(*failed_before, *only_after),
         broken=broken,
         warnings=(
             *_of_occasions(before, after, [change.case.key for change in changes], by_occasion),
             *_warnings(before, after, changes, broken, min_change),
         ),
-        across=field,
+        across=axis.field or None,
     )
 
 
@@ -99,58 +113,104 @@ def compare_runs(
     noise_floor: float | None = None,
     across: str | None = None,
     ledger: Sequence[LedgerEntry] = (),
+    label: Label = KEY,
 ) -> Comparison:
     """Summarise two runs and compare them. ledger: the noise ledger of the machine that measured them."""
     machine, other = machine_of(before), machine_of(after)
     known: Occasions = {}
     if machine is not None and other is not None and machine.is_same(other):
         known = occasions(ledger, machine, {before.name, after.name})
-    return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across, known)
+    return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across, known, label)
 
 
 # ── matching the cases ───────────────────────────────────────────────────────────────────────────
-def _matched(
-    old: Sequence[Summary], new: Sequence[Summary], across: str | None
-) -> tuple[dict[str, Summary], dict[str, Summary], list[Pair]]:
-    """Both sides by key (failed cases included), and the pairs that have a time on both sides."""
-    if across is None:
-        olds, news = ({s.case.key: s for s in side} for side in (old, new))
-    else:
-        field, _, values = across.partition("=")
-        wanted = values.split(",") if values else [None, None]
-        if field not in AXES or len(wanted) != 2:
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The field in which the sides differ on purpose; empty for none. values: on each side; None for any."""
+
+    field: str
+    values: tuple[str | None, str | None]
+
+    def key(self, case: Case) -> str:
+        """The case's key without the field."""
+        if not self.field:
+            return case.key
+        # Only calls back to back have a depth: it is a part of the metric.
+        blank: Json = {self.field: "*", **({"depth": 1} if self.field == "metric" else {})}
+        return replace(case, **blank).key
+
+    def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
+        """The summaries of a side by `key`; only those with this value of the field, if one is given."""
+        by_key: dict[str, Summary] = {}
+        for summary in summaries:
+            if value is not None and str(getattr(summary.case, self.field)) != value:
+                continue
+            other = by_key.setdefault(self.key(summary.case), summary)
+            if other is not summary:
+                a, b = (getattr(side.case, self.field) for side in (other, summary))
+                raise ConfigError(
+                    f"--across {self.field}: one run has both {a} and {b}; say which is meant on each side: "
+                    f"--across {self.field}={a},{b}"
+                )
+        return by_key
+
+    def check(self, pairs: Sequence[Pair]) -> None:
+        """Raise ConfigError if no pair differs in the field."""
+        if self.field and pairs and all(len({getattr(side.case, self.field) for side in pair}) == 1 for pair in pairs):
             raise ConfigError(
-                f"--across {across}: write one of {', '.join(AXES)}; or with a value for each side: backend=gloo,nccl"
+                f"--across {self.field}: both sides have the same {self.field}, nothing to lay side by side"
             )
-        olds, news = (_blanked(side, field, value) for side, value in zip((old, new), wanted, strict=True))
-    pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
-    if across is not None and pairs and all(len(set(_values(pair, field))) == 1 for pair in pairs):
-        raise ConfigError(f"--across {across}: both sides have the same {field}, nothing to lay side by side")
-    return olds, news, pairs
 
 
-def _blanked(side: Sequence[Summary], field: str, value: str | None) -> dict[str, Summary]:
-    """The summaries by their key without a field; only those with this value in it, if one is given."""
-    by_key: dict[str, Summary] = {}
-    for summary in side:
-        own = str(getattr(summary.case, field))
-        if value is not None and own != value:
+def axis_of(across: str | None) -> Axis:
+    """Read the option `--across`. Raises ConfigError."""
+    field, _, text = (across or "").partition("=")
+    values = COMMA.split(text) if text else [None, None]
+    if across is not None and (field not in AXES or len(values) != 2):
+        raise ConfigError(
+            f"--across {across}: write one of {', '.join(AXES)}; or with a value for each side: backend=gloo,nccl"
+        )
+    return Axis(field, (values[0], values[1]))
+
+
+def joined(before: str, after: str) -> str:
+    """The labels of a case on both sides as one, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB`."""
+    old, new = before.split(" · "), after.split(" · ")
+    if len(old) == len(new):
+        return " · ".join(a if a == b else f"{a} → {b}" for a, b in zip(old, new, strict=True))
+    shared = [word for word in old if word in new]
+    own = (", ".join(word for word in side if word not in shared) or "default" for side in (old, new))
+    return " · ".join([*shared, " → ".join(own)])
+
+
+def absences(run: Run, key: Callable[[Case], str] = KEY) -> Callable[[Case], str]:
+    """A function that says why the run has no time of a case. key: by which the run's cases are found."""
+    reasons = {key(case): training.NOT_YET for case in run.plan.cases}
+    reasons |= {key(skip.case): skip.reason for skip in run.plan.skips}
+    reasons |= {key(samples.case): samples.failure.text for samples in run.samples if samples.failure is not None}
+
+    def reason(case: Case) -> str:
+        # A skip without a strategy stands for all strategies of its scenario.
+        return reasons.get(key(case)) or reasons.get(key(replace(case, strategy=""))) or NOT_ASKED
+
+    return reason
+
+
+def _unpaired(
+    own: Mapping[str, Summary], others: Mapping[str, Summary], reason: Callable[[Case], str], label: Label
+) -> tuple[tuple[Unpaired, ...], tuple[Unpaired, ...]]:
+    """Cases with a time on their own side only: those that failed on the other side, and those not measured there."""
+    failed, missing = [], []
+    for key, summary in own.items():
+        if summary.time_s is None:
             continue
-        blank: Json = {field: "*"}
-        key = dataclasses.replace(summary.case, **blank).key
-        if key in by_key:
-            other = getattr(by_key[key].case, field)
-            raise ConfigError(
-                f"--across {field}: one run has both {other} and {own}; say which is meant on each side: "
-                f"--across {field}={other},{own}"
-            )
-        by_key[key] = summary
-    return by_key
-
-
-def _values(pair: Pair, field: str) -> tuple[str, str]:
-    before, after = (str(getattr(side.case, field)) for side in pair)
-    return before, after
+        partner = others.get(key)
+        if partner is None:
+            missing.append(Unpaired(label(summary.case), summary.case, reason(summary.case)))
+        elif partner.time_s is None:
+            why = partner.failures[0].text if partner.failures else reason(summary.case)
+            failed.append(Unpaired(label(summary.case), summary.case, why))
+    return tuple(failed), tuple(missing)
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
@@ -178,11 +238,12 @@ def _tested(pairs: Sequence[Pair], min_change: float, by_occasion: Occasions) ->
         estimates = verdicts.with_occasions(estimates, scatter, freedom)
         if index is not None:
             together, least = np.array([float(index.weights @ scatter)]), np.array([freedom.min()])
-            index = dataclasses.replace(index, estimates=verdicts.with_occasions(index.estimates, together, least))
+            index = replace(index, estimates=verdicts.with_occasions(index.estimates, together, least))
     rate = verdicts.ERROR_RATE if index is None else verdicts.ERROR_RATE_OF_EACH
     judgements = verdicts.judge(estimates, min_change, rate)
     changes = [
         Change(
+            "",
             pair[0].case,
             launch_interval(a),
             launch_interval(b),
@@ -219,16 +280,59 @@ def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | 
     assert old.time_s is not None and new.time_s is not None  # noqa: S101 - the caller selects such
     judgement = verdicts.by_noise_floor(old.time_s, new.time_s, min_change, noise_floor)
     note = ONE_LAUNCH if noise_floor is None else f"one launch on a side: rests on the stated {noise_floor:.0%}"
-    return Change(old.case, old.time_s, new.time_s, judgement, note)
+    return Change("", old.case, old.time_s, new.time_s, judgement, note)
+
+
+# ── exposed communication of training steps ──────────────────────────────────────────────────────
+def exposed_of(run: Run) -> dict[Case, training.Series]:
+    """Exposed communication in each round, seconds a step: of each case that differs from its reference."""
+    exposed = {}
+    for scenario, cases in training.scenarios_of(run).items():
+        rounds = training.rounds_of(run, scenario)
+        for case in cases:
+            reference = training.reference_case(case)
+            series = {} if case == reference else training.by_launch(rounds, case, training.step_s, reference)
+            if series:
+                exposed[case] = series
+    return exposed
+
+
+def _exposed(
+    runs: tuple[Run, Run], summaries: tuple[Sequence[Summary], Sequence[Summary]], pairs: Sequence[Pair]
+) -> list[ExposedChange | None]:
+    """The change of each pair's exposed communication; None where a side has none."""
+    series = [exposed_of(run) for run in runs]
+    noises = [
+        {scenario.scenario.case: scenario.noise_s for scenario in training.scenarios(run, of_run)}
+        for run, of_run in zip(runs, summaries, strict=True)
+    ]
+    both = [[of_run.get(side.case, {}) for of_run, side in zip(series, pair, strict=True)] for pair in pairs]
+    enough = [min(map(len, sides)) >= training.LAUNCHES_FOR_INTERVAL for sides in both]
+    several = list(compress(both, enough))
+    tested = iter(verdicts.differences(*([training.medians(sides[i]) for sides in several] for i in (0, 1))))
+    changes: list[ExposedChange | None] = []
+    for pair, sides, over_launches in zip(pairs, both, enough, strict=True):
+        if not all(sides):
+            changes.append(None)
+            continue
+        before, after = map(training.estimate, sides)
+        difference, resolved = intervals.difference_of_intervals(before, after), False
+        if over_launches:
+            difference, significant = next(tested)
+            noise_s = max(of_run[replace(side.case, strategy="")] for of_run, side in zip(noises, pair, strict=True))
+            resolved = significant and abs(difference.value) > noise_s
+        changes.append(ExposedChange(before, after, difference, resolved))
+    return changes
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────
 def _warnings(
-    before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Case], min_change: float
+    before: Run, after: Run, changes: Sequence[Change], broken: Sequence[Unpaired], min_change: float
 ) -> Iterable[str]:
     for run in (before, after):
-        if run.plan.faults:
-            kinds = ", ".join(sorted({fault.do for fault in run.plan.faults}))
+        yield from (f"{run.name}: {text}" for text in training.disturbances(run))
+        if run.plan.settings.faults:
+            kinds = ", ".join(sorted({fault.do for fault in run.plan.settings.faults}))
             yield f"faults were planted on purpose in {run.name} ({kinds}): its numbers measure nothing else"
     imports = [run for run in (before, after) if run.imported is not None]
     for run in imports:
@@ -248,20 +352,16 @@ def _warnings(
             f"{counted(alone, 'case')} with one launch on a side: set launches: 5 (import several outputs as one run), "
             "or state with --noise-floor by how much two measurements of the same thing differ"
         )
-    yield from verdict_warnings([change.verdict for change in changes], alone, min_change)
-
-
-def verdict_warnings(of_cases: Sequence[str], alone: int, min_change: float) -> Iterable[str]:
-    """Warnings on the verdicts as a whole. alone: cases with too few launches to decide, warned about elsewhere."""
-    slower, faster, open_ = (of_cases.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
+    of_cases = [change.verdict for change in changes]
+    slower, faster, undecided = (of_cases.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
     if slower and faster:
         yield (
             f"{counted(slower, 'case')} slower and {faster} faster: the verdict on the whole is SLOWER, so look at each"
         )
-    if open_ > alone:
+    if undecided > alone:
         yield (
-            f"{counted(open_ - alone, 'case')} without a decision at ±{min_change * 100:g} %: more launches (the table "
-            "says about how many), a calmer machine or a larger --min-change would bring one"
+            f"{counted(undecided - alone, 'case')} without a decision at ±{min_change * 100:g} %: more launches (the "
+            "table says about how many), a calmer machine or a larger --min-change would bring one"
         )
 
 

@@ -6,16 +6,20 @@ from typing import Annotated
 
 import typer
 
-from bench.cli import benchmarks
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.comparison import MIN_CHANGE, ComparisonFormat, FailOn, compare_runs, print_as, print_comparison, share
-from bench.model.conclusions import Summary
+from bench.cli.comparison import (
+    MIN_CHANGE,
+    SLOWER_OR_FAILED,
+    ComparisonFormat,
+    FailOn,
+    compare_runs,
+    print_as,
+    print_comparison,
+    share,
+)
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import Run
 from bench.store import folders
-from bench.store.encoding import CODEC
 
-SLOWER_OR_FAILED = 1
 DEFAULT_MIN_CHANGE = f"{MIN_CHANGE:.0%}"
 
 
@@ -53,7 +57,7 @@ def compare(
         ComparisonFormat | None, typer.Option(help="Print only this format; draw no picture.")
     ] = None,
 ) -> int:
-    """Two runs: a verdict on each case; of the training benchmark: on each strategy's step and exposed communication.
+    """Two runs: a verdict on each case; of training steps also on exposed communication.
 
     Three runs or more: since which run each case has taken another time.
 
@@ -81,10 +85,10 @@ def compare(
     if len(runs) == 1:
         raise ConfigError(f"compare {runs[0]} with what? Name BEFORE and AFTER, or a table: --against FILE")
     if len(runs) == 2:
-        benchmark, result, folder = compare_runs(runs[0], runs[1], smallest, floor, across)
+        before, after = (folders.find(RESULTS, name) for name in runs)
+        result = compare_runs(before, after, smallest, floor, across)
         result = replace(result, fail_on=(fail_on or FailOn.SLOWER).verdicts)
-        print_comparison(benchmark, result, folder, format)
-        return SLOWER_OR_FAILED if result.failed else 0
+        return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
 
@@ -102,24 +106,27 @@ def _within(
     across: str,
 ) -> int:
     """Compare two sides of one run, such as two backends. Neither came first, so a slower one is no fault."""
-    field, _, values = across.partition("=")
-    sides = values.split(",")
-    run = _read(name, "--across")
-    if len(sides) != 2:
-        raise ConfigError(f"--across {across}: within one run, say which two: --across {field}=ONE,OTHER")
-    result = benchmarks.COLLECTIVES.compare(run, run, min_change, noise_floor, across)
-    result = replace(result, before=f"{run.name}: {sides[0]}", after=f"{run.name}: {sides[1]}", fail_on=())
-    print_comparison(benchmarks.COLLECTIVES, result, PLOTS / f"{run.name}-{'-vs-'.join(sides)}", format)
-    return SLOWER_OR_FAILED if result.failed else 0
+    from bench.analyze.compare import axis_of
+
+    axis, path = axis_of(across), folders.find(RESULTS, name)
+    sides = [value for value in axis.values if value is not None]
+    if not sides:
+        raise ConfigError(f"--across {across}: within one run, say which two: --across {across}=ONE,OTHER")
+    result = compare_runs(path, path, min_change, noise_floor, across)
+    before, after = (f"{result.before}: {value}" for value in sides)
+    folder = PLOTS / f"{result.before}-{'-vs-'.join(sides)}"
+    return print_comparison(replace(result, before=before, after=after, fail_on=()), folder, format)
 
 
 def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) -> int:  # noqa: A002
     from bench.analyze import trend
+    from bench.analyze.summaries import headlines
     from bench.report import comparison, machine_format
 
     if format is ComparisonFormat.JUNIT:
         raise ConfigError("--format junit is for two runs or for --against: a trend has no verdict")
-    measured = trend.in_order([_summarized(name, "comparing more than two runs") for name in runs])
+    kept = [folders.read(folders.find(RESULTS, name)) for name in runs]
+    measured = trend.in_order([(run, headlines(run)) for run in kept])
     names = [run.name for run, _ in measured]
     if len(set(names)) < len(names):
         raise ConfigError(f"a run was named twice: {', '.join(sorted({n for n in names if names.count(n) > 1}))}")
@@ -127,9 +134,9 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
     if not trends:
         raise UnmeasurableError(f"no case was measured in {trend.FEWEST_RUNS} of these {len(runs)} runs")
     writers = {
-        benchmarks.MARKDOWN: lambda: comparison.trend_document(trends, names),
-        benchmarks.CSV: lambda: machine_format.trend_csv(trends),
-        benchmarks.JSON: lambda: machine_format.trend_json(trends, names),
+        ComparisonFormat.MARKDOWN: lambda: comparison.trend_document(trends, names),
+        ComparisonFormat.CSV: lambda: machine_format.trend_csv(trends),
+        ComparisonFormat.JSON: lambda: machine_format.trend_json(trends, names),
     }
     print_as(format, writers)
     if format is None:
@@ -146,7 +153,7 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
     from bench.config import expected, shipped
     from bench.report import comparison, machine_format
 
-    run = _read(name, "--against")
+    run = folders.read(folders.find(RESULTS, name))
     expectations = expected.load(shipped.path_of(table, shipped.EXPECTED))
     result = expect.check(expectations, headlines(run), places_of(run))
     if all(check.measured is None for check in result.checks):
@@ -154,24 +161,10 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
     # A line that was not measured is a failure in any case.
     failing = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {
-        benchmarks.MARKDOWN: lambda: comparison.checks_document(result, run.name),
-        benchmarks.CSV: lambda: machine_format.checks_csv(result.checks),
-        benchmarks.JSON: lambda: machine_format.checks_json(result, run.name),
-        benchmarks.JUNIT: lambda: machine_format.checks_junit(result, run.name, failing),
+        ComparisonFormat.MARKDOWN: lambda: comparison.checks_document(result, run.name),
+        ComparisonFormat.CSV: lambda: machine_format.checks_csv(result.checks),
+        ComparisonFormat.JSON: lambda: machine_format.checks_json(result, run.name),
+        ComparisonFormat.JUNIT: lambda: machine_format.checks_junit(result, run.name, failing),
     }
     print_as(format, writers)
     return SLOWER_OR_FAILED if result.verdict in failing else 0
-
-
-def _read(name: str | None, what: str) -> Run:
-    """Read a run of collectives. what: the option or verb that needs one, for the error."""
-    path = folders.find(RESULTS, name)
-    benchmarks.collectives_only([path], what)
-    return folders.read(path, CODEC)
-
-
-def _summarized(name: str | None, what: str) -> tuple[Run, list[Summary]]:
-    from bench.analyze.summaries import headlines
-
-    run = _read(name, what)
-    return run, headlines(run)

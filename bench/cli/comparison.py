@@ -1,21 +1,21 @@
-"""Compare two runs of one benchmark and show the comparison, for the verbs `compare` and `ab`."""
+"""Compare two kept runs, or the two sides of a run, and show it: for `compare`, `ab`, `run` and `report`."""
 
-import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from bench.cli import benchmarks, output
+from bench.cli import output
 from bench.cli.app import PLOTS, RESULTS
-from bench.cli.benchmarks import Benchmark
 from bench.model import units
+from bench.model.comparisons import Comparison
 from bench.model.errors import ConfigError
 from bench.store import folders, ledger
 
 MIN_CHANGE = 0.05
+SLOWER_OR_FAILED = 1
 
 
 class FailOn(StrEnum):
@@ -33,10 +33,10 @@ class FailOn(StrEnum):
 class ComparisonFormat(StrEnum):
     """Formats of a comparison on stdout."""
 
-    MARKDOWN = benchmarks.MARKDOWN
-    CSV = benchmarks.CSV
-    JSON = benchmarks.JSON
-    JUNIT = benchmarks.JUNIT
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
+    JUNIT = "junit"
 
 
 def share(option: str, text: str) -> float:
@@ -48,39 +48,83 @@ def share(option: str, text: str) -> float:
 
 
 def compare_runs(
-    before: str,
-    after: str,
+    before: Path,
+    after: Path,
     min_change: float = MIN_CHANGE,
     noise_floor: float | None = None,
     across: str | None = None,
-) -> tuple[Benchmark, Any, Path]:
-    """The benchmark of the two runs, their comparison, and the folder for its picture."""
-    paths = [folders.find(RESULTS, name) for name in (before, after)]
-    if across is not None:
-        benchmarks.collectives_only(paths, "--across")
-    kinds = [benchmarks.of_run(path) for path in paths]
-    if kinds[0] is not kinds[1]:
-        named = [f"{path.name} is of the {kind.name} benchmark" for path, kind in zip(paths, kinds, strict=True)]
-        raise ConfigError(f"{' and '.join(named)}: name two runs of one benchmark")
-    old, new = (kinds[0].read(path) for path in paths)
-    result = kinds[0].compare(old, new, min_change, noise_floor, across, ledger.read(RESULTS))
-    return kinds[0], result, PLOTS / f"{old.name}-vs-{new.name}"
+) -> Comparison:
+    """The comparison of the runs in two folders, which may be the same folder."""
+    from bench.analyze import compare  # here: loads numpy and scipy
+    from bench.report.labels import label
+
+    old = folders.read(before)
+    new = old if after == before else folders.read(after)
+    return compare.compare_runs(old, new, min_change, noise_floor, across, ledger.read(RESULTS), label)
 
 
-def print_comparison(benchmark: Benchmark, result: Any, folder: Path, format: ComparisonFormat | None) -> None:  # noqa: A002
-    """Print a comparison; without a format also draw it."""
-    writers = benchmark.comparison_formats
-    print_as(format, {name: functools.partial(writer, result) for name, writer in writers.items()})
+def compare_sides(path: Path) -> Comparison:
+    """The comparison of the two sides of a run, as far as they have been measured."""
+    from bench.analyze import pairs  # here: loads numpy and scipy
+    from bench.report.labels import label
+
+    manifest = folders.read_manifest(path)
+    asked, sides = manifest["ab"], manifest["sides"]
+    a, b = (folders.read(path / side) for side in folders.SIDES)
+    names = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
+    ended = asked.get("ended") or "interrupted: run --resume goes on"
+    return replace(pairs.compare_sides(a, b, names, label, asked["min_change"], ended), fail_on=tuple(asked["fail_on"]))
+
+
+def conclude_sides(path: Path, plots: bool) -> Comparison:
+    """Print the comparison of two sides, write it into the run's folder, and draw it."""
+    from bench.report import comparison, machine_format
+
+    result = compare_sides(path)
+    text = comparison.document(result)
+    output.show(text)
+    if output.is_ours(path):
+        written = {folders.REPORT: text, folders.SUMMARY: machine_format.comparison_csv(result)}
+        for name, content in written.items():
+            folders.write(path / name, content)
+        typer.echo("\n" + "\n".join(str(path / name) for name in written))
+    if plots:
+        _draw(result, PLOTS / path.resolve().name, "")
+    return result
+
+
+def print_comparison(result: Comparison, folder: Path, format: ComparisonFormat | None) -> int:  # noqa: A002
+    """Print a comparison; without a format also draw it. folder: of its picture. Returns the exit code."""
+    from bench.report import comparison, machine_format
+
+    writers = {
+        ComparisonFormat.MARKDOWN: lambda: comparison.document(result),
+        ComparisonFormat.CSV: lambda: machine_format.comparison_csv(result),
+        ComparisonFormat.JSON: lambda: machine_format.comparison_json(result),
+        ComparisonFormat.JUNIT: lambda: machine_format.comparison_junit(result),
+    }
+    print_as(format, writers)
     if format is None:
-        picture = benchmark.draw_comparison(result, folder)
-        if picture is not None:
-            typer.echo(f"\n{picture}")
+        _draw(result, folder, "\n")
+    return SLOWER_OR_FAILED if result.failed else 0
 
 
-def print_as(format: ComparisonFormat | None, writers: Mapping[str, Callable[[], str]]) -> None:  # noqa: A002
+def print_as(
+    format: ComparisonFormat | None,  # noqa: A002
+    writers: Mapping[ComparisonFormat, Callable[[], str]],
+) -> None:
     """Print a comparison in this format; None is Markdown, fitted to the terminal. writers: format → its text."""
-    text = writers[(format or ComparisonFormat.MARKDOWN).value]().rstrip("\n")
+    text = writers[format or ComparisonFormat.MARKDOWN]().rstrip("\n")
     if format is None:
         output.show(text)
     else:
         typer.echo(text)
+
+
+def _draw(result: Comparison, folder: Path, above: str) -> None:
+    """Draw a comparison, if it has a case, and print the picture's path. above: what stands above the path."""
+    from bench.report.plots import comparison as pictures  # here: loads matplotlib
+
+    picture = pictures.draw_comparison(result, folder)
+    if picture is not None:
+        typer.echo(f"{above}{picture}")

@@ -19,7 +19,6 @@ from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
 from bench.machine import host
-from bench.model.comparisons import Unpaired
 from bench.model.records import Json, Plan, Samples
 from bench.planning import plan as planning
 from bench.report.labels import label
@@ -43,12 +42,12 @@ class _TwoSides:
     samples: dict[str, list[Samples]]
     environments: dict[str, list[Json]]
 
-    def cases(self) -> "tuple[list[PairedCase], list[Unpaired]]":
-        """The cases of both sides in pairs, and the names of those without a partner (`analyze.pairs.matched`)."""
+    def cases(self) -> "list[PairedCase]":
+        """The cases of both sides in pairs."""
         from bench.analyze import pairs
 
-        a, b = (pairs.timed_cases(self.samples[side], self.plans[side], label) for side in SIDES)
-        return pairs.matched(a, b)
+        cases, _, _ = pairs.matched(*(pairs.timed_cases(self.samples[s], self.plans[s], label) for s in SIDES))
+        return cases
 
     def complete(self, side: str, number: int) -> bool:
         """Whether all of a launch has been measured."""
@@ -116,7 +115,7 @@ def _until_decided(
         if number not in pairs.LOOKS:
             progress.show_pairs(made, time.monotonic() - began)
             continue
-        judged = pairs.look(measured.cases()[0], number, asked["min_change"], first)
+        judged = pairs.look(measured.cases(), number, asked["min_change"], first)
         if judged.whole is not None and judged.whole.verdict in {"SLOWER", "FASTER"} and decided_at is None:
             decided_at = made
         progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)

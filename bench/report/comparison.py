@@ -1,15 +1,13 @@
 """Write comparisons of runs, for people: two runs, two sides in pairs, many runs, a run and a table.
 
-In: a `Comparison`, a `PairedComparison`, `Trend` values or a `CheckedTable`. Out: Markdown, the verdict in its first
-line. Computes only layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plots.comparison`.
+In: a `Comparison`, `Trend` values or a `CheckedTable`. Out: Markdown, the verdict in its first line. Computes only
+layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plots.comparison`.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
-from bench.model.comparisons import CheckedTable, Comparison, Judgement, PairedComparison, Trend
-from bench.model.conclusions import Interval
+from bench.model.comparisons import Change, CheckedTable, Comparison, ExposedChange, Judgement, Trend, Unpaired
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_seconds
 from bench.report import markdown
@@ -22,82 +20,52 @@ HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
 UNKNOWN = frozenset({"-", "", "none", NOT_AVAILABLE})
 # Characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
 LONGEST_FACT = 60
+# Lists of cases that have a time on one side only, and their titles.
+LISTS = {
+    "broken": "Measured before, failed after",
+    "only_before": "Only before",
+    "only_after": "Only after",
+}
 
 
-class Judged(Protocol):
-    """The comparison of one thing in two runs. before, after: seconds; the other properties as in `Judgement`."""
-
-    @property
-    def before(self) -> Interval: ...
-    @property
-    def after(self) -> Interval: ...
-    @property
-    def ratio(self) -> Interval: ...
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def p(self) -> float | None: ...
-    @property
-    def further_launches(self) -> int | None: ...
-    @property
-    def note(self) -> str: ...
-
-
-class JudgedRuns(Protocol):
-    """A comparison of two runs of any benchmark; the properties as in `Comparison`."""
-
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def min_change(self) -> float: ...
-    @property
-    def differences(self) -> Sequence[tuple[str, str, str]]: ...
-    @property
-    def changes(self) -> Sequence[Judged]: ...
-    @property
-    def whole(self) -> Judgement | None: ...
-
-
-# ── two runs ─────────────────────────────────────────────────────────────────────────────────────
+# ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
 def document(result: Comparison) -> str:
-    """Verdict, table, differences of machine and settings, cases in one run only, warnings."""
-    changes = sorted(result.changes, key=lambda change: case_order(change.case))
-    parts = [headline(result), f"## {result.before} → {result.after}", *whole_text(result.whole)]
-    parts.append(verdict_table("case", [label(change.case) for change in changes], changes))
-    parts += where_lines(
-        [label(change.case) for change in result.changes], [change.where for change in result.changes], result.changes
-    )
-    parts += differing(result.differences)
-    for where, cases in (
-        ("Failed after, measured before", result.broken),
-        ("Only before", result.only_before),
-        ("Only after", result.only_after),
-    ):
-        if cases:
-            parts.append(f"{where}: {', '.join(label(case) for case in cases)}")
-    return "\n\n".join([*parts, *warning_list(result.warnings)])
+    """Verdict, tables, differences of machine and settings, cases on one side only, how measured, warnings."""
+    changes = in_order(result.changes)
+    parts = [headline(result), f"## {result.before} → {result.after}"]
+    if result.whole is not None:
+        whole = result.whole
+        text = f"The run as a whole: {whole.verdict}, index after / before {_ratio_and_p(whole)}: {whole.reason}."
+        parts.append(text)
+    if changes:
+        parts += _tables(changes)
+    if result.differences:
+        rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in result.differences]
+        parts += ["What else differs:", markdown.table(rows, ["", "before", "after"], ["left"] * 3)]
+    for name, title in LISTS.items():
+        reasons: dict[str, list[str]] = {}
+        unpaired: Sequence[Unpaired] = getattr(result, name)
+        for case in unpaired:
+            reasons.setdefault(" ".join(case.reason.split()), []).append(case.name)
+        if reasons:
+            lines = [f"{'; '.join(names)}: {reason}" for reason, names in reasons.items()]
+            parts.append(f"{title}:\n\n{markdown.lines(lines)}")
+    if result.ended:
+        parts.append(
+            f"How measured: {result.pairs} pairs of launches, A and B in random order; the pair is the unit; "
+            f"{result.ended} · {result.rule}"
+        )
+    if result.warnings:
+        parts.append(f"Warnings:\n\n{markdown.lines(result.warnings)}")
+    return "\n\n".join(parts)
 
 
-def pairs_document(result: PairedComparison) -> str:
-    """Of two sides measured in pairs of launches: as `document`, and how it was measured."""
-    parts = [headline(result), f"## {result.before} → {result.after}", *whole_text(result.whole)]
-    if result.changes:
-        names = [change.name for change in result.changes]
-        parts.append(verdict_table("case", names, result.changes))
-        parts += where_lines(names, [change.where for change in result.changes], result.changes)
-    if result.broken:
-        parts.append(f"Failed on side B: {', '.join(result.broken)}")
-    parts += differing(result.differences)
-    parts.append(
-        f"How measured: {result.pairs} pairs of launches, A and B in random order; the pair is the unit; "
-        f"{result.ended} · {result.rule}"
-    )
-    return "\n\n".join([*parts, *warning_list(result.warnings)])
+def in_order(changes: Sequence[Change]) -> list[Change]:
+    """The changes in the order of the tables."""
+    return sorted(changes, key=lambda change: case_order(change.case))
 
 
-def headline(result: JudgedRuns) -> str:
+def headline(result: Comparison) -> str:
     """Such as `SLOWER: 2 of 18 cases slower; 16 same; the whole slower; smallest change that matters 5 %`."""
     counts = Counter(change.verdict for change in result.changes)
     first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
@@ -114,71 +82,62 @@ def headline(result: JudgedRuns) -> str:
     return f"{result.verdict}: {'; '.join(filter(None, parts))}"
 
 
-def judgement_text(judged: Judged | Judgement) -> str:
+def judgement_text(judged: Change | Judgement) -> str:
     """Such as `ratio 1.210 [1.100 – 1.330], p 0.002: the interval lies above 1`."""
     return f"ratio {_ratio_and_p(judged)}: {judged.reason}"
 
 
-def _ratio_and_p(judged: Judged | Judgement) -> str:
+def _ratio_and_p(judged: Change | Judgement) -> str:
     p = "" if judged.p is None else f", p {judged.p:.2g}"
     return f"{judged.ratio.value:.3f} {interval_text(judged.ratio, '{:.3f}'.format)}{p}"
 
 
-def whole_text(whole: Judgement | None) -> list[str]:
-    """The index of the run as a whole, with its interval and the reason of its verdict; empty if there is none."""
-    if whole is None:
-        return []
-    return [f"The run as a whole: {whole.verdict}, index after / before {_ratio_and_p(whole)}: {whole.reason}."]
+def _tables(changes: Sequence[Change]) -> list[str]:
+    """One row a change: verdict, times, ratio with its interval; below it the reasons and notes, each once.
 
-
-def verdict_table(what: str, names: Sequence[str], changes: Sequence[Judged]) -> str:
-    """One row per change: verdict, times, ratio with its interval; below it the reasons and notes, each once.
-
-    names: of the changes; what they have in common stands above the table. what: the header of their column.
+    What the names of all have in common stands above the table. Then: which part of the times changed, in the cases
+    that did; and the exposed communication of training steps.
     """
-    common, short = common_parts(names)
-    rows, remarks = [], dict[str, list[str]]()
+    common, short = common_parts([change.name for change in changes])
+    rows, remarks, where, exposed = [], dict[str, list[str]](), [], []
     for name, change in zip(short, changes, strict=True):
         times = [format_seconds(change.before.value), format_seconds(change.after.value)]
         ratio = f"{change.ratio.value:.3f} {interval_text(change.ratio, '{:.3f}'.format)}"
         rows.append([name, change.verdict, *times, ratio])
-        if change.verdict not in {"SLOWER", "FASTER"} and change.reason:  # else the interval shows the reason
-            remarks.setdefault(change.reason, []).append(f"{name}{_further_text(change)}")
+        if change.verdict in {"SLOWER", "FASTER"}:  # the interval shows the reason
+            where += [f"{name}: {change.where}"] if change.where else []
+        elif change.reason:
+            further = ""
+            if change.verdict == "INCONCLUSIVE" and change.ratio.kind == "over launches":
+                number = f"about {change.further_launches}" if change.further_launches else "over 200"
+                further = f" ({number} further launches)"
+            remarks.setdefault(change.reason, []).append(f"{name}{further}")
         if change.note:
             remarks.setdefault(change.note, []).append(name)
-    headers = [what, "verdict", "before", "after", "after / before"]
-    table = markdown.table(rows, headers, ["left", "left", *["right"] * 3])
-    noted = markdown.lines(f"{text}: {', '.join(called)}" for text, called in remarks.items())
-    return "\n\n".join(filter(None, [f"All: {common}" if common else "", table, noted]))
+        if change.exposed is not None:
+            difference = change.exposed.difference
+            of_step = [format_seconds(side.value) for side in (change.exposed.before, change.exposed.after)]
+            sign = "+" if difference.value > 0 else ""
+            moved = [f"{sign}{format_seconds(difference.value)}", interval_text(difference, format_seconds)]
+            exposed.append([name, *of_step, *moved, direction(change.exposed)])
+    headers = ["case", "verdict", "before", "after", "after / before"]
+    parts = [f"All: {common}"] if common else []
+    parts.append(markdown.table(rows, headers, ["left", "left", *["right"] * 3]))
+    parts += [markdown.lines(f"{text}: {', '.join(names)}" for text, names in remarks.items())] if remarks else []
+    parts += [f"Where it changed:\n\n{markdown.lines(where)}"] if where else []
+    if exposed:
+        headers = ["case", "before", "after", "after − before", "interval", ""]
+        parts.append("Exposed communication (a step less the same step without synchronisation):")
+        parts.append(markdown.table(exposed, headers, ["left", *["right"] * 4, "left"]))
+    return parts
 
 
-def _further_text(change: Judged) -> str:
-    """How many further launches would decide; empty if decided, or if there is no interval over launches."""
-    if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
-        return ""
-    return f" ({f'about {change.further_launches}' if change.further_launches else 'over 200'} further launches)"
-
-
-def where_lines(names: Sequence[str], where: Sequence[str], changes: Sequence[Judged]) -> list[str]:
-    """Which part of the times changed in the cases that did. names, where: of each change; where is mostly empty."""
-    _, short = common_parts(names)
-    lines = [
-        f"{name}: {text}"
-        for name, text, change in zip(short, where, changes, strict=True)
-        if text and change.verdict in {"SLOWER", "FASTER"}
-    ]
-    return [f"Where it changed:\n\n{markdown.lines(lines)}"] if lines else []
-
-
-def differing(differences: Sequence[tuple[str, str, str]]) -> list[str]:
-    """A table of what else differs: machine, software, settings. Empty if nothing does."""
-    rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in differences]
-    return ["What else differs:", markdown.table(rows, ["", "before", "after"], ["left"] * 3)] if rows else []
-
-
-def warning_list(warnings: Sequence[str]) -> list[str]:
-    """The warnings on a comparison; empty if there are none."""
-    return [f"Warnings:\n\n{markdown.lines(warnings)}"] if warnings else []
+def direction(exposed: ExposedChange) -> str:
+    """`more` or `less`; why not, where that is not resolved."""
+    if exposed.resolved:
+        return "more" if exposed.difference.value > 0 else "less"
+    kind = exposed.difference.kind
+    return "not resolved" if kind == "over launches" else f"not resolved, {kind}"
 
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────

@@ -8,15 +8,15 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Protocol
 
-from bench.model.comparisons import Check, CheckedTable, Comparison, Judgement, PairedComparison, Trend
+from bench.model.comparisons import Change, Check, CheckedTable, Comparison, Judgement, Trend
 from bench.model.conclusions import Analysis, Interval, Summary
 from bench.model.records import Case, Json, Run
 from bench.model.units import format_rate, format_seconds
-from bench.report.comparison import Judged, headline, judgement_text
+from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
 
 # Increased when a field is renamed, removed or changes its meaning. 1 was a list of the rows of summary.csv; 2 is this.
@@ -184,56 +184,49 @@ def json_schema() -> Json:
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────
 def comparison_csv(result: Comparison) -> str:
-    """One row per case."""
-    return csv_text(_change_rows(result))
+    """One row per case; the ratios of its pairs of launches in one field."""
+    rows = [_change_row(change) for change in result.changes]
+    return csv_text([{**row, "pair_ratios": " ".join(map(repr, row["pair_ratios"]))} for row in rows])
 
 
 def comparison_json(result: Comparison) -> str:
-    """Everything: the overall verdict, the cases, what else differs, cases in one run only, the warnings."""
+    """Everything: the overall verdict, the cases, what else differs, cases on one side only, the warnings."""
+    plain = ("before", "after", "verdict", "min_change", "across", "pairs", "ended", "rule")
     document = {
-        "before": result.before,
-        "after": result.after,
-        "verdict": result.verdict,
-        "min_change": result.min_change,
-        "whole": judgement_columns(result.whole) if result.whole else None,
-        "cases": _change_rows(result),
-        "differences": difference_rows(result.differences),
-        **{name: [case.key for case in getattr(result, name)] for name in ("broken", "only_before", "only_after")},
+        **{name: getattr(result, name) for name in plain},
+        "whole": {**judgement_columns(result.whole), "pair_ratios": result.ratios} if result.whole else None,
+        "cases": [_change_row(change) for change in result.changes],
+        "differences": [{"fact": fact, "before": old, "after": new} for fact, old, new in result.differences],
+        **{
+            name: [{"key": case.case.key, "name": case.name, "reason": case.reason} for case in getattr(result, name)]
+            for name in LISTS
+        },
         "warnings": result.warnings,
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def _change_rows(result: Comparison) -> list[Json]:
-    return [
-        {
-            "key": change.case.key,
-            "verdict": change.verdict,
-            "before_s": change.before.value,
-            "after_s": change.after.value,
-            **judgement_columns(change.judgement),
-            "note": change.note,
-            "where": change.where,
-        }
-        for change in result.changes
-    ]
-
-
-def pairs_csv(result: PairedComparison) -> str:
-    """One row per case and pair of launches."""
-    rows: list[Json] = [
-        {
-            "case": change.name,
-            **judgement_columns(change.judgement),
-            "before_s": change.before.value,
-            "after_s": change.after.value,
-            "pair": number,
-            "pair_ratio": ratio,
-        }
-        for change in result.changes
-        for number, ratio in enumerate(change.ratios, start=1)
-    ]
-    return csv_text(rows)
+def _change_row(change: Change) -> Json:
+    """One case. key: on the side before. The fields of exposed communication are None but for training steps."""
+    exposed = change.exposed
+    difference = exposed.difference if exposed else None
+    return {
+        "key": change.case.key,
+        "name": change.name,
+        "verdict": change.verdict,
+        "before_s": change.before.value,
+        "after_s": change.after.value,
+        **judgement_columns(change.judgement),
+        "exposed_before_s": exposed.before.value if exposed else None,
+        "exposed_after_s": exposed.after.value if exposed else None,
+        "exposed_difference_s": difference.value if difference else None,
+        "exposed_difference_low_s": difference.low if difference and difference.known else None,
+        "exposed_difference_high_s": difference.high if difference and difference.known else None,
+        "exposed_resolved": exposed.resolved if exposed else None,
+        "note": change.note,
+        "where": change.where,
+        "pair_ratios": change.ratios,
+    }
 
 
 def trend_csv(trends: Sequence[Trend]) -> str:
@@ -298,11 +291,6 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
     ]
 
 
-def difference_rows(differences: Sequence[tuple[str, str, str]]) -> list[Json]:
-    """What else differs: machine, software, settings."""
-    return [{"fact": fact, "before": old, "after": new} for fact, old, new in differences]
-
-
 def judgement_columns(judged: Judgement) -> Json:
     """A judgement; the ratio as in `ratio_columns`."""
     return {
@@ -336,46 +324,57 @@ def csv_text(rows: Sequence[Json]) -> str:
 
 # ── JUnit XML ────────────────────────────────────────────────────────────────────────────────────
 # Continuous-integration services show it. There is a failure or an error exactly where the exit code is 1: verdicts
-# that --fail-on names are failures; a case that was measured before and failed after, and a check of something that was
-# not measured, are errors. INCONCLUSIVE is skipped where it is no failure.
+# that --fail-on names are failures, and so are cases of a run that failed in a launch; a case that was measured before
+# and failed after, and a check of something that was not measured, are errors. INCONCLUSIVE is skipped where it is no
+# failure, and so are cases that were not measured.
+def to_junit(run: Run, analysis: Analysis) -> str:
+    """One suite of a run: each case that was tried or skipped."""
+    suite = ET.Element("testsuite", name=run.name)
+    tried = set()
+    for summary in analysis.summaries:
+        tried.add(summary.case.key)
+        text, time_s = f"{summary.launches} launches", summary.time_s
+        if time_s is not None:
+            text = f"{format_seconds(time_s.value)} {interval_text(time_s, format_seconds)}, {text}"
+        failures = "; ".join(dict.fromkeys(failure.text for failure in summary.failures))
+        kind = "failure" if failures else "system-out"
+        _add(suite, _class(summary.case), summary.case.key, kind, "; ".join(filter(None, [failures, text])))
+    left = [*((skip.case, skip.reason) for skip in run.plan.skips), *((case, "not tried") for case in run.plan.cases)]
+    for case, reason in left:
+        if case.key not in tried:
+            tried.add(case.key)
+            _add(suite, _class(case), case.key, "skipped", reason)
+    ET.SubElement(suite, "system-out").text = "\n".join(analysis.warnings)
+    return _xml(suite)
+
+
 def comparison_junit(result: Comparison) -> str:
-    """One suite: every common case, and the cases that were measured before and failed after."""
-    cases = [
-        (
-            _class(change.case),
-            change.case.key,
-            change.verdict,
-            change_sentence(change.before, change.after, change, change.note),
-        )
-        for change in result.changes
-    ]
+    """One suite: the whole, every common case, and the cases that were measured before and failed after."""
+    suite = ET.Element("testsuite", name=f"{result.before} → {result.after}")
+    rows = [(_class(change.case), change.case.key, change.verdict, _sentence(change)) for change in result.changes]
     if result.whole is not None:
         whole = f"{result.whole.verdict}: index over all cases, {judgement_text(result.whole)}"
-        cases.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
-    broken = [(_class(case), case.key, "measured before, failed after") for case in result.broken]
-    return junit(result.before, result.after, cases, broken, [headline(result), *result.warnings], result.fail_on)
-
-
-def junit(
-    before: str,
-    after: str,
-    cases: Iterable[tuple[str, str, str, str]],
-    broken: Iterable[tuple[str, str, str]],
-    output: Sequence[str],
-    fail_on: Sequence[str],
-) -> str:
-    """One suite of two runs. cases: class, name, verdict, sentence; broken: class, name, sentence.
-
-    fail_on: verdicts that are failures.
-    """
-    suite = ET.Element("testsuite", name=f"{before} → {after}")
-    for where, name, verdict, sentence in cases:
-        kind = "failure" if verdict in fail_on else "skipped" if verdict == "INCONCLUSIVE" else "system-out"
+        rows.insert(0, ("all", "the run as a whole", result.whole.verdict, whole))
+    for where, name, verdict, sentence in rows:
+        kind = "failure" if verdict in result.fail_on else "skipped" if verdict == "INCONCLUSIVE" else "system-out"
         _add(suite, where, name, kind, sentence)
-    for where, name, sentence in broken:
-        _add(suite, where, name, "error", sentence)
-    ET.SubElement(suite, "system-out").text = "\n".join(output)
+    for case in result.broken:
+        _add(suite, _class(case.case), case.case.key, "error", f"measured before, failed after: {case.reason}")
+    ET.SubElement(suite, "system-out").text = "\n".join([headline(result), *result.warnings])
     return _xml(suite)
+
+
+def _sentence(change: Change) -> str:
+    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, exposed, the note."""
+    times = f"{change.verdict}: {format_seconds(change.before.value)} → {format_seconds(change.after.value)}"
+    more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
+    exposed = ""
+    if change.exposed is not None:
+        moved = change.exposed.difference
+        size = f"{format_seconds(moved.value)} {interval_text(moved, format_seconds)}"
+        exposed = f"exposed communication {direction(change.exposed)}: {size}"
+    sides = change.name if " → " in change.name else ""
+    return "; ".join(filter(None, [f"{times}, {judgement_text(change)}", more, exposed, change.note, sides]))
 
 
 def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> str:
@@ -397,13 +396,6 @@ def checks_junit(result: CheckedTable, run: str, failing: Collection[str]) -> st
             kind = "error" if check.verdict == "MISSING" else "failure"
         _add(suite, _class(check.case), check.case.key, kind, text)
     return _xml(suite)
-
-
-def change_sentence(before: Interval, after: Interval, change: Judged, note: str) -> str:
-    """Verdict, times, ratio with its interval, p, the reason, further launches that would decide, and the note."""
-    times = f"{change.verdict}: {format_seconds(before.value)} → {format_seconds(after.value)}"
-    more = f"about {change.further_launches} further launches would decide" if change.further_launches else ""
-    return "; ".join(filter(None, [times + ", " + judgement_text(change), more, note]))
 
 
 def _class(case: Case) -> str:

@@ -257,15 +257,16 @@ def _assignments(first: int, second: int) -> NDArray[np.int64]:
 
 
 # ── differences in seconds ───────────────────────────────────────────────────────────────────────
-def differences(before: Sequence[Floats], after: Sequence[Floats]) -> list[tuple[Interval, bool]]:
+def differences(*sides: Sequence[Floats], error_rate: float = ERROR_RATE) -> list[tuple[Interval, bool]]:
     """AFTER − BEFORE of each case, for values that may be negative, and whether it differs from zero.
 
-    As for verdicts, on the values themselves.
+    sides: of launches before and after; or one of differences, one for each pair of launches. As for verdicts, on the
+    values themselves.
     """
-    if not before:
+    if not sides[0]:
         return []
-    estimates = _estimates((before, after), TICK_S)
-    half = half_width(estimates, ERROR_RATE)
+    estimates = _estimates(sides, TICK_S)
+    half = half_width(estimates, error_rate)
     ends = zip(*((estimates.difference + shift).tolist() for shift in (0, -half, half)), strict=True)
     return [(Interval(value, low, high, "over launches"), low > 0 or high < 0) for value, low, high in ends]
 

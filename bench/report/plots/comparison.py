@@ -1,15 +1,15 @@
 """Draw comparisons: what changed between two runs or two sides in pairs, and how times changed over many runs.
 
-In: a `Comparison`, a `PairedComparison` or `Trend` values. Out: PNG and SVG. Verdicts differ by colour *and* by
+In: a `Comparison` or `Trend` values. Out: PNG and SVG. Verdicts differ by colour *and* by
 marker, decided ones are filled and undecided ones hollow, so that they can be told apart in black and white. Every
 interval is drawn.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -19,13 +19,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from bench.model.comparisons import Comparison, Judgement, PairedComparison, Trend
-from bench.model.records import Case, case_order
-from bench.report.comparison import VERDICTS, Judged, JudgedRuns, headline, percent
-from bench.report.labels import SEPARATOR, dtype_words, extras, label, ranks_text, size_text
-from bench.report.plots.figures import COLOURS, STYLE, WIDE, save, tick, wrapped
+from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Trend
+from bench.model.records import case_order
+from bench.report.comparison import VERDICTS, headline, in_order, percent
+from bench.report.labels import common_parts, label
+from bench.report.plots.figures import COLOURS, STYLE, WIDE, WIDER, save, tick, time_axis, wrapped
 
-C = TypeVar("C", bound=Judged)
 GREY = "#666666"
 # Verdict → colour and marker. Triangles point to longer or shorter times.
 LOOKS = {
@@ -53,81 +52,89 @@ SIDE = 0.17
 ROW_WIDTH, LETTER = 6.2, 0.068
 # Letters in a line of the axis label, which is about as wide as the axis; entries of a legend in a line.
 AXIS_LETTERS, MOST_ENTRIES = 80, 5
-# Letters in a line of the title of a picture of pairs.
-PAIRS_WIDE = 115
+# Letters in a line of the title of a trend, and of a picture of so many trends beside each other.
+PANEL_WIDE, TREND_WIDE = 48, (60, 100, 140)
+# Inches that the panel of exposed communication adds.
+BESIDE = 4.5
 
 
-# ── two runs ─────────────────────────────────────────────────────────────────────────────────────
-def draw_comparison(result: Comparison, folder: Path) -> Path:
-    """The ratio of each common case with its interval. Returns the PNG's path."""
+# ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
+def draw_comparison(result: Comparison, folder: Path) -> Path | None:
+    """The ratio of each case, and how exposed communication changed. Returns the PNG's path; None without a case."""
+    if not result.changes:
+        return None
     with rc_context(STYLE):
         return _saved(comparison_figure(result), folder, "comparison")
 
 
 def comparison_figure(result: Comparison) -> Figure:
-    """A row for each case, at most MOST_ROWS of them, in the order of the tables."""
-    shown = sorted(standing_out(result.changes), key=lambda change: case_order(change.case))
-    rows = [(_row_label(change.case, result.across), change.judgement) for change in shown]
+    """A row for each case, at most MOST_ROWS of them, in the order of the tables, with a dot for each pair of launches.
+
+    Beside it the exposed communication of training steps, before and after, if there is any.
+    """
+    shown = in_order(standing_out(result.changes))
+    common, names = common_parts([change.name for change in shown])
+    rows = [(name, change.judgement, change.ratios) for name, change in zip(names, shown, strict=True)]
     if result.whole is not None:
-        rows.insert(0, (WHOLE, result.whole))
-    width = max(9, ROW_WIDTH + LETTER * max((len(name) for name, _ in rows), default=0))
-    figure = Figure(figsize=(width, 2.4 + 0.28 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    ratio_rows(axes, [judged for _, judged in rows], [name for name, _ in rows], result.min_change)
+        rows.insert(0, (WHOLE, result.whole, result.ratios))
+    paired = any(ratios for _, _, ratios in rows)
+    steps = {len(shown) - 1 - row: change.exposed for row, change in enumerate(shown) if change.exposed}
+    width = max(9, ROW_WIDTH + LETTER * max(len(name) for name, _, _ in rows)) + BESIDE * bool(steps)
+    figure = Figure(figsize=(width, 2.4 + (0.42 if paired else 0.28) * len(rows)), layout="constrained")
+    axes, *beside = figure.subplots(
+        1, 1 + bool(steps), sharey=True, squeeze=False, width_ratios=[1.0, 0.8][: 1 + bool(steps)]
+    )[0]
+    for y, (_, _, ratios) in enumerate(reversed(rows)):
+        # In the order of time from below to above the bar, so that a drift shows.
+        heights = y + np.linspace(-0.28, 0.28, len(ratios)) if len(ratios) > 1 else [y] * len(ratios)
+        axes.plot(ratios, heights, ".", color=GREY, alpha=0.45, markersize=5, markeredgewidth=0, zorder=1)
+    ratio_rows(axes, [judged for _, judged, _ in rows], [name for name, _, _ in rows], result.min_change)
     if result.whole is not None:
         axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
     ratio_axis(axes)
     question, before, after = "Did it change?", "before", "after"
-    if result.across is not None:
+    if paired:
+        question, before, after = "Is B slower?", "of A", "of B"
+    elif result.across is not None:
         field = result.across.replace("_", " ")
         question, before, after = f"Which {field} is faster?", f"in {result.before}", f"in {result.after}"
         (run, _, value), (other_run, _, other) = result.before.rpartition(": "), result.after.rpartition(": ")
         if run and run == other_run:
             before, after = f"at {field} {value}", f"at {field} {other}"
     axes.set_xlabel(f"{wrapped(f'time {after} / time {before} (log scale)', AXIS_LETTERS)}\n{BARS}")
-    title = wrapped(f"{question}  {result.before}  →  {result.after}", WIDE)
-    figure.suptitle(f"{title}\n{wrapped(headline(result), WIDE)}", x=0.01, ha="left", fontsize=10.5)
+    letters = WIDE if not steps else WIDER
+    lines = [f"{question}  {result.before}  →  {result.after}", headline(result), common]
+    lines[1] += f"; {result.pairs} pairs" if paired else ""
+    title = "\n".join(wrapped(line, letters) for line in lines if line)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     directions(axes)
-    verdict_legend(figure, result, len(result.changes) - len(shown))
+    dot = Line2D([], [], linestyle="", marker=".", color=GREY, label="a pair of launches, the first one lowest")
+    handles = [dot] if paired else []
+    for exposed_axes in beside:
+        handles += _exposed_rows(exposed_axes, steps)
+    verdict_legend(figure, result, len(result.changes) - len(shown), *handles)
     return figure
 
 
-def _row_label(case: Case, across: str | None) -> str:
-    """The case in words, without the field in which the sides differ: its value is true of one side only."""
-    if across is None:
-        return label(case)
-    if across in ("op", "backend", "dtype", "world_size"):
-        value = ranks_text(case.world_size) if across == "world_size" else getattr(case, across)
-        return SEPARATOR.join(word for word in label(case).split(SEPARATOR) if word != value)
-    names = ("metric", "depth") if across == "metric" else (across,)
-    defaults: Any = {name: Case.__dataclass_fields__[name].default for name in names}
-    return label(replace(case, **defaults))
-
-
-def draw_pairs(result: PairedComparison, folder: Path) -> Path:
-    """The two sides of a run: a row for each case, with a dot for each pair of launches. Returns the PNG's path."""
-    shown = result.changes[:MOST_ROWS]
-    rows = [(change.name, change.judgement, change.ratios) for change in shown]
-    if result.whole is not None:
-        rows.insert(0, (WHOLE, result.whole, result.ratios))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(9, 2.4 + 0.42 * len(rows)), layout="constrained")
-        axes = figure.subplots()
-        for y, (_, _, ratios) in enumerate(reversed(rows)):
-            # In the order of time from below to above the bar, so that a drift shows.
-            heights = y + np.linspace(-0.28, 0.28, len(ratios)) if len(ratios) > 1 else [y]
-            axes.plot(ratios, heights, ".", color=GREY, alpha=0.45, markersize=5, markeredgewidth=0, zorder=1)
-        ratio_rows(axes, [judged for _, judged, _ in rows], [name for name, _, _ in rows], result.min_change)
-        if result.whole is not None:
-            axes.axhline(len(rows) - 1.5, color=GREY, linewidth=0.8)
-        ratio_axis(axes)
-        axes.set_xlabel(f"time of B / time of A (log scale)\n{BARS}")
-        title = wrapped(f"Is B slower?  {result.before}  →  {result.after}", PAIRS_WIDE)
-        figure.suptitle(f"{title}\n{headline(result)}; {result.pairs} pairs", x=0.01, ha="left", fontsize=10.5)
-        directions(axes)
-        dot = Line2D([], [], linestyle="", marker=".", color=GREY, label="a pair of launches, the first one lowest")
-        verdict_legend(figure, result, len(result.changes) - len(shown), dot)
-        return _saved(figure, folder, "ab")
+def _exposed_rows(axes: Axes, steps: Mapping[int, ExposedChange]) -> list[Line2D]:
+    """Exposed communication in rows, before above after, with intervals. Returns entries of the legend."""
+    for y, exposed in steps.items():
+        colour = GREY
+        if exposed.resolved:
+            colour, _ = LOOKS["SLOWER" if exposed.difference.value > 0 else "FASTER"]
+        for interval, shift, face in ((exposed.before, 0.16, "white"), (exposed.after, -0.16, colour)):
+            axes.plot([interval.low, interval.high], [y + shift] * 2, color=colour, linewidth=1.2)
+            axes.plot([interval.value], [y + shift], "D", color=colour, markerfacecolor=face, markersize=5)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", left=False)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    time_axis(axes.xaxis)
+    axes.set_xlabel("exposed communication of a step\ngrey: the difference is not resolved")
+    return [
+        Line2D([], [], color=GREY, marker="D", markerfacecolor=face, markersize=5, label=f"exposed, {side}")
+        for side, face in (("before", "white"), ("after", GREY))
+    ]
 
 
 def _saved(figure: Figure, folder: Path, name: str) -> Path:
@@ -136,10 +143,12 @@ def _saved(figure: Figure, folder: Path, name: str) -> Path:
     return folder / f"{name}.png"
 
 
-def standing_out(changes: Sequence[C]) -> list[C]:
+def standing_out(changes: Sequence[Change]) -> list[Change]:
     """At most MOST_ROWS changes: in the order of VERDICTS, and for each verdict those with the largest ratios first."""
-    weight: Callable[[C], float] = lambda change: max(change.ratio.value, 1 / change.ratio.value)  # noqa: E731
-    return sorted(changes, key=lambda change: (VERDICTS.index(change.verdict), -weight(change)))[:MOST_ROWS]
+    return sorted(
+        changes,
+        key=lambda change: (VERDICTS.index(change.verdict), -max(change.ratio.value, 1 / change.ratio.value)),
+    )[:MOST_ROWS]
 
 
 def ratio_rows(axes: Axes, changes: Sequence[Judgement], names: Sequence[str], min_change: float) -> None:
@@ -186,7 +195,7 @@ def ratio_axis(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def verdict_legend(figure: Figure, result: JudgedRuns, left_out: int, *more: Line2D) -> None:
+def verdict_legend(figure: Figure, result: Comparison, left_out: int, *more: Line2D) -> None:
     """A legend with the verdicts that occur. left_out: number of rows that are not drawn. more: further entries."""
     present = {change.verdict for change in result.changes} | ({result.whole.verdict} if result.whole else set())
     handles: list[Line2D | Patch] = [*more]
@@ -215,15 +224,17 @@ def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Pa
     with rc_context(STYLE):
         figure = Figure(figsize=(3.6 * columns + 0.6, 2.3 * rows + 1.2), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False)
-        for axes, trend in zip(grid.flat, shown, strict=False):
-            _one_trend(axes, trend, runs)
+        common, names = common_parts([label(trend.case) for trend in shown])
+        for axes, name, trend in zip(grid.flat, names, shown, strict=False):
+            _one_trend(axes, name, trend, runs)
         for axes in list(grid.flat)[len(shown) - columns : len(shown)]:
             axes.set_xlabel("run, oldest first, as in the table", fontsize=8.5)
         for axes in list(grid.flat)[len(shown) :]:
             axes.set_visible(False)
         changed = sum(bool(trend.changed) for trend in trends)
         text = f"When did it change?  {changed} of {len(trends)} cases changed level over {len(runs)} runs"
-        figure.suptitle(text, x=0.01, ha="left", fontsize=11)
+        title = "\n".join(wrapped(line, TREND_WIDE[columns - 1]) for line in (text, common) if line)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
         figure.supylabel("time of one operation (median)", fontsize=9)
         handles = [
             Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
@@ -238,7 +249,7 @@ def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Pa
         return _saved(figure, folder, "trend")
 
 
-def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
+def _one_trend(axes: Axes, name: str, trend: Trend, runs: Sequence[str]) -> None:
     x = [runs.index(name) + 1 for name in trend.runs]
     values = [time.value for time in trend.times_s]
     shown = [t if t.known else replace(t, low=math.nan, high=math.nan) for t in trend.times_s]
@@ -259,6 +270,4 @@ def _one_trend(axes: Axes, trend: Trend, runs: Sequence[str]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
-    case = trend.case
-    words = SEPARATOR.join([*dtype_words(case), ranks_text(case.world_size), *extras(case)])
-    axes.set_title(f"{case.op} · {case.backend} · {size_text(case.size_bytes)}\n{words}", fontsize=8.5)
+    axes.set_title(wrapped(name, PANEL_WIDE), fontsize=8.5)
