@@ -19,9 +19,7 @@ from bench.model.training import LaunchFailure, StrategyChecks, TrainingPlan, Tr
 from bench.planning import plan
 from bench.planning import training as training_plan
 from bench.store import folders
-from bench.store.encoding import CODEC
 from bench.store.folders import Journal
-from bench.training.encoding import CODEC as TRAINING_CODEC
 from bench.training.launch.sweep import sweep as train_sweep
 
 
@@ -38,7 +36,7 @@ class Rig:
         seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
         planned = plan.expand(settings, host.machine(), seed)
         assert not planned.skips, planned.skips[0].reason
-        path = folders.create(self.folder, CODEC, planned, text.encode(), {})
+        path = folders.create(self.folder, planned, text.encode(), {})
         launches: list[Any] = []
         with Journal(path) as journal:
             sweep(
@@ -52,7 +50,7 @@ class Rig:
             )
         folders.write_environment(path, [{"launches": launches}])
         folders.update_manifest(path, status="complete")
-        run = folders.read(path, CODEC)
+        run = folders.read(path)
         failures = [s.failure for s in run.samples if s.failure is not None]
         assert not failures, failures[0]
         return run
@@ -67,7 +65,7 @@ class Rig:
 
     def trained(self, planned: TrainingPlan, starter: Starter | None = None) -> TrainingRun:
         """The same of a plan."""
-        path = folders.create(self.folder, TRAINING_CODEC, planned, b"", {})
+        path = folders.create(self.folder, planned, b"", {})
         with Journal(path) as journal:
             train_sweep(
                 planned,
@@ -78,7 +76,7 @@ class Rig:
                 lambda _: None,
                 SilentObserver(),
             )
-        run = folders.read(path, TRAINING_CODEC)
+        run = folders.read(path)
         broken = [one.failure for one in run.facts if isinstance(one, LaunchFailure)]
         assert not broken, broken[0]
         failed = [check for one in run.facts if isinstance(one, StrategyChecks) for check in one.failed]

@@ -28,7 +28,6 @@ from bench.launch.launcher import Launcher, fork_servers
 from bench.machine import network
 from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Settings, Timings, Usage
 from bench.store import folders
-from bench.store.encoding import CODEC
 
 # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests of Ctrl-C press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,7 +81,7 @@ class CommandLine:
 
     def only_run(self) -> Run:
         (path,) = self.runs()
-        return folders.read(path, CODEC)
+        return folders.read(path)
 
     def processes(self) -> list[psutil.Process]:
         """Everything that still runs from this folder: parents, fork servers, ranks."""
@@ -171,11 +170,11 @@ def small_disk(tmp_path):
 @pytest.fixture(scope="session")
 def launcher():
     """One fork server for all tests that take it. The variables that it needs are put back at once."""
-    from bench.training.launch.sweep import PRELOAD
+    from bench.launch.sweep import TRAINING_MODULES
 
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = str(ROOT / "tests")  # where the fork server finds gloo_batch
-    with Launcher(preload=["gloo_batch", *PRELOAD]) as entered:
+    with Launcher(preload=["gloo_batch", *TRAINING_MODULES]) as entered:
         os.environ.clear()
         os.environ.update(before)  # a test of what a run sets must not find it set
         deadline = time.monotonic() + 60

@@ -15,7 +15,6 @@ from bench.analyze.pairs import FirstLook, PairedCase, TimedCase
 from bench.model.errors import ConfigError
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import folders
-from bench.store.encoding import CODEC
 from test_measure import assert_nothing_left
 
 FIELDS = {"op": "all_reduce", "backend": "gloo", "size_bytes": "1024"}
@@ -153,7 +152,7 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
     assert done.stdout.startswith("SLOWER") and "64 KiB → 4 MiB" in done.stdout
     (path,) = warm.runs()
     assert (warm.folder / "plots" / path.name / "ab.png").stat().st_size > 5000
-    sides = [folders.read(path / side, CODEC) for side in "ab"]
+    sides = [folders.read(path / side) for side in "ab"]
     assert [sorted({c.size_bytes for c in run.plan.cases}) for run in sides] == [[4096, 65536], [2**18, 2**22]]
     assert len({len(run.samples) for run in sides}) == 1 and sides[0].name == f"{path.name}:a"
     assert warm("report", f"{path.name}:b", "--format", "csv").stdout.startswith("key,")
@@ -202,7 +201,7 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
     done = cli("ab", cli.config(), *variables, *options)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     (path,) = cli.runs()
-    a, b = (folders.read(path / side, CODEC).environment[0]["launches"][0]["ranks"] for side in "ab")
+    a, b = (folders.read(path / side).environment[0]["launches"][0]["ranks"] for side in "ab")
     assert {rank["variables"].get("GLOO_DUMMY") for rank in a} == {None}
     assert {rank["variables"].get("GLOO_DUMMY") for rank in b} == {"1"}
     assert {rank["variables"]["OMP_NUM_THREADS"] for rank in b} == {"2"}

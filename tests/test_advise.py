@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from bench.training import encoding
 from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
@@ -27,8 +28,6 @@ from bench.planning.ready_times import ReadyTimes, recorded
 from bench.report import advice
 from bench.stats import intervals
 from bench.store import folders
-from bench.training import encoding
-from bench.training.encoding import CODEC as TRAINING_CODEC
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")
@@ -166,7 +165,7 @@ def kept(folder, *facts):
     """A run of the training benchmark on disk, with these facts."""
     plan = training_fixtures.run().plan
     plan = replace(plan, order=(replace(plan.order[0], scenario=EMULATED),))
-    path = folders.create(folder / "results", TRAINING_CODEC, plan, b"", {"status": "complete"})
+    path = folders.create(folder / "results", plan, b"", {"status": "complete"})
     (path / "samples.jsonl").write_bytes(b"".join(encoding.fact_to_line(fact) + b"\n" for fact in facts))
     return path.name
 

@@ -25,8 +25,6 @@ from bench.machine import host
 from bench.model.training import Round
 from bench.report.launch_files import LauncherName
 from bench.store import folders
-from bench.store.encoding import CODEC
-from bench.training.encoding import CODEC as TRAINING_CODEC
 from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import wait_for_samples
@@ -126,7 +124,7 @@ def test_two_sides_in_a_job_differ_in_variables(cli):
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     (path,) = cli.runs()
     for side, wanted in (("a", None), ("b", "1")):
-        ranks = folders.read(path / side, CODEC).environment[0]["launches"][0]["ranks"]
+        ranks = folders.read(path / side).environment[0]["launches"][0]["ranks"]
         assert [rank["variables"].get("GLOO_DUMMY") for rank in ranks] == [wanted] * 2
     assert_nothing_left(cli)
 
@@ -164,7 +162,7 @@ def test_the_training_benchmark_in_a_job(cli):
     assert first.returncode == 0, first.stderr
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     (path,) = cli.runs()
-    measured = folders.read(path, TRAINING_CODEC)
+    measured = folders.read(path)
     rounds = [fact for fact in measured.facts if isinstance(fact, Round)]
     assert {one.launch for one in rounds} == {1} and all(len(block.wall_ns) == 2 for block in rounds[0].blocks)
     assert {skip.reason.split(":")[0] for skip in measured.plan.skips} >= {

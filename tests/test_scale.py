@@ -11,14 +11,13 @@ from bench.analyze.analysis import analyze, diagnose
 from bench.analyze.ranks import LARGEST_SHARE
 from bench.report.plots import ranks_and_time
 from bench.store import folders
-from bench.store.encoding import CODEC
 from tools import large_runs
 
 RANKS = 64
 
 
 def named(path) -> list[str]:
-    return sorted(finding.subject for finding in diagnose(folders.read(path, CODEC)).findings)
+    return sorted(finding.subject for finding in diagnose(folders.read(path)).findings)
 
 
 def small(root, late=(), **more):
@@ -37,7 +36,7 @@ def hosts_changed(path, rename) -> None:
 @pytest.mark.parametrize("nodes", [[0], [5], [2, 6]])
 def test_late_nodes_are_named_with_their_ranks_and_delay(tmp_path, nodes):
     late = [rank for node in nodes for rank in large_runs.ranks_of(node)]
-    found = diagnose(folders.read(small(tmp_path, late, delay_s=1e-3), CODEC)).findings
+    found = diagnose(folders.read(small(tmp_path, late, delay_s=1e-3))).findings
     assert sorted(f.subject for f in found) == [f"node node{node}" for node in nodes]
     for finding, node in zip(sorted(found, key=lambda f: f.ranks), nodes, strict=True):
         assert (finding.kind, finding.ranks) == ("late node", tuple(large_runs.ranks_of(node)))
@@ -58,7 +57,7 @@ def test_without_a_fault_nobody_is_named(tmp_path):
 def test_late_is_who_differs_from_most_others(tmp_path):
     most = range(int(LARGEST_SHARE * RANKS) + large_runs.RANKS_A_NODE)
     assert named(small(tmp_path, most)) == []
-    assert "a quarter of the ranks" in diagnose(folders.read(small(tmp_path, most), CODEC)).silent[0]
+    assert "a quarter of the ranks" in diagnose(folders.read(small(tmp_path, most))).silent[0]
 
 
 @pytest.mark.parametrize(
@@ -117,14 +116,14 @@ def test_the_fit_is_the_same_dense_and_sparse(monkeypatch):
 
 
 def test_hosts_come_with_their_ranks(tmp_path):
-    found = sessions.hosts(folders.read(small(tmp_path, cases=1, launches=1), CODEC))
+    found = sessions.hosts(folders.read(small(tmp_path, cases=1, launches=1)))
     assert found["gloo", RANKS]["node7"] == tuple(range(56, 64))
     assert sessions.in_words((8, 9, 10)) == "ranks 8–10"
     assert (sessions.in_words((3,)), sessions.in_words((1, 4))) == ("rank 3", "ranks 1, 4")
 
 
 def test_the_picture_of_many_ranks_labels_the_late_ones(tmp_path):
-    run = folders.read(small(tmp_path, [*large_runs.ranks_of(5), 3], cases=1), CODEC)
+    run = folders.read(small(tmp_path, [*large_runs.ranks_of(5), 3], cases=1))
     (figure,) = ranks_and_time.ranks(run, analyze(run))
     words = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {"node node5", "rank 3"} <= words

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from bench.model.errors import StoreError
 from bench.model.records import Case, Failure, Fault, Launch, Plan, Samples, Skip, Timings
 from bench.store import encoding, folders
-from bench.store.encoding import CODEC
 from bench.store.folders import Journal
 from conftest import SAMPLING, samples
 
@@ -29,7 +28,7 @@ def line(launch: int = 1) -> bytes:
 
 @pytest.fixture
 def run(tmp_path):
-    return folders.create(tmp_path, CODEC, PLAN, b"name: t\n", {"argv": ["run"]})
+    return folders.create(tmp_path, PLAN, b"name: t\n", {"argv": ["run"]})
 
 
 def write_lines(run, *lines: bytes) -> None:
@@ -40,7 +39,7 @@ def write_lines(run, *lines: bytes) -> None:
 
 def test_a_run_is_read_as_it_was_written(run):
     write_lines(run, line(1), line(2))
-    read = folders.read(run, CODEC)
+    read = folders.read(run)
     assert read.plan == PLAN
     assert [s.launch for s in read.samples] == [1, 2]
     assert read.samples[0].timed.duration_ns.tolist() == [[10, 12], [11, 13], [12, 14]]
@@ -70,10 +69,10 @@ def test_a_torn_last_line_counts_as_not_measured(run):
     write_lines(run, line(1))
     with (run / "samples.jsonl").open("ab") as file:
         file.write(line(2)[:40])
-    read = folders.read(run, CODEC)
+    read = folders.read(run)
     assert len(read.samples) == 1 and "torn" in read.warnings[0]
     write_lines(run, line(2))  # a resume drops the torn line and goes on
-    assert [s.launch for s in folders.read(run, CODEC).samples] == [1, 2]
+    assert [s.launch for s in folders.read(run).samples] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_a_torn_last_line_counts_as_not_measured(run):
 )  # fmt: skip
 def test_a_damaged_line_costs_its_case_and_is_named_with_its_number(run, damage):
     (run / "samples.jsonl").write_bytes(line(1) + b"\n" + damage + b"\n" + line(2) + b"\n")
-    found = folders.read(run, CODEC)
+    found = folders.read(run)
     assert [one.launch for one in found.samples] == [1, 2]
     (warning,) = found.warnings
     assert re.search(r"samples\.jsonl: line 2: damaged: .*; that case counts as not measured: run --resume", warning)
@@ -92,7 +91,7 @@ def test_a_damaged_line_costs_its_case_and_is_named_with_its_number(run, damage)
 
 def test_many_damaged_lines_are_counted(run):
     (run / "samples.jsonl").write_bytes(line(1) + b"\n" + b"nonsense\n" * 9)
-    warnings = folders.read(run, CODEC).warnings
+    warnings = folders.read(run).warnings
     assert len(warnings) == folders.MOST_DAMAGED + 1 and "4 further lines are damaged" in warnings[-1]
 
 
@@ -101,24 +100,24 @@ def test_missing_and_damaged_files_are_named(run, name):
     text = (run / name).read_bytes()
     (run / name).unlink()
     with pytest.raises(StoreError, match=name):
-        folders.read(run, CODEC)
+        folders.read(run)
     if name != folders.SAMPLES:  # of which a damaged line costs its case only
         (run / name).write_bytes(text[:-5] + b"{{{\n")
         with pytest.raises(StoreError, match=name):
-            folders.read(run, CODEC)
+            folders.read(run)
 
 
 def test_a_newer_schema_is_refused_with_both_numbers(run):
     folders.update_manifest(run, schema=folders.SCHEMA + 3)
     with pytest.raises(StoreError, match=f"schema {folders.SCHEMA + 3}.*schema {folders.SCHEMA}"):
-        folders.read(run, CODEC)
+        folders.read(run)
 
 
 def test_what_is_no_run_is_said_to_be_none(tmp_path):
     with pytest.raises(StoreError, match="not a run folder"):
-        folders.read(tmp_path, CODEC)
+        folders.read(tmp_path)
     with pytest.raises(StoreError, match="no such folder"):
-        folders.read(tmp_path / "nothing", CODEC)
+        folders.read(tmp_path / "nothing")
     with pytest.raises(StoreError, match="no runs here yet"):
         folders.find(tmp_path, None)
     with pytest.raises(StoreError, match="no such run"):
@@ -126,7 +125,7 @@ def test_what_is_no_run_is_said_to_be_none(tmp_path):
 
 
 def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
-    made = {folders.create(tmp_path, CODEC, PLAN, b"", {}) for _ in range(3)}
+    made = {folders.create(tmp_path, PLAN, b"", {}) for _ in range(3)}
     assert len(made) == 3
     assert set(folders.runs(tmp_path)) == made
     assert folders.find(tmp_path, "t") == max(made)
@@ -141,17 +140,17 @@ def test_one_writer_at_a_time_and_a_dead_one_is_noticed(run):
 
 
 def test_a_full_disk_tears_nothing(small_disk):
-    run = folders.create(small_disk, CODEC, PLAN, b"", {})
+    run = folders.create(small_disk, PLAN, b"", {})
     (small_disk / "filler").write_bytes(b"x" * (small_disk_free(small_disk) - 8192))
     with Journal(run) as journal:
         with pytest.raises(StoreError, match=r"the disk is full; what was measured is kept.*--resume"):
             for _ in range(100):
                 journal.append(line(1))
-        kept = len(folders.read(run, CODEC).samples)
+        kept = len(folders.read(run).samples)
         assert 0 < kept < 100
         (small_disk / "filler").unlink()
         journal.append(line(2))
-    read = folders.read(run, CODEC)
+    read = folders.read(run)
     assert len(read.samples) == kept + 1 and not read.warnings
     with pytest.raises(StoreError, match="the disk is full"):
         folders.write(run / "report.md", b"x" * 100_000)
@@ -165,7 +164,7 @@ def small_disk_free(place) -> int:
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="not a directory"):
-        folders.create(tmp_path / "file" / "results", CODEC, PLAN, b"", {})
+        folders.create(tmp_path / "file" / "results", PLAN, b"", {})
 
 
 def test_only_whole_files_replace_old_ones(run):

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.training import encoding
+from bench.training.analyze.comparison import FEW_LAUNCHES
+from bench.training.analyze.comparison import compare_runs as compare
+from bench.training.report import comparison
 from scipy import stats as scipy_stats
 
 from bench.catalog.strategies import label
@@ -34,11 +38,6 @@ from bench.stats import verdicts
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import folders
 from bench.store.folders import Journal
-from bench.training import encoding
-from bench.training.analyze.comparison import FEW_LAUNCHES
-from bench.training.analyze.comparison import compare_runs as compare
-from bench.training.encoding import CODEC as TRAINING_CODEC
-from bench.training.report import comparison
 from conftest import ROOT
 
 SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
@@ -251,7 +250,7 @@ def test_the_picture_is_drawn(result, tmp_path):
 def kept(folder: Path, run: TrainingRun, name: str) -> str:
     """A run as a results folder below `results`."""
     header = b"benchmark: training\n"
-    path = folders.create(folder / "results", TRAINING_CODEC, replace(run.plan, name=name), header, {})
+    path = folders.create(folder / "results", replace(run.plan, name=name), header, {})
     with Journal(path) as journal:
         for fact in run.facts:
             journal.append(encoding.fact_to_line(fact))

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.model.records import Scenario
+from bench.model.records import Case, Scenario
 from bench.model.training import Strategy
 from bench.rank.training import invariants
 from bench.rank.training.invariants import CheckContext
 from bench.rank.training.runner import RankInfo
 
 OVERLAPPED = Strategy("overlap_param")
-SCENARIO = Scenario("nano", "gloo", 2, 2, 8)
+SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano", batch=2, sequence=8))
 
 
 def bench(other=None, sizes=(400, 200)):

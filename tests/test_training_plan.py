@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from bench.config.training import parse
+from bench.config.models import parse
 from bench.model.capabilities import Machine
-from bench.planning.training import expand, notes
+from bench.planning.plan import expand
+from bench.planning.training import notes
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)
@@ -12,19 +13,20 @@ TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)
 TRAPS = [
     ("strategies: [{ddp: {cap: 25MiB}}]", "not torch's default", "strategies: [ddp, {ddp: {cap: 10MiB}}]"),
     ("strategies: [{ddp: {cap: 25MB}}]", "drops the first bucket", "strategies: [{overlap_bucket: {cap: 25MB}}]"),
-    ("strategies: [ddp]\nthreads: 4", "2 ranks of 4 computing threads on 4", "strategies: [ddp]\nthreads: 2"),
-    ("strategies: [ddp]\nthreads: 4", "lower threads", "strategies: [naive_async, zero1]\nthreads: 4"),
-    ("strategies: [ddp]\nthreads: 4", "emulated link", "strategies: [ddp]\nthreads: 4\nlinks: [1ms+1GB/s]"),
-    ("strategies: [ddp]\nsteps: 1", "write steps: 2", "strategies: [ddp]\nsteps: 2"),
+    ("strategies: [ddp], threads: 4", "2 ranks of 4 computing threads on 4", "strategies: [ddp], threads: 2"),
+    ("strategies: [ddp], threads: 4", "lower threads", "strategies: [naive_async, zero1], threads: 4"),
+    ("strategies: [ddp], threads: 4", "emulated link", "strategies: [ddp], threads: 4, links: [1ms+1GB/s]"),
+    ("strategies: [ddp], steps: 1", "write steps: 2", "strategies: [ddp], steps: 2"),
 ]
 
 
-def planned(text: str, machine: Machine = HOST):
-    return expand(parse(f"benchmark: training\n{text}".encode(), "x.yaml", [], "x"), machine, 1)
+def planned(section: str, machine: Machine = HOST, backend: str = "gloo"):
+    text = f"backends: [{backend}]\nworld_sizes: [2]\ntraining: {{{section}}}\n"
+    return expand(parse(text.encode(), "x.yaml", [], "x"), machine, 1, lambda ready_times, cost: ())
 
 
 def on(backend: str, model: str, machine: Machine):
-    return planned(f"backends: [{backend}]\nworld_sizes: [2]\nmodels: [{model}]\nstrategies: [flat]\n", machine)
+    return planned(f"models: [{model}], strategies: [flat]", machine, backend)
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers():
@@ -45,12 +47,14 @@ def test_memory_that_is_not_told_refuses_nothing_and_gpus_need_none_of_the_host(
 
 def test_a_trap_is_named_with_its_remedy_and_a_sound_setting_is_not():
     for trap, said, sound in TRAPS:
-        (note,) = notes(planned(f"models: [nano]\n{trap}"), 4)
+        (note,) = notes(planned(f"models: [nano], {trap}"), 4)
         assert said in note
-        assert notes(planned(f"models: [nano]\n{sound}"), 4) == []
+        assert notes(planned(f"models: [nano], {sound}"), 4) == []
 
 
 def test_plan_prints_notes(warm):
-    (warm.folder / "one.yaml").write_text("benchmark: training\nmodels: [nano]\nstrategies: [ddp]\nsteps: 1\n")
+    (warm.folder / "one.yaml").write_text(
+        "backends: [gloo]\nworld_sizes: [2]\ntraining: {models: [nano], strategies: [ddp], steps: 1}\n"
+    )
     done = warm("plan", "one.yaml")
     assert done.returncode == 0 and "\nnote: steps: 1 puts one step" in done.stdout

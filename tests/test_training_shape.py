@@ -8,28 +8,29 @@ import pytest
 
 from bench.advise import advisor, planner, verification
 from bench.advise.verification import Verified, candidates, close, verified
-from bench.analyze.training import analyze
-from bench.catalog.strategies import label, unsupported
+from bench.analyze.analysis import analyze
+from bench.catalog.strategies import label, strategy_of, unsupported
 from bench.model.capabilities import Machine
 from bench.model.conclusions import Split, StrategyResult
-from bench.model.records import Scenario
-from bench.model.training import REFERENCE, Link, Strategy, Timeline
+from bench.model.records import Case, Scenario
+from bench.model.training import REFERENCE, Link, Strategy
 from bench.planning import buckets
 from bench.planning.link_model import AllReduceCost
 from bench.planning.ready_times import ReadyTimes
 from bench.planning.training import shape_of
 from bench.store import folders
-from bench.training.encoding import CODEC as TRAINING_CODEC
 
 NANO = shape_of("nano", 0.01, "float32")
 RUN = """
-benchmark: training
-models: [{shape: nano, backward: 10ms}]
-links: [real, 1ms + 100MB/s]
+backends: [gloo]
+world_sizes: [2]
 launches: 1
-rounds: 2
-steps: 1
-strategies: [naive, flat, {overlap_bucket: {cap: 64KiB}}, {plan: {buckets: [BUCKETS]}}, ddp]
+training:
+  models: [{shape: nano, backward: 10ms}]
+  links: [real, 1ms + 100MB/s]
+  rounds: 2
+  steps: 1
+  strategies: [naive, flat, {overlap_bucket: {cap: 64KiB}}, {plan: {buckets: [BUCKETS]}}, ddp]
 """
 
 
@@ -38,23 +39,24 @@ def test_it_is_trained_like_a_model(warm):
     sizes = buckets.bucket_bytes(profile, buckets.uniform(profile, 2**18))
     done = warm("run", warm.config(RUN.replace("BUCKETS", ", ".join(map(str, sizes)))), "--no-plots")
     assert done.returncode == 0, done.stderr
-    run = folders.read(warm.runs()[0], TRAINING_CODEC)
-    assert {left.strategy.name for left in run.plan.skips} == {"ddp"}
-    assert all("a shape has no parameters" in left.reason for left in run.plan.skips)
-    assert len(analyze(run).scenarios) == 2
-    for comparison in analyze(run).scenarios:
-        results = {one.label: one for one in comparison.results}
-        assert all(one.step is not None for one in results.values())
+    run = folders.read(warm.runs()[0])
+    assert {strategy_of(skip.case.strategy).name for skip in run.plan.skips} == {"ddp"}
+    assert all("a shape has no parameters" in skip.reason for skip in run.plan.skips)
+    scenarios = analyze(run).scenarios
+    assert len(scenarios) == 2
+    for scenario in sorted(scenarios, key=lambda scenario: scenario.scenario.case.link):
+        results = {result.label: result for result in scenario.results}
+        assert all(result.step is not None for result in results.values())
         assert results["none"].step.low > max(NANO.ready_s)
         held = {check.invariant for check in results["flat"].checks if check.ok}
         assert {"I2", "I3", "I5", "I6", "I7"} <= held
         assert results["flat"].calls == (profile.total,)
-        assert next(o for name, o in results.items() if name.startswith("plan")).calls == sizes
+        assert next(result for name, result in results.items() if name.startswith("plan")).calls == sizes
     # An emulated link is never faster than it says.
     assert results["flat"].split.tail_s >= 1e-3 + profile.total / 1e8
     assert results["naive"].split.tail_s >= len(NANO.gradients) * 1e-3
 
-    steps = [fact for fact in run.facts if isinstance(fact, Timeline) and fact.strategy == REFERENCE]
+    steps = [entry.detail.timeline for entry in run.samples if entry.case.strategy == REFERENCE]
     assert len(steps) == 2
     for step in steps:
         assert step.gradients == NANO.gradients
@@ -100,7 +102,8 @@ def test_what_is_wrong_is_said_in_a_line(warm, model, said):
 
 
 def test_a_real_link_must_have_memory_for_what_it_moves():
-    xl = Scenario("shape:xl", "gloo", 2, 1, 2, shape=shape_of("xl-2026", 1.0, "float32"))
+    case = Case("training_step", "gloo", 2, "float32", 0, model="shape:xl", batch=1, sequence=2)
+    xl = Scenario(case, shape=shape_of("xl-2026", 1.0, "float32"))
     small = Machine("h", 2, 8 * 2**30, 32 * 2**20, 0, {})
     assert "memory" in unsupported(Strategy("flat"), xl, small)
     assert unsupported(Strategy("overlap_bucket", cap_bytes=2**25), xl, small) is None

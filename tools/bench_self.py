@@ -18,7 +18,6 @@ from bench.analyze.analysis import diagnose
 from bench.analyze.summaries import headlines
 from bench.model.records import Case, Samples
 from bench.store import folders
-from bench.store.encoding import CODEC
 from tools import large_runs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,7 +54,7 @@ def python(code: str, *options: str) -> tuple[float, str]:
 def share_of_the_sweep(folder: Path) -> list[Row]:
     """The default sweep: what its launches cost besides calls, and how far its intervals go."""
     wall = call(folder, "run", str(ROOT / "configs/gloo.yaml"))
-    run = folders.read(folders.newest(folder / "results"), CODEC)
+    run = folders.read(folders.newest(folder / "results"))
     spent = sum(in_calls(s) for s in run.samples)
     launches = [launch["ready_s"] for launch in run.environment[0]["launches"][1:] if launch["world_size"] == 4]
     further = max(launches)
@@ -93,7 +92,7 @@ def in_calls(one: Samples) -> float:
 def memory_of_a_rank(folder: Path) -> list[Row]:
     """Of a rank that measures small messages only."""
     call(folder, "run", str(ROOT / "configs/gloo.yaml"), "--no-plots", "--set", "sizes=[1KiB]", "--set", "launches=1")
-    run = folders.read(folders.newest(folder / "results"), CODEC)
+    run = folders.read(folders.newest(folder / "results"))
     idle = int(python("import torch, torch.distributed, resource; print(resource.getrusage(0).ru_maxrss)")[1]) * 1024
     above = max(max(s.usage.peak_rss_bytes) for s in run.samples if s.usage) - idle
     return [("a rank's memory above idle torch, 1 KiB", "≤ 100 MiB", f"{above / MIB:.0f} MiB", above <= 100 * MIB)]
@@ -182,9 +181,7 @@ def many_ranks(folder: Path) -> list[Row]:
     plots = call(folder, "report", node.name, "--plots")
     total = min(reports) + min(diagnoses)
     text = f"{total:.2f} s (report {min(reports):.2f}, diagnose {min(diagnoses):.2f}, the least of 3)"
-    named = [
-        [finding.subject for finding in diagnose(folders.read(path, CODEC)).findings] for path in (node, quiet, pairs)
-    ]
+    named = [[finding.subject for finding in diagnose(folders.read(path)).findings] for path in (node, quiet, pairs)]
     found = "; ".join(", ".join(subjects) or "nobody" for subjects in named)
     return [
         ("report and diagnose: 200 cases × 256 ranks × 50 iterations × 2 launches", "< 10 s", text, total < 10),
@@ -198,7 +195,7 @@ def sixty_four_ranks(folder: Path) -> list[Row]:
     (folder / "many.yaml").write_text(THREE_SIZES.replace("[2]", "[64]").replace("[4KiB, 1MiB, 64MiB]", "[1KiB]"))
     sets = ["sampling={warmup: 1, warmup_seconds: 0, iterations: 8}", "buffers=hot"]
     took = call(folder, "run", "many.yaml", *(word for one in sets for word in ("--set", one)))
-    run = folders.read(folders.newest(folder / "results"), CODEC)
+    run = folders.read(folders.newest(folder / "results"))
     ready = run.environment[0]["launches"][0]["ready_s"]
     good = [s for s in run.samples if s.failure is None]
     text = f"{took:.0f} s, joined after {ready:.1f} s, {len(good)} of {len(run.samples)} measured"

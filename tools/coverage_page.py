@@ -17,7 +17,6 @@ from bench.model.records import Case, Run
 from bench.model.units import format_bytes
 from bench.report import markdown
 from bench.store import folders
-from bench.store.encoding import CODEC
 
 # Text of a cell whose operation reduces nothing, and header of the column for operations that have no dtype.
 DONE, NO_DTYPE = "✓", "no dtype"
@@ -99,4 +98,4 @@ def cell_text(cell: dict[str, str], reasons: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(folders.read(folders.find(Path("results"), sys.argv[1]), CODEC)) + "\n")
+    sys.stdout.write(page(folders.read(folders.find(Path("results"), sys.argv[1]))) + "\n")

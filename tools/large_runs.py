@@ -14,7 +14,6 @@ from bench.catalog.pairing import rounds
 from bench.machine import host
 from bench.model.records import Case, Json, Launch, Plan, Sampling
 from bench.store import folders
-from bench.store.encoding import CODEC
 from bench.store.folders import Journal
 
 RANKS_A_NODE = 8
@@ -85,7 +84,7 @@ def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dic
         for launch in range(1, launches + 1)
         for ranks in world_sizes
     )
-    path = folders.create(root, CODEC, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
+    path = folders.create(root, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
     facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(world_sizes[-1])]
     session = {"host": {}, "before": host.state(), "after": host.state()}
     session["launches"] = [
