@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.training.launch.sweep import sweep as train_sweep
+
 from bench.config import models, training
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
@@ -20,7 +22,6 @@ from bench.planning import plan
 from bench.planning import training as training_plan
 from bench.store import folders
 from bench.store.folders import Journal
-from bench.training.launch.sweep import sweep as train_sweep
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def planned(config: Config, machine: Machine, seed: int) -> Plan:
         from bench.importers.traces import reading
 
         recorded = reading.read([Path(name) for name in config.recording])
-    return planning.expand(config, machine, seed, _advised, recorded)
+    return planning.expand(config, machine, seed, recorded, _advised)
 
 
 def _advised(ready_times: "ReadyTimes", cost: "AllReduceCost") -> tuple[int, ...]:

@@ -41,11 +41,13 @@ FIRST_LAUNCHES_SHARE = 0.3
 FEWEST_S = 0.01
 
 
-def expand(config: Config, machine: Machine, seed: int, advise: Advise, recorded: CallList | None = None) -> Plan:
+def expand(
+    config: Config, machine: Machine, seed: int, recorded: CallList | None = None, advise: Advise | None = None
+) -> Plan:
     """The plan of all cases that the configuration asks for, without those that this machine cannot measure.
 
-    advise: finds the buckets of a strategy that is called advised. recorded: the job whose calls the operation `replay`
-    makes again.
+    recorded: the job whose calls the operation `replay` makes again. advise: finds the buckets of strategies that are
+    called advised; without it they are left out.
     """
     replay_of: dict[tuple[str, int], Replay] = {}
     if recorded is not None:

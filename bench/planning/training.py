@@ -49,7 +49,7 @@ class TrainingCases:
     links: dict[str, Link] = field(default_factory=dict)
 
 
-def training_cases(config: Config, machine: Machine, advise: Advise) -> TrainingCases:
+def training_cases(config: Config, machine: Machine, advise: Advise | None) -> TrainingCases:
     """The cases of the section; none without one. advise: finds the buckets that a configuration calls advised."""
     chosen = TrainingCases()
     section = config.training
@@ -136,7 +136,7 @@ def shape_name(preset: str, backward_s: float) -> str:
     return f"shape:{preset}@{backward_s:g}s"
 
 
-def _with_buckets(strategy: Strategy, scenario: Scenario, advise: Advise) -> tuple[Strategy, str | None]:
+def _with_buckets(strategy: Strategy, scenario: Scenario, advise: Advise | None) -> tuple[Strategy, str | None]:
     """The strategy with the buckets that it is called after, or why they are not known beforehand."""
     if not strategy.called:
         return strategy, None
@@ -152,6 +152,8 @@ def _with_buckets(strategy: Strategy, scenario: Scenario, advise: Advise) -> tup
     ready_times = ReadyTimes.of_shape(scenario.shape)
     if strategy.called == "torch":
         sizes = bucket_bytes(ready_times, torch_default(ready_times))
+    elif advise is None:
+        return strategy, "nothing here advises on buckets"
     else:
         sizes = advise(ready_times, AllReduceCost.emulated(scenario.link))
     return replace(strategy, buckets=sizes), None
