@@ -18,7 +18,7 @@ from bench.model.units import format_rounded_bytes, format_seconds
 from bench.planning.link_model import LinkModel
 from bench.report import markdown
 from bench.report.labels import NOTHING
-from bench.report.training_labels import scenario_text
+from bench.report.training import scenario_text
 
 # Numbers in one line of code, so that it fits into 80 columns.
 A_LINE = 6

@@ -1,15 +1,15 @@
-"""Lay all-reduces out as assignment 2 of CS336 asks for them: `report --format cs336`.
+"""Lay all-reduces and training steps out as assignment 2 of CS336 asks for them: `report --format cs336`.
 
-In: a `Run` and its summaries. Out: Markdown, a row for each backend and number of processes, a column for each size.
-A cell has the median over iterations of the slowest process's time; cells that could not be measured are numbered, with
-the reasons below.
+In: a `Run` and its analysis. Out: Markdown. Of all-reduces, a row for each backend and number of processes, a column
+for each size; a cell has the median over iterations of the slowest process's time; cells that could not be measured are
+numbered, with the reasons below. Of training steps, a row for each way to synchronise gradients.
 """
 
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run
 from bench.model.units import format_bytes, format_seconds
-from bench.report import markdown
+from bench.report import markdown, training
 from bench.report.labels import NOTHING
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -18,16 +18,49 @@ ABOUT = (
     "launches, their mean and its 95 % interval. Untimed calls came first, each timed call began at a barrier, and "
     "every element of the result was verified."
 )
+ABOUT_STEPS = (
+    "Time per step: of the slowest process, the median over rounds of steps between two barriers. Communication: that "
+    "time less the time of the same step without any communication (none), not the time that a timer sees around the "
+    "calls. ± is the standard deviation over rounds; all ways took turns in every round."
+)
 
 
 def document(run: Run, analysis: Analysis) -> str:
-    """The table, what its cells are, and why some are empty."""
+    """The tables, what their cells are, and why some are empty."""
+    parts = [*_all_reduces(run, analysis), *_steps(analysis)]
+    return "\n\n".join([f"# Run {run.name}", *(parts or ["No all_reduce and no training step is in this run."])])
+
+
+def _steps(analysis: Analysis) -> list[str]:
+    rows = []
+    for scenario in analysis.scenarios:
+        case, names = scenario.scenario.case, training.names_of(scenario)
+        for result in training.ordered(scenario):
+            cells = [f"no time: {training.cell(result.refused)}" if result.refused else NOTHING, NOTHING, NOTHING]
+            if result.step is not None:
+                exposed = result.exposed.value if result.exposed else None
+                cells = [
+                    training.spread(result.step.value, result.step_std, training.seconds),
+                    training.spread(exposed, result.exposed_std, training.seconds),
+                    training.percent(result.share),
+                ]
+            device, batch = DEVICES[BACKENDS[case.backend].device], str(training.global_batch(case))
+            where = [case.model, f"{case.backend} + {device}", str(case.world_size), batch]
+            rows.append([*where, names[result.label], *cells])
+    headers = ["model", "backend + device", "processes", "global batch", "gradients", "time per step", "communication"]
+    align = ["left", "left", "right", "right", "left", *["right"] * 3]
+    table = markdown.table(rows, [*headers, "of the step, %"], align)
+    return ["## Training steps", table, ABOUT_STEPS] if rows else []
+
+
+def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
+    run, analysis = training.without_steps(run, analysis)
     times = {_place(s.case): s.time_s for s in analysis.summaries if s.case.op == "all_reduce"}
     missing = {_place(skip.case): skip.reason for skip in run.plan.skips if skip.case.op == "all_reduce"}
     missing |= {_place(s.case): s.failure.text for s in run.samples if s.failure is not None}
     every = sorted({*times, *missing}, key=lambda place: (list(BACKENDS).index(place[0]), *place[1:]))
     if not every:
-        return "No all_reduce is in this run."
+        return []
     sizes = sorted({size for *_, size in every})
     reasons = list(dict.fromkeys(missing[place] for place in every if place in missing and times.get(place) is None))
     rows = []
@@ -46,7 +79,7 @@ def document(run: Run, analysis: Analysis) -> str:
     headers = ["backend + device", "processes", *map(_size, sizes)]
     notes = ["\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))] if reasons else []
     table = markdown.table(rows, headers, ["left", *["right"] * (len(sizes) + 1)])
-    return "\n\n".join([f"# All-reduce of float32, run {run.name}", table, ABOUT, *notes])
+    return ["## All-reduce of float32", table, ABOUT, *notes]
 
 
 def _place(case: Case) -> tuple[str, int, int]:

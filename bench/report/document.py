@@ -1,20 +1,23 @@
 """Write report.md and report.html: what was measured, on what, how far to trust it, the tables, the pictures.
 
 In: a `Run`, its analysis, the pictures that exist. Out: text, also for the terminal. The HTML page is the same
-document, rendered from Markdown with the pictures inside, so that one file can be mailed. An imported run is described
-as far as its files tell. Computes no statistics but the median width of the intervals.
+document, rendered from Markdown with the pictures inside, so that one file can be mailed. What training steps cost is
+written in `training`. An imported run is described as far as its files tell. Computes no statistics but the median
+width of the intervals.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 
+from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
-from bench.model.records import Json, Run
+from bench.model.records import Case, Failure, Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
-from bench.report import findings, labels, machine_format, markdown, tables
+from bench.report import findings, labels, machine_format, markdown, tables, trace, training
 from bench.report.labels import dtype_words, interval_text, label, metric_name, ranks_text, size_text, span
 from bench.report.pictures import Picture
 
@@ -29,7 +32,7 @@ MOST_NAMED, MOST_NOTES = 4, 200
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
 NO_RANK = "none"
 # Pictures that are not folded, besides the first: they are the answer of the runs that have them.
-UNFOLDED = {"matrix"}
+UNFOLDED = ("matrix", "training-steps", "training-buckets")
 # Beginnings of notes on cases that the tables have as columns.
 IN_COLUMNS = ("stopped by", "two modes")
 NOTHING_MEASURED = "Nothing was measured: the run has no samples (run --resume goes on where it ended)."
@@ -41,8 +44,14 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
     address = os.path.relpath(folder, output)
     text = build(run, analysis, pictures, address)
     files = {f"{address}/{name}.png": folder / f"{name}.png" for _, name in pictures}
-    csv = machine_format.to_csv(run, analysis)
-    return {"summary.csv": csv, "report.md": text, "report.html": markdown.page(text, run.name, files)}
+    written = {
+        "summary.csv": machine_format.to_csv(run, analysis),
+        "report.md": text,
+        "report.html": markdown.page(text, run.name, files),
+    }
+    if any(result.timeline for scenario in analysis.scenarios for result in scenario.results):
+        written["trace.json"] = json.dumps(trace.trace(analysis.scenarios))
+    return written
 
 
 def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:
@@ -50,22 +59,18 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
 
     folder: the path from the report to the pictures.
     """
-    summaries, warnings = analysis.summaries, analysis.warnings
-    unfolded = {*[name for _, name in pictures[:1]], *UNFOLDED}
+    _, calls = training.without_steps(run, analysis)
+    scenarios = analysis.scenarios
     first, others = (
-        [f"![{title}]({folder}/{name}.png)" for title, name in pictures if (name in unfolded) is wanted]
+        [
+            f"![{title}]({folder}/{name}.png)"
+            for number, (title, name) in enumerate(pictures)
+            if (number == 0 or name.startswith(UNFOLDED)) is wanted
+        ]
         for wanted in (True, False)
     )
-    groups = labels.groups(summaries)
-    failed = [(samples, samples.failure) for samples in run.samples if samples.failure is not None]
-    headers = ["case", "launch", "kind", "rank", "what happened"]
-    failures = [
-        [label(samples.case), str(samples.launch), failure.kind, NO_RANK if failure.rank is None else str(failure.rank),
-         failure.text]
-        for samples, failure in failed
-    ]  # fmt: skip
-    skipped = [[str(len(cases)), span(cases), reason] for reason, cases in labels.by_reason(run.plan.skips)]
-    noted = [[label(s.case), text] for s in summaries for text in s.warnings if not text.startswith(IN_COLUMNS)]
+    groups = labels.groups(calls.summaries)
+    noted = [[label(s.case), text] for s in calls.summaries for text in s.warnings if not text.startswith(IN_COLUMNS)]
     notes = [markdown.table(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)] if noted else []
     if len(noted) > MOST_NOTES:
         notes.append(f"And {len(noted) - MOST_NOTES} more: column `warnings` of summary.csv.")
@@ -73,30 +78,66 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
     if len(groups) <= MOST_SECTIONS:
         for title, members in groups:
             details += [*[f"**{title}**"] * (len(groups) > 1), tables.details(members)]
+    failed = {samples.case for samples in run.samples if samples.failure is not None}
+    call_sizes = training.call_sizes(analysis.call_sizes)
+    found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
+    doubts = [*training.unexplained(scenarios), *analysis.warnings]
+    explained = [training.DEFINITION, markdown.lines(training.COLUMNS)] if scenarios else []
     parts = [
         f"# {run.manifest.get('name', run.name)}: {_subject(run)}",
         markdown.lines(answer(run, analysis)) or NOTHING_MEASURED,
         *first,
-        *(["## Failed", markdown.table(failures, headers, ["left"] * 5)] if failures else []),
+        *_failed(run),
         *_sections(groups),
-        *findings.standing_out(analysis),
+        *(part for scenario in scenarios for part in training.section(scenario, failed)),
+        *(["## The same bytes in more and more calls", call_sizes] if call_sizes else []),
+        *(findings.standing_out(calls) if found or groups or not scenarios else []),
         "## How far to trust it",
-        markdown.lines(warnings) if warnings else "Nothing was found that speaks against these numbers.",
+        markdown.lines(doubts) if doubts else "Nothing was found that speaks against these numbers.",
         *markdown.folded("More pictures", others),
         *markdown.folded("Everything about each case", details),
-        *findings.folded(analysis),
+        *findings.folded(calls),
         *markdown.folded("Notes on single cases", notes),
-        *markdown.folded(
-            "Cases that were skipped",
-            [markdown.table(skipped, ["cases", "which", "why"], ["right", "left", "left"])] if skipped else [],
-        ),
+        *markdown.folded("What must hold of training steps", [training.invariants(scenarios)] if scenarios else []),
+        *markdown.folded("Left out", _left_out(run)),
+        *markdown.folded("What exposed communication is, and what the columns of training steps are", explained),
         *markdown.folded(
             "What was measured, on what, and how",
-            [markdown.lines(_circumstances(run, summaries)), method_line(run, summaries)],
+            [markdown.lines(_circumstances(run, analysis)), method_line(run, calls.summaries)],
         ),
-        "The words are explained in docs/reading.md (and in report.html), the method in docs/method.md.",
+        "The words are explained in docs/reading.md (and in report.html), the method in docs/method.md"
+        + (", training steps in docs/training.md." if scenarios else "."),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _failed(run: Run) -> list[str]:
+    """The measurements that failed: a row for each case and way to fail."""
+    launches: dict[tuple[Case, Failure], list[str]] = {}
+    for samples in run.samples:
+        if samples.failure is not None:
+            launches.setdefault((samples.case, samples.failure), []).append(str(samples.launch))
+    rows = [
+        [
+            training.span([case]) if OPERATIONS[case.op].trains else label(case),
+            ", ".join(numbers),
+            failure.kind,
+            NO_RANK if failure.rank is None else str(failure.rank),
+            training.cell(failure.text),
+        ]
+        for (case, failure), numbers in launches.items()
+    ]
+    headers = ["case", "launch", "kind", "rank", "what happened"]
+    return ["## Failed", markdown.table(rows, headers, ["left"] * 5)] if rows else []
+
+
+def _left_out(run: Run) -> list[str]:
+    """What was asked for and not measured: a row for each reason."""
+    rows = []
+    for reason, cases in labels.by_reason(run.plan.skips):
+        which = training.span(cases) if OPERATIONS[cases[0].op].trains else span(cases)
+        rows.append([str(len(cases)), which, training.cell(reason)])
+    return [markdown.table(rows, ["cases", "which", "why"], ["right", "left", "left"])] if rows else []
 
 
 def markdown_of(run: Run, analysis: Analysis) -> str:
@@ -107,12 +148,12 @@ def markdown_of(run: Run, analysis: Analysis) -> str:
 def tables_of(run: Run, analysis: Analysis) -> str:
     """The answer, the tables and the caveats that the verb `report` prints."""
     caveats = "\n".join(f"note: {text}" for text in analysis.warnings)
-    parts = ["\n".join(answer(run, analysis)), summary_tables(analysis.summaries), caveats]
-    return "\n\n".join(filter(None, parts))
+    return "\n\n".join(filter(None, ["\n".join(answer(run, analysis)), _terminal_tables(run, analysis), caveats]))
 
 
 def terminal(run: Run, analysis: Analysis) -> str:
     """The text that `run` prints at its end: the tables, how they were measured, warnings and findings, the answer."""
+    _, calls = training.without_steps(run, analysis)
     stated = (*analysis.diagnosis.findings, *analysis.inconsistencies)
     notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in stated))]
     steps = [
@@ -120,9 +161,18 @@ def terminal(run: Run, analysis: Analysis) -> str:
         for step in analysis.replayed
         for text in (findings.replay_table(step), "", findings.replay_sentence(step), "")
     ]
-    method = method_line(run, analysis.summaries)
-    lines = [*steps, summary_tables(analysis.summaries), "", method, *notes, "", *answer(run, analysis)]
+    method = method_line(run, calls.summaries)
+    lines = [*steps, _terminal_tables(run, analysis), "", method, *notes, "", *answer(run, analysis)]
     return "\n".join(lines).rstrip()
+
+
+def _terminal_tables(run: Run, analysis: Analysis) -> str:
+    """The tables of collectives, then those of training steps and of the same bytes in more and more calls."""
+    summaries = training.without_steps(run, analysis)[1].summaries
+    sections = list(map(training.brief_section, analysis.scenarios))
+    call_sizes = training.call_sizes(analysis.call_sizes)
+    sections += [f"### The same bytes in more and more calls\n\n{call_sizes}"] if call_sizes else []
+    return "\n\n".join([*([summary_tables(summaries)] if summaries or not sections else []), *sections])
 
 
 def problems(run: Run, analysis: Analysis) -> list[str]:
@@ -145,11 +195,9 @@ def import_line(facts: Json, rows: int, cases: int, launches: int, results: int)
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
 def answer(run: Run, analysis: Analysis) -> list[str]:
     """The numbers that answer most questions, in a line for each of the first groups; then a line on trust."""
-    summaries, warnings = analysis.summaries, analysis.warnings
+    summaries = training.without_steps(run, analysis)[1].summaries
     groups = [(title, [s for s in members if s.time_s is not None]) for title, members in labels.groups(summaries)]
     groups = [(title, members) for title, members in groups if members]
-    if not groups:
-        return []
     # `all_reduce on gloo`; with the words in brackets where several groups share that.
     short = [title.partition(" (")[0] for title, _ in groups]
     lines = []
@@ -158,12 +206,22 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
     more = len(groups) - MOST_GROUPS
     if more > 0:
         lines.append(f"{more} further kind{'s' if more > 1 else ''} of cases: see the tables below.")
+    lines += training.answers(analysis.scenarios)
+    if not lines:
+        return []
+    doubts = []
     widths = sorted(s.time_s.relative_half_width for s in summaries if s.time_s is not None and s.time_s.known)
-    wide = "no interval is known, as there is one launch only"
     if widths:
-        wide = f"half of the 95 % intervals of medians are within ±{median(widths):.0%}, all within ±{widths[-1]:.0%}"
-    caveats = f"{len(warnings)} caveat{'s' if len(warnings) != 1 else ''}" if warnings else "no caveats"
-    return [*lines, f"**Trust**: {wide}; {_verified(run, summaries)}; {caveats}."]
+        within = f"±{median(widths):.0%}, all within ±{widths[-1]:.0%}"
+        doubts.append(f"half of the 95 % intervals of medians are within {within}")
+    elif groups:
+        doubts.append("no interval is known, as there is one launch only")
+    noise = [scenario.noise_s for scenario in analysis.scenarios if scenario.aa_pairs]
+    if noise:
+        doubts.append(f"two copies of one strategy differ by up to {training.seconds(max(noise))} a step")
+    caveats = f"{len(analysis.warnings)} caveat{'s' if len(analysis.warnings) != 1 else ''}"
+    doubts += [_verified(run), caveats if analysis.warnings else "no caveats"]
+    return [*lines, f"**Trust**: {'; '.join(doubts)}."]
 
 
 def _group_answer(members: Sequence[Summary]) -> str:
@@ -188,17 +246,20 @@ def _group_answer(members: Sequence[Summary]) -> str:
     return f"{answer}."
 
 
-def _verified(run: Run, summaries: Sequence[Summary]) -> str:
+def _verified(run: Run) -> str:
     """Whether the results were verified, and how many were wrong."""
-    wrong = sum(1 for s in summaries for failure in s.failures if failure.kind == "wrong")
+    wrong = sum(samples.failure is not None and samples.failure.kind == "wrong" for samples in run.samples)
     if run.imported is not None and wrong:
         results = f"{wrong} result{'' if wrong == 1 else 's'}"
         return f"{results} WRONG by the tool's own check; no number is printed for them"
     if run.imported is not None:
         return "not verified by CollBench; what the tool checked itself is said below"
     if wrong:
-        return f"{wrong} measurements gave WRONG results; no number is printed for them"
-    return "every result was verified, before the first and after the last timed call"
+        return f"{wrong} measurement{'' if wrong == 1 else 's'} gave WRONG results; no number is printed for them"
+    trains = {OPERATIONS[samples.case.op].trains for samples in run.samples}
+    calls = ["every result was verified, before the first and after the last timed call"] if trains != {True} else []
+    steps = ["the invariants of every strategy were checked before its first timed step"] if True in trains else []
+    return "; ".join(calls + steps)
 
 
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────
@@ -253,9 +314,9 @@ def _subject(run: Run) -> str:
     return f"{named}, {str(run.manifest.get('started', ''))[:16].replace('T', ' ')} UTC"
 
 
-def _circumstances(run: Run, summaries: Sequence[Summary]) -> list[str]:
+def _circumstances(run: Run, analysis: Analysis) -> list[str]:
     """Lines on the cases, the state of the run, the machine, its software, and the data."""
-    cases = run.plan.cases
+    cases, summaries = run.plan.cases, analysis.summaries
     session = run.environment[0] if run.environment else {}
     lines = []
     if cases:
@@ -269,6 +330,11 @@ def _circumstances(run: Run, summaries: Sequence[Summary]) -> list[str]:
             lines.append(f"**Operations**: {', '.join(operations)}")
         launches = f"{run.plan.launches} launch{'' if run.plan.launches == 1 else 'es'}"
         lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {launches}")
+    if analysis.scenarios:
+        results = [result for scenario in analysis.scenarios for result in scenario.results]
+        timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
+        count = len(analysis.scenarios)
+        lines.append(f"**Training steps**: {count} scenario{'' if count == 1 else 's'}; {timed}")
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(
@@ -288,7 +354,7 @@ def _circumstances(run: Run, summaries: Sequence[Summary]) -> list[str]:
             lines.append(f"**With** (as the file says): NCCL {machine['nccl']}")
     else:
         lines += machine_lines(session)
-    lines.append(f"**Data**: {_verified(run, summaries)}")
+    lines.append(f"**Data**: {_verified(run)}")
     timers = [s.timer_s for s in summaries if s.timer_s is not None]
     if timers and run.imported is None:
         lines.append(f"**Clock**: reading it costs up to {format_seconds(max(timers))}, which is not subtracted")
@@ -336,10 +402,10 @@ def duration(manifest: Json) -> str:
 
 
 def method_line(run: Run, summaries: Sequence[Summary]) -> str:
-    """One line that says how the numbers were measured; terminal output and report both show it."""
-    cases = [s.case for s in summaries]
+    """How the numbers were measured: a line on collectives, whose summaries these are, and one on training steps."""
+    cases, steps = [s.case for s in summaries], training.method_line(run)
     if not cases:
-        return "How measured: nothing was."
+        return steps or "How measured: nothing was."
     metrics = " and ".join(dict.fromkeys(map(metric_name, cases)))
     if run.imported is not None:
         several = run.plan.launches > 1
@@ -362,6 +428,6 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
-        f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.seed} · "
-        "what size counts stands with each table, GB = 10⁹ bytes"
+        f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.settings.seed} · "
+        "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
     )

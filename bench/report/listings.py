@@ -1,7 +1,7 @@
-"""Write plans, recorded calls, and lists of runs, operations, backends and configurations, for a terminal.
+"""Write plans, recorded calls, and lists of runs, operations, backends, models and configurations, for a terminal.
 
-In: a `Plan`, a `CallList`, manifests, the tables of operations and backends. Out: text. Loads no
-pandas, so that `plan` and `list` answer quickly.
+In: a `Plan`, a `CallList`, manifests, the tables of operations, backends and presets. Out: text. Loads no pandas, so
+that `plan` and `list` answer quickly.
 """
 
 import json
@@ -12,13 +12,16 @@ from pathlib import Path
 from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported_operation
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
+from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
+from bench.catalog.strategies import kind, label, strategy_of
 from bench.model.capabilities import Machine
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Json, Plan
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
-from bench.report import labels, markdown
+from bench.planning.training import notes, rank_bytes
+from bench.report import labels, markdown, training
 from bench.report.labels import NOTHING, PLACES, dtype_words, extras, ranks_text, span, variety
 
 # Bus factor at 4 ranks → its formula.
@@ -27,49 +30,71 @@ FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 MOST_REASONS = 12
 # Ranks of a recording that are listed one by one.
 SHOWN_RANKS = 4
+# Columns of `list models`.
+MODEL_SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
 
 
 # ── plans ────────────────────────────────────────────────────────────────────────────────────────
-def plan(plan: Plan, _: Machine) -> str:
-    """What a run would do: cases, memory, skips, and how long it takes."""
-    s = plan.sampling
+def plan(plan: Plan, machine: Machine) -> str:
+    """What a run would do: cases, scenarios of training steps, memory, skips, and how long it takes."""
+    s = plan.settings.sampling
     count = (
         f"{s.iterations} iterations each"
         if s.iterations
         else f"until ±{s.relative_error:.0%}, {format_seconds(s.seconds_per_case)} or {s.max_iterations} iterations"
     )
-    bound = "about" if s.iterations else "at most about"
-    rows = _plan_rows(plan)
+    calls = [case for case in plan.cases if not OPERATIONS[case.op].trains]
+    rows, scenarios = _plan_rows(plan, calls), _scenarios(plan)
     headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
     align = [*["left"] * 3, *["right"] * 2, "left", *["right"] * 2]
-    lines = [
-        markdown.table(rows, headers, align) if rows else "nothing can be measured here",
-        "",
-        f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements, {count}; seed {plan.seed}",
-        f"takes {bound} {format_seconds(estimate_s(plan))}",
-    ]
+    lines = [markdown.table(rows, headers, align), ""] if rows else []
+    lines += scenarios if rows or scenarios else ["nothing can be measured here", ""]
+    total = f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements"
+    how = [total, *([count] if calls or not scenarios else [])]
+    if scenarios:
+        steps = "–".join(map(str, sorted({case.depth for case in plan.cases if OPERATIONS[case.op].trains})))
+        how.append(f"{plan.settings.rounds} rounds of every strategy, {steps} steps each")
+    bound = "about" if s.iterations or not calls else "at most about"
+    lines.append(f"{', '.join(how)}; seed {plan.settings.seed}")
+    lines.append(f"takes {bound} {format_seconds(estimate_s(plan))}{', and the steps on top' if scenarios else ''}")
     lines += [f"at {n} ranks at most {most} iterations are kept" for n, most in bounded(plan).items()]
-    lines += [f"note: {note}" for note in labels.rounding(plan.cases)]
+    lines += [f"note: {note}" for note in [*labels.rounding(calls), *notes(plan, machine.cores)]]
     if plan.budget_s is not None:
         lines.append("the rest of the budget goes to further launches of the cases with the widest intervals")
     if plan.skips:
         reasons = labels.by_reason(plan.skips)
         lines += ["", f"{len(plan.skips)} cases are skipped:"]
-        lines += [
-            f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{span(cases)}"
-            for reason, cases in reasons[:MOST_REASONS]
-        ]
+        for reason, cases in reasons[:MOST_REASONS]:
+            which = training.span(cases) if OPERATIONS[cases[0].op].trains else span(cases)
+            lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{which}")
         if len(reasons) > MOST_REASONS:
             lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
-    if plan.faults:
-        lines += ["", *(f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.faults)]
+    if plan.settings.faults:
+        lines += ["", *(f"planted fault: {fault.do} on rank {fault.rank}" for fault in plan.settings.faults)]
     return "\n".join(lines)
 
 
-def _plan_rows(plan: Plan) -> list[list[str]]:
+def _scenarios(plan: Plan) -> list[str]:
+    """Of each scenario of training steps: its strategies, and the memory that a rank needs."""
+    scenarios: dict[str, list[Case]] = {}
+    for case in dict.fromkeys(case for launch in plan.order for case in launch.cases):
+        if OPERATIONS[case.op].trains:
+            scenarios.setdefault(plan.settings.scenario(case).case.key, []).append(case)
+    lines = []
+    for cases in scenarios.values():
+        scenario, strategies = plan.settings.scenario(cases[0]), [strategy_of(case.strategy) for case in cases]
+        needed = rank_bytes(scenario, strategies)
+        memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
+        rows = [(label(strategy), kind(strategy).about) for strategy in strategies]
+        lines += [f"{training.scenario_text(scenario)}: {len(rows)} strategies{memory}", ""]
+        lines += [markdown.table(rows, ["strategy", "what it does"], ["left"] * 2), ""]
+    return lines
+
+
+def _plan_rows(plan: Plan, calls: Sequence[Case]) -> list[list[str]]:
     """A row for each operation and backend; several if its variants differ in ranks or sizes."""
     variants: dict[tuple[str, str], dict[str, list[Case]]] = {}
-    for case in plan.cases:
+    for case in calls:
         words = " ".join([*dtype_words(case), *extras(case)])
         variants.setdefault((case.op, case.backend), {}).setdefault(words, []).append(case)
     rows = []
@@ -83,7 +108,7 @@ def _plan_rows(plan: Plan) -> list[list[str]]:
         for reach, several in alike.items():
             cases = [case for members in several for case in members]
             sizes = [labels.row_name(row) for row in labels.size_rows(several[0])]
-            memory = max(buffer_bytes(case, plan.pool_bytes) for case in cases)
+            memory = max(buffer_bytes(case, plan.settings.pool_bytes) for case in cases)
             rows.append(
                 [
                     op,
@@ -126,8 +151,13 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
-    """The number of measured cases in a summary, and the case with the best bus bandwidth."""
+    """The number of measured cases in a summary, and the shortest step, or the case with the best bus bandwidth."""
     measured = [row for row in rows if row.get("time_s")]
+    steps = [row for row in measured if row.get("strategy") and training.competes(strategy_of(row["strategy"]))]
+    if steps:
+        row = min(steps, key=lambda row: float(row["time_s"]))
+        step = f"{format_seconds(float(row['time_s']))} a step: {row['label']}"
+        return str(len(measured)), f"{step}, {row['model']}, {row['backend']}, {row['world_size']} ranks"
     best = max(measured, key=lambda row: float(row.get("busbw") or 0), default={})
     if not float(best.get("busbw") or 0):
         return str(len(measured)), NOTHING
@@ -143,8 +173,8 @@ def calls(recording: CallList) -> str:
         kinds = Counter(
             (call.operation, call.dtype, call.elements_in, call.elements_out, call.group_size) for call in rank.calls
         )
-        for kind, count in kinds.items():
-            rows.append(["unknown" if cell is None else str(cell) for cell in (rank.rank, *kind, count)])
+        for attributes, count in kinds.items():
+            rows.append(["unknown" if cell is None else str(cell) for cell in (rank.rank, *attributes, count)])
     headers = ["rank", "operation", "dtype", "elements in", "elements out", "group", "number"]
     lines = [markdown.table(rows, headers, ["right", "left", "left", *["right"] * 4]), ""]
     if len(recording.ranks) > SHOWN_RANKS:
@@ -231,6 +261,25 @@ def backends(missing: dict[str, str]) -> str:
     headers = ["backend", "unsupported dtypes", "moved but not reduced", "unsupported reduce ops",
                "unsupported operations"]  # fmt: skip
     return f"{table}\n\n{markdown.table(lacks, headers, ['left'] * 5)}"
+
+
+def models() -> str:
+    """The presets, with their sizes."""
+    rows = [
+        [
+            name,
+            f"{parameters(preset):,}",
+            str(len(gradients(preset))),
+            *(str(getattr(preset, size)) for size in MODEL_SIZES),
+        ]
+        for name, preset in PRESETS.items()
+    ]
+    headers = ["model", "parameters", "gradients", *MODEL_SIZES]
+    table = markdown.table(rows, headers, ["left", *["right"] * 7])
+    return (
+        f"{table}\n\nAny other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
+        "and values) and -tied behind it; or your own: {import: package.module:build}"
+    )
 
 
 def configs(files: Sequence[Path]) -> str:

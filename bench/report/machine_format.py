@@ -7,20 +7,23 @@ run (docs/report-schema.json). Units stand in the names of JSON's fields. Comput
 import csv
 import io
 import json
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
-from typing import Any, Protocol
+from typing import Any
 
+from bench.catalog.operations import OPERATIONS
 from bench.model.comparisons import Change, Check, CheckedTable, Comparison, Judgement, Trend
-from bench.model.conclusions import Analysis, Interval, Summary
-from bench.model.records import Case, Json, Run
+from bench.model.conclusions import Analysis, Interval, Split, StrategyResult, Summary
+from bench.model.records import OPTIONS, Case, Json, Run, Scenario
 from bench.model.units import format_rate, format_seconds
 from bench.report.comparison import LISTS, direction, headline, judgement_text
 from bench.report.labels import interval_text
+from bench.report.training import global_batch
 
-# Increased when a field is renamed, removed or changes its meaning. 1 was a list of the rows of summary.csv; 2 is this.
-SCHEMA = 2
+# Increased when a field is renamed, removed or changes its meaning. 2 had another document for training steps.
+SCHEMA = 3
 NUMBER, COUNT, TEXT, TEXTS, TRUTH = ["number", "null"], "integer", ["string", "null"], "array", "boolean"
 # Field of a case → its type in JSON, and what it is. Those of the case itself (operation, backend, …) come before.
 FIELDS: dict[str, tuple[Any, str]] = {
@@ -59,6 +62,44 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "failures": (TEXTS, "what failed, one sentence each"),
     "warnings": (TEXTS, "what speaks against the numbers of this case"),
 }
+# Fields that a case of training steps has in addition, here and in summary.csv, under their customary names. Times are
+# seconds a step of the slowest rank.
+TRAINING_FIELDS: dict[str, tuple[Any, str]] = {
+    "label": ("string", "the strategy as tables name it"),
+    "scenario": ("string", "names what all strategies of a launch share"),
+    "global_batch_size": (COUNT, "examples of one step, over all ranks"),
+    "warmup_steps": (COUNT, "steps of each launch before the timed ones"),
+    "benchmark_steps": (COUNT, "timed steps that count, of all launches"),
+    "step_time_avg": (NUMBER, "time of a step: median of the rounds, mean of the launches"),
+    "step_time_std": (NUMBER, "standard deviation over rounds"),
+    "step_time_low": (NUMBER, "lower end of its 95 % interval; null if none is known"),
+    "step_time_high": (NUMBER, "upper end"),
+    "comm_time_avg": (NUMBER, "exposed communication: the step less the same step without synchronisation"),
+    "comm_time_std": (NUMBER, "standard deviation over rounds"),
+    "comm_time_low": (NUMBER, "lower end of its 95 % interval; null if none is known"),
+    "comm_time_high": (NUMBER, "upper end"),
+    "comm_frac_avg": (NUMBER, "comm_time over step_time"),
+    "comm_frac_std": (NUMBER, "standard deviation over rounds"),
+    "hidden": (NUMBER, "1 − comm_time / calls_alone_s; negative where calls cost more than alone"),
+    "tail_s": (NUMBER, "blocked after backward until the last gradient was usable"),
+    "pack_s": (NUMBER, "hooks, flattening, copying, dividing; null inside a library"),
+    "interference_s": (NUMBER, "growth of forward and backward"),
+    "residual_s": (NUMBER, "what the other parts do not explain"),
+    "late_s": (NUMBER, "part of the tail: waiting for ranks whose backward ended later"),
+    "gather_s": (NUMBER, "calls of a sharded optimizer"),
+    "update_s": (NUMBER, "growth of clipping and the update"),
+    "calls_alone_s": (NUMBER, "the calls of a step back to back, without computing"),
+    "calls": (["integer", "null"], "all-reduces of a step; null where the library does not tell"),
+    "place": (["integer", "null"], "1 for the fastest; those that cannot be told apart share one"),
+    "resolved": (["boolean", "null"], "false if the interval of comm_time holds 0"),
+    "adds_up": (["boolean", "null"], "whether the parts explain comm_time"),
+    "rounds": (COUNT, "blocks that count, of all launches"),
+    "refused": (TEXT, "why there are no times"),
+    "bucket_bytes": (["integer", "null"], "cap of the buckets"),
+    "accumulate": (COUNT, "micro-batches of a step"),
+    "link_latency_s": (NUMBER, "of the emulated link; null for a real one"),
+    "link_bytes_per_s": (NUMBER, "its rate"),
+}
 # Our names of a summary's fields, where FIELDS says the unit.
 RENAMED = {
     "algbw_bytes_per_s": "algbw",
@@ -78,29 +119,11 @@ CSV_FIELDS = (
 RUN_FACTS = ("started", "finished", "status", "argv", "overrides", "collbench", "imported")
 
 
-class AnyRun(Protocol):
-    """A run of any benchmark."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def manifest(self) -> Json: ...
-    @property
-    def environment(self) -> list[Json]: ...
-
-
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────
-def head(run: AnyRun) -> Json:
-    """The beginning of every JSON of a run: schema, the run, and the machine before and after it."""
-    facts = {name: run.manifest[name] for name in RUN_FACTS if name in run.manifest}
-    environment = [
-        {name: value for name, value in session.items() if name != "launches"} for session in run.environment
-    ]
-    return {"schema": SCHEMA, "run": {"name": run.name, **facts}, "environment": environment}
-
-
 def to_json(run: Run, analysis: Analysis) -> str:
     """The run with all its cases; null where there is no number."""
+    steps = {result.case: result for scenario in analysis.scenarios for result in scenario.results}
+    training = _training_columns(run, analysis)
     cases = []
     for summary in analysis.summaries:
         special = {
@@ -117,36 +140,121 @@ def to_json(run: Run, analysis: Analysis) -> str:
             for field in fields(Case)
         }
         cases.append({"key": measured.pop("key"), **case, **measured})
+        if summary.case in steps:
+            result = steps[summary.case]
+            checks = [asdict(check) for check in result.checks]
+            cases[-1] |= {**training[summary.case], "checks": checks, "call_bytes": result.calls}
+    environment = [
+        {name: value for name, value in session.items() if name != "launches"} for session in run.environment
+    ]
     document = {
-        **head(run),
+        "schema": SCHEMA,
+        "run": {"name": run.name, **{name: run.manifest[name] for name in RUN_FACTS if name in run.manifest}},
+        "environment": environment,
         "cases": cases,
+        "scenarios": [
+            {
+                "scenario": scenario.scenario.case.key,
+                "compute": asdict(scenario.compute) if scenario.compute else None,
+                "noise_s": scenario.noise_s,
+                "blocks": scenario.blocks,
+                "dropped": scenario.dropped,
+                "aa_pairs": [asdict(pair) for pair in scenario.aa_pairs],
+                "advice": asdict(scenario.advice) if scenario.advice else None,
+            }
+            for scenario in analysis.scenarios
+        ],
+        "call_sizes": [asdict(point) for point in analysis.call_sizes],
         "skipped": [{"key": skip.case.key, "reason": skip.reason} for skip in run.plan.skips],
         "findings": [asdict(finding) for finding in (*analysis.diagnosis.findings, *analysis.inconsistencies)],
         "warnings": list(analysis.warnings),
     }
-    return json.dumps(document, indent=1, ensure_ascii=False)
+    return json.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def to_csv(run: Run, analysis: Analysis) -> str:
-    """summary.csv: one typed row per case, in seconds, bytes and bytes/s; empty where there is no number."""
+    """summary.csv: one typed row per case, in seconds, bytes and bytes/s; empty where there is no number.
+
+    Options that no operation of the run has are no columns, nor are TRAINING_FIELDS if there are no training steps.
+    """
     import pandas as pd  # here: it takes half a second to load, and only this needs it
 
+    operations = [OPERATIONS[name] for name in {summary.case.op for summary in analysis.summaries}]
+    unused = {
+        option.name
+        for option in OPTIONS
+        if option.of and not any(getattr(operation, option.of) for operation in operations)
+    }
+    training = _training_columns(run, analysis)
     rows = []
     for summary in analysis.summaries:
         timed = _time_and_modes(summary)
         rows.append(
             {
                 "key": summary.case.key,
-                **asdict(summary.case),
+                **{name: value for name, value in asdict(summary.case).items() if name not in unused},
                 **{name: timed[name] for name in ("time_s", "time_low_s", "time_high_s", "interval")},
                 **{name: getattr(summary, name) for name in CSV_FIELDS},
                 **{name: timed[name] for name in ("stall_share", "stall_extra_s", "fast_mode_s")},
+                **training.get(summary.case, {}),
                 "failures": "; ".join(failure.text for failure in summary.failures),
                 "warnings": "; ".join(summary.warnings),
             }
         )
     table = pd.DataFrame(rows)
     return str((table.convert_dtypes() if rows else table).to_csv(index=False))
+
+
+def _training_columns(run: Run, analysis: Analysis) -> dict[Case, Json]:
+    """TRAINING_FIELDS of each case of training steps."""
+
+    def row(scenario: Scenario, result: StrategyResult) -> Json:
+        link, parts = scenario.link, result.split
+        columns: Json = {
+            "label": result.label,
+            "scenario": scenario.case.key,
+            "global_batch_size": global_batch(result.case),
+            "warmup_steps": run.plan.settings.warmup_steps,
+            "benchmark_steps": result.case.depth * result.rounds,
+            "comm_frac_avg": result.share,
+            "comm_frac_std": result.share_std,
+            "hidden": result.hidden,
+            **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
+            "calls_alone_s": result.communication_only_s,
+            "calls": len(result.calls) if result.calls is not None else None,
+            "place": result.place,
+            "resolved": result.resolved if result.step else None,
+            "adds_up": result.adds_up,
+            "rounds": result.rounds,
+            "refused": result.refused,
+            "bucket_bytes": result.strategy.cap_bytes,
+            "accumulate": result.strategy.accumulate,
+            "link_latency_s": link.latency_s if link else None,
+            "link_bytes_per_s": link.bytes_per_s if link else None,
+        }
+        for name, interval, std in (
+            ("step_time", result.step, result.step_std),
+            ("comm_time", result.exposed, result.exposed_std),
+        ):
+            known = interval is not None and interval.known
+            columns |= {
+                f"{name}_avg": interval.value if interval else None,
+                f"{name}_std": std,
+                f"{name}_low": interval.low if interval and known else None,
+                f"{name}_high": interval.high if interval and known else None,
+            }
+        return {name: columns[name] for name in TRAINING_FIELDS}
+
+    return {result.case: row(one.scenario, result) for one in analysis.scenarios for result in one.results}
+
+
+def _finite(data: Any) -> Any:
+    """The same data with None for numbers that JSON cannot hold: NaN and infinities."""
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _time_and_modes(summary: Summary) -> Json:
@@ -164,21 +272,29 @@ def _time_and_modes(summary: Summary) -> Json:
 
 def json_schema() -> Json:
     """The JSON Schema of `to_json`; fields of the case itself may be added without another number."""
-    case = {name: {"type": kind, "description": about} for name, (kind, about) in FIELDS.items()}
+    case = {name: {"type": kind, "description": about} for name, (kind, about) in {**FIELDS, **TRAINING_FIELDS}.items()}
+    case["checks"] = {"type": "array", "description": "of training steps: invariant, ok (null: does not apply), text"}
+    case["call_bytes"] = {"type": ["array", "null"], "description": "of training steps: bytes of each all-reduce"}
+    properties: Json = {
+        "schema": {"const": SCHEMA},
+        "run": {"type": "object", "required": ["name"], "description": "name, times (UTC), status, command line"},
+        "environment": {"type": "array", "description": "one entry a session: the machine before and after it"},
+        "cases": {"type": "array", "items": {"type": "object", "required": list(FIELDS), "properties": case}},
+        "scenarios": {
+            "type": "array",
+            "description": "of training steps: the step without synchronisation, A/A pairs, advice on buckets",
+        },
+        "call_sizes": {"type": "array", "description": "the same bytes in more and more all-reduces"},
+        "skipped": {"type": "array", "items": {"type": "object", "required": ["key", "reason"]}},
+        "findings": {"type": "array", "description": "ranks, nodes or links that are named, with the evidence"},
+        "warnings": {"type": "array", "items": {"type": "string"}, "description": "the gravest first"},
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A run of CollBench's collectives benchmark (report --format json)",
+        "title": "A run of CollBench (report --format json)",
         "type": "object",
-        "required": ["schema", "run", "environment", "cases", "skipped", "findings", "warnings"],
-        "properties": {
-            "schema": {"const": SCHEMA},
-            "run": {"type": "object", "required": ["name"], "description": "name, times (UTC), status, command line"},
-            "environment": {"type": "array", "description": "one entry a session: the machine before and after it"},
-            "cases": {"type": "array", "items": {"type": "object", "required": list(FIELDS), "properties": case}},
-            "skipped": {"type": "array", "items": {"type": "object", "required": ["key", "reason"]}},
-            "findings": {"type": "array", "description": "ranks, nodes or links that are named, with the evidence"},
-            "warnings": {"type": "array", "items": {"type": "string"}, "description": "the gravest first"},
-        },
+        "required": list(properties),
+        "properties": properties,
     }
 
 

@@ -17,6 +17,7 @@ from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Json, Run
 from bench.report.document import method_line
 from bench.report.labels import label, metric_name
+from bench.report.training import without_steps
 
 NONE = "N/A"
 # Widths of nccl-tests' columns (writeResultHeader and writeBenchmarkLinePreamble in its util.cu).
@@ -29,9 +30,9 @@ TOLD = ("reduce_op", "root", "placement", "metric", "depth")
 
 
 def document(run: Run, analysis: Analysis) -> str:
-    """All tables, one below the other, as in a log of nccl-tests."""
+    """All tables, one below the other, as in a log of nccl-tests, which has none for training steps."""
     tables: dict[tuple[object, ...], list[Summary]] = {}
-    for summary in analysis.summaries:
+    for summary in without_steps(run, analysis)[1].summaries:
         case = summary.case
         kind = (case.op, case.backend, case.world_size, case.metric, case.depth, *_others(case))
         tables.setdefault(kind, []).append(summary)

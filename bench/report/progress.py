@@ -22,7 +22,7 @@ from rich.progress import (
 from bench.model.comparisons import Judgement
 from bench.model.records import Case, Launch
 from bench.model.units import format_seconds
-from bench.report.labels import label
+from bench.report.labels import label, ranks_text
 
 
 class ProgressBar:
@@ -54,43 +54,25 @@ class ProgressBar:
         self._console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
 
 
-class StepProgress(ProgressBar):
-    """Shows the number of steps done, the current step, and the time that is left."""
+class CaseProgress(ProgressBar):
+    """The progress of a sweep: cases done in all launches, what ranks do now, and the time that is left."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         columns = (MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
         super().__init__(console, "starting the ranks", total, done, *columns)
         self._total = total
 
-    def say(self, text: str, detail: str) -> None:
-        """Announce a new part: in the bar, or as a line with the detail."""
-        if self._console.is_terminal:
-            self.show(text)
-        else:
-            self._console.print(f"{text}: {detail}", highlight=False, markup=False, soft_wrap=True)
-
-    def advance(self) -> None:
-        """Count one step as done."""
-        self._progress.advance(self._task)
-        self._progress.refresh()
-
-    def show(self, text: str) -> None:
-        """Show the current step in the bar."""
-        self._progress.update(self._task, description=text)
-        self._progress.refresh()
-
-
-class CaseProgress(StepProgress):
-    """The progress of a sweep: a step is a case in one launch."""
-
     def launching(self, launch: Launch) -> None:
-        """Ranks are being started."""
-        self.say(f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}", f"{len(launch.cases)} cases")
+        """Ranks are being started: without a terminal, a line."""
+        if self._console.is_terminal:
+            self._show(_words(launch))
+        else:
+            text = f"{_words(launch)}: {len(launch.cases)} cases"
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def round_begins(self, launch: Launch, number: int) -> None:
         """Every case is visited once more; number 0 is the warm-up."""
-        where = f"{launch.backend}, {launch.world_size} ranks, launch {launch.number}"
-        self.show(f"{where}, {f'round {number}' if number else 'warm-up'}")
+        self._show(f"{_words(launch)}, {f'round {number}' if number else 'warm-up'}")
 
     def ended(self, case: Case, failure: str | None) -> None:
         """A case is measured, or has failed for a reason."""
@@ -102,6 +84,16 @@ class CaseProgress(StepProgress):
         """Add so many measurements to the total; subtract them if negative."""
         self._total += further
         self._progress.update(self._task, total=self._total)
+
+    def _show(self, text: str) -> None:
+        self._progress.update(self._task, description=text)
+        self._progress.refresh()
+
+
+def _words(launch: Launch) -> str:
+    """Such as `gloo, 2 ranks, launch 3`; of training steps, with the model."""
+    models = {case.model: True for case in launch.cases if case.model}
+    return ", ".join([*models, launch.backend, ranks_text(launch.world_size), f"launch {launch.number}"])
 
 
 class PairProgress(ProgressBar):

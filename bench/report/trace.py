@@ -1,18 +1,20 @@
 """Lay out recorded steps as bars and lanes, and write them as a trace for Perfetto and chrome://tracing.
 
-In: timelines. Out: bars of computing and lanes of calls, which the picture of timelines draws, too; and JSON in the
-trace-event format. In it each rank of each strategy is a process, in the order given, and all strategies begin at 0.
-Computing is one thread; calls take as many threads as were ever under way at once, because events of a thread must not
-overlap. Format:
+In: scenarios with timelines. Out: bars of computing and lanes of calls, which the picture of timelines draws, too; and
+JSON in the trace-event format. In it each rank of each strategy is a process, in the order given, and all strategies
+begin at 0. Computing is one thread; calls take as many threads as were ever under way at once, because events of a
+thread must not overlap. Format:
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.model.conclusions import ScenarioAnalysis
 from bench.model.records import Json
 from bench.model.training import CallRecord, RankTimeline, Timeline
 from bench.model.units import format_rounded_bytes
+from bench.report.labels import SEPARATOR
 
 # The parts of a step that a compute lane shows, in order.
 FORWARD, BACKWARD, WAITING, UPDATE = "forward", "backward", "waiting", "update"
@@ -50,23 +52,26 @@ def lanes(calls: Sequence[CallRecord]) -> list[list[CallRecord]]:
     return filled
 
 
-def trace(timelines: Sequence[Timeline]) -> Json:
-    """One trace of all timelines, one step each."""
-    scenarios, launches = {t.scenario for t in timelines}, {t.launch for t in timelines}
+def trace(scenarios: Sequence[ScenarioAnalysis]) -> Json:
+    """One trace of all timelines, one step of each strategy."""
     metadata: list[Json] = []
     events: list[Json] = []
     process = 0
-    for timeline in timelines:
-        where = f"{timeline.scenario} · " if len(scenarios) > 1 else ""
-        where += f"launch {timeline.launch} · " if len(launches) > 1 else ""
+    timelines = [
+        ([scenario.scenario.case.key] * (len(scenarios) > 1) + [result.label], result.timeline)
+        for scenario in scenarios
+        for result in scenario.results
+        if result.timeline is not None
+    ]
+    for name, timeline in timelines:
         for line in timeline.ranks:
             process += 1
             # Names of the process and its threads in the viewer, and the order in which it shows them.
-            metadata += _named(process, 0, "process", f"{where}{timeline.strategy} · rank {line.rank}", process)
+            metadata += _named(process, 0, "process", SEPARATOR.join([*name, f"rank {line.rank}"]), process)
             metadata += _named(process, COMPUTE, "thread", "compute", COMPUTE)
             for number in range(max(1, len(lanes(line.calls)))):
-                name = "communication" + (f" {number + 1}" if number else "")
-                metadata += _named(process, COMMUNICATION + number, "thread", name, COMMUNICATION + number)
+                thread = "communication" + (f" {number + 1}" if number else "")
+                metadata += _named(process, COMMUNICATION + number, "thread", thread, COMMUNICATION + number)
             events += _events(process, timeline, line)
     events.sort(key=lambda event: event["ts"])
     return {"traceEvents": metadata + events, "displayTimeUnit": "ms"}

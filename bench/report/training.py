@@ -1,41 +1,25 @@
-"""Write the results of a training run as tables: Markdown for people, CSV for pandas, JSON for programs.
+"""Write what a run says of training steps: the answer, tables and sentences of each scenario, then the invariants.
 
-In: a `ScenarioAnalysis` or a `TrainingAnalysis`. Out: text; of most tables for people, an empty text where there is
-nothing to say. Columns have the field's usual names; comm_time is exposed communication, which is what other tools mean
-to measure under that name. Computes nothing but layout.
+In: a `ScenarioAnalysis`, or the analysis of a run. Out: Markdown; an empty text where there is nothing to say. Also the
+names and numbers that pictures and comparisons write, and a run without its training steps, for what shows collectives.
+Computes nothing but layout. A missing number is a dash, never a zero or `nan`.
 """
 
-import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, fields, replace
-from statistics import median
-from typing import Any
-
-import pandas as pd
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from bench.catalog.backends import BACKENDS
-from bench.catalog.strategies import kind, label
-from bench.model.conclusions import Interval, ScenarioAnalysis, Split, StrategyResult, TrainingAnalysis
-from bench.model.records import Json, Scenario
-from bench.model.training import InvariantCheck, SkippedStrategy, Strategy, TrainingPlan, TrainingRun
-from bench.model.units import format_bytes, format_rounded_bytes
-from bench.report import machine_format, markdown
-from bench.report.labels import NOTHING
-from bench.report.training_labels import (
-    bounds,
-    cell,
-    global_batch,
-    is_reference,
-    names_of,
-    ordered,
-    percent,
-    place_text,
-    seconds,
-    short_name,
-    spread,
-)
+from bench.catalog.operations import OPERATIONS
+from bench.catalog.strategies import kind, label, strategy_of
+from bench.model.conclusions import Analysis, CallSize, Interval, ScenarioAnalysis, StrategyResult
+from bench.model.records import Case, Run, Scenario
+from bench.model.training import REFERENCE, Strategy
+from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
+from bench.report import markdown
+from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, ranks_text
 
 # What each invariant says, in the order of docs/training.md.
 INVARIANTS = {
@@ -52,67 +36,321 @@ INVARIANTS = {
     "I11": "the sampler gives each rank its share of the data",
     "I12": "shares of the optimizer's state add up to one copy",
 }
-# Most reasons, or violating strategies, that one cell lists.
-MOST_NAMED = 4
+# Most reasons, or violating strategies, that one cell lists; most scenarios that the answer speaks of.
+MOST_NAMED, MOST_SCENARIOS = 4, 3
 PREDICTION = (
     "Predicted from the link and from when gradients become ready; where communication takes CPU time from computing, "
     "it is a lower bound."
 )
 SHARED_CORES = "; computing and communicating share cores here, so that the size of buckets hardly matters"
-NO_STRATEGY = "the run itself"
 NOT_TIMED = "No strategy was timed."
+UNRESOLVED = "not resolved"
+# Why the share that is hidden may be negative.
+DEARER = "calls cost more than alone"
+# A plan's label lists its buckets; if there are more than this, tables show the first two and their number.
+MOST_BUCKETS = 4
+_BUCKETS = re.compile(r"\[([^\]]*)\]")
+DEFINITION = (
+    "Exposed communication (comm_time) is the time of a step less the time of the same step without synchronisation, "
+    "measured in the same launch, in turns, and paired round by round; it may be negative and is never cut off at "
+    "zero. It is not the time that a timer sees spent in waiting, which misses what was waited for elsewhere: in "
+    "hooks, in copies, in a device synchronise, or in slower computing."
+)
+COLUMNS = (
+    "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
+    f"**hidden**: 1 − comm_time / calls alone, below 0 where {DEARER}: they slow down computing, or wait for it",
+    "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
+    "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
+    f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
+    "**interference**: growth of forward and backward; **update**: growth of clipping and the update, below 0 where "
+    "each rank updates its share only; **gather**: calls of a sharded optimizer: those that send what was updated, and "
+    "those within forward and backward; **residual**: what these do not explain; **adds up**: "
+    "whether the residual is as small as it must be",
+    "**place**: strategies that cannot be told apart share the place of the first of them (=); what does not "
+    "synchronise, and second copies, have none",
+)
 
 
-# ── for people, of one scenario ──────────────────────────────────────────────────────────────────
-def overview(comparison: ScenarioAnalysis) -> str:
+# ── names and numbers ────────────────────────────────────────────────────────────────────────────
+def scenario_text(scenario: Scenario) -> str:
+    """Such as `micro · gloo · 2 ranks · batch 16 (8 a rank) · sequence 64 · float32 · sgd`."""
+    case, link = scenario.case, scenario.link
+    words = [case.model, case.backend, ranks_text(case.world_size), f"batch {global_batch(case)} ({case.batch} a rank)"]
+    words += [
+        f"sequence {case.sequence}",
+        case.dtype,
+        case.optimizer + (f", norm ≤ {case.clip:g}" if case.clip else ""),
+    ]
+    if link is not None:
+        words.append(f"emulated link of {seconds(link.latency_s)} and {format_rate(link.bytes_per_s)} GB/s")
+    if case.threads > 1:
+        words.append(f"{case.threads} threads a rank")
+    return SEPARATOR.join(words)
+
+
+def global_batch(case: Case) -> int:
+    """Examples of one step, over all ranks."""
+    return case.batch * case.world_size
+
+
+def short_name(label: str) -> str:
+    """A strategy's label with a long list of buckets cut down; the whole list is in the CSV."""
+    listed = _BUCKETS.search(label)
+    sizes = listed[1].split(", ") if listed else []
+    if listed is None or len(sizes) <= MOST_BUCKETS:
+        return label
+    return f"{label[: listed.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{label[listed.end() :]}"
+
+
+def short_names(labels: Iterable[str]) -> dict[str, str]:
+    """Label → short name; two that would read the same get a number."""
+    names: dict[str, str] = {}
+    for label in dict.fromkeys(labels):
+        base = name = short_name(label)
+        number = 1
+        while name in names.values():
+            number += 1
+            name = f"{base} #{number}"
+        names[label] = name
+    return names
+
+
+def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
+    """Label → short name of all strategies of a scenario."""
+    return short_names(result.label for result in scenario.results)
+
+
+def span(cases: Sequence[Case]) -> str:
+    """Many cases of training steps in one line: their strategies, and in brackets where they would be measured."""
+    strategies = (short_name(label(strategy_of(c.strategy))) if c.strategy else "all strategies" for c in cases)
+    places = (
+        " ".join(filter(None, [c.model, c.backend, ranks_text(c.world_size), f"link {c.link}" if c.link else ""]))
+        for c in cases
+    )
+    return f"{_listed(strategies)} ({_listed(places)})"
+
+
+def ordered(scenario: ScenarioAnalysis) -> list[StrategyResult]:
+    """The reference first, then by place, then those with a time and no place, and those without a time last."""
+
+    def key(result: StrategyResult) -> tuple[int, float, float]:
+        group = 3 if result.step is None else 0 if is_reference(result) else 1 if result.place else 2
+        return group, result.place or 0, result.step.value if result.step else 0
+
+    return sorted(scenario.results, key=key)
+
+
+def is_reference(result: StrategyResult) -> bool:
+    """Whether it is the strategy without synchronisation with which the others are compared, and no second copy."""
+    return result.strategy == Strategy(REFERENCE)
+
+
+def competes(strategy: Strategy) -> bool:
+    """Whether one may choose it: not a control, which does not synchronise or is a second copy."""
+    return kind(strategy).synchronises and not strategy.again
+
+
+def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
+    """Such as `1`, `3 =` where others share the place, `3 =, not resolved`."""
+    if is_reference(result):
+        return "reference"
+    alike = sum(other.place == result.place for other in scenario.results if competes(other.strategy))
+    place = NOTHING if result.place is None else f"{result.place} =" if alike > 1 else str(result.place)
+    return place if result.resolved else f"{place}, {UNRESOLVED}"
+
+
+def seconds(value: float | None) -> str:
+    """`1.61 ms`; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return format_seconds(value) if value else "0 s"
+
+
+def percent(value: float | None) -> str:
+    """`12.3` for 0.123: the unit is in the header."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: a rounded −0.0 is 0.0
+
+
+def spread(value: float | None, std: float | None, text: Callable[[float | None], str]) -> str:
+    """`1.61 ms ± 40 µs`."""
+    if value is None:
+        return NOTHING
+    return text(value) + (f" ± {text(std)}" if std is not None and math.isfinite(std) else "")
+
+
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Both ends of an interval; None where it is not known or not finite."""
+    if interval is None or not interval.known or not math.isfinite(interval.high - interval.low):
+        return None
+    return interval.low, interval.high
+
+
+def bounds(interval: Interval | None) -> str:
+    """`[1.00 – 1.20 ms]`; a dash where no interval is known."""
+    limits = ends(interval)
+    return f"[{between(*map(seconds, limits))}]" if limits else NOTHING
+
+
+def cell(text: str) -> str:
+    """Text of a failure or of a user, made fit for one cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _value(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.value
+
+
+def _listed(items: Iterable[str]) -> str:
+    """Each item once, the first MOST_NAMED of them, in one cell."""
+    distinct = list(dict.fromkeys(map(cell, items)))
+    more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
+    return "; ".join(distinct[:MOST_NAMED] + more) or NOTHING
+
+
+def _table(rows: list[list[str]], headers: list[str], align: list[str]) -> str:
+    return markdown.table(rows, headers, align) if rows else ""
+
+
+# ── one scenario ─────────────────────────────────────────────────────────────────────────────────
+def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
+    """Its part of a report. failed: cases whose failures the report lists elsewhere."""
+    bodies = {
+        "### Order": ranking(scenario),
+        "### Where exposed communication goes": split(scenario),
+        "### A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
+        "### Best buckets": advice(scenario),
+    }
+    return [
+        f"## {scenario_text(scenario.scenario)}",
+        reference(scenario),
+        overview(scenario),
+        *filter(None, [refused(scenario, failed)]),
+        *(part for title, body in bodies.items() if body for part in (title, body)),
+    ]
+
+
+def brief_section(scenario: ScenarioAnalysis) -> str:
+    """The same for a terminal: its main table, the order in words, and what got no times."""
+    parts = [f"### {scenario_text(scenario.scenario)}", reference(scenario), brief(scenario), ranking(scenario)]
+    return "\n\n".join(filter(None, [*parts, refused(scenario)]))
+
+
+def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """Of each of the first scenarios the best strategy, its step, and what of it is exposed."""
+    _, titles = common_parts([scenario_text(scenario.scenario) for scenario in scenarios])
+    lines = []
+    for title, scenario in zip(titles[:MOST_SCENARIOS], scenarios, strict=False):
+        names = names_of(scenario)
+        timed = [(r, r.step.value) for r in scenario.results if r.step is not None and competes(r.strategy)]
+        best, step_s = min(timed, key=lambda pair: (pair[0].place or math.inf, pair[1]), default=(None, 0.0))
+        if best is None:
+            continue
+        alike = [names[result.label] for result, _ in timed if result.place == best.place and result is not best]
+        equal = f" (not told apart from {_listed(alike)})" if alike and best.place else ""
+        text = f"**{title}**: best: {names[best.label]}{equal}, {seconds(step_s)} a step"
+        if best.exposed is not None:
+            known = f" {bounds(best.exposed)}" if ends(best.exposed) else ""
+            text += f", {seconds(best.exposed.value)}{known} of it exposed"
+            text += "" if best.resolved else f", {UNRESOLVED}"
+        lines.append(f"{text}.")
+    more = len(scenarios) - MOST_SCENARIOS
+    return [*lines, *([f"{more} further scenario{'s' if more > 1 else ''}: see below."] if more > 0 else [])]
+
+
+def reference(scenario: ScenarioAnalysis) -> str:
+    """One line: the step without synchronisation, the timed blocks used, and how far two equal things differ."""
+    without = f"{seconds(scenario.compute.value)} a step" if scenario.compute else "not known"
+    used = scenario.blocks - scenario.dropped
+    limit = "no strategy was measured twice"
+    if scenario.aa_pairs and math.isfinite(scenario.noise_s):
+        limit = f"two copies of one strategy differ by up to {seconds(scenario.noise_s)} a step"
+    return f"Computing without synchronisation: {without} · {used} of {scenario.blocks} timed blocks used · {limit}"
+
+
+def overview(scenario: ScenarioAnalysis) -> str:
     """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds."""
-    scenario, names = comparison.scenario, names_of(comparison)
+    names = names_of(scenario)
     rows = [
         [
-            scenario.case.model,
-            scenario.case.backend,
-            str(scenario.case.world_size),
-            str(global_batch(scenario)),
             names[result.label],
-            place_text(result, comparison),
+            place_text(result, scenario),
             spread(result.step.value, result.step_std, seconds),
             spread(_value(result.exposed), result.exposed_std, seconds),
             bounds(result.exposed),
             spread(result.share, result.share_std, percent),
-            percent(result.hidden),
+            percent(result.hidden) + (f": {DEARER}" if result.hidden is not None and result.hidden < 0 else ""),
         ]
-        for result in ordered(comparison)
+        for result in ordered(scenario)
         if result.step is not None
     ]
-    headers = ["model", "backend", "world_size", "global_batch_size", "strategy", "place"]
-    headers += ["step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %", "hidden, %"]
-    align = ["left", "left", "right", "right", "left", "left", *["right"] * 5]
-    return markdown.table(rows, headers, align) if rows else NOT_TIMED
+    headers = ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %"]
+    return _table(rows, [*headers, "hidden, %"], ["left", "left", *["right"] * 5]) or NOT_TIMED
 
 
-def brief(comparison: ScenarioAnalysis) -> str:
-    """The table of `overview` for a terminal: without standard deviations, and without what the title says."""
-    names = names_of(comparison)
+def brief(scenario: ScenarioAnalysis) -> str:
+    """The table of `overview` for a terminal: without standard deviations, and without what is hidden."""
+    names = names_of(scenario)
     rows = [
         [
             names[result.label],
-            place_text(result, comparison).removesuffix(", not resolved"),
+            place_text(result, scenario).removesuffix(f", {UNRESOLVED}"),
             seconds(result.step.value),
             f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
             percent(result.share),
         ]
-        for result in ordered(comparison)
+        for result in ordered(scenario)
         if result.step is not None
     ]
     headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
-    return markdown.table(rows, headers, ["left", "left", *["right"] * 3]) if rows else NOT_TIMED
+    return _table(rows, headers, ["left", "left", *["right"] * 3]) or NOT_TIMED
 
 
-def split(comparison: ScenarioAnalysis) -> str:
+def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str:
+    """Strategies without times, with the reason, but for those whose failures stand elsewhere."""
+    names = names_of(scenario)
+    return markdown.lines(
+        f"**{names[result.label]}** got no times: {cell(result.refused)}"
+        for result in ordered(scenario)
+        if result.refused and result.case not in elsewhere
+    )
+
+
+def ranking(scenario: ScenarioAnalysis) -> str:
+    """The order in words: a line for each place, and one for what is not resolved."""
+    names = names_of(scenario)
+    timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
+    places: dict[int, list[StrategyResult]] = {}
+    for result in timed:
+        if result.place is not None:
+            places.setdefault(result.place, []).append(result)
+    lines = []
+    for place, members in places.items():
+        steps = [result.step.value for result in members if result.step]
+        if len(members) == 1:
+            lines.append(f"**{place}.** {names[members[0].label]}: {seconds(steps[0])} a step")
+            continue
+        # Whether several of these send during backward, and differ in what they send when.
+        kinds = [kind(result.strategy) for result in members]
+        differ = sum(entry.overlaps and entry.all_reduces and entry.sends for entry in kinds) > 1
+        on_cores = scenario.scenario.link is None and BACKENDS[scenario.scenario.case.backend].device == "cpu"
+        which = ", ".join(names[result.label] for result in members)
+        why = SHARED_CORES if on_cores and differ else ""
+        span = f"{seconds(min(steps))} to {seconds(max(steps))} a step"
+        lines.append(f"**{place}.** {which}: {span}, cannot be told apart{why}")
+    unresolved = [names[result.label] for result in timed if not result.resolved]
+    if unresolved:
+        verb = "exposes" if len(unresolved) == 1 else "expose"
+        lines.append(f"**{UNRESOLVED}**: the interval of what {', '.join(unresolved)} {verb} holds 0")
+    return markdown.lines(lines)
+
+
+def split(scenario: ScenarioAnalysis) -> str:
     """The parts of exposed communication: one row for each strategy with a split."""
-    names, rows = names_of(comparison), []
-    sharded = any(kind(result.strategy).sharded for result in comparison.results)
-    for result in ordered(comparison):
+    names, rows = names_of(scenario), []
+    sharded = any(kind(result.strategy).sharded for result in scenario.results)
+    for result in ordered(scenario):
         parts = result.split
         if parts is None:
             continue
@@ -126,57 +364,10 @@ def split(comparison: ScenarioAnalysis) -> str:
     return _table(rows, headers, ["left", *["right"] * (len(headers) - 2), "left"])
 
 
-def refused(comparison: ScenarioAnalysis) -> str:
-    """Strategies without times, with the reason."""
-    names = names_of(comparison)
-    return markdown.lines(
-        f"**{names[result.label]}** got no times: {cell(result.refused)}"
-        for result in ordered(comparison)
-        if result.refused
-    )
-
-
-def ranking(comparison: ScenarioAnalysis) -> str:
-    """The order in words: a line for each place, for what is not resolved, and for what the run itself advised."""
-    scenario, names = comparison.scenario, names_of(comparison)
-    timed = [result for result in ordered(comparison) if result.step is not None and not is_reference(result)]
-    places: dict[int, list[StrategyResult]] = {}
-    for result in timed:
-        if result.place is not None:
-            places.setdefault(result.place, []).append(result)
-    lines = []
-    for place, members in places.items():
-        steps = [result.step.value for result in members if result.step]
-        if len(members) == 1:
-            lines.append(f"**{place}.** {names[members[0].label]}: {seconds(steps[0])} a step")
-            continue
-        # Whether several of these send during backward, and differ in what they send when.
-        distinct = {replace(result.strategy, again=0) for result in members}
-        kinds = [kind(strategy) for strategy in distinct]
-        differ = sum(entry.overlaps and entry.all_reduces and entry.sends for entry in kinds) > 1
-        on_cores = scenario.link is None and BACKENDS[scenario.case.backend].device == "cpu"
-        which = ", ".join(names[result.label] for result in members)
-        why = SHARED_CORES if on_cores and differ else ""
-        span = f"{seconds(min(steps))} to {seconds(max(steps))} a step"
-        lines.append(f"**{place}.** {which}: {span}, cannot be told apart{why}")
-    unresolved = [names[result.label] for result in timed if not result.resolved]
-    if unresolved:
-        verb = "exposes" if len(unresolved) == 1 else "expose"
-        lines.append(f"**not resolved**: the interval of what {', '.join(unresolved)} {verb} holds 0")
-    for result in timed:
-        if result.strategy.called and result.strategy.name == "ddp":
-            cap, sizes = result.strategy.cap_bytes, ", ".join(map(format_rounded_bytes, result.strategy.buckets))
-            setting = f"bucket_cap_mb={cap / 2**20:g}" if cap else f"buckets of {sizes}"
-            lines.append(
-                f"**{names[result.label]}**: DistributedDataParallel with {setting}, as the launches before it advised"
-            )
-    return markdown.lines(lines)
-
-
-def aa_pairs(comparison: ScenarioAnalysis) -> str:
+def aa_pairs(scenario: ScenarioAnalysis) -> str:
     """The A/A pairs: what two copies of one strategy differ by."""
     rows = []
-    for pair in comparison.aa_pairs:
+    for pair in scenario.aa_pairs:
         difference, holds_zero = pair.difference, NOTHING
         if difference.known:
             # One in twenty intervals of 95 % misses the true value.
@@ -187,18 +378,18 @@ def aa_pairs(comparison: ScenarioAnalysis) -> str:
     return _table(rows, headers, ["left", "right", "right", "left"])
 
 
-def advice(comparison: ScenarioAnalysis) -> str:
+def advice(scenario: ScenarioAnalysis) -> str:
     """The advised plan, the best cap and torch's default: the predicted tail, and what was measured of them."""
-    advised = comparison.advice
+    advised = scenario.advice
     if advised is None:
         return ""
-    default = Strategy("plan", buckets=advised.default.buckets) if comparison.scenario.shape else Strategy("ddp")
+    default = Strategy("plan", buckets=advised.default.buckets) if scenario.scenario.shape else Strategy("ddp")
     measured = {
         replace(result.strategy, called=""): (
             seconds(result.split.tail_s - result.split.late_s),
             f"{seconds(result.exposed.value)} {bounds(result.exposed)}",
         )
-        for result in comparison.results
+        for result in scenario.results
         if result.split and result.exposed
     }
     plan, cap = Strategy("plan", buckets=advised.plan.buckets), Strategy("overlap_bucket", cap_bytes=advised.cap.cap)
@@ -225,20 +416,55 @@ def advice(comparison: ScenarioAnalysis) -> str:
     return f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {sizes}.\n\n{table}"
 
 
-# ── for people, of the run ───────────────────────────────────────────────────────────────────────
-def invariants(analysis: TrainingAnalysis) -> str:
+# ── all of a run ─────────────────────────────────────────────────────────────────────────────────
+def without_steps(run: Run, analysis: Analysis) -> tuple[Run, Analysis]:
+    """The run without training steps and the calls of `call_sizes`: what tables and pictures of collectives show."""
+
+    def is_shown(case: Case) -> bool:
+        return not OPERATIONS[case.op].trains and not any(_is_of(case, point) for point in analysis.call_sizes)
+
+    summaries = tuple(summary for summary in analysis.summaries if is_shown(summary.case))
+    if len(summaries) == len(analysis.summaries):
+        return run, analysis
+    samples = [samples for samples in run.samples if is_shown(samples.case)]
+    return replace(run, samples=samples), replace(analysis, summaries=summaries)
+
+
+def _is_of(case: Case, point: CallSize) -> bool:
+    """Whether the case was measured for this point, whose bytes were rounded to whole elements of each call."""
+    same = (case.op, case.metric, case.call, case.backend, case.world_size, case.depth)
+    wanted = ("all_reduce", "pipelined", "async", point.backend, point.world_size, point.calls)
+    return same == wanted and case.size_bytes == round(point.total_bytes / point.calls)
+
+
+def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """A sentence on each scenario with strategies whose split does not add up to what they expose."""
+    lines = []
+    for scenario in scenarios:
+        names = [result.label for result in scenario.results if result.adds_up is False]
+        if names:
+            key = scenario.scenario.case.key
+            lines.append(f"{key}: the split of {', '.join(names)} does not add up to comm_time")
+    return lines
+
+
+def invariants(scenarios: Sequence[ScenarioAnalysis]) -> str:
     """One row for each invariant: how many strategies keep it, which violate it, why it does not apply to others."""
-    all_checks = checks(analysis)
+    checks = []
+    for scenario in scenarios:
+        where = f" ({scenario.scenario.case.key})" if len(scenarios) > 1 else ""
+        names = names_of(scenario)
+        checks += [(names[result.label] + where, check) for result in scenario.results for check in result.checks]
     rows = []
-    for invariant in dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in all_checks)]):
-        of_it = [(strategy, check) for strategy, check in all_checks if check.invariant == invariant]
-        kept = {strategy for strategy, check in of_it if check.ok}
-        violations = [(strategy, check) for strategy, check in of_it if check.ok is False]
+    for invariant in dict.fromkeys([*INVARIANTS, *(check.invariant for _, check in checks)]):
+        alike = [(strategy, check) for strategy, check in checks if check.invariant == invariant]
+        kept = {strategy for strategy, check in alike if check.ok}
+        violations = [(strategy, check) for strategy, check in alike if check.ok is False]
         violating = {strategy for strategy, _ in violations}
         # A strategy checked in several launches keeps an invariant if it violates it in none of them.
-        holds = str(len(kept - violating)) if of_it else "not checked"
+        holds = str(len(kept - violating)) if alike else "not checked"
         reasons = Counter(
-            check.text for strategy, check in of_it if check.ok is None and strategy not in kept | violating
+            check.text for strategy, check in alike if check.ok is None and strategy not in kept | violating
         )
         rows.append(
             [
@@ -253,173 +479,38 @@ def invariants(analysis: TrainingAnalysis) -> str:
     return markdown.table(rows, headers, ["left", "left", "right", "left", "left"])
 
 
-def checks(analysis: TrainingAnalysis) -> list[tuple[str, InvariantCheck]]:
-    """Every check with the strategy that was checked; the words name the scenario too where there are several."""
-    named = [(NO_STRATEGY, check) for check in analysis.checks]
-    for comparison in analysis.scenarios:
-        where = f" ({comparison.scenario.case.key})" if len(analysis.scenarios) > 1 else ""
-        names = names_of(comparison)
-        named += [(names[result.label] + where, check) for result in comparison.results for check in result.checks]
-    return named
-
-
-def call_sizes(analysis: TrainingAnalysis) -> str:
-    """The call-size sweep: medians over repetitions and launches, and their ratio to the fastest point."""
-    sweeps: dict[tuple[str, int, int], dict[int, list[float]]] = {}
-    for point in analysis.call_sizes:
-        sweep = sweeps.setdefault((point.backend, point.world_size, point.parameters), {})
-        sweep.setdefault(point.calls, []).extend(point.times_s)
-    rows = []
-    for (backend, world, parameters), sweep in sweeps.items():
-        times = {calls: median(values) for calls, values in sorted(sweep.items()) if values}
-        best = min(times.values(), default=0.0)
-        for calls, time in times.items():
-            ratio = f"{time / best:.1f}" if best else NOTHING
-            a_call = f"{parameters / calls:,.0f}"
-            rows.append([backend, str(world), f"{parameters:,}", str(calls), a_call, seconds(time), ratio])
-    headers = ["backend", "ranks", "parameters", "calls", "parameters a call", "median time", "times the fastest"]
+def call_sizes(points: Sequence[CallSize]) -> str:
+    """The same bytes in more and more calls: the time of all calls, and its ratio to the fastest point."""
+    ladders: dict[tuple[str, int, int], list[CallSize]] = {}
+    for point in sorted(points, key=lambda point: point.calls):
+        ladders.setdefault((point.backend, point.world_size, point.total_bytes), []).append(point)
+    rows = [
+        [
+            backend,
+            str(world),
+            format_rounded_bytes(total),
+            str(point.calls),
+            format_rounded_bytes(total // point.calls),
+            f"{seconds(point.time.value)} {bounds(point.time) if ends(point.time) else ''}".rstrip(),
+            f"{point.time.value / min(other.time.value for other in ladder):.1f}",
+        ]
+        for (backend, world, total), ladder in ladders.items()
+        for point in ladder
+    ]
+    headers = ["backend", "ranks", "bytes", "calls", "bytes a call", "time of all calls", "times the fastest"]
     return _table(rows, headers, ["left", *["right"] * 6])
 
 
-def left_out(analysis: TrainingAnalysis) -> str:
-    """The strategies that were asked for and not measured: one row for each strategy and reason."""
-    reasons: dict[tuple[str, str], list[SkippedStrategy]] = {}
-    for skip in analysis.skips:
-        name = short_name(label(skip.strategy)) if skip.strategy else "all strategies"
-        reasons.setdefault((name, skip.reason), []).append(skip)
-    rows = [
-        [name, _listed(skip.scenario.case.key for skip in skips), cell(reason)]
-        for (name, reason), skips in reasons.items()
-    ]
-    return _table(rows, ["strategy", "scenario", "why"], ["left"] * 3)
-
-
-def failures(analysis: TrainingAnalysis) -> str:
-    """Launches and strategies that did not reach their end."""
-    rows = [
-        [
-            broken.scenario,
-            str(broken.launch),
-            NOTHING if broken.strategy is None else short_name(broken.strategy),
-            broken.failure.kind,
-            NOTHING if broken.failure.rank is None else str(broken.failure.rank),
-            cell(broken.failure.text),
-        ]
-        for broken in analysis.failures
-    ]
-    return _table(rows, ["scenario", "launch", "strategy", "kind", "rank", "what happened"], ["left"] * 6)
-
-
-def _table(rows: list[list[str]], headers: list[str], align: list[str]) -> str:
-    return markdown.table(rows, headers, align) if rows else ""
-
-
-def _listed(items: Iterable[str]) -> str:
-    """Each item once, the first MOST_NAMED of them, in one cell."""
-    distinct = list(dict.fromkeys(map(cell, items)))
-    more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
-    return "; ".join(distinct[:MOST_NAMED] + more) or NOTHING
-
-
-def _value(interval: Interval | None) -> float | None:
-    return None if interval is None else interval.value
-
-
-# ── for pandas and programs ──────────────────────────────────────────────────────────────────────
-def to_csv(run: TrainingRun, analysis: TrainingAnalysis) -> str:
-    """One typed row for each strategy and scenario: seconds and shares; empty where there is no number."""
-    table = pd.DataFrame(_rows(run.plan, analysis))
-    return str((table.convert_dtypes() if len(table) else table).to_csv(index=False))
-
-
-def to_json(run: TrainingRun, analysis: TrainingAnalysis) -> str:
-    """The rows of `to_csv` and the rest of the analysis, as one object; null where there is no number."""
-    # Every check, with its scenario and strategy; both null where it concerns the whole run.
-    all_checks: list[Json] = [{"scenario": None, "strategy": None, **asdict(check)} for check in analysis.checks]
-    for comparison in analysis.scenarios:
-        for result in comparison.results:
-            origin = {"scenario": comparison.scenario.case.key, "strategy": result.label}
-            all_checks += [{**origin, **asdict(check)} for check in result.checks]
-    data = {
-        **machine_format.head(run),
-        "strategies": _rows(run.plan, analysis),
-        "scenarios": [
-            {
-                "scenario": comparison.scenario.case.key,
-                "compute": asdict(comparison.compute) if comparison.compute else None,
-                "noise_s": comparison.noise_s,
-                "rounds": comparison.rounds,
-                "blocks": comparison.blocks,
-                "dropped": comparison.dropped,
-                "aa_pairs": [asdict(pair) for pair in comparison.aa_pairs],
-                "advice": asdict(comparison.advice) if comparison.advice else None,
-            }
-            for comparison in analysis.scenarios
-        ],
-        "checks": all_checks,
-        "call_sizes": [asdict(point) for point in analysis.call_sizes],
-        "left": [{**asdict(skip), "scenario": skip.scenario.case.key} for skip in analysis.skips],
-        "failures": [asdict(failure) for failure in analysis.failures],
-        "warnings": list(analysis.warnings),
-    }
-    return json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def _rows(plan: TrainingPlan, analysis: TrainingAnalysis) -> list[Json]:
-    return [
-        _row(plan, comparison.scenario, result) for comparison in analysis.scenarios for result in ordered(comparison)
-    ]
-
-
-def _row(plan: TrainingPlan, scenario: Scenario, result: StrategyResult) -> Json:
-    link, parts = scenario.link, result.split
-    return {
-        "model": scenario.case.model,
-        "backend": scenario.case.backend,
-        "world_size": scenario.case.world_size,
-        "global_batch_size": global_batch(scenario),
-        "warmup_steps": plan.warmup,
-        "benchmark_steps": plan.steps * result.rounds,
-        "strategy": result.label,
-        **_columns("step_time", result.step, result.step_std),
-        **_columns("comm_time", result.exposed, result.exposed_std),
-        "comm_frac_avg": result.share,
-        "comm_frac_std": result.share_std,
-        "hidden": result.hidden,
-        **{part.name: getattr(parts, part.name) if parts else None for part in fields(Split)},
-        "calls_alone_s": result.communication_only_s,
-        "calls": len(result.calls) if result.calls is not None else None,
-        "place": result.place,
-        "resolved": result.resolved if result.step else None,
-        "adds_up": result.adds_up,
-        "rounds": result.rounds,
-        "refused": result.refused,
-        "sequence": scenario.case.sequence,
-        "dtype": scenario.case.dtype,
-        "optimizer": scenario.case.optimizer,
-        "threads": scenario.case.threads,
-        "link_latency_s": link.latency_s if link else None,
-        "link_bytes_per_s": link.bytes_per_s if link else None,
-        "bucket_bytes": result.strategy.cap_bytes,
-        "accumulate": result.strategy.accumulate,
-        "scenario": scenario.case.key,
-    }
-
-
-def _columns(name: str, interval: Interval | None, std: float | None) -> Json:
-    known = interval is not None and interval.known
-    return {
-        f"{name}_avg": _value(interval),
-        f"{name}_std": std,
-        f"{name}_low": interval.low if interval and known else None,
-        f"{name}_high": interval.high if interval and known else None,
-    }
-
-
-def _finite(data: Any) -> Any:
-    """The same data with None for numbers that JSON cannot hold: NaN and infinities."""
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+def method_line(run: Run) -> str:
+    """One line that says how training steps were measured; empty if there are none."""
+    steps = sorted({case.depth for case in run.plan.cases if OPERATIONS[case.op].trains})
+    if not steps:
+        return ""
+    plan, settings = run.plan, run.plan.settings
+    return (
+        f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
+        f"slowest rank · all strategies in every round, each round in another random order, seed {settings.seed} · "
+        f"{settings.warmup_steps} steps of each beforehand · {plan.launches} launch{'' if plan.launches == 1 else 'es'} "
+        f"of fresh processes · blocks in which others used more than {plan.max_foreign_cpu:.0%} of the machine's CPU "
+        "time are left out · ± is the standard deviation over rounds"
+    )

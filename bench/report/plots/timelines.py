@@ -1,8 +1,9 @@
 """Draw one step of each strategy: what each rank computes, and which calls are under way meanwhile.
 
-In: a `ScenarioAnalysis` with timelines. Out: figures, each of a dozen strategies if there are two ranks; none where
-nothing was recorded. All strategies share one time axis, so that a longer step is drawn longer. The waiting that is
-drawn is a diagnostic and not exposed communication: it leaves out waiting in hooks, and computing that is slowed down.
+In: a run and its analysis. Out: figures of each scenario with timelines, each of a dozen strategies if there are two
+ranks; none where nothing was recorded. All strategies share one time axis, so that a longer step is drawn longer. The
+waiting that is drawn is a diagnostic and not exposed communication: it leaves out waiting in hooks, and computing that
+is slowed down.
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from bench.model.conclusions import ScenarioAnalysis
+from bench.model.conclusions import Analysis, ScenarioAnalysis
+from bench.model.records import Run
 from bench.model.training import RankTimeline, Timeline
 from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
 from bench.report.plots.figures import spread as evenly
 from bench.report.trace import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
-from bench.report.training_labels import is_reference, ordered, scenario_text, seconds, short_names
+from bench.report.training import is_reference, names_of, ordered, scenario_text, seconds
 
 # Colours of calls. Calls without outlines alternate between the two, so that neighbours can be told apart.
 FLIGHT, DARKER = COLOURS[4], "#B37700"
@@ -45,26 +47,25 @@ COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
 MOST_TICKS, MOST_OUTLINES, MOST_OUTLINED_LANES = 400, 150, 6
 
 
-def timelines(comparison: ScenarioAnalysis) -> list[Figure]:
-    """Pages of strategies by place, each strategy as the first launch recorded it."""
-    recorded: dict[str, Timeline] = {}
-    for timeline in comparison.timelines:
-        if timeline.ranks:
-            recorded.setdefault(timeline.strategy, timeline)
+def timelines(_: Run, analysis: Analysis) -> list[Figure]:
+    """Pages of strategies by place."""
+    return [page for scenario in analysis.scenarios for page in _pages(scenario)]
+
+
+def _pages(scenario: ScenarioAnalysis) -> list[Figure]:
     # The reference, then those in BASELINES, then by place. The plainest strategy is usually the slowest one: by place
     # alone it would begin the second page, and the first page would lack what all others are meant to improve on.
-    reference = [result.label for result in comparison.results if is_reference(result)]
-    by_place = [result.label for result in ordered(comparison)]
-    order = [label for label in dict.fromkeys([*reference, *BASELINES, *by_place, *recorded]) if label in recorded]
-    names = short_names([*(result.label for result in comparison.results), *recorded])
-    silent = {result.label for result in comparison.results if result.calls is None and not is_reference(result)}
+    first = sorted(ordered(scenario), key=lambda r: (not is_reference(r), r.label not in BASELINES))
+    recorded = [(result, result.timeline) for result in first if result.timeline and result.timeline.ranks]
+    names = names_of(scenario)
     strategies = [
-        (f"{names[label]}: {_in_words(recorded[label], label in silent)}", recorded[label]) for label in order
+        (f"{names[result.label]}: {_in_words(timeline, result.calls is None and not is_reference(result))}", timeline)
+        for result, timeline in recorded
     ]
-    ranks = max((min(len(timeline.ranks), SHOWN_RANKS) for timeline in recorded.values()), default=1)
+    ranks = max((min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in recorded), default=1)
     many = MOST_ROWS // max(1, ranks)
-    last = max((line.begin_s + line.end_s for t in recorded.values() for line in t.ranks), default=0.0)
-    what = scenario_text(comparison.scenario)
+    last = max((line.begin_s + line.end_s for _, timeline in recorded for line in timeline.ranks), default=0.0)
+    what = scenario_text(scenario.scenario)
     return [_page(what, strategies[start : start + many], last) for start in range(0, len(strategies), many)]
 
 

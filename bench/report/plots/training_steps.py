@@ -1,52 +1,34 @@
-"""Draw what steps cost: their times, exposed communication against bucket size, the call-size sweep, two runs compared.
+"""Draw what steps cost: their times, exposed communication against bucket size, the same bytes in more calls.
 
-In: a `ScenarioAnalysis`, the call-size points of a run, or a `TrainingComparison`. Out: figures, none where there is
-nothing to draw; of a comparison, PNG and SVG.
+In: a run and its analysis. Out: figures, one for each scenario; none where there is nothing to draw.
 """
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from statistics import median
-from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from bench.model.conclusions import (
-    Advice,
-    Interval,
-    ScenarioAnalysis,
-    StrategyResult,
-    TrainingAnalysis,
-    TrainingComparison,
-)
+from bench.model.advice import Advice
+from bench.model.conclusions import Analysis, CallSize, Interval, ScenarioAnalysis, StrategyResult
+from bench.model.records import Run
 from bench.model.training import Strategy
-from bench.model.units import format_bytes
-from bench.report.comparison import headline
+from bench.model.units import format_bytes, format_rounded_bytes
 from bench.report.labels import ranks_text
-from bench.report.plots.comparison import BARS, directions, ratio_axis, ratio_rows, standing_out, verdict_legend
 from bench.report.plots.figures import (
     COLOURS,
-    NO_BREAK,
-    STYLE,
-    WIDE,
     WIDER,
     dodged,
     framed,
     legend_entries,
-    log_ticks,
     log_time_axis,
-    save,
     size_axis,
     time_axis,
     with_intervals,
     wrapped,
 )
-from bench.report.training_labels import (
+from bench.report.training import (
     UNRESOLVED,
     ends,
     is_reference,
@@ -58,7 +40,6 @@ from bench.report.training_labels import (
     seconds,
     short_names,
 )
-from bench.training.report.comparison import scenarios
 
 # More rows than this are too small to read; the tables have all.
 MOST_ROWS = 40
@@ -71,39 +52,40 @@ MOST_SIZES = 10
 NEIGHBOURS = 1.9
 # Most lines of the call-size sweep that can be told apart.
 MOST_LINES = 6
-# Of a comparison, inches: height of a row, of a panel without its rows, of title, axis and legend together.
-ROW, PANEL, REST = 0.28, 0.55, 1.9
 
 
 # ── time of a step ───────────────────────────────────────────────────────────────────────────────
-def steps(comparison: ScenarioAnalysis) -> list[Figure]:
+def steps(_: Run, analysis: Analysis) -> list[Figure]:
     """A bar for each strategy, the reference on top, then by place; whiskers: interval of exposed communication.
 
     Exposed communication is hatched where it is negative.
     """
-    timed = [(result, result.step.value) for result in ordered(comparison) if result.step is not None]
+    timed = [scenario for scenario in analysis.scenarios if any(result.step for result in scenario.results)]
+    return list(map(_steps, timed))
+
+
+def _steps(scenario: ScenarioAnalysis) -> Figure:
+    timed = [(result, result.step.value) for result in ordered(scenario) if result.step is not None]
     shown = timed[:MOST_ROWS]
-    if not shown:
-        return []
-    names = names_of(comparison)
+    names = names_of(scenario)
     figure = Figure(figsize=(10, 1.9 + 0.34 * len(shown)), layout="constrained")
     axes = figure.subplots()
     more = f" · the fastest {len(shown)} of {len(timed)}" if len(shown) < len(timed) else ""
-    what = wrapped(scenario_text(comparison.scenario) + more, WIDER)
+    what = wrapped(scenario_text(scenario.scenario) + more, WIDER)
     figure.suptitle(f"How much of a step is communication?\n{what}", x=0.01, ha="left", fontsize=10.5)
     right = max(_right(step_s, result.exposed) for result, step_s in shown)
     rows = []
     for row, (result, step_s) in enumerate(shown):
         _bar(axes, row, result, step_s)
-        place = place_text(result, comparison).removesuffix(f", {UNRESOLVED}")
+        place = place_text(result, scenario).removesuffix(f", {UNRESOLVED}")
         rows.append(f"{names[result.label]} ({place})")
         text = f"{seconds(step_s)} a step" if is_reference(result) else ""
         if result.exposed is not None:  # such as `2.42 ms exposed, 11.2 %`
             share = "" if result.share is None else f", {percent(result.share)} %"
             text = f"{seconds(result.exposed.value)} exposed{share}" + ("" if result.resolved else f", {UNRESOLVED}")
         axes.text(1.02 * _right(step_s, result.exposed) + 0.004 * right, row, text, va="center", fontsize=8.5)
-    if comparison.compute is not None:
-        axes.axvline(comparison.compute.value, color="black", linewidth=1, linestyle=":")
+    if scenario.compute is not None:
+        axes.axvline(scenario.compute.value, color="black", linewidth=1, linestyle=":")
     axes.set_yticks(range(len(shown)), rows, fontsize=8.5)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     # Room for the text to the right of the longest bar.
@@ -125,7 +107,7 @@ def steps(comparison: ScenarioAnalysis) -> list[Figure]:
         label = "negative: faster than without synchronisation"
         handles.append(Patch(facecolor="none", edgecolor=EXPOSED, hatch="////", label=label))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
-    return [figure]
+    return figure
 
 
 def _right(step_s: float, exposed: Interval | None) -> float:
@@ -156,17 +138,21 @@ def _bar(axes: Axes, row: int, result: StrategyResult, step_s: float) -> None:
 
 
 # ── exposed communication against bucket size ────────────────────────────────────────────────────
-def buckets(comparison: ScenarioAnalysis) -> list[Figure]:
+def buckets(_: Run, analysis: Analysis) -> list[Figure]:
     """Measured caps and plans, and what the advisor predicts for uniform caps."""
-    measured = [(result, result.exposed) for result in comparison.results if result.exposed and _size(result.strategy)]
-    advice = comparison.advice
+    return [figure for scenario in analysis.scenarios if (figure := _buckets(scenario)) is not None]
+
+
+def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
+    measured = [(result, result.exposed) for result in scenario.results if result.exposed and _size(result.strategy)]
+    advice = scenario.advice
     caps = advice.caps if advice else ()
     if not measured and not caps:
-        return []
-    figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(comparison.scenario), WIDER))
+        return None
+    figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(scenario.scenario), WIDER))
     figure.set_size_inches(9.5, 5.4)
-    noise = comparison.noise_s
-    if comparison.aa_pairs and math.isfinite(noise):
+    noise = scenario.noise_s
+    if scenario.aa_pairs and math.isfinite(noise):
         label = f"two copies of one strategy: ± {seconds(noise)}"
         axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     # A line for each kind of strategy over its caps; each plan is a point of its own.
@@ -194,7 +180,7 @@ def buckets(comparison: ScenarioAnalysis) -> list[Figure]:
     axes.axhline(0, color="black", linewidth=0.8)
     entries = legend_entries(axes)
     figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, fontsize=8.5)
-    return [figure]
+    return figure
 
 
 def _size(strategy: Strategy) -> int:
@@ -238,80 +224,32 @@ def _predicted(axes: Axes, advice: Advice) -> None:
         axes.axhline(level, color=grey, linewidth=1.3, linestyle=line, label=name)
 
 
-# ── the call-size sweep ──────────────────────────────────────────────────────────────────────────
-def call_sizes(run: Any, analysis: TrainingAnalysis) -> list[Figure]:
-    """The same parameters in more and more calls: time against parameters a call."""
-    lines: dict[str, dict[float, list[float]]] = {}
+# ── the call-size ladder ─────────────────────────────────────────────────────────────────────────
+def call_sizes(_: Run, analysis: Analysis) -> list[Figure]:
+    """The same bytes in more and more calls: time of all calls against bytes a call."""
+    lines: dict[str, list[tuple[int, CallSize]]] = {}
     for point in analysis.call_sizes:
-        name = f"{_short(point.parameters)} parameters, {point.backend}, {ranks_text(point.world_size)}"
-        lines.setdefault(name, {}).setdefault(point.parameters / point.calls, []).extend(point.times_s)
+        name = f"{format_rounded_bytes(point.total_bytes)}, {point.backend}, {ranks_text(point.world_size)}"
+        lines.setdefault(name, []).append((point.total_bytes // point.calls, point))
     shown = dict(list(lines.items())[:MOST_LINES])
     if not shown:
         return []
     more = f"; {len(lines) - len(shown)} more: see the table" if len(lines) > len(shown) else ""
     figure, axes = framed(
         "What do many small calls cost?",
-        f"The same parameters in more and more calls; median, bars: fastest to slowest repetition{more}",
+        f"The same bytes in more and more all-reduces, one after the other; bars: 95 % intervals{more}",
     )
-    every_size = [size for points in shown.values() for size, times in points.items() if times]
+    every_size = sorted({size for points in shown.values() for size, _ in points})
     for style, (name, points) in enumerate(shown.items()):
-        sizes = sorted(size for size, times in points.items() if times)
-        sides = ([min(points[size]) for size in sizes], [max(points[size]) for size in sizes])
-        x = dodged(axes, sizes, every_size, style, len(shown))
-        with_intervals(axes, x, [median(points[size]) for size in sizes], sides, style, name)
-    axes.set_xscale("log")
-    log_ticks(axes.xaxis)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+        points.sort(key=lambda pair: pair[0])
+        values = [point.time.value for _, point in points]
+        limits = [ends(point.time) or (point.time.value, point.time.value) for _, point in points]
+        sides = ([low for low, _ in limits], [high for _, high in limits])
+        x = dodged(axes, [size for size, _ in points], every_size, style, len(shown))
+        with_intervals(axes, x, values, sides, style, name)
+    size_axis(axes, every_size, MOST_SIZES, format_rounded_bytes)
     log_time_axis(axes)
-    axes.set_xlabel("parameters a call")
+    axes.set_xlabel("bytes a call")
     axes.set_ylabel("time of all calls together")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
     return [figure]
-
-
-def _short(number: float) -> str:
-    """`6 M`, `10 k`, `250`."""
-    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= factor:
-            return f"{number / factor:.3g} {unit}"
-    return f"{number:.3g}"
-
-
-# ── two runs ─────────────────────────────────────────────────────────────────────────────────────
-def draw_comparison(result: TrainingComparison, folder: Path) -> Path | None:
-    """Did the time of a step change? Returns the PNG's path; None where no strategy was timed in both runs.
-
-    A panel for each scenario, a row for each strategy: the ratio of the times of a step with its interval, in the style
-    of the comparison of collectives.
-    """
-    if not result.changes:
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    with rc_context(STYLE):
-        save(_compared(result), folder / "comparison")
-    return folder / "comparison.png"
-
-
-def _compared(result: TrainingComparison) -> Figure:
-    chosen = {id(change) for change in standing_out(result.changes)}
-    shown = scenarios([change for change in result.changes if id(change) in chosen])
-    rows = [len(changes) for _, changes in shown]
-    figure = Figure(figsize=(9, REST + PANEL * len(rows) + ROW * sum(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=[count + 0.4 for count in rows])
-    for axes, (scenario, changes) in zip(grid.flat, shown, strict=True):
-        names = short_names(change.label for change in changes)
-        judgements = [change.judgement for change in changes]
-        ratio_rows(axes, judgements, [names[change.label] for change in changes], result.min_change)
-        # Lines of the title break only between the parts of the scenario.
-        words = scenario_text(scenario).split(" · ")
-        title = wrapped(" · ".join(word.replace(" ", NO_BREAK) for word in words), WIDE)
-        # above the words "faster" and "slower"
-        axes.set_title(title, fontsize=9, pad=6 if axes is not grid[0, 0] else 20)
-    ratio_axis(grid[-1, 0])
-    directions(grid[0, 0])
-    grid[-1, 0].set_xlabel(f"time of a step after / before (log scale)\n{BARS}")
-    title = f"Did a training step change?  {result.before}  →  {result.after}"
-    figure.suptitle(f"{title}\n{headline(result)}", x=0.01, ha="left", fontsize=10.5)
-    verdict_legend(figure, result, len(result.changes) - sum(rows))
-    return figure
