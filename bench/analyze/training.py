@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.catalog.operations import OPERATIONS
-from bench.catalog.strategies import kind, label, reference_of, strategy_of, text_of
+from bench.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
 from bench.model.conclusions import AAPair, CallSize, Interval, ScenarioAnalysis, Split, StrategyResult, Summary
 from bench.model.records import Case, Run, Samples, Scenario, Timings
 from bench.model.training import PARTS, REFERENCE, InvariantCheck
@@ -395,10 +395,10 @@ def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
 def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResult]:
     """The results with places: strategies that cannot be told apart from the first of a place share it.
 
-    Where all packing is seen, the order is that of what a step has left to wait for and to pack, which repeats far
-    better than whole steps do; else it is that of steps.
+    Controls have no place. Where all packing is seen, the order is that of what a step has left to wait for and to
+    pack, which repeats far better than whole steps do; else it is that of steps.
     """
-    timed = [result for result in results if result.step]
+    timed = [result for result in results if result.step and competes(result.strategy)]
     value = left_s if all(kind(result.strategy).own for result in timed) else step_s
     levels = estimates({result.case: by_launch(rounds, result.case, value) for result in timed})
     ranked = sorted(levels, key=lambda case: levels[case].value)

@@ -201,6 +201,11 @@ def label(strategy: Strategy) -> str:
     return " ".join(words)
 
 
+def competes(strategy: Strategy) -> bool:
+    """Whether one may choose it: not a control, which does not synchronise or is a second copy."""
+    return kind(strategy).synchronises and not strategy.again
+
+
 def reference_of(strategy: Strategy) -> Strategy:
     """The strategy that makes the same step without synchronisation."""
     return Strategy(REFERENCE, accumulate=strategy.accumulate)

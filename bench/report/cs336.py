@@ -5,6 +5,8 @@ for each size; a cell has the median over iterations of the slowest process's ti
 numbered, with the reasons below. Of training steps, a row for each way to synchronise gradients.
 """
 
+from collections.abc import Sequence
+
 from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Analysis
 from bench.model.records import Case, Run
@@ -32,25 +34,31 @@ def document(run: Run, analysis: Analysis) -> str:
 
 
 def _steps(analysis: Analysis) -> list[str]:
+    results = [(scenario, result) for scenario in analysis.scenarios for result in training.ordered(scenario)]
+    reasons = list(dict.fromkeys(training.cell(result.refused) for _, result in results if result.refused))
     rows = []
-    for scenario in analysis.scenarios:
-        case, names = scenario.scenario.case, training.names_of(scenario)
-        for result in training.ordered(scenario):
-            cells = [f"no time: {training.cell(result.refused)}" if result.refused else NOTHING, NOTHING, NOTHING]
-            if result.step is not None:
-                exposed = result.exposed.value if result.exposed else None
-                cells = [
-                    training.spread(result.step.value, result.step_std, training.seconds),
-                    training.spread(exposed, result.exposed_std, training.seconds),
-                    training.percent(result.share),
-                ]
-            device, batch = DEVICES[BACKENDS[case.backend].device], str(training.global_batch(case))
-            where = [case.model, f"{case.backend} + {device}", str(case.world_size), batch]
-            rows.append([*where, names[result.label], *cells])
+    for scenario, result in results:
+        case = scenario.scenario.case
+        cells = [NOTHING] * 3
+        if result.refused:
+            cells[0] = f"[{reasons.index(training.cell(result.refused)) + 1}]"
+        if result.step is not None:
+            cells = [
+                training.spread(result.step.value, result.step_std, training.seconds),
+                training.spread(result.exposed.value if result.exposed else None, result.exposed_std, training.seconds),
+                training.percent(result.share),
+            ]
+        device, batch = DEVICES[BACKENDS[case.backend].device], str(training.global_batch(case))
+        name = training.names_of(scenario)[result.label]
+        rows.append([case.model, f"{case.backend} + {device}", str(case.world_size), batch, name, *cells])
     headers = ["model", "backend + device", "processes", "global batch", "gradients", "time per step", "communication"]
     align = ["left", "left", "right", "right", "left", *["right"] * 3]
     table = markdown.table(rows, [*headers, "of the step, %"], align)
-    return ["## Training steps", table, ABOUT_STEPS] if rows else []
+    return ["## Training steps", table, ABOUT_STEPS, *_numbered(reasons)] if rows else []
+
+
+def _numbered(reasons: Sequence[str]) -> list[str]:
+    return ["\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))] if reasons else []
 
 
 def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
@@ -77,9 +85,8 @@ def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
                 cells.append(f"[{reasons.index(reason) + 1}]" if reason else NOTHING)
         rows.append([f"{backend} + {DEVICES[BACKENDS[backend].device]}", str(ranks), *cells])
     headers = ["backend + device", "processes", *map(_size, sizes)]
-    notes = ["\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1))] if reasons else []
     table = markdown.table(rows, headers, ["left", *["right"] * (len(sizes) + 1)])
-    return ["## All-reduce of float32", table, ABOUT, *notes]
+    return ["## All-reduce of float32", table, ABOUT, *_numbered(reasons)]
 
 
 def _place(case: Case) -> tuple[str, int, int]:

@@ -13,7 +13,7 @@ from bench.catalog.backends import BACKENDS, unsupported_by_backend, unsupported
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
-from bench.catalog.strategies import kind, label, strategy_of
+from bench.catalog.strategies import competes, kind, label, strategy_of
 from bench.model.capabilities import Machine
 from bench.model.recorded_calls import CallList
 from bench.model.records import Case, Json, Plan
@@ -153,7 +153,7 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     """The number of measured cases in a summary, and the shortest step, or the case with the best bus bandwidth."""
     measured = [row for row in rows if row.get("time_s")]
-    steps = [row for row in measured if row.get("strategy") and training.competes(strategy_of(row["strategy"]))]
+    steps = [row for row in measured if row.get("strategy") and competes(strategy_of(row["strategy"]))]
     if steps:
         row = min(steps, key=lambda row: float(row["time_s"]))
         step = f"{format_seconds(float(row['time_s']))} a step: {row['label']}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
-from bench.catalog.strategies import kind, label, strategy_of
+from bench.catalog.strategies import competes, kind, label, strategy_of
 from bench.model.conclusions import Analysis, CallSize, Interval, ScenarioAnalysis, StrategyResult
 from bench.model.records import Case, Run, Scenario
 from bench.model.training import REFERENCE, Strategy
@@ -93,25 +93,25 @@ def global_batch(case: Case) -> int:
     return case.batch * case.world_size
 
 
-def short_name(label: str) -> str:
+def short_name(strategy: str) -> str:
     """A strategy's label with a long list of buckets cut down; the whole list is in the CSV."""
-    listed = _BUCKETS.search(label)
+    listed = _BUCKETS.search(strategy)
     sizes = listed[1].split(", ") if listed else []
     if listed is None or len(sizes) <= MOST_BUCKETS:
-        return label
-    return f"{label[: listed.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{label[listed.end() :]}"
+        return strategy
+    return f"{strategy[: listed.start()]}[{sizes[0]}, {sizes[1]}, … {len(sizes)} buckets]{strategy[listed.end() :]}"
 
 
-def short_names(labels: Iterable[str]) -> dict[str, str]:
+def short_names(strategies: Iterable[str]) -> dict[str, str]:
     """Label → short name; two that would read the same get a number."""
     names: dict[str, str] = {}
-    for label in dict.fromkeys(labels):
-        base = name = short_name(label)
+    for strategy in dict.fromkeys(strategies):
+        base = name = short_name(strategy)
         number = 1
         while name in names.values():
             number += 1
             name = f"{base} #{number}"
-        names[label] = name
+        names[strategy] = name
     return names
 
 
@@ -145,16 +145,11 @@ def is_reference(result: StrategyResult) -> bool:
     return result.strategy == Strategy(REFERENCE)
 
 
-def competes(strategy: Strategy) -> bool:
-    """Whether one may choose it: not a control, which does not synchronise or is a second copy."""
-    return kind(strategy).synchronises and not strategy.again
-
-
 def place_text(result: StrategyResult, scenario: ScenarioAnalysis) -> str:
-    """Such as `1`, `3 =` where others share the place, `3 =, not resolved`."""
+    """Such as `1`, `3 =` where others share the place, `3 =, not resolved`; `reference`, or a dash for controls."""
     if is_reference(result):
         return "reference"
-    alike = sum(other.place == result.place for other in scenario.results if competes(other.strategy))
+    alike = sum(other.place == result.place for other in scenario.results)
     place = NOTHING if result.place is None else f"{result.place} =" if alike > 1 else str(result.place)
     return place if result.resolved else f"{place}, {UNRESOLVED}"
 
@@ -217,7 +212,7 @@ def _table(rows: list[list[str]], headers: list[str], align: list[str]) -> str:
 def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
     """Its part of a report. failed: cases whose failures the report lists elsewhere."""
     bodies = {
-        "### Order": ranking(scenario),
+        "### What cannot be told apart": alike(scenario),
         "### Where exposed communication goes": split(scenario),
         "### A/A pairs: the difference of two copies of a strategy": aa_pairs(scenario),
         "### Best buckets": advice(scenario),
@@ -232,23 +227,22 @@ def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
 
 
 def brief_section(scenario: ScenarioAnalysis) -> str:
-    """The same for a terminal: its main table, the order in words, and what got no times."""
-    parts = [f"### {scenario_text(scenario.scenario)}", reference(scenario), brief(scenario), ranking(scenario)]
+    """The same for a terminal: its main table, what cannot be told apart, and what got no times."""
+    parts = [f"### {scenario_text(scenario.scenario)}", reference(scenario), brief(scenario), alike(scenario)]
     return "\n\n".join(filter(None, [*parts, refused(scenario)]))
 
 
 def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """Of each of the first scenarios the best strategy, its step, and what of it is exposed."""
-    _, titles = common_parts([scenario_text(scenario.scenario) for scenario in scenarios])
     lines = []
-    for title, scenario in zip(titles[:MOST_SCENARIOS], scenarios, strict=False):
+    for title, scenario in zip(_titles(scenarios)[:MOST_SCENARIOS], scenarios, strict=False):
         names = names_of(scenario)
         timed = [(r, r.step.value) for r in scenario.results if r.step is not None and competes(r.strategy)]
         best, step_s = min(timed, key=lambda pair: (pair[0].place or math.inf, pair[1]), default=(None, 0.0))
         if best is None:
             continue
-        alike = [names[result.label] for result, _ in timed if result.place == best.place and result is not best]
-        equal = f" (not told apart from {_listed(alike)})" if alike and best.place else ""
+        others = [names[result.label] for result, _ in timed if result.place == best.place and result is not best]
+        equal = f" (not told apart from {_listed(others)})" if others and best.place else ""
         text = f"**{title}**: best: {names[best.label]}{equal}, {seconds(step_s)} a step"
         if best.exposed is not None:
             known = f" {bounds(best.exposed)}" if ends(best.exposed) else ""
@@ -257,6 +251,11 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         lines.append(f"{text}.")
     more = len(scenarios) - MOST_SCENARIOS
     return [*lines, *([f"{more} further scenario{'s' if more > 1 else ''}: see below."] if more > 0 else [])]
+
+
+def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
+    """What each scenario is, without what all have in common."""
+    return common_parts([scenario_text(scenario.scenario) for scenario in scenarios])[1]
 
 
 def reference(scenario: ScenarioAnalysis) -> str:
@@ -317,9 +316,9 @@ def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str
     )
 
 
-def ranking(scenario: ScenarioAnalysis) -> str:
-    """The order in words: a line for each place, and one for what is not resolved."""
-    names = names_of(scenario)
+def alike(scenario: ScenarioAnalysis) -> str:
+    """A line for each place that several strategies share, and one for those that expose nothing for certain."""
+    names, case = names_of(scenario), scenario.scenario.case
     timed = [result for result in ordered(scenario) if result.step is not None and competes(result.strategy)]
     places: dict[int, list[StrategyResult]] = {}
     for result in timed:
@@ -327,18 +326,16 @@ def ranking(scenario: ScenarioAnalysis) -> str:
             places.setdefault(result.place, []).append(result)
     lines = []
     for place, members in places.items():
-        steps = [result.step.value for result in members if result.step]
         if len(members) == 1:
-            lines.append(f"**{place}.** {names[members[0].label]}: {seconds(steps[0])} a step")
             continue
+        steps = [result.step.value for result in members if result.step]
         # Whether several of these send during backward, and differ in what they send when.
         kinds = [kind(result.strategy) for result in members]
         differ = sum(entry.overlaps and entry.all_reduces and entry.sends for entry in kinds) > 1
-        on_cores = scenario.scenario.link is None and BACKENDS[scenario.scenario.case.backend].device == "cpu"
+        on_cores = scenario.scenario.link is None and BACKENDS[case.backend].device == "cpu"
         which = ", ".join(names[result.label] for result in members)
         why = SHARED_CORES if on_cores and differ else ""
-        span = f"{seconds(min(steps))} to {seconds(max(steps))} a step"
-        lines.append(f"**{place}.** {which}: {span}, cannot be told apart{why}")
+        lines.append(f"**place {place}**: {which}: {seconds(min(steps))} to {seconds(max(steps))} a step{why}")
     unresolved = [names[result.label] for result in timed if not result.resolved]
     if unresolved:
         verb = "exposes" if len(unresolved) == 1 else "expose"
@@ -440,19 +437,18 @@ def _is_of(case: Case, point: CallSize) -> bool:
 def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     """A sentence on each scenario with strategies whose split does not add up to what they expose."""
     lines = []
-    for scenario in scenarios:
-        names = [result.label for result in scenario.results if result.adds_up is False]
+    for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
+        names = [short_name(result.label) for result in scenario.results if result.adds_up is False]
         if names:
-            key = scenario.scenario.case.key
-            lines.append(f"{key}: the split of {', '.join(names)} does not add up to comm_time")
+            lines.append(f"{title}: the split of {', '.join(names)} does not add up to comm_time")
     return lines
 
 
 def invariants(scenarios: Sequence[ScenarioAnalysis]) -> str:
     """One row for each invariant: how many strategies keep it, which violate it, why it does not apply to others."""
     checks = []
-    for scenario in scenarios:
-        where = f" ({scenario.scenario.case.key})" if len(scenarios) > 1 else ""
+    for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
+        where = f" ({title})" if len(scenarios) > 1 else ""
         names = names_of(scenario)
         checks += [(names[result.label] + where, check) for result in scenario.results for check in result.checks]
     rows = []
@@ -510,7 +506,7 @@ def method_line(run: Run) -> str:
     return (
         f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
         f"slowest rank · all strategies in every round, each round in another random order, seed {settings.seed} · "
-        f"{settings.warmup_steps} steps of each beforehand · {plan.launches} launch{'' if plan.launches == 1 else 'es'} "
-        f"of fresh processes · blocks in which others used more than {plan.max_foreign_cpu:.0%} of the machine's CPU "
-        "time are left out · ± is the standard deviation over rounds"
+        f"{settings.warmup_steps} steps of each beforehand · {plan.launches} "
+        f"launch{'' if plan.launches == 1 else 'es'} of fresh processes · blocks in which others used more than "
+        f"{plan.max_foreign_cpu:.0%} of the machine's CPU time are left out · ± is the standard deviation over rounds"
     )

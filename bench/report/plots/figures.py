@@ -372,7 +372,7 @@ def legend(page: Page) -> None:
         for (axes, _), of_panel in zip(page.places, of_each, strict=True):
             axes.legend(list(of_panel.values()), list(of_panel), loc="best", fontsize=6.5)
         return
-    columns = _columns(figure, entries)
+    columns = fitting_columns(figure, entries)
     more = LEGEND_LINE * math.ceil(len(entries) / columns)
     look: Any = {"ncols": columns, "fontsize": 8.5}
     if len(page.places) == 1:
@@ -390,7 +390,7 @@ def legend(page: Page) -> None:
     figure.legend(list(entries.values()), list(entries), loc="lower center", borderaxespad=0.1, **look)
 
 
-def _columns(figure: Figure, entries: dict[str, Any]) -> int:
+def fitting_columns(figure: Figure, entries: Iterable[str]) -> int:
     """How many columns of a legend fit side by side. matplotlib fills the first column before the second."""
     widths = np.array([ENTRY + LETTER * len(name) for name in entries])
     for columns in range(len(widths), 1, -1):

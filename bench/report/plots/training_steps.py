@@ -20,6 +20,7 @@ from bench.report.plots.figures import (
     COLOURS,
     WIDER,
     dodged,
+    fitting_columns,
     framed,
     legend_entries,
     log_time_axis,
@@ -179,7 +180,8 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
     axes.set_ylabel("exposed communication of a step")
     axes.axhline(0, color="black", linewidth=0.8)
     entries = legend_entries(axes)
-    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, fontsize=8.5)
+    columns = fitting_columns(figure, entries)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, fontsize=8.5)
     return figure
 
 
