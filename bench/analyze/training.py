@@ -7,6 +7,7 @@ all launches are pooled, and the interval is marked within-run. The time of a st
 Also from here: which timed blocks count, by the one rule that summaries and comparisons follow, too.
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import competes, kind, label, reference_of, strategy_of, text_of
 from bench.model.conclusions import AAPair, CallSize, Interval, ScenarioAnalysis, Split, StrategyResult, Summary
@@ -415,14 +417,25 @@ def _placed(results: list[StrategyResult], rounds: Rounds) -> list[StrategyResul
 
 # ── the ladder of call sizes ─────────────────────────────────────────────────────────────────────
 def call_sizes(summaries: Sequence[Summary]) -> tuple[CallSize, ...]:
-    """The same bytes all-reduced in more and more calls back to back, wherever two numbers of calls were measured."""
-    ladders: dict[tuple[Case, int], dict[int, CallSize]] = defaultdict(dict)
+    """The same bytes all-reduced in more and more calls back to back, wherever two numbers of calls were measured.
+
+    A call has whole elements, so that all calls together may have up to one element a call less than the others.
+    """
+    asked = ("all_reduce", "pipelined", "async")
+    alike: dict[Case, dict[Case, Interval]] = defaultdict(dict)
     for summary in summaries:
-        case, time_s = summary.case, summary.time_s
-        if (case.op, case.metric, case.call) != ("all_reduce", "pipelined", "async") or time_s is None:
-            continue
-        total = case.depth * case.size_bytes
-        together = Interval(time_s.value * case.depth, time_s.low * case.depth, time_s.high * case.depth, time_s.kind)
-        ladder = ladders[replace(case, depth=1, size_bytes=0), total]
-        ladder[case.depth] = CallSize(case.backend, case.world_size, total, case.depth, together)
-    return tuple(ladder[calls] for ladder in ladders.values() if len(ladder) > 1 for calls in sorted(ladder))
+        case = summary.case
+        if (case.op, case.metric, case.call) == asked and summary.time_s is not None:
+            alike[replace(case, depth=1, size_bytes=0)][case] = summary.time_s
+    ladders: dict[tuple[Case, int], list[CallSize]] = defaultdict(list)
+    for base, times in alike.items():
+        total = sys.maxsize
+        for case in sorted(times, key=lambda case: -case.depth * case.size_bytes):
+            if total >= case.depth * (case.size_bytes + dtype_named(case.dtype).itemsize):
+                total = case.depth * case.size_bytes
+            time_s = times[case]
+            value, low, high = (bound * case.depth for bound in (time_s.value, time_s.low, time_s.high))
+            point = CallSize(case.backend, case.world_size, total, case.depth, Interval(value, low, high, time_s.kind))
+            ladders[base, total].append(point)
+    ordered = (sorted(ladder, key=lambda point: point.calls) for ladder in ladders.values() if len(ladder) > 1)
+    return tuple(point for ladder in ordered for point in ladder)
