@@ -235,8 +235,8 @@ def test_a_missing_file_is_one_line(warm):
 def test_training_has_sides_too(warm, monkeypatch):
     monkeypatch.setattr(pairs, "LOOKS", (2,))  # two pairs suffice for a table
     text = "\n".join(
-        ["benchmark: training", "models: [nano]", "world_sizes: [2]", "strategies: [flat]", "rounds: 3", "steps: 2"]
+        ["backends: [gloo]", "world_sizes: [2]", "training: {models: [nano], strategies: [flat], rounds: 3, steps: 2}"]
     )
-    done = warm("ab", warm.config(text), "--b-set", "batch=2", "--budget", "250s", "--no-plots", timeout=300)
+    done = warm("ab", warm.config(text), "--b-set", "training.batch=2", "--budget", "250s", "--no-plots", timeout=300)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
-    assert "\nflat  " in done.stdout and "nano" in done.stdout and "b4 → b2" in done.stdout
+    assert "flat" in done.stdout and "nano" in done.stdout and "batch 4 → batch 2" in done.stdout

@@ -1,6 +1,7 @@
 """What rank 0 and its agents make of strangers, of each other's nonsense, and of orders that must not be obeyed."""
 
 import dataclasses
+import json
 import os
 import random
 import socket
@@ -10,14 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-import training_fixtures
+from bench.catalog.strategies import text_of
 from bench.catalog.variables import unsettable
-from bench.cli.job import WORKERS
 from bench.launch.agent import _Agent
 from bench.launch.coordinator import Agents
-from bench.model.records import Case, Job, Launch, Sampling
-from bench.model.training import TrainingJob
+from bench.model.records import Case, Fault, Job, Launch, Settings
+from bench.model.training import Strategy
 from bench.protocol import channel, messages
+from bench.store import encoding
+from conftest import SAMPLING
 
 KEY = b"k" * 32
 OWN = {"kind": "handshake", "rank": 0, "hostname": "a"}
@@ -123,7 +125,7 @@ def test_too_many_open_files_do_not_make_accepting_spin(agents, monkeypatch):
 # ── orders ───────────────────────────────────────────────────────────────────────────────────────
 def job(settings):
     case = Case("all_reduce", "gloo", 2, "float32", 4096, settings=settings)
-    return Job(Launch("gloo", 2, 1, (case,)), Sampling(1, 0, 8, 0.05, 1.0, 8), 1, 0, 10.0, (), "log")
+    return Job(Launch("gloo", 2, 1, (case,)), Settings(SAMPLING, 1, 10.0, 0), "log")
 
 
 def answer_to(order, tmp_path):
@@ -143,7 +145,7 @@ def answer_to(order, tmp_path):
         answering = threading.Thread(target=lambda: told.append(channel.answer(listener.accept()[0], KEY)))
         answering.start()
         line = type("Line", (), {"send_bytes": staticmethod(told.append)})()
-        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"", WORKERS)
+        agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"")
         where = {"launch": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
         agent._start({"kind": "start", **where, "side": "", **order})
         answering.join()
@@ -155,22 +157,29 @@ def answer_to(order, tmp_path):
 @pytest.mark.parametrize("settings", ["LD_PRELOAD=x", "NCCL_NET_PLUGIN=x", "NCCL_DEBUG_FILE=x", "GLOO_X=/tmp/x"])
 def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, settings):
     """Whoever sends the order: the rules are those of YAML."""
-    order = {"entry": "bench.rank.main:main", "job": dataclasses.asdict(job(settings))}
+    order = {"job": dataclasses.asdict(job(settings))}
     assert settings.split("=")[0] in answer_to(order, tmp_path)
 
 
-@pytest.mark.parametrize("entry", ["os:system", "bench.rank.main:_work", "collectives", None, 7])
-def test_an_agent_runs_no_function_but_those_of_its_table(tmp_path, entry):
-    order = {"entry": entry, "job": dataclasses.asdict(job(""))}
-    assert f"{entry} is no function that a rank may run" in answer_to(order, tmp_path)
-    assert "could not be started" in answer_to({"entry": [], "job": {}}, tmp_path / "unhashable")
+def test_an_agent_starts_nothing_for_an_order_that_is_no_job(tmp_path):
+    for number, order in enumerate(({"job": {}}, {"job": None}, {})):
+        answer_to(order, tmp_path / str(number))
 
 
 def test_an_agent_imports_nothing_that_its_own_configuration_does_not_name(tmp_path):
-    plan = training_fixtures.run().plan
-    launch = replace(plan.order[0], scenario=replace(plan.order[0].scenario, model="os:system", shape=None))
-    order = {"entry": "bench.rank.training.main:main", "job": dataclasses.asdict(TrainingJob(launch, plan, "log"))}
-    assert "os:system is not in the configuration" in answer_to(order, tmp_path)
+    sync = text_of(Strategy("import", imported="users:sync"))
+    case = Case("training_step", "gloo", 2, "float32", 0, strategy=sync, model="os:system")
+    travelling = replace(job(""), launch=Launch("gloo", 2, 1, (case,)))
+    assert encoding.imports_of(travelling) == ["os:system", "users:sync"]
+    assert "os:system is not in the configuration" in answer_to({"job": dataclasses.asdict(travelling)}, tmp_path)
+
+
+def test_a_job_travels_to_its_rank_as_it_is():
+    travelling = job("NCCL_ALGO=Ring")
+    faults = (Fault("late", 1, delay_s=0.1),)
+    travelling = replace(travelling, settings=replace(travelling.settings, faults=faults))
+    assert encoding.job_from_json(json.loads(json.dumps(dataclasses.asdict(travelling)))) == travelling
+    assert encoding.variables_of(travelling) == [("NCCL_ALGO", "Ring")]
 
 
 ALLOWED = (
@@ -196,8 +205,9 @@ def test_a_plan_is_not_resumed_that_sets_what_a_configuration_may_not(warm):
     assert warm("run", warm.config(), "--no-plots").returncode == 0
     (path,) = warm.runs()
     plan = path / "plan.json"
-    plan.write_text(plan.read_text().replace('"settings": ""', '"settings": "NCCL_NET_PLUGIN=evil"'))
-    assert "NCCL_NET_PLUGIN=evil" in plan.read_text()
+    changed = json.loads(plan.read_text())
+    changed["cases"][0]["settings"] = "NCCL_NET_PLUGIN=evil"
+    plan.write_text(json.dumps(changed))
     done = warm("run", "--resume", str(path), "--no-plots")
     assert done.returncode == 2 and "NCCL_NET_PLUGIN" in done.stderr and "Traceback" not in done.stderr
 

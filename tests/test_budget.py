@@ -98,7 +98,7 @@ def test_a_budget_shortens_each_case_but_never_below_the_fewest_iterations(warm)
     from bench.machine import host
 
     plan = expand(parse(BUDGETED.replace("budget: 5s", "budget: 1s").encode(), "b"), host.machine(), 1)
-    assert plan.sampling.seconds_per_case < 0.1
+    assert plan.settings.sampling.seconds_per_case < 0.1
     done = warm("run", warm.config(BUDGETED.replace("budget: 5s", "budget: 1s")), "--no-plots")
     assert done.returncode == 0, done.stderr
     run = warm.only_run()

@@ -23,7 +23,7 @@ from bench.catalog.operations import CALLS, COALESCED_PIECES, OPERATIONS, cycle,
 from bench.catalog.pairing import partner, rounds
 from bench.config.models import parse
 from bench.machine import host
-from bench.model.records import Case
+from bench.model.records import Case, Settings
 from bench.planning.cases import combinations, unsupported_anywhere
 from bench.planning.footprint import buffer_bytes
 from bench.rank import objects, timing
@@ -32,6 +32,7 @@ from bench.rank.device import Host
 from bench.rank.process_group import TorchGroup
 from bench.rank.rounds import workload_of
 from bench.rank.tensors import Arena
+from conftest import SAMPLING
 
 EVERYTHING = f"""
 backends: [gloo]
@@ -122,7 +123,8 @@ def fake_group(rank: int, world_size: int):
 
 def turns_of(case: Case, group) -> list[list[Recorded]]:
     """The calls of each turn of a case."""
-    work = workload_of(case, group, Arena(buffer_bytes(case, 0), group.device.handle), 0, 0, seed=1)
+    arena = Arena(buffer_bytes(case, 0), group.device.handle)
+    work = workload_of(case, group, arena, Settings(SAMPLING, 1, 60.0, 0))
     turns = []
     for _ in range(cycle(case)):
         with Recorder() as recorder:

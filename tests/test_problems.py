@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from bench.config import expected, models, training
+from bench.config import expected, models
 from bench.config.fields import fields_of
 from bench.config.problems import MOST_LINES
 from bench.model.errors import ConfigError
@@ -13,7 +13,7 @@ from bench.model.spelling import near
 from tools import configuration_page as page
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"
-TRAINING = "benchmark: training\nmodels: [nano]\nstrategies: [flat]\n"
+TRAINING = "backends: [gloo]\nworld_sizes: [2]\ntraining:\n  models: [nano]\n  strategies: [flat]\n"
 # What libraries say, and a user does not.
 FOREIGN = re.compile(r"Input|Value error|extra_forbidden|None|True|False|datetime|pydantic")
 WRONG = (
@@ -26,10 +26,6 @@ def lines(text: str, parse=models.parse, *more) -> list[str]:
     with pytest.raises(ConfigError) as error:
         parse(text.encode(), "c.yaml", *more)
     return str(error.value).split("\n")
-
-
-def parse_training(raw, source, sets=()):
-    return training.parse(raw, source, list(sets), "x")
 
 
 def test_every_problem_is_a_line_in_the_order_of_the_file():
@@ -83,12 +79,13 @@ def test_quoted_values_cannot_leave_their_line():
 
 
 def test_settings_of_a_strategy_have_the_path_of_the_file():
-    text = TRAINING.replace("[flat]", "\n  - ddp: {capp: 1MiB}\n  - flat: {cap: 1MiB}\n  - ddp:\n      cap: 1M")
-    found = lines(text, parse_training)
+    wrong = "\n  - ddp: {capp: 1MiB}\n  - flat: {cap: 1MiB}\n  - ddp:\n      cap: 1M"
+    text = TRAINING.replace("[flat]", wrong)
+    found = lines(text)
     unknown = "unknown key; did you mean 'cap'? allowed: cap, buckets, options, accumulate"
-    assert found[0] == f"c.yaml:4:11: strategies[0].ddp.capp: {unknown}"
-    assert found[1] == "c.yaml:5:17: strategies[1].flat.cap: flat does not take cap; it takes accumulate"
-    assert found[2].startswith("c.yaml:7:12: strategies[2].ddp.cap: '1M' is ambiguous")
+    assert found[0] == f"c.yaml:6:11: training.strategies[0].ddp.capp: {unknown}"
+    assert found[1] == "c.yaml:7:17: training.strategies[1].flat.cap: flat does not take cap; it takes accumulate"
+    assert found[2].startswith("c.yaml:9:12: training.strategies[2].ddp.cap: '1M' is ambiguous")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_step_is_made_again_and_compared_with_the_recording(warm):
     report = (run.path / "report.md").read_text()
     assert "## The recorded job, made again on 2 ranks" in report and "every rank sends the parts" in report
     assert (warm.folder / "plots" / run.path.name / "replay.png").is_file()
-    assert case.recording in run.plan.replays
+    assert case.recording in run.plan.settings.replays
 
 
 def test_pauses_are_made_where_they_are_asked_for(warm):

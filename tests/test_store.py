@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.model.errors import StoreError
-from bench.model.records import Case, Failure, Fault, Launch, Plan, Samples, Skip, Timings
+from bench.model.records import Case, Failure, Fault, Launch, Plan, Samples, Settings, Skip, Timings
 from bench.store import encoding, folders
 from bench.store.folders import Journal
 from conftest import SAMPLING, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 PLAN = Plan(
-    "t", (Launch("gloo", 2, 1, (CASE,)), Launch("gloo", 2, 2, (CASE,))), (Skip(CASE, "too big"),), 2, 5, SAMPLING,
-    60.0, 64, (Fault("kill", 1),),
+    "t", (Launch("gloo", 2, 1, (CASE,)), Launch("gloo", 2, 2, (CASE,))), (Skip(CASE, "too big"),), 2,
+    Settings(SAMPLING, 5, 60.0, 64, faults=(Fault("kill", 1),)),
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import traceback
 
 from bench.catalog.operations import cycle
 from bench.machine import host
-from bench.model.records import Case
+from bench.model.records import Case, Sampling, Settings
 from bench.planning.footprint import buffer_bytes
 from bench.protocol.rank_context import RankContext
 from bench.rank import timing
@@ -15,6 +15,7 @@ from bench.rank.tensors import Arena
 
 # Buffers of a case, so that several are walked through and one is used again.
 POOL_BYTES = 2 * 1920
+SETTINGS = Settings(Sampling(1, 0.0, 1, 0.05, 1.0, 1), 5, 60.0, POOL_BYTES, POOL_BYTES)
 
 
 def walk(context: RankContext, cases: list[Case]) -> None:
@@ -33,7 +34,7 @@ def walk(context: RankContext, cases: list[Case]) -> None:
 
 def _walk(case: Case, group, arena) -> dict:
     arena.clear()
-    work = workload_of(case, group, arena, POOL_BYTES, POOL_BYTES, seed=5)
+    work = workload_of(case, group, arena, SETTINGS)
     said = []
     for calls in (cycle(case), 3 * cycle(case)):
         for _ in range(calls):
