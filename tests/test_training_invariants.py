@@ -10,6 +10,7 @@ from bench.model.training import Strategy
 from bench.rank.training import invariants
 from bench.rank.training.invariants import CheckContext
 from bench.rank.training.runner import RankInfo
+from bench.rank.training.transport import ProcessGroupTransport
 
 OVERLAPPED = Strategy("overlap_param")
 SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano", batch=2, sequence=8))
@@ -17,7 +18,7 @@ SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano",
 
 def bench(other=None, sizes=(400, 200)):
     """Rank 0 of two; the other says `other(own)`."""
-    place = RankInfo(0, 2, torch.device("cpu"))
+    place = RankInfo(0, 2, torch.device("cpu"), ProcessGroupTransport(2))
     return CheckContext(SCENARIO, place, lambda own: [own, other(own) if other else own], 1, [1, 0], list(sizes))
 
 

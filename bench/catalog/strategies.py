@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from bench.catalog.backends import BACKENDS
 from bench.model.capabilities import Machine
 from bench.model.records import Scenario
 from bench.model.training import REFERENCE, Strategy
@@ -215,6 +216,8 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
     """The reason why the strategy cannot be measured in this scenario; None if it can."""
     if scenario.shape is not None:
         return _unsupported_shape(strategy, scenario, machine.memory_available_bytes)
+    if BACKENDS[scenario.case.backend].library != "torch" and not kind(strategy).own:
+        return f"{strategy.imported or strategy.name} sends by torch.distributed, not on {scenario.case.backend}"
     if scenario.link is not None and strategy.imported is not None:
         return "an emulated link moves no data: a synchroniser of one's own is measured on a real one"
     if scenario.link is not None and not kind(strategy).all_reduces:

@@ -175,12 +175,14 @@ def with_controls(asked: Sequence[Strategy]) -> tuple[Strategy, ...]:
 def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
     """The reason why nothing can be measured in this scenario on this machine; None if something can."""
     case = scenario.case
-    if BACKENDS[case.backend].library != "torch":
-        return f"gradients are synchronised by torch here, on gloo or nccl, not on {case.backend}"
     if case.dtype not in TRAINED:
         return f"models are trained in {', '.join(TRAINED)}, not in {case.dtype}"
     if scenario.shape is not None and case.backend != "gloo":
         return f"a model by its shape is timed on gloo or an emulated link, not on {case.backend}"
+    if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":
+        return f"{case.backend} has no bfloat16"
+    if BACKENDS[case.backend].library != "torch" and machine.ranks is not None:
+        return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
     if missing := machine.backends_missing.get(case.backend):
         return missing
     if machine.ranks is not None and scenario.link is not None:

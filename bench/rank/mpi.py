@@ -75,6 +75,11 @@ class MpiGroup(Group):
     def receive_number(self, rank: int) -> int:
         return int(self._control.recv(source=rank))
 
+    @property
+    def world(self) -> Any:
+        """mpi4py's communicator of all ranks."""
+        return self._world
+
     def single_rank_subgroup(self) -> Subgroup:
         return Subgroup(0, 1, _mpi().COMM_SELF)
 
@@ -106,6 +111,18 @@ def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) 
 def version() -> str:
     """The MPI library that is loaded, such as "Open MPI v5.0.11"."""
     return str(_mpi().Get_library_version()).split("\n")[0].split(",")[0].strip("\0 ")
+
+
+def buffer_of(tensor: torch.Tensor) -> list[Any]:
+    """A tensor's memory and type of number, as mpi4py takes them."""
+    mpi = _mpi()
+    memory = mpi.buffer.frombuffer(tensor.detach().view(-1).view(torch.uint8).numpy())  # keeps the tensor
+    return [memory, getattr(mpi, NUMBERS[str(tensor.dtype).removeprefix("torch.")])]
+
+
+def in_place() -> Any:
+    """MPI's IN_PLACE."""
+    return _mpi().IN_PLACE
 
 
 # ── the calls ────────────────────────────────────────────────────────────────────────────────────

@@ -7,13 +7,12 @@ other preset or shape; I2 in float64 and float32. I8 is checked by the analysis 
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DistributedSampler
 
@@ -23,8 +22,8 @@ from bench.model.records import Scenario
 from bench.model.training import REFERENCE, InvariantCheck, Strategy
 from bench.rank.training import runner as runners
 from bench.rank.training import synchronisers
-from bench.rank.training.runner import RankInfo, Runner
-from bench.rank.training.transport import ProcessGroupTransport
+from bench.rank.training.runner import Gather, RankInfo, Runner
+from bench.rank.training.transport import RealTransport
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4
@@ -32,7 +31,6 @@ ALLOWED = {"float64": 1e-9, "float32": 1e-5}
 TWIN = "nano"
 # Largest relative difference that rounding in float64 may cause.
 ROUNDING = 1e-12
-Gather = Callable[[Any], list[Any]]
 # Bytes of each call, and what it holds: parameters in their order, or the library that decides. A sum over more than
 # two ranks is rounded by where an element lies in its call.
 Sent = tuple[tuple[int, ...], Any]
@@ -172,8 +170,7 @@ def _deterministic(device: torch.device) -> Iterator[None]:
 def _train(context: CheckContext, strategy: Strategy, twin: Scenario) -> tuple[torch.Tensor, bool, Sent | None]:
     """Train by the strategy: all parameters, whether the loss fell on this rank, and what a step sent."""
     if not context.twin_order:
-        transport = ProcessGroupTransport(context.place.world_size)
-        context.twin_order = runners.ready_order(twin, context.place, transport, context.seed)
+        context.twin_order = runners.ready_order(twin, context.place, context.gather, context.seed)
     runner = _built(context, fitting(strategy) if strategy.buckets else strategy, twin)
     trained, fell = _trained(context, runner)
     calls, buckets = runner.sync.calls(), runner.sync.buckets
@@ -182,8 +179,7 @@ def _train(context: CheckContext, strategy: Strategy, twin: Scenario) -> tuple[t
 
 
 def _built(context: CheckContext, strategy: Strategy, twin: Scenario) -> Runner:
-    transport = ProcessGroupTransport(context.place.world_size)
-    return runners.build(strategy, twin, context.place, transport, context.twin_order, context.seed)
+    return runners.build(strategy, twin, context.place, context.place.real, context.twin_order, context.seed)
 
 
 def _batch(context: CheckContext, runner: Runner, rank: int) -> runners.Batch:
@@ -214,16 +210,14 @@ def _apart(context: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> 
 class _GatheredMean(synchronisers.Nothing):
     """Sets each gradient to the mean of all ranks' own, which every rank gathers and adds up in the same order."""
 
-    def __init__(self, module: nn.Module, ranks: int) -> None:
+    def __init__(self, module: nn.Module, real: RealTransport) -> None:
         super().__init__(module)
-        self._ranks = ranks
+        self._real = real
 
     def finish(self) -> None:
         for parameter in synchronisers.trained(self.module):
             if parameter.grad is not None:
-                gradients = [torch.empty_like(parameter.grad) for _ in range(self._ranks)]
-                dist.all_gather(gradients, parameter.grad.contiguous())
-                parameter.grad.copy_(torch.stack(gradients).mean(dim=0))
+                parameter.grad.copy_(torch.stack(self._real.all_gather(parameter.grad)).mean(dim=0))
 
 
 def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tuple[torch.Tensor, bool]:
@@ -234,7 +228,7 @@ def _reference(context: CheckContext, twin: Scenario, strategy: Strategy) -> tup
     key = f"{twin.case.dtype}/{strategy.accumulate}"
     if key not in context.references:
         runner = _built(context, Strategy(REFERENCE, accumulate=strategy.accumulate), twin)
-        runner.sync = _GatheredMean(runner.sync.module, context.place.world_size)
+        runner.sync = _GatheredMean(runner.sync.module, context.place.real)
         context.references[key] = _trained(context, runner)
     return context.references[key]
 
@@ -246,8 +240,8 @@ def _against_one_process(context: CheckContext, twin: Scenario, want: torch.Tens
     """
     key = f"{twin.case.dtype}/alone"
     if key not in context.references:
-        alone = RankInfo(0, 1, context.place.device)
-        runner = runners.build(Strategy(REFERENCE), twin, alone, ProcessGroupTransport(1), range(0), context.seed)
+        alone = replace(context.place, rank=0, world_size=1)
+        runner = runners.build(Strategy(REFERENCE), twin, alone, alone.real, range(0), context.seed)
         batches = [_batch(context, runner, rank) for rank in range(context.place.world_size)]
         whole = tuple(torch.cat(parts) for parts in zip(*batches, strict=True))
         with torch.no_grad():

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from bench.catalog.strategies import kind
 from bench.model.records import Scenario
@@ -17,7 +16,7 @@ from bench.model.training import PARTS, REFERENCE, Strategy
 from bench.rank.device import device_of
 from bench.rank.training import models, synchronisers, torch_synchronisers
 from bench.rank.training.synchronisers import Build, Nothing, Stopwatch, Synchroniser, trained
-from bench.rank.training.transport import SharedTensors, Transport
+from bench.rank.training.transport import RealTransport, SharedTensors, Transport
 
 # Learning rates so small that every preset's loss falls from the first step on, which I2 needs.
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -25,16 +24,19 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adamw": (torch.optim.AdamW, {"lr": 1e-3}),
 }
 Batch = tuple[torch.Tensor, ...]
+# Every rank's value, on every rank.
+Gather = Callable[[Any], list[Any]]
 SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
 
 
 @dataclass(slots=True)
 class RankInfo:
-    """A rank's place in the process group: its rank, the number of ranks, and its device."""
+    """A rank's place in the process group: its rank, the number of ranks, its device, and what moves data there."""
 
     rank: int
     world_size: int
     device: torch.device
+    real: RealTransport
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ def build(
             parameters[number].register_post_accumulate_grad_hook(_stamp(number, ready, watch))
     if not entry.broadcasts and scenario.shape is None:
         for tensor in module.state_dict().values():
-            dist.broadcast(tensor, 0)
+            place.real.broadcast(tensor)
     ingredients = Build(
         strategy, module, place.rank, place.world_size, place.device, transport, watch, order, memory, traced
     )
@@ -171,13 +173,15 @@ class _Users(Nothing):
         self.updated = getattr(users, "updated", self.updated)  # type: ignore[method-assign]
 
 
-def ready_order(scenario: Scenario, place: RankInfo, transport: Transport, seed: int) -> list[int]:
-    """Numbers of the parameters in the order in which gradients become ready on rank 0; the same on every rank."""
+def ready_order(scenario: Scenario, place: RankInfo, gather: Gather, seed: int) -> list[int]:
+    """Numbers of the parameters in the order in which gradients become ready on rank 0; the same on every rank.
+
+    gather: every rank's value, on every rank.
+    """
     module = models.build(scenario, place.device, seed).module
     count = sum(p.requires_grad for p in module.parameters())
-    runner = build(Strategy(REFERENCE), scenario, place, transport, range(count), seed, traced=True)
-    runner.step(runner.draw(torch.Generator().manual_seed(seed), scenario.case.batch))
+    traced = build(Strategy(REFERENCE), scenario, place, place.real, range(count), seed, traced=True)
+    traced.step(traced.draw(torch.Generator().manual_seed(seed), scenario.case.batch))
     # The order of marking, not of marks: on a GPU marks cannot be compared yet, but were made in the stream's order.
-    agreed = [list(runner.ready)]
-    dist.broadcast_object_list(agreed, 0)
-    return agreed[0] + [number for number in range(count) if number not in agreed[0]]
+    agreed: list[int] = gather(list(traced.ready))[0]
+    return agreed + [number for number in range(count) if number not in agreed]

@@ -40,7 +40,7 @@ from bench.rank.process import one_line
 from bench.rank.training import invariants, runner, synchronisers, torch_synchronisers, transport
 from bench.rank.training.invariants import CheckContext
 from bench.rank.training.runner import Batch, RankInfo, Runner
-from bench.rank.training.transport import EmulatedLink, ProcessGroupTransport, SharedTensors, Transport
+from bench.rank.training.transport import EmulatedLink, SharedTensors, Transport
 from bench.rank.workload import BlockUse, Stamps, Workload
 
 # Timed repetitions of a strategy's calls alone; an untimed one precedes them.
@@ -81,8 +81,8 @@ class Stage:
     ) -> None:
         self.scenario: Scenario = settings.scenario(case)
         self.settings, self.group, self.tick = settings, group, tick
-        self.place = RankInfo(group.rank, group.world_size, group.device.handle)
-        real = ProcessGroupTransport(group.world_size)
+        real = transport.real_transport(group)
+        self.place = RankInfo(group.rank, group.world_size, group.device.handle, real)
         self.transport: Transport = real
         if (link := self.scenario.link) is not None:
             file = folder / "link"
@@ -90,7 +90,7 @@ class Stage:
                 EmulatedLink(link, 0, group.world_size, file)
             group.barrier()
             self.transport = EmulatedLink(link, group.rank, group.world_size, file)
-        self.order = runner.ready_order(self.scenario, self.place, real, settings.seed)
+        self.order = runner.ready_order(self.scenario, self.place, group.gather, settings.seed)
         self.shared = SharedTensors()
         self.checks = CheckContext(self.scenario, self.place, group.gather, settings.seed, self.order, [])
         # Each rank draws batches of its own, others in each launch.

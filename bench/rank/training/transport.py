@@ -1,6 +1,7 @@
 """Carry the all-reduces of a rank's strategies, and lend them memory: both are shared by all strategies of a launch.
 
-A transport carries all-reduces over the process group, or over an emulated FIFO link that costs no CPU. In: tensors.
+A transport carries all-reduces over torch's process group, over MPI, or over an emulated FIFO link that costs no CPU.
+In: tensors.
 Out: a `Handle` for each call, to be waited for. Both record the bytes of each call and when it was launched, and where
 asked, when it was done. The memory has parameters, states of the optimizer and buckets, which strategies use in turn.
 """
@@ -21,6 +22,8 @@ from torch import nn
 
 from bench.model.training import Link
 from bench.planning.link_model import AllReduceCost
+from bench.rank.group import Group
+from bench.rank.mpi import MpiGroup, buffer_of, in_place
 
 # Most calls in flight at once; a step of the largest model has a few hundred.
 SLOTS = 1 << 16
@@ -65,6 +68,23 @@ class Transport(Protocol):
         """Begin an all-reduce; a future of the mean, as communication hooks of DistributedDataParallel return it."""
 
 
+class RealTransport(Transport, Protocol):
+    """A transport that moves data, over which ranks also agree on weights."""
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Give all ranks rank 0's values."""
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's values, in order of rank."""
+
+
+def real_transport(group: Group) -> RealTransport:
+    """The transport over the backend that a group has joined."""
+    if isinstance(group, MpiGroup):
+        return MpiTransport(group.world_size, group.world)
+    return ProcessGroupTransport(group.world_size)
+
+
 @dataclass(slots=True)
 class ProcessGroupTransport:
     """torch's process group. blank: zeros that are sent in place of tensors without memory."""
@@ -94,10 +114,64 @@ class ProcessGroupTransport:
 
         return dist.all_reduce(tensor, async_op=True).get_future().then(mean)
 
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        dist.broadcast(tensor, 0)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(gathered, tensor.contiguous())
+        return gathered
+
     def _note(self, tensor: torch.Tensor) -> SentCall:
         sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
         self.sent.append(sent)
         return sent
+
+
+@dataclass(slots=True)
+class MpiTransport:
+    """MPI's world, for tensors in the memory of the host. world: a communicator of mpi4py."""
+
+    world_size: int
+    world: Any
+    stamped: bool = False
+    sent: list[SentCall] = field(default_factory=list)
+    mark: Any = time.perf_counter_ns
+
+    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+        sent = SentCall(tensor.numel() * tensor.element_size(), self.mark())
+        self.sent.append(sent)
+        return _Requested(self.world.Iallreduce(in_place(), buffer_of(tensor)), sent, self.mark)
+
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        raise NotImplementedError("torch's DistributedDataParallel does not send by MPI")
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        self.world.Bcast(buffer_of(tensor), 0)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        gathered = tensor.new_empty((self.world_size, tensor.numel()))
+        self.world.Allgather(buffer_of(tensor.contiguous()), buffer_of(gathered))
+        return [values.view_as(tensor) for values in gathered]
+
+
+@dataclass(frozen=True, slots=True)
+class _Requested:
+    """A nonblocking call of MPI. MPI goes on with it only when it is asked, so it is over when that is noticed."""
+
+    request: Any
+    sent: SentCall
+    mark: Callable[[], Any]
+
+    def wait(self) -> None:
+        self.request.Wait()
+        self.sent.done_ns = self.sent.done_ns or self.mark()
+
+    def is_completed(self) -> bool:
+        done = bool(self.request.Test())
+        if done:
+            self.sent.done_ns = self.sent.done_ns or self.mark()
+        return done
 
 
 class _Stamped:
