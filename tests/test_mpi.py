@@ -273,3 +273,24 @@ def test_the_report_names_the_library_and_what_speaks_against_the_numbers():
     assert ", Open MPI v5.0.11" in "\n".join(document.machine_lines(run.environment[0]))
     only_gloo = replace(run, environment=[{"host": host, "launches": [{"ranks": [{"nccl": None}]}]}])
     assert "Open MPI" not in "\n".join(document.machine_lines(only_gloo.environment[0]))
+
+
+STEPS = """
+backends: [mpi]
+world_sizes: [2]
+launches: 1
+training: {models: [nano], batch: 2, sequence: 8, rounds: 2, steps: 1, strategies: [STRATEGIES]}
+"""
+
+
+@needs_mpi
+def test_steps_of_training_are_checked_and_measured(warm, mpi):
+    """By our own strategies; torch's classes are left out, with the reason."""
+    ours = "naive, naive_async, flat, overlap_param, {overlap_bucket: {cap: 64KiB}}"
+    done = warm("run", warm.config(STEPS.replace("STRATEGIES", f"{ours}, ddp")), "--no-plots")
+    assert done.returncode == 0, done.stderr
+    run = warm.only_run()
+    assert len(run.samples) == 8 and all(entry.timed is not None for entry in run.samples)
+    kept = {entry.case.strategy: {check.invariant for check in entry.checks if check.ok} for entry in run.samples}
+    assert {"I1", "I2", "I3", "I5", "I6", "I7", "I9"} <= kept["overlap_bucket(cap_bytes=65536)"]
+    assert [skip.reason for skip in run.plan.skips] == ["ddp sends by torch.distributed, not on mpi"]

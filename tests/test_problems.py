@@ -115,7 +115,7 @@ def test_a_part_of_a_name_brings_all_that_continue_it():
 def _cases():
     for start, group, parse in (
         (GOOD, page.OF_COLLECTIVES, models.parse),
-        (TRAINING, page.OF_TRAINING, parse_training),
+        (TRAINING, page.OF_TRAINING, models.parse),
         ("", page.OF_TABLES, expected.parse),
     ):
         for heading, (_, model) in group.items():
