@@ -16,10 +16,11 @@ import numpy as np
 
 from bench.advise import planner
 from bench.advise.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
-from bench.model.conclusions import Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
+from bench.model.advice import WORTH, Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
+from bench.model.units import format_rounded_bytes
 from bench.planning import buckets
 from bench.planning.buckets import BucketPlan, bucket_bytes, uniform
-from bench.planning.link_model import AllReduceCost
+from bench.planning.link_model import AllReduceCost, LinkModel
 from bench.planning.ready_times import ReadyTimes
 from bench.stats.intervals import Floats
 
@@ -28,9 +29,6 @@ COMPARED_CAPS = 256
 # Limits on the size of a bucket, between the largest gradient and all of them.
 LIMITS = 8
 TIES: tuple[planner.Ties, ...] = ("large", "small", "early")
-# A setting is worth making if it saves this share of backward at some point of the box. Steps of one job repeat to
-# about 1 %, so that less could not be seen.
-WORTH = 0.01
 USUAL = Box()
 FLOAT32_BYTES = 4
 # Forward multiplies once by each weight where backward does twice.
@@ -55,7 +53,7 @@ def advise(ready_times: ReadyTimes, cost: AllReduceCost, box: Box = USUAL) -> Ad
         uniform(ready_times, coarse[int(np.argmin(as_assumed))]),
         default,
     }
-    plan = min(plans, key=lambda one: (round(judge.worst_regret(one) / RESOLUTION_S), len(one), one))
+    plan = min(plans, key=lambda plan: (round(judge.worst_regret(plan) / RESOLUTION_S), len(plan), plan))
     return Advice(
         advised=judge.simplest({"default": default, "cap": uniform(ready_times, cap), "plan": plan}),
         plan=judge.predicted(plan),
@@ -140,35 +138,56 @@ def plan_of(ready_times: ReadyTimes, prediction: PlanPrediction) -> BucketPlan:
     return buckets.by_caps(ready_times.nbytes, prediction.buckets)
 
 
-def explain(ready_times: ReadyTimes, cost: AllReduceCost, advice: Advice, itemsize: int) -> ExplainedAdvice:
+def buckets_for(ready_times: ReadyTimes, cost: AllReduceCost) -> tuple[int, ...]:
+    """Bytes of the buckets with the least worst regret: what a configuration calls advised."""
+    return advise(ready_times, cost).plan.buckets
+
+
+def explain(
+    advice: Advice, ready_times: ReadyTimes, link: LinkModel, itemsize: int, names: Sequence[str] = (), model: str = ""
+) -> ExplainedAdvice:
     """The advice with predictions of plans in common use, its buckets, other ways, and caps for torch."""
-    judge = _Judge(ready_times, cost, Box(*advice.box))
-    number = len(ready_times.nbytes)
+    judge = _Judge(ready_times, link.cost, Box(*advice.box))
     cap = buckets.cap_mib(ready_times, advice.cap.cap or 1)
     plan = plan_of(ready_times, advice.chosen)
-    sizes, held = bucket_bytes(ready_times, plan), buckets.members(ready_times, plan)
-    times = planner.schedule(ready_times, plan, cost)
-    ready = [ready_times.ready_s[end - 1] for end in plan]
+    planned = tuple(
+        PlannedBucket(size, inside, ready_times.ready_s[end - 1], *times)
+        for size, inside, end, times in zip(
+            advice.chosen.buckets,
+            buckets.members(ready_times, plan),
+            plan,
+            planner.schedule(ready_times, plan, link.cost),
+            strict=True,
+        )
+    )
+    notes = list(link.notes)
+    if link.largest is not None and ready_times.total > link.largest:
+        beyond = "and so has a bucket of the plan" if max(advice.chosen.buckets) > link.largest else "but no bucket has"
+        notes.append(
+            f"All gradients together have more bytes than the largest size measured, {beyond}: above "
+            f"{format_rounded_bytes(link.largest)} the curve goes on as a straight line."
+        )
     return ExplainedAdvice(
         advice=advice,
-        gradients=number,
+        model=model,
+        names=tuple(names),
+        link=link.words,
+        cpu=link.cpu,
+        notes=tuple(notes),
         total=ready_times.total,
         itemsize=itemsize,
         backward_s=ready_times.ready_s[-1],
-        bytes_s=ready_times.total * cost.slope_s,
+        bytes_s=ready_times.total * link.cost.slope_s,
         predictions=(
             ("plan with the least worst regret", advice.plan),
             (f"best uniform cap, {cap:g} MiB", advice.cap),
             ("torch's default, 1 MiB then 25 MiB", advice.default),
-            ("best if all is as assumed", judge.predicted(planner.optimal(ready_times, cost))),
+            ("best if all is as assumed", judge.predicted(planner.optimal(ready_times, link.cost))),
             ("bucket_cap_mb=25", judge.predicted(uniform(ready_times, buckets.TORCH_CAPS[1]))),
-            ("all in one", judge.predicted((number,))),
+            ("all in one", judge.predicted((len(ready_times.nbytes),))),
         ),
-        buckets=tuple(
-            PlannedBucket(size, inside, at, *took)
-            for size, inside, at, took in zip(sizes, held, ready, times, strict=True)
-        ),
-        others=tuple(other_ways(ready_times, cost, itemsize)),
+        buckets=planned,
+        others=tuple(other_ways(ready_times, link.cost, itemsize)),
         caps_mib=buckets.caps_mib(ready_times, plan_of(ready_times, advice.plan)),
         cap_mib=cap,
     )

@@ -45,14 +45,9 @@ def schedule(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> 
     return calls
 
 
-def finish(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
-    """The time at which the all-reduce of the last bucket is done."""
-    return schedule(ready_times, plan, cost)[-1][1]
-
-
 def exposed(ready_times: ReadyTimes, plan: BucketPlan, cost: AllReduceCost) -> float:
     """Seconds of communication that remain after backward: the tail."""
-    return finish(ready_times, plan, cost) - ready_times.ready_s[-1]
+    return schedule(ready_times, plan, cost)[-1][1] - ready_times.ready_s[-1]
 
 
 # ── the best plan ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,14 +1,14 @@
 """Verify bucket plans: which plans to measure, and their predictions beside the measurements.
 
 In: a scenario, ready times, an all-reduce cost and the advice that follows from them; then the measured results. Out:
-a `TrainingPlan` that measures the plans, then a `Verified` for each of them. Measures nothing itself.
+a `Plan` that measures them, then a `Verified` for each.
 
 A `Stretch` says how much longer backward takes because gradients are copied into buckets and sent meanwhile. By it,
 ready times of a step without synchronisation become those of a step under a plan: a link that carries calls while
 backward takes longer has more time, so that less of them is left at the end.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,23 +18,24 @@ from scipy.optimize import nnls
 from bench.advise import planner
 from bench.advise.advisor import plan_of
 from bench.catalog.strategies import kind, label, unsupported
+from bench.model.advice import Advice, Verified
 from bench.model.capabilities import Machine
-from bench.model.conclusions import Advice, StrategyResult
+from bench.model.conclusions import StrategyResult
 from bench.model.errors import UnmeasurableError
-from bench.model.records import Scenario
-from bench.model.training import SkippedStrategy, Strategy, TrainingLaunch, TrainingPlan
+from bench.model.records import Launch, Plan, Sampling, Scenario, Settings, Skip
+from bench.model.training import Strategy
 from bench.planning.buckets import BucketPlan
 from bench.planning.link_model import AllReduceCost
 from bench.planning.ready_times import ReadyTimes
-from bench.planning.training import unsupported_scenario, with_controls
+from bench.planning.training import case_of, unsupported_scenario, with_controls
 
 # Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.
-LAUNCHES, ROUNDS, STEPS, WARMUP = 3, 6, 2, 3
+LAUNCHES, ROUNDS, STEPS = 3, 6, 2
 TIMEOUT_S = 60.0
-# Allowed share of the machine's CPU time that other processes use; `max_foreign_cpu` has this default.
-FOREIGN = 0.06
-# A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
-OFF_S, OFF_SHARE = 1e-3, 0.1
+# Of operations that are not timed here.
+SAMPLING = Sampling(0, 0.0, ROUNDS, 0.05, 1.0, ROUNDS)
+# The plan and others in common use, each as a strategy, by name.
+Candidates = Mapping[str, tuple[Strategy, BucketPlan]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,33 +72,8 @@ def fitted_stretch(ready_times: ReadyTimes, plans: Sequence[BucketPlan], longer_
     return Stretch(float(call_s), float(whole_s) / ready_times.total)
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """One plan. predicted_s: exposed after backward. result: what was measured; None if it was not."""
-
-    name: str
-    predicted_s: float
-    result: StrategyResult | None
-
-    @property
-    def tail_s(self) -> float | None:
-        """The measured tail of the rank that came last; the time that others wait for that rank is not the link's."""
-        split = self.result.split if self.result is not None else None
-        return None if split is None else split.tail_s - split.late_s
-
-    @property
-    def holds(self) -> bool | None:
-        """True if the tail was as long as predicted; None without a measurement."""
-        return None if self.tail_s is None else close(self.predicted_s, self.tail_s)
-
-
-def close(predicted_s: float, measured_s: float) -> bool:
-    """True if the two differ by at most a millisecond, or a tenth of the prediction."""
-    return abs(measured_s - predicted_s) <= max(OFF_S, OFF_SHARE * predicted_s)
-
-
-def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[str, tuple[Strategy, BucketPlan]]:
-    """The plan and others in common use, each with its strategy. torch cannot wrap a shape, so ddp is left out."""
+def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> Candidates:
+    """The plans to measure. torch cannot wrap a shape, so ddp is left out."""
     best, cap, default = (plan_of(ready_times, plan) for plan in (advice.plan, advice.cap, advice.default))
     sizes = advice.default.buckets
     plans = {
@@ -112,20 +88,27 @@ def candidates(ready_times: ReadyTimes, advice: Advice, of_shape: bool) -> dict[
     return plans
 
 
-def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed: int, machine: Machine) -> TrainingPlan:
+def planned(scenario: Scenario, strategies: Iterable[Strategy], name: str, seed: int, machine: Machine) -> Plan:
     """A plan to measure strategies, with references and A/A pairs. Raises UnmeasurableError if none can be measured."""
-    missing = unsupported_scenario(scenario, machine)
+    scenario = replace(scenario, case=replace(scenario.case, depth=STEPS))
+    case, missing = scenario.case, unsupported_scenario(scenario, machine)
     reasons = {strategy: missing or unsupported(strategy, scenario, machine) for strategy in strategies}
     fit = [strategy for strategy, reason in reasons.items() if reason is None]
     if not fit:
         raise UnmeasurableError("; ".join(dict.fromkeys(str(reason) for reason in reasons.values())))
-    order = tuple(TrainingLaunch(scenario, launch, with_controls(fit), ROUNDS) for launch in range(1, LAUNCHES + 1))
-    skips = tuple(SkippedStrategy(scenario, strategy, why) for strategy, why in reasons.items() if why is not None)
-    return TrainingPlan(name, order, skips, LAUNCHES, STEPS, WARMUP, seed, TIMEOUT_S, FOREIGN)
+    cases = tuple(case_of(scenario, strategy) for strategy in with_controls(fit))
+    settings = Settings(
+        SAMPLING, seed, TIMEOUT_S, pool_bytes=0, rounds=ROUNDS,
+        shapes={} if scenario.shape is None else {case.model: scenario.shape},
+        links={} if scenario.link is None else {case.link: scenario.link},
+    )  # fmt: skip
+    order = tuple(Launch(case.backend, case.world_size, number, cases) for number in range(1, LAUNCHES + 1))
+    skips = (Skip(case_of(scenario, strategy), reason) for strategy, reason in reasons.items() if reason is not None)
+    return Plan(name, order, tuple(skips), LAUNCHES, settings)
 
 
 def verified(
-    plans: dict[str, tuple[Strategy, BucketPlan]],
+    plans: Candidates,
     ready_times: ReadyTimes,
     cost: AllReduceCost,
     results: Iterable[StrategyResult],
@@ -136,5 +119,12 @@ def verified(
     verdicts = []
     for name, (strategy, ends) in plans.items():
         ready = stretch.stretched(ready_times, ends) if kind(strategy).overlaps else ready_times
-        verdicts.append(Verified(name, planner.exposed(ready, ends, cost), measured.get(label(strategy))))
+        predicted_s, result = planner.exposed(ready, ends, cost), measured.get(label(strategy))
+        split = result.split if result is not None else None
+        tail_s = None if split is None else split.tail_s - split.late_s
+        verdicts.append(
+            Verified(name, predicted_s, tail_s, result.exposed, result.refused)
+            if result is not None
+            else Verified(name, predicted_s)
+        )
     return verdicts

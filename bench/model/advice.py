@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a scenario's conclusions hold an advice
+    from bench.model.conclusions import Interval
+
+# A setting is worth making if it saves this share of backward somewhere. Steps of one job repeat to about 1 %, so that
+# less could not be seen.
+WORTH = 0.01
+# A prediction holds if it is wrong by at most this many seconds, or by at most this share of itself.
+OFF_S, OFF_SHARE = 1e-3, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The bucket plan to use on a link that is known roughly, by `training.advisor`; times are predictions.
+    """The bucket plan to use on a link that is known roughly, by `advise.advisor`; times are predictions.
 
     A regret is how much more than the best plan there a plan leaves exposed, where link and backward are off by at most
     `box`. advised: "default", "cap" or "plan", the simplest that loses nothing worth a setting. plan: with the least
@@ -73,13 +83,19 @@ class OtherWay:
 class ExplainedAdvice:
     """An advice with all that explains it.
 
+    model: whose gradients; names: of them, in the order in which they are registered. link: in words; cpu: whether
+    communicating on it takes CPU time; None if unknown. notes: what else limits the predictions.
     total: bytes of all gradients; itemsize: of one element. backward_s: when the last one is ready. bytes_s: all
     gradients at the rate of the link. predictions: of the advised plan and of plans in common use, by name. caps_mib,
     cap_mib: `bucket_cap_mb_list` of DistributedDataParallel for the plan, and `bucket_cap_mb` for the cap.
     """
 
     advice: Advice
-    gradients: int
+    model: str
+    names: tuple[str, ...]
+    link: str
+    cpu: bool | None
+    notes: tuple[str, ...]
     total: int
     itemsize: int
     backward_s: float
@@ -89,3 +105,25 @@ class ExplainedAdvice:
     others: tuple[OtherWay, ...]
     caps_mib: tuple[float, ...]
     cap_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The prediction for a plan beside its measurement. predicted_s: exposed after backward.
+
+    tail_s: measured, of the rank that came last: what others wait for that rank is not the link's. exposed: all that
+    was. Both are None where nothing was measured; refused says why, if anything does.
+    """
+
+    name: str
+    predicted_s: float
+    tail_s: float | None = None
+    exposed: Interval | None = None
+    refused: str | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        """True if the tail was about as long as predicted; None without a measurement."""
+        if self.tail_s is None:
+            return None
+        return abs(self.tail_s - self.predicted_s) <= max(OFF_S, OFF_SHARE * self.predicted_s)

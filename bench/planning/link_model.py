@@ -112,6 +112,7 @@ class AllReduceCost:
 class LinkModel:
     """A link and its cost. words: its description. cpu: whether communicating on it takes CPU time; None if unknown.
 
+    name: of an emulated link with this cost, in cases.
     largest: the largest size measured in bytes, beyond which the curve is extrapolated; None for a formula.
     ranks: for which the cost holds; None if that is not known. here: gloo of this machine, so that plans can be
     measured on it. error: how far its times may be off, as a share.
@@ -119,6 +120,7 @@ class LinkModel:
 
     cost: AllReduceCost
     words: str
+    name: str
     cpu: bool | None = None
     largest: int | None = None
     notes: tuple[str, ...] = ()
@@ -134,7 +136,7 @@ def stated(text: str) -> LinkModel:
     except ValueError as error:
         raise ConfigError(f"--link {text}: {error}") from None
     words = f"a link of {format_seconds(latency_s)} and {format_rate(bytes_per_s)} GB/s"
-    return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words)
+    return LinkModel(AllReduceCost.of_link(latency_s, bytes_per_s), words, text.strip())
 
 
 def measured(
@@ -171,9 +173,16 @@ def measured(
     )
     widths = [s.time_s.relative_half_width for s in series if s.time_s is not None and s.time_s.known]
     return LinkModel(
-        AllReduceCost.through(sizes, times), words, costs_cpu(case.backend), sizes[-1], tuple(notes), case.world_size,
-        here=case.backend == "gloo", error=float(np.median(widths)) if widths else 0.0,
-    )  # fmt: skip
+        AllReduceCost.through(sizes, times),
+        words,
+        run,
+        costs_cpu(case.backend),
+        sizes[-1],
+        tuple(notes),
+        case.world_size,
+        here=case.backend == "gloo",
+        error=float(np.median(widths)) if widths else 0.0,
+    )
 
 
 def costs_cpu(backend: str) -> bool | None:

@@ -47,10 +47,9 @@ class ReadyTimes:
         return cls(tuple(nbytes[i] for i in order), tuple(ready_s[i] for i in order), tuple(order))
 
     @classmethod
-    def of_shape(cls, shape: Shape, forward_s: float = 0.0) -> ReadyTimes:
-        """From the gradients of a shape whose backward begins after forward_s; see `of`."""
-        ready_s = [max(0.0, ready - forward_s) for ready in shape.ready_s]
-        return cls.of([gradient.nbytes for gradient in shape.gradients], ready_s)
+    def of_shape(cls, shape: Shape) -> ReadyTimes:
+        """From the gradients of a shape; see `of`."""
+        return cls.of([gradient.nbytes for gradient in shape.gradients], shape.ready_s)
 
     @property
     def total(self) -> int:
@@ -80,11 +79,11 @@ def by_elements(sizes: Sequence[Gradient], backward_s: float) -> Shape:
 
 
 def recorded(timeline: Timeline) -> Shape:
-    """The shape of a recorded step: each ready time is the median over ranks, since the beginning of the step."""
-    ready = [rank.ready_s for rank in timeline.ranks]
+    """The shape of a recorded step: each ready time is the median over ranks, since the beginning of backward."""
+    ready = [np.array(rank.ready_s) - rank.forward_s for rank in timeline.ranks]
     if not ready or any(len(times) != len(timeline.gradients) for times in ready):
-        raise BenchError(f"{timeline.scenario}: the step of {timeline.strategy} has no time for each gradient")
-    return Shape(timeline.gradients, tuple(float(t) for t in np.median(ready, axis=0)))
+        raise BenchError("the recorded step has no time for each gradient")
+    return Shape(timeline.gradients, tuple(max(0.0, float(time_s)) for time_s in np.median(ready, axis=0)))
 
 
 def read_list(path: Path, itemsize: int, backward_s: float | None) -> Shape:

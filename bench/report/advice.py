@@ -1,6 +1,6 @@
 """Write the bucket advice as Markdown, with code to paste, and the predicted beside the measured times of its plans.
 
-In: an `ExplainedAdvice` and the link that it is for; `Verified` plans. Out: text. Computes and judges nothing.
+In: an `ExplainedAdvice`; `Verified` plans. Out: text. Computes and judges nothing.
 
 Sources of the code: torch's documentation of DistributedDataParallel and fully_shard; Accelerate's
 DistributedDataParallelKwargs and transformers' TrainingArguments (whole MiB); DeepSpeed's configuration, whose
@@ -11,11 +11,9 @@ import math
 import re
 from collections.abc import Sequence
 
-from bench.advise.advisor import WORTH
-from bench.advise.verification import OFF_S, OFF_SHARE, Verified
-from bench.model.conclusions import ExplainedAdvice, PlanPrediction, ScenarioAnalysis
+from bench.model.advice import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, Verified
+from bench.model.conclusions import ScenarioAnalysis
 from bench.model.units import format_rounded_bytes, format_seconds
-from bench.planning.link_model import LinkModel
 from bench.report import markdown
 from bench.report.labels import NOTHING
 from bench.report.training import scenario_text
@@ -46,45 +44,45 @@ UNTRIED = (
 )
 
 
-def document(explained: ExplainedAdvice, link: LinkModel, model: str, names: Sequence[str]) -> str:
-    """The whole text. names: of the gradients, in the order in which they are registered."""
-    size, backward = format_rounded_bytes(explained.total), format_seconds(explained.backward_s)
-    bytes_ = format_seconds(explained.bytes_s)
+def document(explained: ExplainedAdvice) -> str:
+    """The whole text."""
+    advice, backward, bytes_ = explained.advice, format_seconds(explained.backward_s), format_seconds(explained.bytes_s)
+    default, chosen = format_seconds(advice.default.exposed_s), format_seconds(advice.chosen.exposed_s)
+    if advice.advised == "default":
+        saved = f"no bucket plan saves more than {WORTH:.0%} of backward"
+        advised = f"Leave torch's default: {saved}; {default} stay exposed."
+    else:
+        what = f"Set a cap of {explained.cap_mib:g} MiB" if advice.advised == "cap" else "Set the plan below"
+        advised = f"{what}: {chosen} stay exposed, where torch's default leaves {default}."
+    bound_by = f"Not communication-bound: the bytes alone take {bytes_} of the {backward} of backward."
     if explained.bytes_s > explained.backward_s:
         bound_by = (
             f"Communication-bound: the bytes alone take {bytes_} and backward {backward}, so that no bucket plan can "
             "hide them all; send fewer bytes."
         )
-    else:
-        bound_by = f"Not communication-bound: the bytes alone take {bytes_} of the {backward} of backward."
-    latency, rate, length = explained.advice.box
+    latency, rate, length = advice.box
+    size, number = format_rounded_bytes(explained.total), sum(len(bucket.members) for bucket in explained.buckets)
+    ways = [["what is advised: " + advice.advised, chosen, ""]]
+    ways += [[way.name, format_seconds(way.exposed_s), way.note] for way in explained.others]
     parts = [
-        f"# Buckets for {model}",
-        f"{explained.gradients} gradients, {size} in all; the last gradient is ready after {backward}; {link.words}.",
-        f"**{_advised(explained)}** {bound_by}",
+        f"# Buckets for {explained.model}",
+        f"{number} gradients, {size} in all; the last gradient is ready after {backward}; {explained.link}.",
+        f"**{advised}** {bound_by}",
         "## What stays exposed after backward",
         _plans(explained),
         "Regret: how much more than the best plan there a plan leaves exposed; the worst within "
         f"±{latency:.0%} of the latency, ±{rate:.0%} of the rate and ±{length:.0%} of backward.",
         "## What brings more",
-        _others(explained),
+        markdown.table(ways, ["way", "exposed a step", "what it changes"], ["left", "right", "left"]),
+        "Each has the buckets that are best for it. Forward is taken to last half as long as backward.",
         "## What to type",
-        what_to_type(explained, names),
+        what_to_type(explained),
         "## The buckets",
-        _buckets(explained, names),
+        _buckets(explained),
         "## To know",
-        "\n".join(f"- {note}" for note in _notes(explained, link)),
+        markdown.lines([LIMITS[explained.cpu], REALISED, OLDER, UNTRIED, *explained.notes]),
     ]
     return "\n\n".join(parts)
-
-
-def _advised(explained: ExplainedAdvice) -> str:
-    advice = explained.advice
-    default, chosen = format_seconds(advice.default.exposed_s), format_seconds(advice.chosen.exposed_s)
-    if advice.advised == "default":
-        return f"Leave torch's default: no bucket plan saves more than {WORTH:.0%} of backward; {default} stay exposed."
-    what = f"Set a cap of {explained.cap_mib:g} MiB" if advice.advised == "cap" else "Set the plan below"
-    return f"{what}: {chosen} stay exposed, where torch's default leaves {default}."
 
 
 def _plans(explained: ExplainedAdvice) -> str:
@@ -96,7 +94,12 @@ def _plans(explained: ExplainedAdvice) -> str:
             format_rounded_bytes(max(prediction.buckets)),
             format_seconds(prediction.exposed_s),
             format_seconds(prediction.worst_regret_s),
-            _where(prediction),
+            ", ".join(
+                f"{axis} {factor - 1:+.0%}"
+                for axis, factor in zip(("latency", "rate", "backward"), prediction.worst_at, strict=True)
+                if abs(factor - 1) > 1e-9
+            )
+            or "as assumed",
         ]
         for name, prediction in explained.predictions
     ]
@@ -105,26 +108,9 @@ def _plans(explained: ExplainedAdvice) -> str:
     return markdown.table(rows, headers, ["left", "right", "right", "right", "right", "left"])
 
 
-def _where(prediction: PlanPrediction) -> str:
-    """The link and the backward with which the plan has its worst regret."""
-    words = [
-        f"{name} {factor - 1:+.0%}"
-        for name, factor in zip(("latency", "rate", "backward"), prediction.worst_at, strict=True)
-        if abs(factor - 1) > 1e-9
-    ]
-    return ", ".join(words) or "as assumed"
-
-
-def _others(explained: ExplainedAdvice) -> str:
-    rows = [[way.name, format_seconds(way.exposed_s), way.note] for way in explained.others]
-    advised = [f"what is advised: {explained.advice.advised}", format_seconds(explained.advice.chosen.exposed_s), ""]
-    table = markdown.table([advised, *rows], ["way", "exposed a step", "what it changes"], ["left", "right", "left"])
-    return f"{table}\n\nEach has the buckets that are best for it. Forward is taken to last half as long as backward."
-
-
-def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
+def _buckets(explained: ExplainedAdvice) -> str:
     """One row for each bucket, in the order in which they are sent; of a long plan only the first and the last ones."""
-    rows = []
+    rows, names = [], explained.names
     for number, bucket in enumerate(explained.buckets, start=1):
         members = bucket.members
         span = names[members[0]] + (f" … {names[members[-1]]}" if len(members) > 1 else "")
@@ -132,36 +118,24 @@ def _buckets(explained: ExplainedAdvice, names: Sequence[str]) -> str:
         rows.append([str(number), format_rounded_bytes(bucket.nbytes), str(len(members)), span, *instants])
     if len(rows) > MOST_BUCKETS:
         half = MOST_BUCKETS // 2
-        gap = [f"{len(rows) - MOST_BUCKETS} more", *[""] * 6]
-        rows = [*rows[:half], gap, *rows[-half:]]
+        rows[half:-half] = [[f"{len(rows) - MOST_BUCKETS} more", *[""] * 6]]
     headers = ["bucket", "size", "gradients", "from … to", "ready at", "starts at", "through at"]
     return markdown.table(rows, headers, ["right", "right", "right", "left", "right", "right", "right"])
 
 
-def _notes(explained: ExplainedAdvice, link: LinkModel) -> list[str]:
-    notes = [LIMITS[link.cpu], REALISED, OLDER, UNTRIED, *link.notes]
-    largest = max(bucket.nbytes for bucket in explained.buckets)
-    if link.largest is not None and explained.total > link.largest:
-        reached = "and so has a bucket of the plan" if largest > link.largest else "but no bucket of the plan"
-        notes.append(
-            f"All gradients together have more bytes than the largest size measured, {reached}: beyond "
-            f"{format_rounded_bytes(link.largest)} the curve goes on as a straight line."
-        )
-    return notes
-
-
 # ── what to type ─────────────────────────────────────────────────────────────────────────────────
-def what_to_type(explained: ExplainedAdvice, names: Sequence[str]) -> str:
-    """A section for each framework. names: of the gradients, in the order in which they are registered.
-
-    Caps are written by repr, as every digit may count.
-    """
+def what_to_type(explained: ExplainedAdvice) -> str:
+    """A section for each framework. Caps are written by repr, as every digit may count."""
     elements = math.ceil(_size(explained) / explained.itemsize)
+    deepspeed = (
+        '{"zero_optimization": {"stage": 1, "overlap_comm": true,\n'
+        f'  "reduce_bucket_size": {elements}, "allgather_bucket_size": {elements}}}}}'
+    )
     parts = [
         ("torch's DistributedDataParallel", f"```python\n{ddp_code(explained)}\n```"),
-        ("torch's FSDP2", _fsdp2(explained, names)),
+        ("torch's FSDP2", _fsdp2(explained)),
         ("Accelerate and transformers", _accelerate(explained)),
-        ("DeepSpeed", _deepspeed(elements)),
+        ("DeepSpeed", f"```json\n{deepspeed}\n```"),
         ("Megatron-LM", f"```sh\n--overlap-grad-reduce --ddp-bucket-size {elements}\n```"),
     ]
     return "\n\n".join(f"**{name}**\n\n{text}" for name, text in parts)
@@ -192,23 +166,20 @@ def ddp_code(explained: ExplainedAdvice) -> str:
     return "\n".join(lines)
 
 
-def _fsdp2(explained: ExplainedAdvice, names: Sequence[str]) -> str:
+def _fsdp2(explained: ExplainedAdvice) -> str:
     """Blocks are wrapped in groups of about the advised size."""
-    counts: dict[str, int] = {}
-    for name in names:
-        if block := BLOCKS.match(name):
-            counts[block[1]] = counts.get(block[1], 0) + 1
-    if not counts:
+    blocks = list(dict.fromkeys(match[1] for name in explained.names if (match := BLOCKS.match(name))))
+    if not blocks:
         size = format_rounded_bytes(_size(explained))
         return (
             f"Wrap parts of the model that hold about {size} of gradients each in `fully_shard`, then the whole model."
         )
-    group = min(len(counts), max(1, round(_size(explained) / (explained.total / len(counts)))))
-    blocks = next(iter(counts)).rpartition(".")[0]
-    wrapped = f"for block in model.{blocks}:\n    fully_shard(block)"
+    group = min(len(blocks), max(1, round(_size(explained) / (explained.total / len(blocks)))))
+    stack = blocks[0].rpartition(".")[0]
+    wrapped = f"for block in model.{stack}:\n    fully_shard(block)"
     if group > 1:
         wrapped = (
-            f"blocks = list(model.{blocks})\n"
+            f"blocks = list(model.{stack})\n"
             f"for i in range(0, len(blocks), {group}):\n"
             f"    fully_shard(blocks[i : i + {group}])"
         )
@@ -226,15 +197,6 @@ def _accelerate(explained: ExplainedAdvice) -> str:
         f"buckets = DistributedDataParallelKwargs(bucket_cap_mb={cap})\n"
         "accelerator = Accelerator(kwargs_handlers=[buckets])\n"
         f"# with transformers' Trainer: TrainingArguments(..., ddp_bucket_cap_mb={cap})\n"
-        "```"
-    )
-
-
-def _deepspeed(elements: int) -> str:
-    return (
-        "```json\n"
-        '{"zero_optimization": {"stage": 1, "overlap_comm": true,\n'
-        f'  "reduce_bucket_size": {elements}, "allgather_bucket_size": {elements}}}}}\n'
         "```"
     )
 
@@ -259,38 +221,31 @@ def _indented(code: str) -> str:
 
 
 # ── predicted and measured ───────────────────────────────────────────────────────────────────────
-def verification(verified: Sequence[Verified], comparison: ScenarioAnalysis) -> str:
+def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> str:
     """A heading, the table, when a prediction holds, which plan was best, and the refused plans."""
-    rows, refused = [], []
-    for plan in verified:
-        result, cells = plan.result, [HOLDS[None], NOTHING, NOTHING]
-        tail = NOTHING
-        if result is not None and plan.tail_s is not None and result.exposed is not None:
-            exposed, tail = result.exposed, format_seconds(plan.tail_s)
-            interval = f"[{format_seconds(exposed.low)} – {format_seconds(exposed.high)}]"
-            cells = [HOLDS[plan.holds], format_seconds(exposed.value), interval]
-        rows.append([plan.name, format_seconds(plan.predicted_s), tail, *cells])
-        if result is not None and result.refused:
-            refused.append(f"- {plan.name}: {result.refused}")
+    rows = []
+    for plan in plans:
+        cells = [format_seconds(plan.predicted_s), NOTHING, HOLDS[plan.holds], NOTHING, NOTHING]
+        if plan.tail_s is not None and plan.exposed is not None:
+            interval = f"[{format_seconds(plan.exposed.low)} – {format_seconds(plan.exposed.high)}]"
+            cells[1:] = [format_seconds(plan.tail_s), cells[2], format_seconds(plan.exposed.value), interval]
+        rows.append([plan.name, *cells])
+    best = "Too little could be measured to tell which is the best."
+    known = sorted(((plan.exposed, plan) for plan in plans if plan.exposed), key=lambda pair: pair[0].value)
+    if len(known) > 1:
+        (least, first), (next_, second) = known[:2]
+        predicted = first.predicted_s <= min(plan.predicted_s for _, plan in known)
+        best = f"{first.name} exposed least, {'as' if predicted else 'against what was'} predicted."
+        if least.high >= next_.low:
+            best = f"{first.name} exposed least; that it is better than {second.name} is not resolved."
     headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
     parts = [
         "## Predicted and measured",
         markdown.table(rows, headers, ["left", *["right"] * 5]),
-        f"Measured on {scenario_text(comparison.scenario)}: {comparison.rounds} rounds. A prediction holds if the "
-        f"tail, of the rank that comes last in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most. "
+        f"Measured on {scenario_text(measured.scenario)}. A prediction holds if the tail, of the rank that comes last "
+        f"in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most. "
         "Where a model computes, backward is taken to last longer by what copying and sending cost it here.",
-        _best_measured(verified),
+        best,
+        markdown.lines(f"{plan.name}: {plan.refused}" for plan in plans if plan.refused),
     ]
-    return "\n\n".join([*parts, *(["\n".join(refused)] if refused else [])])
-
-
-def _best_measured(verified: Sequence[Verified]) -> str:
-    """The plan that exposed least, and whether that was predicted."""
-    measured = [(plan.result.exposed, plan) for plan in verified if plan.result and plan.result.exposed]
-    if len(measured) < 2:
-        return "Too little could be measured to tell which is the best."
-    (least, first), (next_, second) = sorted(measured, key=lambda pair: pair[0].value)[:2]
-    if least.high >= next_.low:
-        return f"{first.name} exposed least; that it is better than {second.name} is not resolved."
-    predicted = first.predicted_s <= min(plan.predicted_s for _, plan in measured)
-    return f"{first.name} exposed least, {'as' if predicted else 'against what was'} predicted."
+    return "\n\n".join(filter(None, parts))
