@@ -12,22 +12,26 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from bench.training import encoding
 from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
-from bench.advise import advisor, planner
-from bench.model.conclusions import Summary
+from bench.advise import advisor, of_run, planner, verification
+from bench.analyze.analysis import analyze
+from bench.catalog.strategies import label
+from bench.model.advice import Verified
+from bench.model.conclusions import Split, StrategyResult, Summary
 from bench.model.errors import ConfigError
-from bench.model.records import Case
-from bench.model.training import REFERENCE, Strategy
+from bench.model.records import Case, Failure, Run, Samples, Timings
+from bench.model.training import REFERENCE, StepDetail, Strategy
 from bench.model.units import format_seconds
 from bench.planning import link_model
-from bench.planning.link_model import AllReduceCost
-from bench.planning.ready_times import ReadyTimes, recorded
+from bench.planning.link_model import AllReduceCost, LinkModel
+from bench.planning.ready_times import ReadyTimes
+from bench.planning.training import shape_of
 from bench.report import advice
 from bench.stats import intervals
 from bench.store import folders
+from bench.store.encoding import samples_to_line
 from conftest import ROOT
 
 BEFORE = str(ROOT / "docs/example/before")
@@ -158,33 +162,94 @@ def test_a_measured_run_is_a_link(warm):
     assert "measured with float32, not with bfloat16" in done.stdout and "isolated calls" in done.stdout
 
 
-EMULATED = replace(training_fixtures.SCENARIO, link=training_fixtures.LINK)
+EMULATED = replace(
+    training_fixtures.SCENARIO,
+    case=replace(training_fixtures.SCENARIO.case, link="0.4ms+1GB/s"),
+    link=training_fixtures.LINK,
+)
+FLAT = Strategy("flat")
 
 
-def kept(folder, *facts):
-    """A run of the training benchmark on disk, with these facts."""
-    plan = training_fixtures.run().plan
-    plan = replace(plan, order=(replace(plan.order[0], scenario=EMULATED),))
-    path = folders.create(folder / "results", plan, b"", {"status": "complete"})
-    (path / "samples.jsonl").write_bytes(b"".join(encoding.fact_to_line(fact) + b"\n" for fact in facts))
-    return path.name
+def run_on(scenario, *more: Samples, extra_s=0.0, parts_s=None) -> Run:
+    """A run of three launches whose first one recorded a step of each strategy; and these samples."""
+    run = training_fixtures.run_of(
+        {FLAT: extra_s}, 3, 4, 0.0, scenario=scenario, strategies=(Strategy(REFERENCE), FLAT, *OVERLAPPING),
+        more_parts_s=parts_s,
+    )  # fmt: skip
+    details = [
+        replace(samples, detail=StepDetail(timeline=training_fixtures.timeline(strategy)))
+        for strategy, samples in zip((Strategy(REFERENCE), FLAT), run.samples, strict=False)
+    ]
+    return replace(run, samples=[*details, *run.samples[2:], *more])
 
 
-def test_a_run_of_the_gradient_benchmark_has_both(warm):
+OVERLAPPING = (Strategy("overlap_param"), Strategy("overlap_bucket", cap_bytes=2**20))
+
+
+def all_reduce(size: int, time_s: float, ranks: int = 2, call: str = "async", **more) -> Samples:
+    """Three blocks of ten calls each."""
+    ns = np.full((3, ranks), int(10 * time_s * 1e9), dtype=np.int64)
+    case = Case("all_reduce", "gloo", ranks, "float32", size, metric="pipelined", depth=10, call=call)
+    return Samples(case, 1, 0.0, timed=Timings(np.zeros_like(ns), ns, calls=10), **more)
+
+
+def test_a_real_link_is_known_by_the_ladder_and_by_calls_of_one_size():
+    ladder = [all_reduce(1000, 1e-3), all_reduce(1000, 3e-3), all_reduce(1000, 2e-3), all_reduce(3000, 3e-3)]
+    others = [
+        all_reduce(1000, 9.0, ranks=4),
+        all_reduce(1000, 9.0, call="sync"),
+        all_reduce(3000, 9.0, failure=Failure("killed", 1, "")),
+    ]
+    run = run_on(training_fixtures.SCENARIO, *ladder, *others)
+    cost = of_run.all_reduce_cost_of(run, training_fixtures.SCENARIO)
+    assert cost(np.array([1000.0, 3000.0])) == pytest.approx([2e-3, 3e-3])
+    assert (
+        of_run.all_reduce_cost_of(run_on(training_fixtures.SCENARIO, *ladder[:3]), training_fixtures.SCENARIO) is None
+    )
+    alone = StepDetail((4000,) * 5, (25e-3, 20e-3, 90e-3))
+    run.samples[-4] = replace(run.samples[0], detail=alone)
+    run.samples[-3] = replace(run.samples[0], detail=replace(alone, calls=(1, 2)))
+    cost = of_run.all_reduce_cost_of(run, training_fixtures.SCENARIO)
+    assert cost(np.array([1000.0, 4000.0])) == pytest.approx([2e-3, 5e-3])
+
+
+def test_ready_times_are_as_recorded_and_backward_is_as_long_as_timed():
+    run = run_on(training_fixtures.SCENARIO)
+    shape = of_run.shape_of(run, training_fixtures.SCENARIO)
+    recorded = training_fixtures.ready_times()
+    begin, end = training_fixtures.FORWARD, max(recorded)
+    # The median of four rounds, of which each adds a twentieth.
+    length = training_fixtures.COMPUTE_S * (1 + 0.2 * 2.5 / 4)
+    assert shape.ready_s == pytest.approx([length * (ready - begin) / (end - begin) for ready in recorded], rel=1e-6)
+    bare = replace(run, samples=[replace(samples, detail=None) for samples in run.samples])
+    assert of_run.shape_of(bare, training_fixtures.SCENARIO) is None
+    assert of_run.advice_for(bare, training_fixtures.SCENARIO) is None
+
+
+def test_what_sending_costs_computing_is_taken_from_the_runs_own_strategies():
+    ready_times = ReadyTimes.of_shape(of_run.shape_of(run_on(EMULATED), EMULATED))
+    run = run_on(EMULATED, parts_s={"forward": {"overlap_param": 1e-6 * len(ready_times.nbytes)}})
+    assert of_run.stretch_of(run, EMULATED, ready_times).call_s == pytest.approx(1e-6, rel=0.2)
+    assert of_run.stretch_of(run_on(EMULATED), EMULATED, ready_times) == verification.Stretch()
+
+
+def test_a_run_of_training_steps_has_both(warm):
     """The step without synchronisation has the ready times, the scenario has the link; another link may be stated."""
-    step = training_fixtures.timeline(Strategy(REFERENCE), scenario=EMULATED)
-    name = kept(warm.folder, training_fixtures.timeline(Strategy("flat"), scenario=EMULATED), step)
-    own = warm("advise", "--from", name)
+    run = run_on(EMULATED)
+    path = folders.create(warm.folder / "results", run.plan, b"", {"status": "complete"})
+    (path / "samples.jsonl").write_bytes(b"".join(samples_to_line(samples) + b"\n" for samples in run.samples))
+    own = warm("advise", "--from", path.name)
     assert own.returncode == 0, own.stderr
-    link, profile = training_fixtures.LINK, ReadyTimes.of_shape(recorded(step))
-    cost = AllReduceCost.of_link(link.latency_s, link.bytes_per_s)
-    least = planner.exposed(profile, planner.optimal(profile, cost), cost)
+    ready_times, cost = ReadyTimes.of_shape(of_run.shape_of(run, EMULATED)), AllReduceCost.emulated(EMULATED.link)
+    least = planner.exposed(ready_times, planner.optimal(ready_times, cost), cost)
     assert cells(own.stdout, "best if all is as assumed")[3] == format_seconds(least)
-    assert "as emulated" in own.stdout and step.gradients[0].name in own.stdout
-    other = warm("advise", "--from", name, *LINK)
+    assert "as emulated" in own.stdout and training_fixtures.GRADIENTS[0].name in own.stdout
+    (scenario,) = of_run.with_advice(run, analyze(run)).scenarios
+    assert scenario.advice == advisor.advise(ready_times, cost)
+    other = warm("advise", "--from", path.name, *LINK)
     assert "a link of 2.00 ms and 1.00 GB/s" in other.stdout
-    absent = warm("advise", "--from", name, "--scenario", "nothing")
-    assert absent.returncode == 2 and step.scenario in absent.stderr and absent.stderr.count("\n") == 1
+    absent = warm("advise", "--from", path.name, "--scenario", "nothing")
+    assert absent.returncode == 2 and EMULATED.case.key in absent.stderr and absent.stderr.count("\n") == 1
 
 
 LINK = ("--link", "2ms+1GB/s")
@@ -252,10 +317,10 @@ def test_two_ranks_make_the_buckets_of_the_pasted_code(tmp_path):
     """Of a cap, of torch's default, and of a list of buckets, which torch takes from 2.13 on."""
     profile, _ = twelve()
     cost = AllReduceCost.of_link(1e-4, 2e8)
-    found = advisor.advise(profile, cost)
+    found, link = advisor.advise(profile, cost), LinkModel(cost, "a link", "link")
     assert len(found.plan.buckets) > 3 and len(set(found.plan.buckets)) > 1
     ways = ["cap", "default", "plan"] if LISTS else ["cap", "default"]
-    codes = [advice.ddp_code(advisor.explain(profile, cost, replace(found, advised=way), 4)) for way in ways]
+    codes = [advice.ddp_code(advisor.explain(replace(found, advised=way), profile, link, 4)) for way in ways]
     script = HEAD + "".join(ADVISED.format(code=code) for code in codes) + "dist.destroy_process_group()\n"
     ranks = [
         subprocess.Popen(
@@ -276,8 +341,9 @@ def test_two_ranks_make_the_buckets_of_the_pasted_code(tmp_path):
 def test_every_framework_is_told():
     profile, names = twelve()
     cost = AllReduceCost.of_link(1e-4, 2e8)
-    explained = advisor.explain(profile, cost, replace(advisor.advise(profile, cost), advised="cap"), 4)
-    text = advice.what_to_type(explained, [f"layers.{name}" for name in names])
+    advised, link = replace(advisor.advise(profile, cost), advised="cap"), LinkModel(cost, "a link", "link")
+    explained = advisor.explain(advised, profile, link, 4, [f"layers.{name}" for name in names])
+    text = advice.what_to_type(explained)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         ast.parse(block)
     (settings,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
@@ -289,12 +355,48 @@ def test_every_framework_is_told():
 def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
     profile = ReadyTimes.of([MIB] * 40, [float(40 - number) for number in range(40)])
     cost = AllReduceCost.of_link(0, 1e6)
-    link = link_model.LinkModel(cost, "a link", largest=MIB // 2)
+    link = LinkModel(cost, "a link", "link", largest=MIB // 2)
     found = replace(advisor.advise(profile, cost), advised="plan")
-    explained = advisor.explain(profile, cost, found, 4)
-    text = advice.document(explained, link, "forty", [f"weight{number}" for number in range(40)])
+    text = advice.document(advisor.explain(found, profile, link, 4, [f"weight{number}" for number in range(40)]))
     assert len(found.plan.buckets) > advice.MOST_BUCKETS
     assert f"{len(found.plan.buckets) - advice.MOST_BUCKETS} more" in text
     (caps,) = re.findall(r"bucket_cap_mb_list=(\[.*?\])", text, re.DOTALL)
     assert [mib * MIB for mib in ast.literal_eval(caps)] == list(found.plan.buckets)
     assert "so has a bucket of the plan" in text
+
+
+# ── --verify ─────────────────────────────────────────────────────────────────────────────────────
+def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
+    monkeypatch.setattr(verification, "LAUNCHES", 1)
+    done = warm("advise", "--model", "nano", "--backward", "10ms", "--link", "1ms+100MB/s", "--verify")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("## Predicted and measured")[1]
+    rows = re.findall(r"^(\w.*?)  +(\S+ \S+)  +(\S+ \S+)  +(yes|NO) ", table, re.M)
+    assert {name for name, *_ in rows} == {
+        "plan", "best uniform cap", "torch's default", "all in one", "one call a gradient"
+    }  # fmt: skip
+    (path,) = warm.runs()
+    assert path.name.endswith("-advise") and str(path.name) in done.stdout
+    assert warm("report", path.name).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "tail_s", "holds"),
+    [(5e-3, 5.9e-3, True), (5e-3, 6.1e-3, False), (50e-3, 45.1e-3, True), (50e-3, 44e-3, False), (5e-3, None, None)],
+)
+def test_when_a_prediction_holds(predicted_s, tail_s, holds):
+    assert Verified("plan", predicted_s, tail_s).holds is holds
+
+
+def test_predictions_stand_beside_the_right_measurements():
+    profile, cost = ReadyTimes.of_shape(shape_of("nano", 0.01, "float32")), AllReduceCost.of_link(1e-3, 1e8)
+    plans = verification.candidates(profile, advisor.advise(profile, cost), of_shape=False)
+    assert plans["torch's default"][0] == Strategy("ddp")
+    strategy, ends = plans["plan"]
+    tail = planner.exposed(profile, ends, cost)
+    result = StrategyResult(
+        training_fixtures.case_of(strategy), strategy, label(strategy), 1, split=Split(tail + 0.6e-3, 0, 0, 0, 0.1e-3)
+    )
+    (first, *rest) = verification.verified(plans, profile, cost, [result], verification.Stretch())
+    assert first == Verified("plan", pytest.approx(tail), pytest.approx(tail + 0.5e-3)) and first.holds
+    assert len(rest) == 5 and all(plan.holds is None for plan in rest)

@@ -7,7 +7,7 @@ from bench.advise import advisor, planner, verification
 from bench.advise.planner import Box, Grid
 from bench.catalog.presets import PRESETS
 from bench.planning import buckets
-from bench.planning.link_model import AllReduceCost
+from bench.planning.link_model import AllReduceCost, LinkModel
 from bench.planning.ready_times import ReadyTimes, by_sizes
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles
 
@@ -63,8 +63,9 @@ def test_a_plan_that_is_best_at_one_point_is_worse_around_it(preset):
     for latency_s, rate in LINKS:
         ready_times = ReadyTimes.of_shape(by_sizes(PRESETS[preset], 0.06))
         cost = AllReduceCost.of_link(latency_s, rate)
-        judged = advisor.explain(ready_times, cost, advisor.advise(ready_times, cost), 4).predictions
-        regrets = {name: one.worst_regret_s for name, one in judged}
+        link = LinkModel(cost, "a link", "link")
+        judged = advisor.explain(advisor.advise(ready_times, cost), ready_times, link, 4).predictions
+        regrets = {name: prediction.worst_regret_s for name, prediction in judged}
         ratios.append(regrets["best if all is as assumed"] / max(regrets["plan with the least worst regret"], 1e-6))
     assert max(ratios) > 2
 

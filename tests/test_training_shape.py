@@ -1,17 +1,13 @@
 """A model by its shape: no memory, no computing, gradients never ready before their time, calls of the right bytes."""
 
-import re
 import resource
 from dataclasses import replace
 
 import pytest
 
-from bench.advise import advisor, planner, verification
-from bench.advise.verification import Verified, candidates, close, verified
 from bench.analyze.analysis import analyze
-from bench.catalog.strategies import label, strategy_of, unsupported
+from bench.catalog.strategies import strategy_of, unsupported
 from bench.model.capabilities import Machine
-from bench.model.conclusions import Split, StrategyResult
 from bench.model.records import Case, Scenario
 from bench.model.training import REFERENCE, Link, Strategy
 from bench.planning import buckets
@@ -116,37 +112,3 @@ def test_a_measured_curve_is_emulated_as_it_is():
     assert again.sizes == cost.sizes
     assert again.times_s == pytest.approx(cost.times_s) and again.slope_s == pytest.approx(cost.slope_s)
     assert AllReduceCost.emulated(AllReduceCost.of_link(2e-3, 1e9).as_link()) == AllReduceCost.of_link(2e-3, 1e9)
-
-
-# ── advise --verify ──────────────────────────────────────────────────────────────────────────────
-def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
-    monkeypatch.setattr(verification, "LAUNCHES", 1)
-    done = warm("advise", "--model", "nano", "--backward", "10ms", "--link", "1ms+100MB/s", "--verify")
-    assert done.returncode == 0, done.stderr
-    table = done.stdout.split("## Predicted and measured")[1]
-    rows = re.findall(r"^(\w.*?)  +(\S+ \S+)  +(\S+ \S+)  +(yes|NO) ", table, re.M)
-    assert {name for name, *_ in rows} == {
-        "plan", "best uniform cap", "torch's default", "all in one", "one call a gradient"
-    }  # fmt: skip
-    (path,) = warm.runs()
-    assert path.name.endswith("-advise") and str(path.name) in done.stdout
-    assert warm("report", path.name).returncode == 0
-
-
-def test_what_is_close():
-    assert close(5e-3, 5.9e-3) and not close(5e-3, 6.1e-3)
-    assert close(50e-3, 45.1e-3) and not close(50e-3, 44e-3)
-
-
-def test_predictions_stand_beside_the_right_measurements():
-    profile, cost = ReadyTimes.of_shape(NANO), AllReduceCost.of_link(1e-3, 1e8)
-    asked = candidates(profile, advisor.advise(profile, cost), of_shape=False)
-    assert asked["torch's default"][0] == Strategy("ddp")
-    plan = asked["plan"][0]
-    found = StrategyResult(plan, "another", 1)
-    assert all(one.result is None for one in verified(asked, profile, cost, [found], verification.Stretch()))
-    tail = planner.exposed(profile, asked["plan"][1], cost)
-    found = replace(found, label=label(plan), split=Split(tail + 0.5e-3, 0.0, 0.0, 0.0))
-    (first, *rest) = verified(asked, profile, cost, [found], verification.Stretch())
-    assert first == Verified("plan", pytest.approx(tail), found) and first.holds
-    assert all(one.holds is None for one in rest)
