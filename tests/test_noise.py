@@ -76,7 +76,8 @@ def test_the_line_of_a_run_has_what_scatters_at_each_level():
     noise = found.cases[CASE.key]
     assert found.machine == HERE
     assert 0.1 < noise.launch < 0.4 and 0.07 < noise.block < 0.13 and noise.iteration > noise.block
-    faulty = dataclasses.replace(run, plan=dataclasses.replace(run.plan, faults=(Fault("late", 1),)))
+    settings = dataclasses.replace(run.plan.settings, faults=(Fault("late", 1),))
+    faulty = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings))
     assert entry_of(faulty, analyze(faulty)) is None
 
 

@@ -12,9 +12,9 @@ from bench.analyze.training import NOT_YET, call_sizes, estimate, estimates
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Samples
 from bench.model.training import InvariantCheck, StepDetail, Strategy
-from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline
+from training_fixtures import FLAT_AND_NAIVE, NANO, block, case_of, run_of, run_with, samples_of, timeline, with_copies
 
-FLAT, NAIVE = Strategy("flat"), Strategy("naive")
+FLAT, NAIVE, DDP = Strategy("flat"), Strategy("naive"), Strategy("ddp")
 
 
 def analyzed(run):
@@ -47,8 +47,8 @@ def test_a_planted_wait_is_recovered_and_explained():
     assert of["naive"].share == pytest.approx(0.03 / 0.141, rel=0.05)
     assert of["none"].exposed is None and scenario.compute.value == pytest.approx(0.11, rel=0.1)
     assert of["none again"].exposed.low < 0 < of["none again"].exposed.high
-    assert (of["none again"].place, of["flat"].place, of["flat again"].place) == (1, 3, 3)
-    assert of["naive"].place == 5 and of["naive"].resolved
+    places = [of[name].place for name in ("none", "none again", "flat", "flat again", "naive")]
+    assert places == [None, None, 1, None, 2] and of["naive"].resolved
     assert [pair.label for pair in scenario.aa_pairs] == ["none", "flat"] and 0 < scenario.noise_s < 2e-3
 
 
@@ -64,9 +64,14 @@ def test_a_step_is_the_time_of_its_case_wherever_it_stands():
 
 def test_what_steps_do_not_resolve_the_order_of_tails_may():
     """Whole steps scatter by 5 ms; what is left to wait for after backward does not."""
-    of = results(run_of({"flat": 0.0005}, noise_s=5e-3))
+    of = results(run_of({"flat": 0.0005, "naive": 0.0001}, noise_s=5e-3))
     assert not of["flat"].resolved and of["flat"].exposed.low < 0 < of["flat"].exposed.high
-    assert of["flat"].place > of["none again"].place == of["none"].place
+    assert (of["naive"].place, of["flat"].place) == (1, 2)
+
+
+def test_strategies_that_cannot_be_told_apart_share_a_place():
+    of = results(run_of({"flat": 0.005, "naive": 0.005, "ddp": 0.05}, strategies=with_copies(FLAT, NAIVE, DDP)))
+    assert [of[name].place for name in ("flat", "naive", "ddp")] == [1, 1, 3]
 
 
 def test_parts_that_do_not_add_up_are_said_so():
@@ -184,7 +189,7 @@ def test_why_a_strategy_has_no_times_is_said():
     killed = Samples(zero, 1, 0.0, failure=Failure("killed", 1, "rank 1 was ended by SIGKILL"))
     of = results(replace(run, plan=replace(run.plan, order=order), samples=[*run.samples, killed]))
     assert (of["ddp"].refused, of["zero1"].refused) == (NOT_YET, "rank 1 was ended by SIGKILL")
-    assert [result for result in of if of[result].place is None] == ["ddp", "zero1"]
+    assert [of[name].place for name in ("flat", "ddp", "zero1")] == [2, None, None]
 
 
 def test_scenarios_keep_apart_and_one_that_was_not_begun_is_left_out():
