@@ -10,11 +10,17 @@ from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
 import training_fixtures as invented
-from bench.model.conclusions import Interval, TrainingAnalysis
+from bench.model.conclusions import Analysis, Diagnosis, Interval
 from bench.model.training import Strategy
+from bench.report.pictures import CATALOGUE, MOST_TRAINING_PAGES
 from bench.report.plots import timelines, training_steps
 from bench.report.plots.figures import STYLE
-from bench.training.report.listing import PICTURES
+
+RUN = invented.run()
+
+
+def drawn_by(draw, *scenarios):
+    return draw(RUN, Analysis((), (), Diagnosis(()), scenarios=scenarios))
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +36,14 @@ def svg(figure) -> str:
 
 
 def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_path):
-    few = replace(comparison, timelines=comparison.timelines[:3])
-    (tmp_path / "training-steps-2.png").write_bytes(b"left behind")
-    drawn = PICTURES.draw(None, invented.analysis((few,)), tmp_path)
-    assert [name for _, name in drawn] == [kind.name for kind in PICTURES.kinds]
+    few = replace(
+        comparison,
+        results=tuple(replace(r, timeline=r.timeline if n < 3 else None) for n, r in enumerate(comparison.results)),
+    )
+    (tmp_path / f"training-steps-{MOST_TRAINING_PAGES}.png").write_bytes(b"left behind")
+    drawn = CATALOGUE.draw(RUN, invented.analysis((few,)), tmp_path)
+    # Those of collectives have nothing to show.
+    assert [name for _, name in drawn] == [kind.name for kind in CATALOGUE.kinds if kind.trains]
     words = {
         "training-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
         "training-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
@@ -44,7 +54,7 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
             "torch's default 5.61 ms",
             "ends before",
         ],
-        "training-call-sizes": ["parameters a call", "10 k", "6 M parameters, gloo, 4 ranks", "100 ms"],
+        "training-call-sizes": ["bytes a call", "391 KiB", "24 MB, gloo, 4 ranks", "100 ms"],
     }
     for _, name in drawn:
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
@@ -54,7 +64,7 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
 
 
 def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
-    (figure,) = training_steps.steps(comparison)
+    (figure,) = drawn_by(training_steps.steps, comparison)
     axes = figure.axes[0]
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     row_of = {label.get_text().split(" (")[0]: row for row, label in enumerate(axes.get_yticklabels())}
@@ -74,7 +84,7 @@ def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
 
 
 def test_timelines_share_one_axis_and_show_every_call(comparison):
-    (figure,) = timelines.timelines(comparison)
+    (figure,) = drawn_by(timelines.timelines, comparison)
     assert len(figure.axes) == len(invented.STRATEGIES)
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     by_name = {axes.get_title(loc="left") or axes.get_title(): axes for axes in figure.axes}
@@ -84,31 +94,24 @@ def test_timelines_share_one_axis_and_show_every_call(comparison):
     assert any(title.startswith("none") and "waits" not in title for title in by_name)
 
 
+def with_ranks(comparison, ranks):
+    results = (replace(r, timeline=r.timeline and invented.timeline(r.strategy, ranks)) for r in comparison.results)
+    return replace(comparison, results=tuple(results))
+
+
 def test_the_first_page_has_the_reference_and_naive_however_slow_it_is(comparison):
-    lines = tuple(invented.timeline(strategy, ranks=4) for strategy in invented.STRATEGIES)
-    pages = timelines.timelines(replace(comparison, timelines=lines))
+    pages = drawn_by(timelines.timelines, with_ranks(comparison, 4))
     titles = [axes.get_title(loc="left") or axes.get_title() for axes in pages[0].axes]
     assert len(pages) > 1 and [title.split(":")[0] for title in titles[:2]] == ["none", "naive"]
-    without = tuple(line for line in lines if line.strategy != "naive")
-    every = [
-        axes.get_title() for page in timelines.timelines(replace(comparison, timelines=without)) for axes in page.axes
-    ]
-    assert not any(title.startswith("naive:") for title in every) and len(every) == len(lines) - 1
+    assert sum(len(page.axes) for page in pages) == len(invented.STRATEGIES)
 
 
 def test_many_ranks_go_on_to_more_pages_and_some_are_shown(comparison):
-    lines = tuple(invented.timeline(strategy, ranks=64) for strategy in invented.STRATEGIES)
-    pages = timelines.timelines(replace(comparison, timelines=lines))
-    assert sum(len(page.axes) for page in pages) == len(lines) and len(pages) == 2
+    pages = drawn_by(timelines.timelines, with_ranks(comparison, 64))
+    assert sum(len(page.axes) for page in pages) == len(invented.STRATEGIES) and len(pages) == 2
     assert pages[0].get_figheight() < 14
     shown = [label.get_text() for label in pages[0].axes[0].get_yticklabels()]
     assert shown == ["rank 0", "rank 21", "rank 42", "rank 63"]
-
-
-def test_one_timeline_a_strategy_even_of_many_launches(comparison):
-    again = tuple(replace(line, launch=2) for line in comparison.timelines)
-    (figure,) = timelines.timelines(replace(comparison, timelines=comparison.timelines + again))
-    assert len(figure.axes) == len(invented.STRATEGIES)
 
 
 def test_labels_of_sizes_keep_their_distance():
@@ -119,35 +122,44 @@ def test_labels_of_sizes_keep_their_distance():
 
 
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
-    (figure,) = training_steps.buckets(replace(comparison, advice=None))
+    (figure,) = drawn_by(training_steps.buckets, replace(comparison, advice=None))
     text = svg(figure)
     assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
     only_plan = replace(comparison, advice=None, results=(invented.result(invented.PLAN, 1),))
-    assert "plan [" in svg(training_steps.buckets(only_plan)[0])
+    assert "plan [" in svg(drawn_by(training_steps.buckets, only_plan)[0])
+
+
+def test_the_legend_of_bucket_sizes_stays_on_the_page(comparison):
+    (figure,) = drawn_by(training_steps.buckets, comparison)
+    with rc_context(STYLE):
+        figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
-    assert PICTURES.draw(None, TrainingAnalysis((), (), (), (), ()), tmp_path) == []
-    none = replace(comparison, results=(), timelines=(), advice=None)
-    assert PICTURES.draw(None, TrainingAnalysis((none,), (), (), (), ()), tmp_path) == []
-    alone = replace(comparison, results=(invented.result(Strategy("none")),), timelines=(), advice=None)
-    assert len(training_steps.steps(alone)) == 1 and training_steps.buckets(alone) == []
+    nothing = replace(RUN, samples=[])
+    assert CATALOGUE.draw(nothing, Analysis((), (), Diagnosis(())), tmp_path) == []
+    none = replace(comparison, results=(), advice=None)
+    assert CATALOGUE.draw(nothing, Analysis((), (), Diagnosis(()), scenarios=(none,)), tmp_path) == []
+    alone = replace(comparison, results=(invented.result(Strategy("none")),), advice=None)
+    assert len(drawn_by(training_steps.steps, alone)) == 1 and drawn_by(training_steps.buckets, alone) == []
 
 
 def test_intervals_without_ends_are_drawn_without_bars(comparison):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
     results = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.results)
     odd = replace(comparison, results=results, noise_s=math.inf, advice=None)
-    for figure in (*training_steps.steps(odd), *training_steps.buckets(odd)):
+    for draw in (training_steps.steps, training_steps.buckets):
+        (figure,) = drawn_by(draw, odd)
         text = svg(figure)
         assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
         assert "± inf" not in text and "two copies" not in text
 
 
 def test_calls_that_cannot_be_seen_are_not_none(comparison):
-    ddp = Strategy("ddp")
     unseen = invented.timeline(Strategy("none"))
-    lines = (unseen, replace(unseen, strategy="ddp"))
-    odd = replace(comparison, results=(*comparison.results, invented.result(ddp, 3, calls=None)), timelines=lines)
-    titles = [axes.get_title() for axes in timelines.timelines(odd)[0].axes]
+    ddp = invented.result(Strategy("ddp"), 3, calls=None, timeline=unseen)
+    odd = replace(comparison, results=(comparison.results[0], ddp))
+    titles = [axes.get_title() for axes in drawn_by(timelines.timelines, odd)[0].axes]
     assert titles[0].endswith("no calls") and titles[1].endswith("its calls cannot be seen")

@@ -1,4 +1,4 @@
-"""A run of the training benchmark as tables and report: numbers arrive unchanged, and what is not known is said.
+"""Training steps in the report of a run: numbers arrive unchanged, what is not known is said, nothing stands twice.
 
 Invented runs; the pictures have tests of their own.
 """
@@ -6,18 +6,26 @@ Invented runs; the pictures have tests of their own.
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 import training_fixtures as invented
-from bench.model.conclusions import NO_INTERVAL, AAPair, Interval, ScenarioAnalysis, TrainingAnalysis
+from bench.analyze.analysis import analyze
+from bench.catalog.strategies import label, strategy_of
+from bench.model.capabilities import Machine
+from bench.model.conclusions import NO_INTERVAL, AAPair, Analysis, CallSize, Diagnosis, Interval, ScenarioAnalysis
+from bench.model.records import Case
 from bench.model.training import InvariantCheck, Link, Strategy
-from bench.report import markdown as pages
-from bench.report import training, training_document, training_labels
+from bench.report import cs336, document, listings, machine_format, markdown, nccl_tests, training
+from conftest import samples
 
 RUN = invented.run()
+NOTHING = Analysis((), (), Diagnosis(()))
+CALL = Case("all_reduce", "gloo", 2, "float32", 4096)
+LADDER = [replace(CALL, metric="pipelined", call="async", depth=n, size_bytes=2**20 // n) for n in (1, 16)]
 
 
 @pytest.fixture(scope="module")
@@ -25,106 +33,187 @@ def analysis():
     return invented.analysis()
 
 
+@pytest.fixture(scope="module")
+def mixed():
+    """A run of training steps, an all-reduce, and the same bytes in 1 and in 16 calls."""
+    made = [samples(case, launch, [[1e6, 1.1e6]] * 8) for launch in (1, 2) for case in (CALL, *LADDER)]
+    order = tuple(replace(launch, cases=(*launch.cases, CALL, *LADDER)) for launch in RUN.plan.order)
+    return replace(RUN, samples=[*RUN.samples, *made], plan=replace(RUN.plan, order=order))
+
+
+def build(analysis, run=RUN):
+    return document.build(run, analysis, [], "p")
+
+
 def row_of(table, *words):
     (found,) = [line for line in table.splitlines() if all(f"| {word} " in line for word in words)]
     return [cell.strip() for cell in found.strip("|").split("|")]
 
 
-def test_the_customary_table_has_the_outcome(analysis):
-    comparison = analysis.scenarios[0]
-    flat = next(o for o in comparison.results if o.label == "flat")
-    row = row_of(training.overview(comparison), "flat")
-    assert row[:6] == ["micro", "gloo", "2", "16", "flat", str(flat.place)]
-    assert row[6] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
-    assert row[7] == f"{flat.exposed.value * 1e3:.2f} ms ± 500 µs"
-    assert row[9:] == [f"{100 * flat.share:.1f} ± 1.0", f"{100 * flat.hidden:.1f}"]
+def result_of(scenario, name):
+    return next(result for result in scenario.results if result.label == name)
+
+
+def test_the_table_has_the_outcome(analysis):
+    flat = result_of(analysis.scenarios[0], "flat")
+    row = row_of(training.overview(analysis.scenarios[0]), "flat")
+    assert row[:2] == ["flat", str(flat.place)]
+    assert row[2] == f"{flat.step.value * 1e3:.1f} ms ± 400 µs"
+    assert row[3] == f"{flat.exposed.value * 1e3:.2f} ms ± 500 µs"
+    assert row[5] == f"{100 * flat.share:.1f} ± 1.0"
+    assert flat.hidden < 0 and row[6] == f"{100 * flat.hidden:.1f}: {training.DEARER}"
+    assert row_of(training.overview(analysis.scenarios[0]), "overlap_param")[6] == "55.2"
+
+
+def test_the_answer_is_the_best_strategy_and_controls_are_none(analysis):
+    scenario = analysis.scenarios[0]
+    again = replace(invented.result(Strategy("naive"), 1), strategy=Strategy("naive", again=1), label="naive again")
+    scenario = replace(scenario, results=(*scenario.results, again))
+    answer, trust = document.answer(RUN, replace(analysis, scenarios=(scenario,)))
+    best, equal = result_of(scenario, "overlap_bucket 256 KiB"), "overlap_bucket 1 MiB ends before the cap"
+    assert f"best: {best.label} (not told apart from {equal}), 20.9 ms a step" in answer
+    assert "1.67 ms [1.37 – 1.97 ms] of it exposed" in answer
+    assert "differ by up to 600 µs" in trust and "2 caveats" in trust
 
 
 def test_equal_places_unresolved_and_refused_are_told_apart(analysis):
     text = training.overview(analysis.scenarios[0]) + training.refused(analysis.scenarios[0])
-    assert row_of(text, "overlap_bucket 256 KiB", "2 =")[5] == "2 ="
+    assert row_of(text, "overlap_bucket 256 KiB", "2 =")[1] == "2 ="
     unresolved = row_of(text, "ddp noop", "1, not resolved")
-    assert unresolved[7].startswith("-400 µs") and unresolved[8] == "[-700 – -100 µs]"
+    assert unresolved[3].startswith("-400 µs") and unresolved[4] == "[-700 – -100 µs]"
     assert "**zero1** got no times: I12 is violated" in text
     assert not [line for line in text.splitlines() if line.startswith("|") and "zero1" in line]
-    assert row_of(text, "none")[5] == "reference"
+    assert row_of(text, "none")[1] == "reference"
 
 
 def test_order_is_by_place_and_the_reference_is_first(analysis):
-    found = training_labels.ordered(analysis.scenarios[0])
-    assert training_labels.is_reference(found[0]) and found[-1].refused
-    places = [o.place for o in found if o.place]
+    found = training.ordered(analysis.scenarios[0])
+    assert training.is_reference(found[0]) and found[-1].refused
+    places = [result.place for result in found if result.place]
     assert places == sorted(places) and len(found) == len(analysis.scenarios[0].results)
 
 
-def test_the_csv_is_typed_and_has_the_fields_columns(analysis):
-    frame = pd.read_csv(io.StringIO(training.to_csv(RUN, analysis)))
-    customary = [
-        "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "strategy",
-        "step_time_avg", "step_time_std", "comm_time_avg", "comm_time_std", "comm_frac_avg", "comm_frac_std",
-    ]  # fmt: skip
-    assert [name for name in frame.columns if name in customary] == customary
-    flat = frame[frame.strategy == "flat"].iloc[0]
-    result = next(o for o in analysis.scenarios[0].results if o.label == "flat")
+def test_the_csv_is_typed_and_has_the_fields_columns(mixed):
+    frame = pd.read_csv(io.StringIO(machine_format.to_csv(mixed, analyze(mixed))))
+    assert {
+        "model", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps", "step_time_avg",
+        "step_time_std", "comm_time_avg", "comm_time_std", "comm_time_low", "comm_frac_avg", "comm_frac_std", "place",
+    } < {*frame.columns}  # fmt: skip
+    assert {*machine_format.TRAINING_FIELDS} < {*frame.columns} and "splits" not in frame.columns
+    flat = frame[frame.label == "flat"].iloc[0]
+    result = result_of(analyze(mixed).scenarios[0], "flat")
     assert flat.comm_time_avg == pytest.approx(result.exposed.value)
     assert flat.comm_time_low == pytest.approx(result.exposed.low)
-    assert flat.benchmark_steps == 60 and flat.warmup_steps == 3
-    assert flat.tail_s + flat.pack_s + flat.interference_s + flat.residual_s == pytest.approx(flat.comm_time_avg)
-    assert frame[frame.strategy == "zero1"].step_time_avg.isna().all()
-    assert frame[frame.strategy == "ddp noop"].comm_time_avg.iloc[0] < 0
+    assert flat.step_time_avg == flat.time_s and flat.global_batch_size == 16
+    assert flat.benchmark_steps == 60 and flat.warmup_steps == 3 and strategy_of(flat.strategy) == Strategy("flat")
+    parts = flat.tail_s + flat.pack_s + flat.interference_s + flat.residual_s + flat.gather_s + flat.update_s
+    assert parts == pytest.approx(flat.comm_time_avg)
+    assert frame[frame.label == "zero1"].step_time_avg.isna().all()
+    assert frame[frame.op == "all_reduce"].comm_time_avg.isna().all() and (frame.op == "all_reduce").sum() == 3
 
 
 def test_json_is_json_even_where_a_number_is_none(analysis):
     broken = replace(analysis.scenarios[0], noise_s=math.inf)
-    data = json.loads(training.to_json(RUN, replace(analysis, scenarios=(broken,))))
-    assert data["scenarios"][0]["noise_s"] is None
-    assert {row["strategy"] for row in data["strategies"]} == {o.label for o in broken.results}
-    assert data["failures"][0]["failure"]["rank"] == 1 and data["scenarios"][0]["advice"]["cap"]["cap"]
-    assert any(check["strategy"] == "zero1" and check["ok"] is False for check in data["checks"])
+    data = json.loads(machine_format.to_json(RUN, replace(analysis, scenarios=(broken,))))
+    assert data["scenarios"][0]["noise_s"] is None and data["scenarios"][0]["advice"]["cap"]["cap"]
+    assert {case["label"] for case in data["cases"]} == {result.label for result in broken.results if result.step}
+    assert any(check["invariant"] == "I1" and check["ok"] for case in data["cases"] for check in case["checks"])
+    assert {*machine_format.TRAINING_FIELDS} <= {
+        *machine_format.json_schema()["properties"]["cases"]["items"]["properties"]
+    }
 
 
 def test_the_report_says_what_is_missing_and_no_number_is_none(analysis):
-    text = training_document.build(RUN, analysis, [("Step time", "training-steps")], "../../plots/r")
-    for part in ("**I12 violated** by zero1", "rank 1 was ended by SIGKILL", "](../../plots/r/training-steps.png)"):
+    text = document.build(RUN, analysis, [("Step time", "training-steps")], "../../plots/r")
+    for part in ("zero1: the shares", "rank 1 was ended by SIGKILL", "](../../plots/r/training-steps.png)", "fsdp2"):
         assert part in text, part
     assert "nan" not in text.lower() and "None" not in text and " inf" not in text
+    # What failed and what was left out stands once, with its reason.
+    assert text.count("rank 1 was ended by SIGKILL") == text.count("carries all-reduces only") == 1
+    assert "bandwidth" not in text and "What stands out" not in text
+
+
+def test_a_report_of_both_has_each_part_once(mixed):
+    analysis = analyze(mixed)
+    text = build(analysis, mixed)
+    titles = re.findall(r"^(?:#+ .*|<details><summary>.*)$", text, re.MULTILINE)
+    assert len(titles) == len(set(titles))
+    for part in ("## How far to trust it", "## micro · gloo", "## all_reduce on gloo", "## The same bytes", "Left out"):
+        assert sum(part in title for title in titles) == 1, part
+    # The calls of the ladder have a table of their own and no other, and training steps are in no table of calls.
+    assert not any("pipelined" in title or "training_step on" in title for title in titles)
+    table = next(part for part in text.split("\n\n") if part.startswith("| backend") and "bytes a call" in part)
+    assert len(table.splitlines()) == 4 and "64.0 KiB" in table
+    answer = document.answer(mixed, analysis)
+    assert [line.partition(":")[0] for line in answer][::2] == ["**all_reduce on gloo**", "**Trust**"] and len(
+        answer
+    ) == 3
+    assert "every result was verified" in answer[2] and "invariants of every strategy" in answer[2]
+    method = document.method_line(mixed, training.without_steps(mixed, analysis)[1].summaries)
+    assert "barrier before each call" in method and "5 steps of a strategy between two barriers" in method
+    terminal = document.terminal(mixed, analysis)
+    assert method in terminal and "### micro · gloo" in terminal and "### all_reduce on gloo" in terminal
+
+
+def test_layouts_of_others(mixed, analysis):
+    """nccl-tests has no training steps; the assignment asks for both, and not for calls back to back."""
+    layout = nccl_tests.document(mixed, analyze(mixed))
+    assert "training_step" not in layout and "all_reduce_perf" in layout
+    text = cs336.document(mixed, replace(analyze(mixed), scenarios=analysis.scenarios))
+    assert [line.partition(" ")[0] for line in text.splitlines() if line.startswith("| gloo + CPU")] == ["|"]
+    assert row_of(text, "flat")[:5] == ["micro", "gloo + CPU", "2", "16", "flat"]
+    assert row_of(text, "zero1")[5] == "[2]" and "[2] I12 is violated" in text
 
 
 def test_the_page_renders_it(analysis, tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    text = training_document.build(RUN, analysis, [("Step time", "a")], "p")
-    page = pages.page(text, "t", {"p/a.png": tmp_path / "a.png"})
+    text = document.build(RUN, analysis, [("Step time", "a")], "p")
+    page = markdown.page(text, "t", {"p/a.png": tmp_path / "a.png"})
     assert "data:image/png;base64," in page and page.count("<table>") >= 6
 
 
+def test_files_have_a_trace_where_steps_were_recorded(analysis, tmp_path):
+    written = document.documents(RUN, analysis, [], tmp_path, tmp_path)
+    assert json.loads(written["trace.json"])["traceEvents"] and "step_time_avg" in written["summary.csv"]
+    assert "trace.json" not in document.documents(RUN, NOTHING, [], tmp_path, tmp_path)
+
+
 def test_an_empty_run_has_a_report():
-    nothing = TrainingAnalysis((), (), (), (), ())
-    assert "0 scenarios" in training_document.build(RUN, nothing, [], "p")
-    assert training_document.summary_tables(RUN, nothing) == "Nothing was measured."
-    empty = ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0, 0)
-    assert "No strategy was timed." in training_document.summary_tables(RUN, replace(nothing, scenarios=(empty,)))
+    empty = replace(NOTHING, scenarios=(ScenarioAnalysis(invented.SCENARIO, None, (), (), 0.0, 0, 0),))
+    nothing = replace(RUN, samples=[])
+    assert document.NOTHING_MEASURED in build(NOTHING, nothing)
+    assert "No strategy was timed." in document.terminal(nothing, empty) and "0 of 0 strategies" in build(
+        empty, nothing
+    )
 
 
 def test_invariants_count_strategies_and_name_offenders(analysis):
-    table = training.invariants(analysis)
+    table = training.invariants(analysis.scenarios)
     assert row_of(table, "I1")[2:] == ["9", "-", "1 × noop does not synchronise"]
     assert row_of(table, "I12")[2] == "0" and "zero1: the shares" in row_of(table, "I12")[3]
     assert row_of(table, "I2")[2] == "not checked"
 
 
 def test_what_is_violated_in_one_launch_does_not_hold(analysis):
-    comparison = analysis.scenarios[0]
+    scenario = analysis.scenarios[0]
     both = replace(
-        comparison.results[1], checks=(InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
+        scenario.results[1], checks=(InvariantCheck("I1", True, "x"), InvariantCheck("I1", False, "a | b\nc"))
     )
-    table = training.invariants(invented.analysis((replace(comparison, results=(both,)),)))
+    table = training.invariants([replace(scenario, results=(both,))])
     assert row_of(table, "I1")[2:3] == ["0"] and "a \\| b c" in table
+
+
+def test_a_split_that_does_not_add_up_is_a_doubt(analysis):
+    scenario = analysis.scenarios[0]
+    odd = replace(scenario, results=(replace(result_of(scenario, "flat"), adds_up=False),))
+    assert "the split of flat does not add up" in build(replace(analysis, scenarios=(odd,)))
+    assert "does not add up" not in build(analysis)
 
 
 def test_advice_lays_measured_beside_predicted(analysis):
     text = training.advice(analysis.scenarios[0])
     row = row_of(text, "plan")
-    plan = next(o for o in analysis.scenarios[0].results if o.strategy == invented.PLAN)
+    plan = next(result for result in analysis.scenarios[0].results if result.strategy == invented.PLAN)
     tail = f"{(plan.split.tail_s - plan.split.late_s) * 1e3:.2f} ms"
     assert row[2:5] == ["1.20 ms", "300 µs", tail] and row[5].startswith(f"{plan.exposed.value * 1e3:.2f} ms [")
     assert text.startswith("**Set the plan.**")
@@ -139,41 +228,37 @@ def test_a_pair_that_differs_is_shouted(analysis):
 
 def test_long_labels_are_cut_and_stay_distinct():
     many = [Strategy("plan", buckets=(2**20, 2**21, size, *[2**22] * 40)) for size in (2**10, 2**11)]
-    found = training_labels.short_names([invented.label(strategy) for strategy in many])
+    found = training.short_names([label(strategy) for strategy in many])
     assert list(found.values()) == ["plan [1 MiB, 2 MiB, … 43 buckets]", "plan [1 MiB, 2 MiB, … 43 buckets] #2"]
 
 
-def test_the_call_size_sweep_pools_launches(analysis):
-    rows = training.call_sizes(analysis).splitlines()[2:]
-    assert len(rows) == 8 and "| 600 |" in rows[3].replace("  ", "")
-    assert rows[0].rstrip(" |").endswith("1.0")
+def test_calls_are_compared_with_the_fastest_of_their_ladder():
+    time = Interval(2e-3, 1e-3, 3e-3, "over launches")
+    points = [CallSize("gloo", n, 2**20, calls, time) for n in (2, 4) for calls in (16, 1)]
+    slow = replace(points[0], time=replace(time, value=5e-3))
+    rows = training.call_sizes([slow, *points[1:]]).splitlines()[2:]
+    assert [[cell.strip() for cell in row.strip("|").split("|")][3::3] for row in rows] == [
+        ["1", "1.0"], ["16", "2.5"], ["1", "1.0"], ["16", "1.0"],
+    ]  # fmt: skip
 
 
 def test_intervals_that_say_nothing_are_no_numbers(analysis):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
-    comparison = analysis.scenarios[0]
-    result = replace(comparison.results[1], exposed=wide, exposed_std=math.nan)
-    odd = replace(comparison, results=(result,), noise_s=math.inf, aa_pairs=())
-    text = training_document.build(RUN, invented.analysis((odd,)), [], "p")
-    assert "no strategy was measured twice" in text
+    scenario = analysis.scenarios[0]
+    result = replace(scenario.results[1], exposed=wide, exposed_std=math.nan)
+    odd = replace(scenario, results=(result,), noise_s=math.inf, aa_pairs=())
+    text = build(replace(analysis, scenarios=(odd,)))
+    assert "no strategy was measured twice" in text and "two copies" not in text
     assert " inf" not in text and "nan" not in text and "| 1.00 ms |" in text.replace("  ", "")
 
 
-def test_without_a_pair_no_limit_is_claimed_and_a_copy_of_the_reference_is_compared(analysis):
-    comparison = analysis.scenarios[0]
-    copy = invented.result(Strategy("naive"), 4)
-    copy = replace(copy, strategy=Strategy("none", again=1), label="none again")
-    odd = replace(comparison, noise_s=0.0, aa_pairs=(), results=(*comparison.results, copy))
-    text = training_document.summary_tables(RUN, invented.analysis((odd,)))
-    assert "no strategy was measured twice" in text and "two copies" not in text
-    assert row_of(text, "none again")[1] == "4 =" and row_of(text, "none", "reference")[0] == "none"
-
-
-def test_who_shares_the_place_of_the_reference_is_not_alone(analysis):
-    comparison = analysis.scenarios[0]
-    first = tuple(replace(o, place=1) for o in comparison.results[:2])
-    shared = replace(comparison, results=first)
-    assert [training_labels.place_text(o, shared) for o in training_labels.ordered(shared)] == ["reference", "1 ="]
+def test_who_shares_a_place_is_not_alone_and_a_control_has_none(analysis):
+    scenario = analysis.scenarios[0]
+    first = [replace(result, place=1) for result in scenario.results[1:3]]
+    copy = replace(invented.result(Strategy("none")), strategy=Strategy("none", again=1), label="none again")
+    shared = replace(scenario, results=(scenario.results[0], *first, copy))
+    texts = [training.place_text(result, shared) for result in training.ordered(shared)]
+    assert texts == ["reference", "1 =", "1 =", "-"]
 
 
 def test_where_cores_are_shared_buckets_that_cannot_be_told_apart_are_no_ranking():
@@ -181,7 +266,24 @@ def test_where_cores_are_shared_buckets_that_cannot_be_told_apart_are_no_ranking
     strategies = (Strategy("none"), Strategy("overlap_bucket", cap_bytes=2**18), Strategy("overlap_param"))
     for scenario, said in ((invented.SCENARIO, True), (replace(invented.SCENARIO, link=Link(1e-3, 1e9)), False)):
         # flat, which sends after backward, shares their place.
-        measured = (*strategies, Strategy("flat"))
-        results = tuple(invented.result(one, place=1 if one.name == "none" else 2) for one in measured)
-        comparison = replace(invented.comparison(scenario, strategies), results=results)
-        assert ("share cores here" in training.ranking(comparison)) is said
+        results = [invented.result(strategy, place=2) for strategy in (*strategies, Strategy("flat"))]
+        found = replace(invented.comparison(scenario, strategies), results=tuple(results))
+        assert ("share cores here" in training.alike(found)) is said
+
+
+def test_a_plan_lists_strategies_memory_and_what_is_left_out(mixed):
+    machine = Machine("h", 1, 2**34, 2**25, 0, {})
+    text = listings.plan(mixed.plan, machine)
+    assert "11 strategies; " in text and "of memory a rank" in text and "after backward, one all-reduce" in text
+    assert "an emulated link carries all-reduces only: fsdp2 (micro gloo 2 ranks)" in text
+    assert "no core is left to overlap" in text and "| all_reduce " in text and "training_step" not in text
+    assert "5 steps each" in text and "the steps on top" in text
+    assert "iterations" not in listings.plan(RUN.plan, machine)
+
+
+def test_the_headline_is_the_fastest_that_synchronises(mixed):
+    frame = pd.read_csv(io.StringIO(machine_format.to_csv(mixed, analyze(mixed))), dtype=str, keep_default_na=False)
+    rows = frame.to_dict("records")
+    number, best = listings.headline(rows)
+    assert number == "13" and best.endswith("a step: overlap_bucket 256 KiB, micro, gloo, 2 ranks")
+    assert "GB/s: all_reduce" in listings.headline([row for row in rows if row["op"] == "all_reduce"])[1]

@@ -9,12 +9,12 @@ import training_fixtures as invented
 from bench.model.training import CallRecord, Strategy
 from bench.report.trace import computing, lanes, trace
 
-TIMELINES = [invented.timeline(strategy) for strategy in invented.STRATEGIES]
+SCENARIO = invented.comparison()
 
 
 @pytest.fixture(scope="module")
 def events():
-    data = json.loads(json.dumps(trace(TIMELINES), allow_nan=False))
+    data = json.loads(json.dumps(trace([SCENARIO]), allow_nan=False))
     assert data["displayTimeUnit"] == "ms"
     return data["traceEvents"]
 
@@ -30,7 +30,7 @@ def test_events_are_sorted_and_complete(events):
 def test_every_process_and_thread_has_a_name(events):
     named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert len(processes) == 2 * len(TIMELINES) == len(set(processes.values()))
+    assert len(processes) == 2 * len(invented.STRATEGIES) == len(set(processes.values()))
     assert "flat · rank 1" in processes.values()
     for event in events:
         if event["ph"] != "M":
@@ -54,13 +54,11 @@ def test_times_are_microseconds_of_the_step(events):
     assert len([e for e in events if e["pid"] == process and e.get("cat") == "ready"]) == len(invented.GRADIENTS)
 
 
-def test_several_scenarios_or_launches_are_told_apart():
-    other = invented.Scenario("nano", "gloo", 2, 8, 64)
-    of_other = invented.timeline(Strategy("naive"), scenario=other)
-    for second, prefix in ((of_other, other.key), (replace(TIMELINES[1], launch=2), "launch 2")):
-        both = trace([TIMELINES[1], second])["traceEvents"]
-        names = [e["args"]["name"] for e in both if e["name"] == "process_name"]
-        assert len(set(names)) == 4 and names[-1].startswith(prefix)
+def test_several_scenarios_are_told_apart():
+    other = replace(invented.SCENARIO, case=replace(invented.SCENARIO.case, model="nano"))
+    both = trace([SCENARIO, invented.comparison(other)])["traceEvents"]
+    names = [event["args"]["name"] for event in both if event["name"] == "process_name"]
+    assert len(set(names)) == 4 * len(invented.STRATEGIES) and names[-1].startswith(other.case.key)
 
 
 def test_lanes_are_as_many_as_were_under_way_at_once():

@@ -16,7 +16,8 @@ from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.catalog.strategies import competes, kind, label, strategy_of
 from bench.model.capabilities import Machine
 from bench.model.recorded_calls import CallList
-from bench.model.records import Case, Json, Plan
+from bench.model.records import Case, Json, Plan, Scenario
+from bench.model.training import Strategy
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
@@ -75,14 +76,12 @@ def plan(plan: Plan, machine: Machine) -> str:
 
 
 def _scenarios(plan: Plan) -> list[str]:
-    """Of each scenario of training steps: its strategies, and the memory that a rank needs."""
-    scenarios: dict[str, list[Case]] = {}
-    for case in dict.fromkeys(case for launch in plan.order for case in launch.cases):
-        if OPERATIONS[case.op].trains:
-            scenarios.setdefault(plan.settings.scenario(case).case.key, []).append(case)
+    """Of each scenario of training steps: its strategies in the order of the plan, and the memory that a rank needs."""
+    scenarios: dict[Scenario, list[Strategy]] = {}
+    for case in dict.fromkeys(case for launch in plan.order for case in launch.cases if case.strategy):
+        scenarios.setdefault(plan.settings.scenario(case), []).append(strategy_of(case.strategy))
     lines = []
-    for cases in scenarios.values():
-        scenario, strategies = plan.settings.scenario(cases[0]), [strategy_of(case.strategy) for case in cases]
+    for scenario, strategies in scenarios.items():
         needed = rank_bytes(scenario, strategies)
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
         rows = [(label(strategy), kind(strategy).about) for strategy in strategies]

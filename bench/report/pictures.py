@@ -61,11 +61,6 @@ class Catalogue:
             if (folder / f"{page}.png").is_file()
         ]
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules that drawing loads."""
-        return tuple(dict.fromkeys((DRAW.module, *(kind.drawn_by.module for kind in self.kinds))))
-
 
 def _kind(name: str, title: str, drawn_by: str, trains: bool = False) -> PictureKind:
     return PictureKind(name, title, Deferred(f"report.plots.{drawn_by}"), trains)

@@ -484,7 +484,7 @@ def call_sizes(points: Sequence[CallSize]) -> str:
         [
             backend,
             str(world),
-            format_rounded_bytes(total),
+            format_bytes(total),
             str(point.calls),
             format_rounded_bytes(total // point.calls),
             f"{seconds(point.time.value)} {bounds(point.time) if ends(point.time) else ''}".rstrip(),
