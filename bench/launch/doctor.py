@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from bench.launch.launcher import Launcher
-from bench.launch.sweep import sweep
+from bench.launch.sweep import Silent, sweep
 from bench.machine import environment, host
 from bench.model.capabilities import Machine
-from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Plan, Sampling
+from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Plan, Sampling, Settings
 from bench.model.units import format_rounded_bytes, format_seconds
 
 # The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
@@ -118,17 +118,9 @@ def open_files() -> DoctorFinding:
 def trial() -> DoctorFinding:
     """Measure and verify one all_reduce of two ranks on gloo, through all steps of a run; takes a few seconds."""
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
-    plan = Plan(
-        name="doctor",
-        order=(Launch("gloo", 2, 1, (case,)),),
-        skips=(),
-        launches=1,
-        seed=0,
-        sampling=Sampling(2, 0.0, 20, 0.05, 1.0, 20),
-        timeout_s=20.0,
-        pool_bytes=0,
-    )
-    watcher = _Quiet()
+    settings = Settings(Sampling(2, 0.0, 20, 0.05, 1.0, 20), seed=0, timeout_s=20.0, pool_bytes=0)
+    plan = Plan("doctor", (Launch("gloo", 2, 1, (case,)),), (), 1, settings)
+    watcher = _LastFailure()
     launches: list[Json] = []
     with Launcher() as launcher:
         sweep(plan, [], launcher, lambda _: None, Path(os.devnull), launches.append, watcher)
@@ -138,16 +130,10 @@ def trial() -> DoctorFinding:
     return DoctorFinding("missing", "trial", watcher.failed or "", "a firewall on the loopback interface can do this")
 
 
-class _Quiet:
+class _LastFailure(Silent):
     """An observer that only remembers the last failure."""
 
     failed: str | None = None
-
-    def launching(self, launch: Launch) -> None: ...
-
-    def round_begins(self, launch: Launch, number: int) -> None: ...
-
-    def extended(self, further: int) -> None: ...
 
     def ended(self, case: Case, failure: str | None) -> None:
         self.failed = failure

@@ -143,7 +143,7 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
         axes.set_xlabel("receiving rank")
         axes.set_ylabel("sending rank")
         heaviest, even = itemsize * splits.heaviest(matrix), case.size_bytes * (n - 1) / n
-        text = f"{WORDS['splits'](case.splits)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
+        text = f"{WORDS['splits'](case)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
         text += f"{heaviest / even:.1f} times as much as with equal parts"
         axes.set_title(wrapped(text, SPLIT_TITLE), fontsize=9)
     text = "Who sends how much to whom?  all_to_all, one call; the busiest rank bounds the time"
