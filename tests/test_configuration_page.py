@@ -4,16 +4,16 @@ from typing import Annotated
 
 from pydantic import create_model
 
-from bench.config import expected, models, training
+from bench.config import expected, models
 from bench.config.fields import Strict, fields_of
 from tools import configuration_page as page
 
-SECTIONS = [model for group in (page.OF_COLLECTIVES, page.OF_TRAINING, page.OF_TABLES) for _, model in group.values()]
+SECTIONS = [model for group in (page.OF_CONFIGURATIONS, page.OF_TABLES) for _, model in group.values()]
 KEYS = [(model, key) for model in SECTIONS for key in fields_of(model)]
 
 
 def test_the_page_has_every_section_of_the_models():
-    every = {one for model in (models.Config, training.TrainingConfig, expected.Expectations) for one in _within(model)}
+    every = {one for model in (models.Config, expected.Expectations) for one in _within(model)}
     assert every == set(SECTIONS)
 
 
@@ -35,4 +35,4 @@ def test_each_key_is_explained_with_valid_examples():
 
 def test_the_annotated_examples_are_valid():
     assert models.parse(page.COLLECTIVES.encode(), "page").name == "nightly"
-    assert len(training.parse(page.TRAINING.encode(), "page", [], "page").strategies) == 3
+    assert len(models.parse(page.TRAINING.encode(), "page").training.strategies) == 3

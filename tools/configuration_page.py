@@ -17,12 +17,12 @@ from bench.config.expected import Expectation, Expectations
 from bench.config.fields import OneOf, fields_of
 from bench.config.models import Config, FaultConfig, SamplingConfig, SizeRange, SplitsConfig
 from bench.config.training import (
-    CallSizesConfig,
+    CallSizesSection,
     ImportedModel,
-    ShapeConfig,
-    SizesConfig,
-    StrategyConfig,
-    TrainingConfig,
+    ShapeSection,
+    SizesSection,
+    StrategySection,
+    TrainingSection,
 )
 from bench.model.records import OPTIONS
 from bench.model.units import format_bytes, parse_bytes, parse_seconds, parse_share
@@ -46,32 +46,32 @@ sampling:
 timeout: 2min                    # a rank without progress for this time counts as hung
 """
 TRAINING = """\
-# yaml-language-server: $schema=training-schema.json
-benchmark: training              # without this line, the file is of the collectives benchmark
-models: [tiny]                   # list models shows the names
+# yaml-language-server: $schema=schema.json
 backends: [gloo]
-links: [real, 2ms + 1GB/s]       # the real one, and an emulated one
 world_sizes: [2]
-batch: 1                         # examples of each rank in a step
-sequence: 64                     # tokens of an example
-strategies:
-  - flat                         # one all-reduce of all gradients, after backward
-  - overlap_bucket: {cap: [1MiB, 4MiB]}   # a strategy for each cap
-  - ddp: {options: [fp16]}       # torch's DistributedDataParallel with its fp16 hook
 launches: 5
-rounds: 8                        # in each round of a launch, every strategy has its turn
-steps: 2                         # of a strategy in one round
-call_sizes: {parameters: 6000000, calls: [1, 6, 60, 600]}   # what the number of calls costs
+training:
+  models: [tiny]                 # list models shows the names
+  links: [real, 2ms + 1GB/s]     # the real one, and an emulated one
+  batch: 1                       # examples of each rank in a step
+  sequence: 64                   # tokens of an example
+  strategies:
+    - flat                       # one all-reduce of all gradients, after backward
+    - overlap_bucket: {cap: [1MiB, 4MiB]}   # a strategy for each cap
+    - ddp: {options: [fp16]}     # torch's DistributedDataParallel with its fp16 hook
+  rounds: 8                      # in each round of a launch, every strategy has its turn
+  steps: 2                       # of a strategy in one round
+  call_sizes: {parameters: 6000000, calls: [1, 6, 60, 600]}   # what the number of calls costs
 """
 INTRODUCTION = """
 A configuration is a YAML file: `collbench run my.yaml`. Those that come with the suite are in `configs/`, and
 `list configs` shows them. `--set key.path=value` overrides one key, such as `--set sampling.iterations=20` or
 `--set sizes=[1MiB]`. `plan my.yaml` shows what a run would do, or every mistake with its line and column. Editors
-complete the keys from `configs/schema.json` and `configs/training-schema.json`.
+complete the keys from `configs/schema.json`.
 """
 LINKS = """
-Tables: [collectives](#the-collectives-benchmark), [training](#the-training-benchmark),
-[expected bandwidths](#tables-of-expected-bandwidths), [options of a case](#options-of-a-case).
+Tables: [configurations](#configurations), [expected bandwidths](#tables-of-expected-bandwidths),
+[options of a case](#options-of-a-case).
 """
 HEAD = f"""# Every key of a configuration
 
@@ -86,14 +86,14 @@ HEAD = f"""# Every key of a configuration
 
 {" ".join(LINKS.split())}
 
-## An example of each benchmark
+## Examples
 
 Collectives:
 
 ```yaml
 {COLLECTIVES}```
 
-Training:
+Steps of training:
 
 ```yaml
 {TRAINING}```
@@ -108,7 +108,7 @@ OPTIONS_OF_A_CASE = (
 MOST_NAMES = 15
 # Heading → how the section is written, and its model.
 Sections = dict[str, tuple[str, type[BaseModel]]]
-OF_COLLECTIVES: Sections = {
+OF_CONFIGURATIONS: Sections = {
     "Keys": ("Keys at the beginning of a line.", Config),
     "sizes": ("`sizes` is a list of sizes, or this section:", SizeRange),
     "sampling": ("The section `sampling`:", SamplingConfig),
@@ -117,24 +117,22 @@ OF_COLLECTIVES: Sections = {
         SplitsConfig,
     ),
     "faults": ("Each entry of `faults`:", FaultConfig),
-}
-OF_TRAINING: Sections = {
-    "Keys of training": ("Keys at the beginning of a line.", TrainingConfig),
+    "training": ("The section `training`:", TrainingSection),
     "strategies": (
         "An entry of `strategies` is a name, or `{name: settings}`. The settings, of which each strategy takes some:",
-        StrategyConfig,
+        StrategySection,
     ),
-    "models by their sizes": ("An entry of `models` may be these sizes:", SizesConfig),
-    "models without computing": ("Or the gradients of a model, with a backward pass that only waits:", ShapeConfig),
+    "models by their sizes": ("An entry of `models` may be these sizes:", SizesSection),
+    "models without computing": ("Or the gradients of a model, with a backward pass that only waits:", ShapeSection),
     "models of your own": ("Or a function of yours:", ImportedModel),
-    "call_sizes": ("The section `call_sizes`:", CallSizesConfig),
+    "call_sizes": ("The section `call_sizes`:", CallSizesSection),
 }
 OF_TABLES: Sections = {
     "The file": ("Keys at the beginning of a line.", Expectations),
     "expect": ("Each entry of `expect`; it names a `world_size`, or hardware:", Expectation),
 }
 # Fields that only hold what is written in another way.
-INTERNAL = {("StrategyConfig", "name"), ("StrategyConfig", "imported")}
+INTERNAL = {("StrategySection", "name"), ("StrategySection", "imported")}
 
 
 def value(field: FieldInfo, given: object) -> str:
@@ -189,10 +187,10 @@ def table(model: type[BaseModel]) -> list[str]:
         if (model.__name__, str(key)) in INTERNAL:
             continue
         default = "**required**" if field.is_required() else value(field, field.default)
-        if key == "name" and model in (Config, TrainingConfig):
+        if key == "name" and model is Config:
             default = "the file's name"
-        if key == "sizes" and model is Config:
-            default = "**required**"
+        if key in {"operations", "sizes"} and model is Config:
+            default = "**required** without `training`"
         examples = " or ".join(f"`{key}: {in_flow(example)}`" for example in field.examples or ())
         rows.append(f"| `{key}` | {meaning(field)} | {default} | {examples} |")
     return rows
@@ -226,8 +224,7 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD]
     for title, group in (
-        ("The collectives benchmark", OF_COLLECTIVES),
-        ("The training benchmark", OF_TRAINING),
+        ("Configurations", OF_CONFIGURATIONS),
         ("Tables of expected bandwidths", OF_TABLES),
     ):
         parts.append(f"## {title}\n")
@@ -235,7 +232,7 @@ def page() -> str:
             parts.append("For `compare RUN --against table.yaml`; published ones are in `configs/expected/`.\n")
         for heading, (words, model) in group.items():
             parts += [f"### {heading}\n", f"{words}\n", *table(model), ""]
-            if model is StrategyConfig:
+            if model is StrategySection:
                 parts += [*strategies(), ""]
     return "\n".join([*parts, *OPTIONS_OF_A_CASE, *options(), ""])
 

@@ -7,13 +7,11 @@ import json
 from pathlib import Path
 
 from bench.config.models import Config
-from bench.config.training import TrainingConfig
 from bench.report.machine_format import json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = {
     "configs/schema.json": Config.model_json_schema,
-    "configs/training-schema.json": TrainingConfig.model_json_schema,
     "docs/report-schema.json": json_schema,
 }
 
