@@ -13,7 +13,7 @@ from bench.planning.plan import expand
 from bench.stats.intervals import FEWEST_BLOCKS
 from bench.store import encoding
 from bench.store.encoding import samples_from_line as read
-from conftest import SAMPLING, invented_run, samples
+from conftest import invented_run, samples
 
 STEADY, WILD = (Case("all_reduce", "gloo", 2, "float32", size) for size in (4096, 65536))
 
@@ -24,7 +24,7 @@ def spent_on(levels: dict[Case, list[float]]) -> tuple[Plan, Spent]:
         for case, values in levels.items()
         for launch, level in enumerate(values, start=1)
     ]
-    plan = dataclasses.replace(invented_run(made, launches=3).plan, budget_s=60.0, sampling=SAMPLING)
+    plan = dataclasses.replace(invented_run(made, launches=3).plan, budget_s=60.0)
     spent = Spent()
     for one in made:
         spent.add(one)
