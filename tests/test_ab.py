@@ -12,16 +12,19 @@ import pytest
 
 from bench.analyze import pairs
 from bench.analyze.pairs import FirstLook, PairedCase, TimedCase
+from bench.model.comparisons import Unpaired
 from bench.model.errors import ConfigError
+from bench.model.records import Case, Failure
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import folders
+from conftest import invented_run, samples
 from test_measure import assert_nothing_left
 
-FIELDS = {"op": "all_reduce", "backend": "gloo", "size_bytes": "1024"}
+CASE = Case("all_reduce", "gloo", 2, "float32", 1024)
 
 
-def timed(name: str = "c", launches=None, **fields: str) -> TimedCase:
-    return TimedCase({**FIELDS, **fields}, name, launches or {})
+def timed(name: str = "c", launches=None, **fields) -> TimedCase:
+    return TimedCase(dataclasses.replace(CASE, **fields), name, launches or {})
 
 
 def paired(log_ratios, name: str = "c", noise: float = 0.0, seed: int = 1) -> PairedCase:
@@ -29,26 +32,35 @@ def paired(log_ratios, name: str = "c", noise: float = 0.0, seed: int = 1) -> Pa
     common = np.exp(noise * np.random.default_rng(seed).normal(size=len(log_ratios)))
     a = {pair: np.full(9, level) for pair, level in enumerate(common, 1)}
     b = {pair: a[pair] * np.exp(log_ratio) for pair, log_ratio in enumerate(log_ratios, 1)}
-    return PairedCase(name, a, b)
+    return PairedCase(name, timed(name, a), timed(name, b))
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
 def test_equal_cases_are_partners_and_others_are_left_out():
-    a = [timed(size_bytes=size) for size in ("1024", "2048")]
-    b = [timed(size_bytes=size) for size in ("2048", "4096")]
-    found, alone = pairs.matched(a, b)
-    assert len(found) == 1 and len(alone) == 2
+    a = [timed(size_bytes=size) for size in (1024, 2048)]
+    b = [timed(size_bytes=size) for size in (2048, 4096)]
+    cases, only_a, only_b = pairs.matched(a, b)
+    assert ([(case.a, case.b) for case in cases], only_a, only_b) == ([(a[1], b[0])], [a[0]], [b[1]])
 
 
 def test_a_field_in_which_the_sides_differ_is_left_out_of_the_match():
-    a = [timed(f"gloo · {size}", size_bytes=size) for size in ("1024", "2048")]
-    b = [timed(f"mpi · {size}", size_bytes=size, backend="mpi") for size in ("1024", "2048")]
+    a = [timed(f"gloo · {size}", size_bytes=size) for size in (1024, 2048)]
+    b = [timed(f"mpi · {size}", size_bytes=size, backend="mpi") for size in (1024, 2048)]
     assert [case.name for case in pairs.matched(a, b)[0]] == ["gloo → mpi · 1024", "gloo → mpi · 2048"]
 
 
+def test_a_field_differs_among_the_operations_that_have_it():
+    """Calls of a ladder have no batch: they are no reason why steps of another batch could not be partners."""
+    step, barrier = {"op": "training_step", "strategy": "flat", "size_bytes": 0}, {"op": "barrier", "size_bytes": 0}
+    a, b = ([timed(size_bytes=size), timed(**barrier), timed(**step, batch=size // 512)] for size in (1024, 2048))
+    cases, only_a, only_b = pairs.matched(a, b)
+    assert [case.a.case.op for case in cases] == ["barrier", "training_step", "all_reduce"]
+    assert not only_a and not only_b
+
+
 def test_sizes_that_all_differ_pair_in_their_order():
-    a = [timed(f"x · {size}", size_bytes=size) for size in ("9000", "1024")]
-    b = [timed(f"x · {size}", size_bytes=size) for size in ("1280", "10000")]
+    a = [timed(f"x · {size}", size_bytes=size) for size in (9000, 1024)]
+    b = [timed(f"x · {size}", size_bytes=size) for size in (1280, 10000)]
     assert [case.name for case in pairs.matched(a, b)[0]] == ["x · 1024 → 1280", "x · 9000 → 10000"]
 
 
@@ -57,7 +69,7 @@ def test_what_cannot_be_paired_is_refused():
     with pytest.raises(ConfigError, match="not clear"):
         pairs.matched(a, [timed(dtype="int8")])
     with pytest.raises(ConfigError, match="no case of side A"):
-        pairs.matched([timed(op="x"), timed(op="y", size_bytes="2048")], [timed(op="x", size_bytes="2048")])
+        pairs.matched([timed(), timed(op="reduce", size_bytes=2048)], [timed(size_bytes=2048)])
 
 
 # ── judging ──────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +103,7 @@ def test_the_index_is_of_pairs_that_have_all_cases_and_its_weights_stay():
     found = pairs.look([quiet, loud], 4, 0.05, first)
     assert first.weights["quiet"] > 10 * first.weights["loud"]
     weights = dict(first.weights)
-    del loud.b[2]
+    del loud.b.launches[2]
     again = pairs.look([quiet, loud], 4, 0.05, first)
     assert (len(found.index), len(again.index)) == (4, 3) and first.weights == weights
 
@@ -99,13 +111,8 @@ def test_the_index_is_of_pairs_that_have_all_cases_and_its_weights_stay():
 def test_a_look_knows_no_later_pairs():
     """A resumed run has pairs already that the first look, made again, must not see."""
     case = paired([0.0, 0.01, -0.01, 0.0, 0.5, 0.5, 0.5, 0.5])
-    first, again = (
-        pairs.look([one], 4, 0.05, FirstLook())
-        for one in (
-            case,
-            PairedCase(case.name, {n: case.a[n] for n in range(1, 5)}, {n: case.b[n] for n in range(1, 5)}),
-        )
-    )
+    sides = (timed("c", {n: side[n] for n in range(1, 5)}) for side in case.launches)
+    first, again = (pairs.look([one], 4, 0.05, FirstLook()) for one in (case, PairedCase("c", *sides)))
     assert first.ratios["c"].tolist() == again.ratios["c"].tolist()
 
 
@@ -139,10 +146,18 @@ def test_it_ends_when_there_is_an_answer(found, made, decided_at, why):
 
 
 def test_a_case_that_failed_on_side_b_only_is_broken():
-    case = PairedCase("c", {1: np.ones(3)}, {})
-    other = paired([0.1] * 4, "d")
-    result = pairs.conclude([case, other], ("A", "B"), 0.05, "")
-    assert result.broken == ("c",) and result.failed
+    other = dataclasses.replace(CASE, size_bytes=2048)
+
+    def side(failed):
+        dead = [dataclasses.replace(samples(CASE, 1, [[0]]), timed=None, failure=Failure("hang", 0, "stuck"))]
+        times = [samples(case, n, [[10**6 + n] * 2] * 9) for case in (CASE, other)[failed:] for n in range(1, 5)]
+        return invented_run([*times, *dead * failed])
+
+    result = pairs.compare_sides(side(False), side(True), ("A", "B"), lambda case: case.op, 0.05, "")
+    assert result.broken == (Unpaired("all_reduce", CASE, "stuck"),) and result.failed
+    assert [change.case for change in result.changes] == [other] and result.pairs == 4
+    turned = pairs.compare_sides(side(True), side(False), ("A", "B"), lambda case: case.op, 0.05, "")
+    assert turned.only_after == result.broken and not turned.broken
 
 
 # ── for real ─────────────────────────────────────────────────────────────────────────────────────
@@ -151,7 +166,7 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.startswith("SLOWER") and "64 KiB → 4 MiB" in done.stdout
     (path,) = warm.runs()
-    assert (warm.folder / "plots" / path.name / "ab.png").stat().st_size > 5000
+    assert (warm.folder / "plots" / path.name / "comparison.png").stat().st_size > 5000
     sides = [folders.read(path / side) for side in "ab"]
     assert [sorted({c.size_bytes for c in run.plan.cases}) for run in sides] == [[4096, 65536], [2**18, 2**22]]
     assert len({len(run.samples) for run in sides}) == 1 and sides[0].name == f"{path.name}:a"

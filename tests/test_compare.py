@@ -8,10 +8,12 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.analyze.compare import compare
+from bench.model.comparisons import Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
-from bench.model.records import Case, Failure, Fault
+from bench.model.records import Case, Failure, Fault, Skip
 from bench.report import comparison
+from bench.report.labels import label
 from bench.stats.intervals import launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from conftest import invented_run
@@ -210,9 +212,17 @@ def test_the_gravest_case_gives_the_verdict():
 def test_cases_without_a_partner_are_listed():
     old, new = ([summary(case, [1, 1.01]) for case in cases] for cases in (CASES[:3], CASES[1:4]))
     dead = Summary(CASES[1], 0, 0, None, failures=(Failure("hang", 0, "nothing"),))
-    result = compare(*runs(), old, [dead, *new[1:]])
-    assert (result.only_before, result.only_after, result.broken) == ((CASES[0],), (CASES[3],), (CASES[1],))
+    skipped = dataclasses.replace(CASES[2], size_bytes=1)
+    before, after = invented_run([]), invented_run([], skips=[Skip(skipped, "needs a GPU")])
+    result = compare(before, after, [*old, summary(skipped, [1, 1])], [dead, *new[1:]], label=lambda case: case.op)
+    unpaired = [[(case.case, case.reason) for case in cases] for cases in (result.only_before, result.only_after)]
+    assert unpaired == [[(CASES[0], "not asked for"), (skipped, "needs a GPU")], [(CASES[3], "not asked for")]]
+    assert result.broken == (Unpaired("all_reduce", CASES[1], "nothing"),) and result.failed
     assert any("failed after" in warning for warning in result.warnings)
+    turned = compare(after, before, [dead, *new[1:]], old)
+    assert [case.case for case in turned.only_after] == [CASES[1], CASES[0]] and not turned.broken
+    all_dead = compare(before, after, old[1:2], [dead])
+    assert (all_dead.verdict, all_dead.changes, len(all_dead.broken)) == (INCONCLUSIVE, (), 1)
 
 
 def test_runs_without_a_common_case_cannot_be_compared():
@@ -250,11 +260,35 @@ def both_backends():
 
 def test_across_a_backend():
     gloo, nccl = both_backends()
-    (change,) = compare(*runs(), [gloo], [nccl], across="backend").changes
-    assert change.verdict == FASTER and change.note == "backend: gloo → nccl"
+    result = compare(*runs(), [gloo], [nccl], across="backend", label=label)
+    (change,) = result.changes
+    assert (result.across, change.verdict) == ("backend", FASTER)
+    assert change.name == "all_reduce · gloo → nccl · float32 · 2 ranks · 1 MB"
     (turned,) = compare(*runs(), both_backends(), both_backends(), across="backend=nccl,gloo").changes
-    assert compare(*runs(), [gloo], [nccl], across="backend").across == "backend"
     assert turned.verdict == SLOWER
+
+
+@pytest.mark.parametrize(
+    ("field", "a", "b", "name"),
+    [("memory", "plain", "symmetric", "default → symmetric memory"), ("root", 1, 2, "root 1 → root 2"),
+     ("strategy", "flat", "ddp(cap_bytes=1024,options=fp16)", "flat → ddp 1 KiB fp16")],
+)  # fmt: skip
+def test_any_option_can_be_the_axis(field, a, b, name):
+    op = {"root": "broadcast", "strategy": "training_step"}.get(field, "all_reduce")
+    both = [
+        summary(dataclasses.replace(CASE, op=op, **{field: value}), [time_s, 1.01 * time_s])
+        for value, time_s in ((a, 1), (b, 2))
+    ]
+    (change,) = compare(*runs(), both, both, across=f"{field}={a},{b}", label=label).changes
+    assert name in change.name and change.ratio.value == pytest.approx(2)
+    with pytest.raises(ConfigError, match=f"both {a} and "):
+        compare(*runs(), both, both, across=field)
+
+
+def test_of_calls_back_to_back_the_depth_is_a_part_of_the_metric():
+    deep = dataclasses.replace(CASE, metric="pipelined", depth=20)
+    (change,) = compare(*runs(), [summary(CASE, [2, 2])], [summary(deep, [1, 1])], across="metric").changes
+    assert change.ratio.value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

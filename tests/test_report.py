@@ -20,13 +20,14 @@ from bench.catalog.operations import CALLS, OPERATIONS, usual
 from bench.catalog.pairing import rounds
 from bench.config.models import parse
 from bench.model.capabilities import Machine
-from bench.model.comparisons import Check, CheckedTable, Level, Trend
+from bench.model.comparisons import Check, CheckedTable, Level, Trend, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Stall, Summary
 from bench.model.records import Case, Failure, Samples, Skip
 from bench.model.units import format_seconds
 from bench.planning.plan import expand
 from bench.report import comparison, document, listings, machine_format, markdown
 from bench.report.comparison import VERDICTS
+from bench.report.labels import label
 from bench.report.pictures import CATALOGUE
 from bench.report.plots import comparison as comparison_plots
 from bench.report.plots import figures, ranks_and_time
@@ -237,7 +238,7 @@ def test_a_run_without_numbers_still_gets_a_report(tmp_path):
 
 def test_a_comparison_is_drawn_and_tabled(tmp_path):
     old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
-    result = compare(old, new, summarize(old), summarize(new))
+    result = compare(old, new, summarize(old), summarize(new), label=label)
     assert comparison_plots.draw_comparison(result, tmp_path).stat().st_size > 5000
     svg = (tmp_path / "comparison.svg").read_text()
     for word in ("time after / time before", "slower", "too small to matter (±5 %)", "6 of 6 cases slower", "4 KiB"):
@@ -253,7 +254,7 @@ def test_a_comparison_is_drawn_and_tabled(tmp_path):
 def test_a_comparison_across_a_field_names_it_on_the_axis_only_and_stays_inside(sides):
     run = run_of(launches=5)
     one, other = ([s for s in summarize(run) if s.case.world_size == int(side)] for side in sides.split(","))
-    result = compare(run, run, one, other, across=f"world_size={sides}")
+    result = compare(run, run, one, other, across=f"world_size={sides}", label=label)
     result = dataclasses.replace(result, before=f"r: {sides[0]}", after=f"r: {sides[2]}")
     # Far on one side: 1 is at the edge of what the intervals take.
     ratio = 5.0 if sides == "2,4" else 0.2
@@ -279,12 +280,12 @@ def test_a_comparison_across_a_field_names_it_on_the_axis_only_and_stays_inside(
 
 def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
     old, new = run_of(launches=5), run_of(launches=5, factor=1.5)
-    result = compare(old, new, summarize(old), summarize(new))
+    result = compare(old, new, summarize(old), summarize(new), label=label)
     changes = [
         dataclasses.replace(change, judgement=dataclasses.replace(change.judgement, verdict=v))
         for change, v in zip(result.changes, VERDICTS, strict=False)
     ]
-    result = dataclasses.replace(result, changes=tuple(changes), broken=(CASES[5],))
+    result = dataclasses.replace(result, changes=tuple(changes), broken=(Unpaired("c", CASES[5], "killed"),))
     (suite,) = ElementTree.fromstring(machine_format.comparison_junit(result))
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "6", "failures": "2", "skipped": "1", "errors": "1",

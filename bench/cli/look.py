@@ -128,7 +128,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
                     manifest, summary = folders.read_manifest(path), folders.read_summary(path)
                     headline = NO_REPORT
                     if summary and folders.has_sides(path):
-                        headline = str(len({row["case"] for row in summary})), folders.first_line(path)
+                        headline = str(len(summary)), folders.first_line(path)
                     elif summary:
                         headline = listings.headline(summary)
                     rows.append((path.name, manifest, headline))
