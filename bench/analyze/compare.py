@@ -84,7 +84,7 @@ def compare(
     changes = [of_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
     changes = [
         replace(change, name=joined(*(label(side.case) for side in pair)), exposed=exposed)
-        for change, pair, exposed in zip(changes, pairs, _exposed((before, after), (old, new), pairs), strict=True)
+        for change, pair, exposed in zip(changes, pairs, _exposed(before, after, pairs), strict=True)
     ]
     all_verdicts = [*(change.verdict for change in changes), *([whole.verdict] if whole else [])]
     return Comparison(
@@ -284,44 +284,39 @@ def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | 
 
 
 # ── exposed communication of training steps ──────────────────────────────────────────────────────
-def exposed_of(run: Run) -> dict[Case, training.Series]:
-    """Exposed communication in each round, seconds a step: of each case that differs from its reference."""
+def exposed_of(run: Run) -> dict[Case, tuple[training.Series, float]]:
+    """Of each case that differs from its reference: exposed communication in each round, and its scenario's noise.
+
+    Both are seconds a step. The noise is what two copies of one strategy differ by.
+    """
     exposed = {}
     for scenario, cases in training.scenarios_of(run).items():
-        rounds = training.rounds_of(run, scenario)
-        for case in cases:
-            reference = training.reference_case(case)
-            series = {} if case == reference else training.by_launch(rounds, case, training.step_s, reference)
-            if series:
-                exposed[case] = series
+        differences_s = training.differences_of(training.rounds_of(run, scenario), cases)
+        noise_s = training.noise_of(training.aa_pairs_of(training.estimates(differences_s)))
+        for (case, other), series in differences_s.items():
+            if other == training.reference_case(case):
+                exposed[case] = series, noise_s
     return exposed
 
 
-def _exposed(
-    runs: tuple[Run, Run], summaries: tuple[Sequence[Summary], Sequence[Summary]], pairs: Sequence[Pair]
-) -> list[ExposedChange | None]:
+def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChange | None]:
     """The change of each pair's exposed communication; None where a side has none."""
-    series = [exposed_of(run) for run in runs]
-    noises = [
-        {scenario.scenario.case: scenario.noise_s for scenario in training.scenarios(run, of_run)}
-        for run, of_run in zip(runs, summaries, strict=True)
-    ]
-    both = [[of_run.get(side.case, {}) for of_run, side in zip(series, pair, strict=True)] for pair in pairs]
-    enough = [min(map(len, sides)) >= training.LAUNCHES_FOR_INTERVAL for sides in both]
-    several = list(compress(both, enough))
-    tested = iter(verdicts.differences(*([training.medians(sides[i]) for sides in several] for i in (0, 1))))
+    olds, news = exposed_of(before), exposed_of(after)
+    both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
+    enough = [min(len(old), len(new)) >= training.LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
+    several = [(training.medians(old), training.medians(new)) for (old, _), (new, _) in compress(both, enough)]
+    tested = iter(verdicts.differences([old for old, _ in several], [new for _, new in several]))
     changes: list[ExposedChange | None] = []
-    for pair, sides, over_launches in zip(pairs, both, enough, strict=True):
-        if not all(sides):
+    for ((old, old_noise_s), (new, new_noise_s)), over_launches in zip(both, enough, strict=True):
+        if not (old and new):
             changes.append(None)
             continue
-        before, after = map(training.estimate, sides)
-        difference, resolved = intervals.difference_of_intervals(before, after), False
+        a, b = training.estimate(old), training.estimate(new)
+        difference, resolved = intervals.difference_of_intervals(a, b), False
         if over_launches:
             difference, significant = next(tested)
-            noise_s = max(of_run[replace(side.case, strategy="")] for of_run, side in zip(noises, pair, strict=True))
-            resolved = significant and abs(difference.value) > noise_s
-        changes.append(ExposedChange(before, after, difference, resolved))
+            resolved = significant and abs(difference.value) > max(old_noise_s, new_noise_s)
+        changes.append(ExposedChange(a, b, difference, resolved))
     return changes
 
 

@@ -173,7 +173,10 @@ def timed_cases(measured: Sequence[Samples], plan: Plan, label: Label) -> list[T
         if samples.case in launches and samples.failure is None and samples.timed is not None:
             launches[samples.case][samples.launch] = samples.timed.slowest_s
     exposed = exposed_of(run)
-    return [TimedCase(case, label(case), times, exposed.get(case, {})) for case, times in launches.items()]
+    return [
+        TimedCase(case, label(case), times, exposed[case][0] if case in exposed else {})
+        for case, times in launches.items()
+    ]
 
 
 def matched(

@@ -271,6 +271,31 @@ def reference_case(case: Case) -> Case:
     return replace(case, strategy=text_of(reference_of(strategy_of(case.strategy))))
 
 
+def first_copy(case: Case) -> Case:
+    """The case of which this one is a second copy; else the case itself."""
+    return replace(case, strategy=text_of(replace(strategy_of(case.strategy), again=0)))
+
+
+def differences_of(rounds: Rounds, cases: Iterable[Case]) -> dict[tuple[Case, Case], Series]:
+    """Seconds by which a step takes longer than another: of each case and its reference, and of each A/A pair."""
+    pairs = [(case, other) for case in cases for other in (reference_case(case), first_copy(case)) if other != case]
+    return {pair: series for pair in pairs if (series := by_launch(rounds, pair[0], step_s, pair[1]))}
+
+
+def aa_pairs_of(apart: Mapping[tuple[Case, Case], Interval]) -> tuple[AAPair, ...]:
+    """The A/A pairs among the estimates of `differences_of`."""
+    return tuple(
+        AAPair(label(strategy_of(first.strategy)), difference)
+        for (case, first), difference in apart.items()
+        if case != first == first_copy(case)
+    )
+
+
+def noise_of(aa_pairs: Iterable[AAPair]) -> float:
+    """The largest difference within the intervals of the A/A pairs, seconds a step."""
+    return max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0)
+
+
 def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis, ...]:
     """The results of all scenarios of which something was tried, in the order of the plan."""
     steps = {summary.case: summary.time_s for summary in summaries if summary.time_s is not None}
@@ -283,27 +308,17 @@ def scenarios(run: Run, summaries: Sequence[Summary]) -> tuple[ScenarioAnalysis,
 
 def _scenario(run: Run, scenario: Scenario, cases: Sequence[Case], steps: Mapping[Case, Interval]) -> ScenarioAnalysis:
     rounds, tries = rounds_of(run, scenario), samples_of(run, scenario)
-    # Of each strategy and its reference, and of the two of each A/A pair.
-    copies = [
-        (case, replace(strategy_of(case.strategy), again=0)) for case in cases if strategy_of(case.strategy).again
-    ]
-    first_of = {case: replace(case, strategy=text_of(strategy)) for case, strategy in copies}
-    pairs = [*((case, reference_case(case)) for case in cases), *first_of.items()]
-    apart = estimates({pair: by_launch(rounds, pair[0], step_s, pair[1]) for pair in pairs if pair[0] != pair[1]})
+    apart = estimates(differences_of(rounds, cases))
     results = [
         _result(case, tries.get(case, []), rounds, steps, apart.get((case, reference_case(case)))) for case in cases
     ]
-    aa_pairs = tuple(
-        AAPair(label(strategy), apart[case, first_of[case]])
-        for case, strategy in copies
-        if (case, first_of[case]) in apart
-    )
+    aa_pairs = aa_pairs_of(apart)
     return ScenarioAnalysis(
         scenario=scenario,
         compute=steps.get(replace(scenario.case, strategy=REFERENCE)),
         results=tuple(_placed(results, rounds)),
         aa_pairs=aa_pairs,
-        noise_s=max((max(abs(pair.difference.low), abs(pair.difference.high)) for pair in aa_pairs), default=0.0),
+        noise_s=noise_of(aa_pairs),
         blocks=rounds.blocks,
         dropped=rounds.dropped,
     )
