@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bench.analyze import pairs
+from bench.analyze.compare import KEY
 from bench.analyze.pairs import FirstLook, PairedCase, TimedCase
 from bench.model.comparisons import Unpaired
 from bench.model.errors import ConfigError
@@ -153,10 +154,10 @@ def test_a_case_that_failed_on_side_b_only_is_broken():
         times = [samples(case, n, [[10**6 + n] * 2] * 9) for case in (CASE, other)[failed:] for n in range(1, 5)]
         return invented_run([*times, *dead * failed])
 
-    result = pairs.compare_sides(side(False), side(True), ("A", "B"), lambda case: case.op, 0.05, "")
-    assert result.broken == (Unpaired("all_reduce", CASE, "stuck"),) and result.failed
+    result = pairs.compare_sides(side(False), side(True), ("A", "B"), KEY, 0.05, "")
+    assert result.broken == (Unpaired(CASE.key, CASE, "stuck"),) and result.failed
     assert [change.case for change in result.changes] == [other] and result.pairs == 4
-    turned = pairs.compare_sides(side(True), side(False), ("A", "B"), lambda case: case.op, 0.05, "")
+    turned = pairs.compare_sides(side(True), side(False), ("A", "B"), KEY, 0.05, "")
     assert turned.only_after == result.broken and not turned.broken
 
 
