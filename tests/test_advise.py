@@ -18,8 +18,7 @@ import training_fixtures
 from bench.advise import advisor, of_run, planner, verification
 from bench.analyze.analysis import analyze
 from bench.catalog.strategies import label
-from bench.model.advice import Verified
-from bench.model.conclusions import Split, StrategyResult, Summary
+from bench.model.conclusions import Split, StrategyResult, Summary, Verified
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure, Run, Samples, Timings
 from bench.model.training import REFERENCE, StepDetail, Strategy

@@ -35,24 +35,16 @@ MAY_IMPORT = {
     "analyze": PREPARED,
     "importers": PREPARED,
     "report": PREPARED,
-    "training": PREPARED,
-    "training.launch": MEASURING | {"training", "launch"},
-    "training.rank": MEASURING | {"training", "rank"},
-    "training.analyze": PREPARED | {"training", "analyze"},
-    "training.report": PREPARED | {"training", "report"},
-    "cli": MEASURING
-    | {"launch", "analyze", "importers", "report"}
-    | {"training", "training.launch", "training.analyze", "training.report"},
+    "advise": PREPARED | {"analyze"},
+    "cli": MEASURING | {"launch", "analyze", "importers", "report", "advise"},
     "": {"cli"},  # bench/__init__.py: the notebook's door
 }  # fmt: skip
 # What a room may name by text only: the module is loaded in another process, or late.
 MAY_NAME = {
     ("launch", "bench.rank.preload"),
     ("launch", "bench.rank.main"),
-    ("cli", "bench.rank.main"),  # the functions that ranks of a job may run
-    ("cli", "bench.rank.training.main"),
-    ("training.launch", "bench.rank.training.equivalence"),
-    ("training.launch", "bench.rank.training.main"),
+    ("launch", "bench.rank.training.step"),  # loaded by the fork server where a run trains
+    ("launch", "bench.rank.training.equivalence"),
 }
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -64,8 +56,7 @@ TREES = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
 def room_of(module: str) -> str:
     """The room of a module or of a name in it; that of bench/__init__.py is empty."""
     parts = module.split(".")[1:]
-    inner = ".".join(parts[:2])
-    return inner if inner in MAY_IMPORT else parts[0] if parts and parts[0] in MAY_IMPORT else ""
+    return parts[0] if parts and parts[0] in MAY_IMPORT else ""
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -143,10 +134,10 @@ def test_no_import_cycle():
 @pytest.mark.parametrize(
     ("package", "rooms"),
     [
-        ("torch", {"rank", "training.rank"}),
-        ("matplotlib", {"report", "training.report"}),
+        ("torch", {"rank"}),
+        ("matplotlib", {"report"}),
         ("typer", {"cli"}),
-        ("pydantic", {"config", "store", "training"}),
+        ("pydantic", {"config", "store"}),
         ("ruamel", {"config"}),
     ],
 )

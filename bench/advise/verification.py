@@ -18,9 +18,9 @@ from scipy.optimize import nnls
 from bench.advise import planner
 from bench.advise.advisor import plan_of
 from bench.catalog.strategies import kind, label, unsupported
-from bench.model.advice import Advice, Verified
+from bench.model.advice import Advice
 from bench.model.capabilities import Machine
-from bench.model.conclusions import StrategyResult
+from bench.model.conclusions import StrategyResult, Verified
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Launch, Plan, Sampling, Scenario, Settings, Skip
 from bench.model.training import Strategy

@@ -1,8 +1,8 @@
 """The table of strategies, the ways to synchronise gradients: which settings each takes, and its properties.
 
 In: a `Strategy`. Out: its properties, its name in tables, and why it cannot be measured in a scenario. Does not import
-torch. To add a strategy, add an entry here and its synchroniser to the table in `training/rank/synchronisers.py` (or,
-for what torch provides, `training/rank/torch_synchronisers.py`); a test checks that both exist.
+torch. To add a strategy, add an entry here and its synchroniser to the table in `rank/training/synchronisers.py` (or,
+for what torch provides, `rank/training/torch_synchronisers.py`); a test checks that both exist.
 """
 
 import functools

@@ -47,7 +47,7 @@ WRITTEN: dict[str, tuple[Any, object]] = {
 }
 
 
-class Line(Strict):
+class ExpectedBandwidth(Strict):
     """What a line of the table has besides options.
 
     gpu: a word in the name of the run's GPUs. A line without size is for the largest size that was measured. kind: what
@@ -90,7 +90,7 @@ class Line(Strict):
     )
 
     @model_validator(mode="after")
-    def _check(self) -> "Line":
+    def _check(self) -> "ExpectedBandwidth":
         if self.world_size is None and self.gpu is None and self.ranks_per_node is None:
             raise ValueError("'world_size' is missing; or name the hardware: gpu, nodes, ranks_per_node")
         return self
@@ -112,11 +112,11 @@ def _option(option: Option) -> Any:
 
 
 if TYPE_CHECKING:
-    Expectation = Line
+    Expectation = ExpectedBandwidth
 else:
     # A line of the table: an option for each that a configuration has a key for.
     Expectation = create_model(
-        "Expectation", __base__=Line, **{option.name: _option(option) for option in OPTIONS if option.key}
+        "Expectation", __base__=ExpectedBandwidth, **{option.name: _option(option) for option in OPTIONS if option.key}
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a scenario's conclusions hold an advice
-    from bench.model.conclusions import Interval
+    pass
 
 # A setting is worth making if it saves this share of backward somewhere. Steps of one job repeat to about 1 %, so that
 # less could not be seen.
@@ -105,25 +105,3 @@ class ExplainedAdvice:
     others: tuple[OtherWay, ...]
     caps_mib: tuple[float, ...]
     cap_mib: float
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The prediction for a plan beside its measurement. predicted_s: exposed after backward.
-
-    tail_s: measured, of the rank that came last: what others wait for that rank is not the link's. exposed: all that
-    was. Both are None where nothing was measured; refused says why, if anything does.
-    """
-
-    name: str
-    predicted_s: float
-    tail_s: float | None = None
-    exposed: Interval | None = None
-    refused: str | None = None
-
-    @property
-    def holds(self) -> bool | None:
-        """True if the tail was about as long as predicted; None without a measurement."""
-        if self.tail_s is None:
-            return None
-        return abs(self.tail_s - self.predicted_s) <= max(OFF_S, OFF_SHARE * self.predicted_s)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.model.advice import Advice
+from bench.model.advice import OFF_S, OFF_SHARE, Advice
 from bench.model.records import Case, Failure, Scenario
 from bench.model.training import InvariantCheck, Strategy, Timeline
 
@@ -376,6 +376,28 @@ class CallSize:
     total_bytes: int
     calls: int
     time: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The prediction for a plan beside its measurement. predicted_s: exposed after backward.
+
+    tail_s: measured, of the rank that came last: what others wait for that rank is not the link's. exposed: all that
+    was. Both are None where nothing was measured; refused says why, if anything does.
+    """
+
+    name: str
+    predicted_s: float
+    tail_s: float | None = None
+    exposed: Interval | None = None
+    refused: str | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        """True if the tail was about as long as predicted; None without a measurement."""
+        if self.tail_s is None:
+            return None
+        return abs(self.tail_s - self.predicted_s) <= max(OFF_S, OFF_SHARE * self.predicted_s)
 
 
 # ── all of one run ───────────────────────────────────────────────────────────────────────────────
