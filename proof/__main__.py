@@ -22,9 +22,9 @@ from typing import Any
 from tabulate import tabulate
 
 from bench.launch.launcher import Launcher
+from bench.launch.sweep import TRAINING_MODULES
 from bench.machine import host
 from bench.model.units import format_seconds
-from bench.training.launch.sweep import PRELOAD
 from proof import (
     bucket_plans,
     coverage,
@@ -42,13 +42,12 @@ from proof.code import fingerprint
 from proof.rig import Rig
 
 ROOT = Path(__file__).resolve().parents[1]
-# What every measured number rests on; what summarises and compares them; what trains.
+# What every measured number rests on; what summarises and compares them; what plans buckets, and what trains.
 MEASURED = ("catalog", "launch", "planning", "protocol", "rank")
 COMPARED = ("analyze", "stats")
 SUMMARISED = (*MEASURED, *COMPARED)
-PLANNED = ("training/*.py",)
-ANALYZED = ("stats", "training/analyze")
-TRAINED = (*MEASURED, *PLANNED, *ANALYZED, "training/launch", "training/rank")
+PLANNED = ("advise", "planning")
+TRAINED = (*SUMMARISED, "advise")
 
 COLLECTIVES: dict[str, Claim] = {
     "rates": Claim(links_recovered.rates, SUMMARISED),
@@ -79,7 +78,7 @@ GRADIENTS: dict[str, Claim] = {
     "tails": Claim(bucket_plans.tails, TRAINED),
     "order": Claim(bucket_plans.order_of_buckets, TRAINED),
     "shaped-link": Claim(bucket_plans.on_a_shaped_link, TRAINED),
-    "simulated-runs": Claim(training_steps.simulated, ANALYZED),
+    "simulated-runs": Claim(training_steps.simulated, COMPARED),
     "silence": Claim(training_steps.silence, TRAINED),
     "planted-wait": Claim(training_steps.planted_wait, TRAINED),
     "stamps": Claim(training_steps.stamps, TRAINED),
@@ -130,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     book = BOOKS[asked.book]
     parts: dict[str, Part] = {}
-    with tempfile.TemporaryDirectory(prefix="proof-") as name, Launcher(preload=PRELOAD) as launcher:
+    with tempfile.TemporaryDirectory(prefix="proof-") as name, Launcher(preload=TRAINING_MODULES) as launcher:
         used = Rig(launcher, Path(name))
         for claim in asked.only or book.claims:
             parts[claim] = _tried(claim, book.claims[claim], used, QUICK if asked.quick else FULL)

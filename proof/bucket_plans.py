@@ -12,11 +12,14 @@ import numpy as np
 from bench.advise import advisor, planner, verification
 from bench.advise.of_run import shape_of as shape_of_run
 from bench.advise.of_run import stretch_of
+from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
-from bench.analyze.training import analyze, left_s
-from bench.analyze.training_rounds import by_launch, estimate, kept
+from bench.analyze.training import by_launch, estimate, left_s, rounds_of, scenarios_of
 from bench.catalog.presets import PRESETS
-from bench.model.training import Strategy, Timeline, TrainingRun
+from bench.catalog.strategies import text_of
+from bench.model.advice import Verified
+from bench.model.records import Case, Run
+from bench.model.training import Strategy
 from bench.model.units import format_seconds
 from bench.planning import buckets
 from bench.planning import link_model as known_links
@@ -38,14 +41,16 @@ APART_S = 2e-3
 CAPS = (256 * 1024, 512 * 1024, MIB, 3 * MIB // 2, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB)
 BEFORE = (2 * MIB, 8 * MIB)
 TRAINING = """
-benchmark: training
-models: [{model}]
-links: [{link}]
-batch: 1
+backends: [gloo]
+world_sizes: [2]
 launches: {launches}
-rounds: 8
-steps: 2
-strategies: {strategies}
+training:
+  models: [{model}]
+  links: [{link}]
+  batch: 1
+  rounds: 8
+  steps: 2
+  strategies: {strategies}
 """
 CURVE = """
 backends: [gloo]
@@ -136,10 +141,10 @@ def tails(rig: Rig, effort: Effort) -> list[Outcome]:
     ):
         asked = _asked(profile)
         text = _text(model, "2ms + 1GB/s", effort.links, [strategy for strategy, _ in asked.values()])
-        run = rig.train(text)
+        run = rig.measure(text)
         of_shape = "shape" in model
         pairs = _pairs(run, asked, profile, EMULATED) if of_shape else _pairs_over_launches(run, asked)
-        close = sum(verification.close(*pair) for pair in pairs.values())
+        close = sum(bool(Verified(name, *pair).holds) for name, pair in pairs.items())
         off = np.array([abs(measured - predicted) for predicted, measured in pairs.values()]) / MS
         found.append(
             Outcome(
@@ -154,12 +159,13 @@ def tails(rig: Rig, effort: Effort) -> list[Outcome]:
 
 def _recorded(rig: Rig) -> ReadyTimes:
     """Of tiny itself, as one short run has it."""
-    return _ready(rig.train(_text("tiny", "2ms + 1GB/s", 1, [Strategy("flat")])))
+    return _ready(rig.measure(_text("tiny", "2ms + 1GB/s", 1, [Strategy("flat")])))
 
 
-def _ready(run: TrainingRun) -> ReadyTimes:
+def _ready(run: Run) -> ReadyTimes:
     """As the run's own advice has it."""
-    return shape_of_run(run, run.plan.order[0].scenario).ready_times
+    (scenario,) = scenarios_of(run)
+    return ReadyTimes.of_shape(shape_of_run(run, scenario))
 
 
 def _asked(profile: ReadyTimes) -> dict[str, tuple[Strategy, planner.BucketPlan]]:
@@ -170,7 +176,7 @@ def _asked(profile: ReadyTimes) -> dict[str, tuple[Strategy, planner.BucketPlan]
         "one call a gradient": (Strategy("overlap_param"), tuple(range(1, every + 1))),
         "best": (_plan(profile, best := planner.optimal(profile, EMULATED)), best),
         "torch's default": (_plan(profile, default := buckets.torch_default(profile)), default),
-        "25 MiB": (_plan(profile, large := planner.explicit_25(profile)), large),
+        "25 MiB": (_plan(profile, large := buckets.uniform(profile, buckets.TORCH_CAPS[1])), large),
     }
     for cap in CAPS:
         found[f"cap {cap}"] = (Strategy("overlap_bucket", cap_bytes=cap), buckets.uniform(profile, cap))
@@ -198,7 +204,7 @@ def _text(model: str, link: str, launches: int, strategies: list[Strategy]) -> s
 
 
 def _pairs_over_launches(
-    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.BucketPlan]]
+    run: Run, asked: dict[str, tuple[Strategy, planner.BucketPlan]]
 ) -> dict[str, tuple[float, float]]:
     """Means of each launch's prediction, from its own ready times, and of its tail."""
     launches = []
@@ -208,21 +214,25 @@ def _pairs_over_launches(
     return {name: tuple(np.mean([pairs[name] for pairs in launches], axis=0)) for name in asked}
 
 
-def of_launches(run: TrainingRun, wanted: Sequence[int]) -> TrainingRun:
-    """What a run of these launches only would be; the step in detail is that of the whole run."""
+def of_launches(run: Run, wanted: Sequence[int]) -> Run:
+    """What a run of these launches only would be; the steps in detail are those of the whole run."""
     order = tuple(launch for launch in run.plan.order if launch.number in wanted)
-    facts = [fact for fact in run.facts if isinstance(fact, Timeline) or fact.launch in wanted]
-    return replace(run, plan=replace(run.plan, order=order), facts=facts)
+    samples = [
+        entry if entry.launch in wanted else replace(entry, timed=None)
+        for entry in run.samples
+        if entry.launch in wanted or entry.detail is not None
+    ]
+    return replace(run, plan=replace(run.plan, order=order), samples=samples)
 
 
 def _pairs(
-    run: TrainingRun, asked: dict[str, tuple[Strategy, planner.BucketPlan]], profile: ReadyTimes, cost: AllReduceCost
+    run: Run, asked: dict[str, tuple[Strategy, planner.BucketPlan]], profile: ReadyTimes, cost: AllReduceCost
 ) -> dict[str, tuple[float, float]]:
     """(predicted, measured) tails, of the rank that came last in a step."""
     (comparison,) = analyze(run).scenarios
     stretch = stretch_of(run, comparison.scenario, profile)
-    found = verification.verified(asked, profile, cost, comparison.results, stretch)
-    return {one.name: (one.predicted_s, one.tail_s) for one in found}
+    plans = verification.verified(asked, profile, cost, comparison.results, stretch)
+    return {plan.name: (plan.predicted_s, plan.tail_s) for plan in plans}
 
 
 def order_of_buckets(rig: Rig, effort: Effort) -> list[Outcome]:
@@ -234,20 +244,22 @@ def order_of_buckets(rig: Rig, effort: Effort) -> list[Outcome]:
     text = (ROOT / "configs/ddp-buckets.yaml").read_text()
     right, alike, off = 0, 0, []
     for _ in range(effort.minutes):
-        run = rig.train(text)
+        run = rig.measure(text)
         (comparison,) = analyze(run).scenarios
-        scenario, rounds = comparison.scenario, kept(run, comparison.scenario)
-        profile = ReadyTimes.of_shape(scenario.shape)
-        ends = {one.label: buckets.of_strategy(profile, replace(one.strategy, called="")) for one in comparison.results}
-        predicted = {name: planner.exposed(profile, plan, EMULATED) for name, plan in ends.items() if plan}
-        predicted["flat"] = planner.exposed(profile, (len(profile.nbytes),), EMULATED)
+        rounds, profile = rounds_of(run, comparison.scenario), ReadyTimes.of_shape(comparison.scenario.shape)
+        flat, again = (
+            replace(comparison.scenario.case, strategy=text_of(Strategy("flat", again=copy))) for copy in (0, 1)
+        )
+        ends = {result.case: buckets.of_strategy(profile, result.strategy) for result in comparison.results}
+        predicted = {case: planner.exposed(profile, plan, EMULATED) for case, plan in ends.items() if plan}
+        predicted[flat] = planner.exposed(profile, (len(profile.nbytes),), EMULATED)
         pairs = [pair for pair in combinations(predicted, 2) if abs(_apart(predicted, *pair)) >= APART_S]
         differences = [estimate(by_launch(rounds, a, left_s, b)) for a, b in pairs]
         right += all(
             (found.low > 0) if _apart(predicted, *pair) > 0 else (found.high < 0)
             for pair, found in zip(pairs, differences, strict=True)
         )
-        copies = estimate(by_launch(rounds, "flat again", left_s, "flat"))
+        copies = estimate(by_launch(rounds, again, left_s, flat))
         alike += copies.low <= 0 <= copies.high
         off += [pair.difference.value for pair in comparison.aa_pairs]
     return [
@@ -271,7 +283,7 @@ def order_of_buckets(rig: Rig, effort: Effort) -> list[Outcome]:
     ]  # fmt: skip
 
 
-def _apart(predicted: dict[str, float], a: str, b: str) -> float:
+def _apart(predicted: dict[Case, float], a: Case, b: Case) -> float:
     return predicted[a] - predicted[b]
 
 
@@ -296,7 +308,7 @@ def on_a_shaped_link(rig: Rig, effort: Effort) -> list[Outcome]:
         asked["best"] = (_plan(profile, ends := planner.optimal(profile, cost)), ends)
         model = f"{{shape: tiny, backward: {SHAPED_BACKWARD_S}s}}"
         text = _text(model, "real", effort.links, [strategy for strategy, _ in asked.values()])
-        pairs = _pairs(rig.train(text, starter), asked, profile, cost)
+        pairs = _pairs(rig.measure(text, starter), asked, profile, cost)
     off = {name: measured / predicted - 1 for name, (predicted, measured) in pairs.items()}
     close = sum(abs(one) <= 0.2 for one in off.values())
     apart = [(a, b) for a, b in combinations(pairs.values(), 2) if max(a[0], b[0]) > 1.2 * min(a[0], b[0])]

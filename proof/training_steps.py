@@ -11,15 +11,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from bench.analyze.training import analyze
-from bench.catalog.strategies import label
-from bench.model.records import Scenario
-from bench.model.training import PARTS, Round, Strategy, TimedBlock, TrainingLaunch, TrainingPlan, TrainingRun
+from bench.analyze.analysis import analyze
+from bench.model.records import Case, Launch, Plan, Run, Samples, Sampling, Scenario, Settings, Timings
+from bench.model.training import PARTS, Strategy
 from bench.model.units import format_seconds
-from bench.planning.training import with_controls
+from bench.planning.training import case_of, with_controls
 from bench.rank.training import models
 from bench.rank.training import runner as runners
 from bench.rank.training.runner import RankInfo
+from bench.rank.training.transport import ProcessGroupTransport
 from bench.stats import intervals
 from proof.bucket_plans import of_launches
 from proof.claim import Effort, Outcome, counted
@@ -29,14 +29,16 @@ from proof.synchronisers import WAIT_S
 ROOT = Path(__file__).resolve().parents[2]
 MS = 1e-3
 SHORT = """
-benchmark: training
-models: [nano]
-batch: 8
+backends: [gloo]
+world_sizes: [2]
 launches: {launches}
-rounds: {rounds}
-steps: 4
-foreign: 99%
-strategies: {strategies}
+training:
+  models: [nano]
+  batch: 8
+  rounds: {rounds}
+  steps: 4
+  max_foreign_cpu: 99%
+  strategies: {strategies}
 """
 PLANTED = "[{import: proof.synchronisers:OneCall}, {import: proof.synchronisers:Late}]"
 LAUNCHES_A_RUN = 3
@@ -46,7 +48,7 @@ LIMIT_S = 240
 
 def silence(rig: Rig, effort: Effort) -> list[Outcome]:
     """Runs of one launch, and of three: second copies of the step without synchronisation and of flat."""
-    run = rig.train(SHORT.format(launches=effort.quiet_trials, rounds=10, strategies="[flat]"))
+    run = rig.measure(SHORT.format(launches=effort.quiet_trials, rounds=10, strategies="[flat]"))
     found = []
     for name, words in (("none again", "a strategy without communication"), ("flat", "an A/A pair of flat")):
         for length in (1, LAUNCHES_A_RUN):
@@ -63,7 +65,7 @@ def silence(rig: Rig, effort: Effort) -> list[Outcome]:
     return found
 
 
-def _silent(run: TrainingRun, name: str, length: int) -> tuple[list[bool], list[float]]:
+def _silent(run: Run, name: str, length: int) -> tuple[list[bool], list[float]]:
     """Of each run of so many launches: whether the twins' interval has 0 in it, and half its width."""
     inside, widths = [], []
     for first in range(1, run.plan.launches - length + 2, length):
@@ -110,29 +112,40 @@ def simulated(_: Rig, effort: Effort) -> list[Outcome]:
     return found
 
 
-def _simulated(dice: np.random.Generator, launches: int) -> TrainingRun:
-    scenario, steps, facts = Scenario("nano", "gloo", 2, 2, 8), 2, []
+def _simulated(dice: np.random.Generator, launches: int) -> Run:
+    """Of two ranks that take equally long; all that a strategy exposes is its tail."""
+    scenario, steps, samples = _scenario("nano", 2, 2, 8), 2, []
+    cases = {strategy: case_of(scenario, strategy) for strategy in SIMULATED}
     for launch in range(1, launches + 1):
         several = launches > 1
         whole = np.exp(dice.normal(0, 0.03)) if several else 1.0
-        own = {label(one): np.exp(dice.normal(0, 0.01)) if several else 1.0 for one in SIMULATED}
-        for number in range(1, SIMULATED_ROUNDS + 1):
-            drift = np.exp(dice.normal(0, 0.03))
-            blocks = []
-            for one in SIMULATED:
-                computing = COMPUTE_S * whole * own[label(one)]
-                step = (computing + EXPOSED_S.get(one.name, 0.0)) * drift * np.exp(dice.normal(0, 0.03))
-                ns = int(steps * (step + dice.uniform(0, 0.03) * (dice.random() < 0.1)) * 1e9)
-                blocks.append(TimedBlock(label(one), (ns, ns), dict.fromkeys(PARTS, (0, 0)), 0.0, 0))
-            facts.append(Round(scenario.case.key, launch, number, 0.0, steps, tuple(blocks)))
-    order = tuple(TrainingLaunch(scenario, n, SIMULATED, SIMULATED_ROUNDS) for n in range(1, launches + 1))
-    plan = TrainingPlan("simulated", order, (), launches, steps, 3, 1, 60.0, 0.06)
-    return TrainingRun(Path("simulated"), {}, plan, [], facts)
+        drift = np.exp(dice.normal(0, 0.03, SIMULATED_ROUNDS))
+        for strategy, case in cases.items():
+            computing = COMPUTE_S * whole * (np.exp(dice.normal(0, 0.01)) if several else 1.0)
+            step_s = (computing + EXPOSED_S.get(strategy.name, 0.0)) * drift
+            step_s *= np.exp(dice.normal(0, 0.03, SIMULATED_ROUNDS))
+            step_s += dice.uniform(0, 0.03, SIMULATED_ROUNDS) * (dice.random(SIMULATED_ROUNDS) < 0.1)
+            walls = np.repeat((steps * step_s * 1e9).astype(np.int64)[:, None], 2, axis=1)
+            parts = np.zeros((SIMULATED_ROUNDS, 2, len(PARTS) + steps), dtype=np.int64)
+            timed = Timings(np.zeros_like(walls), walls, None, steps, (1,) * SIMULATED_ROUNDS, inner_duration_ns=parts)
+            samples.append(Samples(case, launch, 0.0, timed=timed))
+    order = tuple(Launch("gloo", 2, number, tuple(cases.values())) for number in range(1, launches + 1))
+    settings = Settings(Sampling(0, 0.0, None, 0.05, 1.0, 1), 1, 60.0, 0, rounds=SIMULATED_ROUNDS)
+    return Run(Path("simulated"), {}, Plan("simulated", order, (), launches, settings), [], samples)
+
+
+def _scenario(model: str, ranks: int, batch: int, sequence: int) -> Scenario:
+    return Scenario(
+        Case(
+            "training_step", "gloo", ranks, "float32", 0, metric="pipelined", depth=2, model=model, batch=batch,
+            sequence=sequence, optimizer="sgd", threads=1,
+        )
+    )  # fmt: skip
 
 
 def planted_wait(rig: Rig, effort: Effort) -> list[Outcome]:
     """Two synchronisers that a user brings along, one of which waits for nothing after its call."""
-    run = rig.train(SHORT.format(launches=max(3, effort.splits), rounds=10, strategies=PLANTED))
+    run = rig.measure(SHORT.format(launches=max(3, effort.splits), rounds=10, strategies=PLANTED))
     (comparison,) = analyze(run).scenarios
     exposed = {one.label.split(":")[1]: one.exposed for one in comparison.results if ":" in one.label}
     late, right = exposed["Late"], exposed["OneCall"]
@@ -182,8 +195,8 @@ SIZES = (("micro", 1500), ("tiny", 600))
 
 
 def _stamps(model: str, pairs: int) -> Outcome:
-    scenario = Scenario(model, "gloo", 1, 2, 64)
-    place, transport = RankInfo(0, 1, torch.device("cpu")), _Free()
+    scenario = _scenario(model, 1, 2, 64)
+    place, transport = RankInfo(0, 1, torch.device("cpu"), ProcessGroupTransport(1)), _Free()
     stamped = runners.build(Strategy("naive"), scenario, place, transport, range(1), 0)
     made = models.build(scenario, place.device, 0)
     kind, settings = runners.OPTIMIZERS["sgd"]

@@ -19,7 +19,7 @@ from bench.config.models import parse
 from bench.launch import mpirun
 from bench.launch.launcher import LOCK, PREFIX
 from bench.launch.mpirun import MEMORY, MpiLauncher
-from bench.launch.sweep import sweep
+from bench.launch.sweep import Silent, sweep
 from bench.machine import host, network
 from bench.model.errors import MpirunError
 from bench.model.records import Case
@@ -29,7 +29,7 @@ from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES
 from bench.report import document
 from bench.store.encoding import samples_from_line
 from conftest import TINY, interface_bound_to, invented_run, ranks_left, samples
-from proof.rig import Rig, SilentObserver
+from proof.rig import Rig
 from test_faults import MANY, wait_for_samples
 from test_measure import assert_nothing_left
 from test_operations import MACHINE, assert_right, selected
@@ -252,7 +252,7 @@ def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
 
     planned = planning.expand(parse(MPI.encode(), "c"), replace(MACHINE, backends_missing={}), 1)
     lines: list[bytes] = []
-    sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, SilentObserver())
+    sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, Silent())
     failures = [samples_from_line(line).failure for line in lines]
     assert {(one.kind, one.rank, one.text) for one in failures} == {
         ("start", None, "mpirun ended with status 7: no slots")
