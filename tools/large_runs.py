@@ -12,7 +12,7 @@ import orjson
 
 from bench.catalog.pairing import rounds
 from bench.machine import host
-from bench.model.records import Case, Json, Launch, Plan, Sampling
+from bench.model.records import Case, Json, Launch, Plan, Sampling, Settings
 from bench.store import folders
 from bench.store.folders import Journal
 
@@ -84,7 +84,8 @@ def write(root: Path, name: str, cases: Sequence[Case], launches: int, made: dic
         for launch in range(1, launches + 1)
         for ranks in world_sizes
     )
-    path = folders.create(root, Plan(name, blocks, (), launches, 1, SAMPLING, 60.0, 0), b"", {})
+    plan = Plan(name, blocks, (), launches, Settings(SAMPLING, seed=1, timeout_s=60.0, pool_bytes=0))
+    path = folders.create(root, plan, b"", {})
     facts = [{"rank": rank, "hostname": host_of(rank), "clock": "one"} for rank in range(world_sizes[-1])]
     session = {"host": {}, "before": host.state(), "after": host.state()}
     session["launches"] = [
