@@ -12,7 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.cli import benchmarks
+from bench.cli.output import analyzed
+from bench.report.pictures import CATALOGUE
+from bench.store import folders
 from proof.code import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +23,7 @@ MADE_FROM = IMAGES / "made-from.json"
 # Run in docs/example/ → the pictures of it that a page shows.
 SHOWN = {"before": ("time", "modes"), "training": ("training-timeline", "training-buckets")}
 # The modules that lay out and label pictures.
-DRAWING = ("report/plots", "training/report/plots")
+DRAWING = ("report/plots",)
 
 
 def made_from() -> dict[str, object]:
@@ -39,10 +41,9 @@ def stale() -> bool:
 def draw() -> None:
     """Draw the pictures, and write what they were made from."""
     for name, shown in SHOWN.items():
-        benchmark = benchmarks.of_run(EXAMPLES / name)
-        run = benchmark.read(EXAMPLES / name)
+        run = folders.read(EXAMPLES / name)
         with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
-            benchmark.pictures.value.draw(run, benchmark.analyze(run), Path(folder))
+            CATALOGUE.draw(run, analyzed(run), Path(folder))
             for picture in shown:
                 shutil.copyfile(Path(folder) / f"{picture}.png", IMAGES / f"{picture}.png")
     MADE_FROM.write_text(json.dumps(made_from(), indent=1) + "\n")
