@@ -6,7 +6,7 @@ import pytest
 
 from bench.config.models import parse
 from bench.model.capabilities import Machine
-from bench.model.records import Case
+from bench.model.records import Case, Failure, Launch, Samples
 from bench.planning import footprint
 from bench.planning import plan as planning
 
@@ -122,10 +122,21 @@ def test_float8_is_reduced_from_hopper_on_and_copied_by_every_gpu(capability):
 
 def test_remaining_is_the_plan_minus_what_is_done():
     plan = expand()
-    done = {(case.key, block.number) for block in plan.order[:2] for case in block.cases}
+    done = [Samples(case, launch.number, 0.0) for launch in plan.order[:2] for case in launch.cases]
     rest = planning.remaining(plan, done)
     assert rest == [*plan.order[2:]]
-    assert planning.remaining(plan, done | {(c.key, b.number) for b in rest for c in b.cases}) == []
+    more = [Samples(case, launch.number, 0.0) for launch in rest for case in launch.cases]
+    assert planning.remaining(plan, [*done, *more]) == []
+
+
+def test_strategies_of_a_launch_are_measured_together_or_not_at_all():
+    steps = [Case("training_step", "gloo", 2, "float32", 0, strategy=name) for name in ("none", "flat", "naive")]
+    plan = replace(expand(), order=(Launch("gloo", 2, 1, tuple(steps)), Launch("gloo", 2, 2, tuple(steps))))
+    done = [Samples(case, 1, 0.0) for case in steps]
+    failed = Samples(steps[2], 2, 0.0, failure=Failure("hang", 1, "it hung"))
+    partly = [*done, Samples(steps[0], 2, 0.0), failed]
+    assert planning.remaining(plan, partly) == [Launch("gloo", 2, 2, tuple(steps[:2]))]
+    assert planning.remaining(plan, [*partly, Samples(steps[1], 2, 0.0)]) == []
 
 
 def test_a_pool_is_bounded_and_large_messages_need_none():

@@ -94,7 +94,7 @@ def sweep(
         observer.ended(case, failure)
 
     measured: list[Launch] = []
-    for launch in _order(plan, {(s.case.key, s.launch) for s in done}, spent, observer):
+    for launch in _order(plan, done, spent, observer):
         measured.append(launch)
         rest = launch
         while rest.cases:
@@ -113,7 +113,7 @@ def preload(plans: Sequence[Plan]) -> tuple[str, ...]:
     return TRAINING_MODULES if any(case.strategy for plan in plans for case in plan.cases) else ()
 
 
-def _order(plan: Plan, done: set[tuple[str, int]], spent: "Spent", observer: Observer) -> Iterator[Launch]:
+def _order(plan: Plan, done: Sequence[Samples], spent: "Spent", observer: Observer) -> Iterator[Launch]:
     """The planned launches that are not done; with a budget, those that it allows, and then further ones."""
     planned = remaining(plan, done)
     if plan.budget_s is None:
@@ -173,9 +173,11 @@ def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
     """Record the failure of a launch, if there was one; returns the launch with the cases that are left.
 
     The case that rank 0 was in failed. Those that were measured in the same rounds are left: their times are lost.
-    Before the first case, ranks only take the memory for all of them: the largest is taken out.
+    Before the first case, ranks only take the memory for all of them: the largest is taken out. Strategies are compared
+    round by round, so the others of a scenario are all left.
     """
-    rest = launch.cases[outcome.measured :]
+    trains = OPERATIONS[launch.cases[0].op].trains
+    rest = launch.cases if trains and outcome.measured < len(launch.cases) else launch.cases[outcome.measured :]
     if outcome.failure is None or not rest:
         return replace(launch, cases=())
     hopeless = outcome.ready_s is None

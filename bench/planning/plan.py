@@ -169,13 +169,19 @@ def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
     return None if len(samples) >= plan.total and plan.budget_s is None else len(samples)
 
 
-def remaining(plan: Plan, done: set[tuple[str, int]]) -> list[Launch]:
-    """The launches without the (case key, launch) pairs that are measured already; launches left empty are dropped."""
+def remaining(plan: Plan, samples: Sequence[Samples]) -> list[Launch]:
+    """The launches without the cases that have samples already; launches left empty are dropped.
+
+    Strategies of a scenario are compared round by round: a launch that lacks one measures all again that can be.
+    """
+    failed = {(done.case.key, done.launch): done.failure is not None for done in samples}
     rest = []
     for launch in plan.order:
-        cases = tuple(case for case in launch.cases if (case.key, launch.number) not in done)
-        if cases:
-            rest.append(Launch(launch.backend, launch.world_size, launch.number, cases))
+        missing = [case for case in launch.cases if (case.key, launch.number) not in failed]
+        if missing and missing[0].strategy:
+            missing = [case for case in launch.cases if not failed.get((case.key, launch.number))]
+        if missing:
+            rest.append(replace(launch, cases=tuple(missing)))
     return rest
 
 

@@ -213,13 +213,15 @@ def read(path: Path) -> Run:
         raise StoreError(f"{path}: a run of two sides; name one of them: {path.name}:a or {path.name}:b")
     plan_file = folder / (PLAN_B if side == SIDES[1] else PLAN)
     plan_json, environment = _read_json(plan_file, dict), _read_json(folder / ENVIRONMENT, list)
-    samples, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
+    lines, warnings = _read_lines(folder / SAMPLES, encoding.samples_from_line, _start_of(side) if side else None)
+    # A launch of training steps that was interrupted while its lines were written has been measured again.
+    samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
     with _naming_damage(f"{plan_file}:"):
         plan = encoding.plan_from_json(plan_json)
     if side:
         environment = [session for session in environment if session.get("side") == side]
         # The launches that were made: `ab` plans more than it needs.
-        launches = max((case.launch for case in samples), default=0)
+        launches = max((entry.launch for entry in samples), default=0)
         order = tuple(launch for launch in plan.order if launch.number <= launches)
         plan = dataclasses.replace(plan, order=order, launches=launches)
     return Run(path, manifest, plan, environment, samples, warnings)
