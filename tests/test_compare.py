@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.analyze.compare import compare
+from bench.analyze.compare import compare, compare_runs
 from bench.model.comparisons import Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -16,7 +16,7 @@ from bench.report import comparison
 from bench.report.labels import label
 from bench.stats.intervals import launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
-from conftest import invented_run
+from conftest import invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 10**6)
 CASES = [dataclasses.replace(CASE, size_bytes=2**k) for k in range(10, 22)]
@@ -289,6 +289,17 @@ def test_of_calls_back_to_back_the_depth_is_a_part_of_the_metric():
     deep = dataclasses.replace(CASE, metric="pipelined", depth=20)
     (change,) = compare(*runs(), [summary(CASE, [2, 2])], [summary(deep, [1, 1])], across="metric").changes
     assert change.ratio.value == pytest.approx(0.5)
+
+
+def test_within_a_run_the_other_side_says_why_it_lacks_a_case():
+    cases = [dataclasses.replace(CASE, backend=backend, size_bytes=size) for backend, size in (
+        ("gloo", 4), ("nccl", 4), ("gloo", 8), ("gloo", 16))]  # fmt: skip
+    measured = [samples(case, launch, [[10**5] * 2] * 9) for case in cases for launch in (1, 2)]
+    run = invented_run(measured, skips=[Skip(dataclasses.replace(cases[3], backend="nccl"), "needs a GPU")])
+    result = compare_runs(run, run, across="backend=gloo,nccl")
+    assert [(case.case, case.reason) for case in result.only_before] == [
+        (cases[2], "not asked for"), (cases[3], "needs a GPU")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,19 @@ def test_junit_counts_slower_as_failed_and_undecided_as_skipped():
     assert failed.get("name") == CASES[0].key and "ratio 1.5" in failed.find("failure").get("message")
 
 
+def test_junit_of_a_run_fails_where_its_exit_code_is_1():
+    dead = Samples(CASES[0], 3, 0.0, failure=Failure("hang", None, "nobody"))
+    skip = Skip(Case("all_reduce", "nccl", 2, "float32", 4096), "no GPU")
+    for also, problems in (([], 0), ([dead], 1)):
+        run = run_of(also=also, skips=[skip])
+        analysis = analyze(run)
+        (suite,) = ElementTree.fromstring(machine_format.to_junit(run, analysis))
+        assert [int(suite.get(name)) for name in ("tests", "failures", "skipped")] == [len(CASES) + 1, problems, 1]
+        assert len(document.problems(run, analysis)) == problems
+    assert suite.find("testcase/failure").get("message").startswith("nobody")
+    assert suite.find("testcase/skipped").get("message") == "no GPU"
+
+
 def test_a_trend_is_drawn_and_tabled(tmp_path):
     names = [f"run-{number}" for number in range(8)]
     times = [Interval(v * 1e-3, v * 0.9e-3, v * 1.1e-3, "over launches") for v in (1, 1, 1, 1.5, 1.5, 1.5, 1.5)]

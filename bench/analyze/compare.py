@@ -69,8 +69,8 @@ def compare(
     olds, news = (axis.by_key(summaries, value) for summaries, value in zip((old, new), axis.values, strict=True))
     pairs = [(olds[key], news[key]) for key in olds if key in news and olds[key].time_s and news[key].time_s]
     axis.check(pairs)
-    broken, only_before = _unpaired(olds, news, absences(after, axis.key), label)
-    failed_before, only_after = _unpaired(news, olds, absences(before, axis.key), label)
+    broken, only_before = _unpaired(olds, news, absences(after, axis, axis.values[1]), label)
+    failed_before, only_after = _unpaired(news, olds, absences(before, axis, axis.values[0]), label)
     if not pairs and not broken:
         raise UnmeasurableError(
             f"{before.name} and {after.name} have no measured case in common: the same operation, backend, world size, "
@@ -139,11 +139,15 @@ class Axis:
         blank: Json = {self.field: "*", **({"depth": 1} if self.field == "metric" else {})}
         return replace(case, **blank).key
 
+    def has(self, case: Case, value: str | None) -> bool:
+        """Whether the case has this value of the field; any case, if none is given."""
+        return value is None or str(getattr(case, self.field)) == value
+
     def by_key(self, summaries: Iterable[Summary], value: str | None) -> dict[str, Summary]:
         """The summaries of a side by `key`; only those with this value of the field, if one is given."""
         by_key: dict[str, Summary] = {}
         for summary in summaries:
-            if value is not None and str(getattr(summary.case, self.field)) != value:
+            if not self.has(summary.case, value):
                 continue
             other = by_key.setdefault(self.key(summary.case), summary)
             if other is not summary:
@@ -160,6 +164,9 @@ class Axis:
             raise ConfigError(
                 f"--across {self.field}: both sides have the same {self.field}, nothing to lay side by side"
             )
+
+
+SAME_CASES = Axis("", (None, None))
 
 
 def axis_of(across: str | None) -> Axis:
@@ -183,15 +190,18 @@ def joined(before: str, after: str) -> str:
     return " · ".join([*shared, " → ".join(own)])
 
 
-def absences(run: Run, key: Callable[[Case], str] = KEY) -> Callable[[Case], str]:
-    """A function that says why the run has no time of a case. key: by which the run's cases are found."""
-    reasons = {key(case): training.NOT_YET for case in run.plan.cases}
-    reasons |= {key(skip.case): skip.reason for skip in run.plan.skips}
-    reasons |= {key(samples.case): samples.failure.text for samples in run.samples if samples.failure is not None}
+def absences(run: Run, axis: Axis = SAME_CASES, value: str | None = None) -> Callable[[Case], str]:
+    """A function that says why the run has no time of a case with this value of the axis."""
+    known = [
+        *((case, training.NOT_YET) for case in run.plan.cases),
+        *((skip.case, skip.reason) for skip in run.plan.skips),
+        *((samples.case, samples.failure.text) for samples in run.samples if samples.failure is not None),
+    ]
+    reasons = {axis.key(case): reason for case, reason in known if axis.has(case, value)}
 
     def reason(case: Case) -> str:
         # A skip without a strategy stands for all strategies of its scenario.
-        return reasons.get(key(case)) or reasons.get(key(replace(case, strategy=""))) or NOT_ASKED
+        return reasons.get(axis.key(case)) or reasons.get(axis.key(replace(case, strategy=""))) or NOT_ASKED
 
     return reason
 

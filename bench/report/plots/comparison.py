@@ -50,8 +50,8 @@ APART = 0.055
 SIDE = 0.17
 # Inches of a picture without the names of its rows, and of a letter of a name.
 ROW_WIDTH, LETTER = 6.2, 0.068
-# Letters in a line of the axis label, which is about as wide as the axis; entries of a legend in a line.
-AXIS_LETTERS, MOST_ENTRIES = 80, 5
+# Letters in a line of the axis label, which is about as wide as the axis; inches of an entry of a legend.
+AXIS_LETTERS, ENTRY = 80, 1.8
 # Letters in a line of the title of a trend, and of a picture of so many trends beside each other.
 PANEL_WIDE, TREND_WIDE = 48, (60, 100, 140)
 # Inches that the panel of exposed communication adds.
@@ -207,7 +207,8 @@ def verdict_legend(figure: Figure, result: Comparison, left_out: int, *more: Lin
     handles.append(Patch(color="#000000", alpha=0.08, label=f"too small to matter (±{result.min_change * 100:g} %)"))
     if left_out:
         handles.append(Line2D([], [], linestyle="", label=f"and {left_out} more: see the table"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), MOST_ENTRIES), fontsize=9)
+    columns = min(len(handles), int(figure.get_figwidth() / ENTRY))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=9)
 
 
 # ── many runs ────────────────────────────────────────────────────────────────────────────────────
