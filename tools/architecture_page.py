@@ -38,31 +38,35 @@ A room says in which process its lines run, and what they may import:
 | room | holds | runs in | may import |
 |---|---|---|---|
 | `model/` | the data: facts, conclusions, errors, units | anywhere | nothing |
-| `catalog/` | tables of what exists: operations, dtypes, backends, metrics | anywhere | `model/` |
+| `catalog/` | tables of what exists: operations, strategies, dtypes, backends, metrics | anywhere | `model/` |
 | `stats/` | intervals and verdicts: numbers in, numbers out | anywhere | `model/` |
 | `config/` | YAML to a validated configuration | parents | `model/`, `catalog/` |
 | `planning/`, `store/` | the plan of a run; its folder | parents; ranks for footprint and encoding | the rooms above |
 | `machine/`, `protocol/` | what this machine is; how parents and ranks talk | both; no torch | `model/`, `catalog/` |
 | `launch/` | start ranks, watch and end them | parents; no torch | the rooms above, never `rank/` |
-| `rank/` | what one rank does | ranks; loads torch | the rooms above, never `launch/` |
+| `rank/` | what one rank does; `rank/training/`: the training step | ranks; loads torch | the rooms above, never `launch/` |
 | `analyze/` | facts to conclusions | the parent, after measuring | the first six |
 | `importers/` | other tools' files to facts | the parent | the first six |
 | `report/` | conclusions to text and pictures | the parent, after measuring | the first six |
-| `training/` | the training benchmark, in rooms of the same names | as its namesakes | its namesakes |
+| `advise/` | which buckets cost a training step least, and what to type | the parent | the rooms above, never `rank/`, `launch/` |
 | `cli/` | the verbs; the only place that prints and picks exit codes | the parent | everything but `rank/` |
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
 below the line can be deleted and made again from `samples.jsonl`. Read `model/records.py` first.
 
-What differs between the collectives and the training benchmark is one record, `Benchmark`, with two entries
-(`cli/benchmarks.py`): plan, sweep, read, analyse, report, compare. Some verbs are for collectives only and ask which
-one they have: `diagnose`, `gate`, `import`, `plan --from`, `compare` with a table, a trend or `--across`. Tables take
-the place of `if` chains: operations, metrics, backends, pictures, importers, strategies, verbs. To add one is a line
-in its table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which two files. `tests/test_architecture.py`
-keeps all this.
+There is one pipeline. A case is an operation with its options, in one table (`OPTIONS` in `model/records.py`), which
+configurations, keys, plans, labels and importers read. A step of training is a case of the operation `training_step`,
+whose options name strategy, model and link. The strategies of a launch are measured in the same rounds; the parts of a
+step are the inner times of an iteration, as the calls of a replayed job are. So every verb that serves cases serves
+steps of training.
+
+Tables take the place of `if` chains: operations, options, metrics, backends, pictures, importers, strategies, verbs. To
+add one is a line in its table and a function; [CONTRIBUTING.md](../CONTRIBUTING.md) says which files.
+`tests/test_architecture.py` keeps all this.
 
 To read the code in the order of the flow: `model/records.py`, `config/models.py`, `planning/plan.py`,
-`launch/sweep.py`, `rank/main.py`, `rank/timing.py`, `analyze/summaries.py`, `stats/verdicts.py`, `report/document.py`.
+`launch/sweep.py`, `rank/main.py`, `rank/timing.py`, `analyze/summaries.py`, `stats/verdicts.py`, `report/document.py`;
+for steps of training also `model/training.py`, `rank/training/step.py`, `analyze/training.py`.
 
 ## The modules
 
