@@ -18,7 +18,7 @@ import numpy as np
 from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 THREE = (64 * 2**10, 2**20, 16 * 2**20)
 SIX = (16 * 2**10, 64 * 2**10, 256 * 2**10, 2**20, 4 * 2**20, 16 * 2**20)
 SWEEP = """

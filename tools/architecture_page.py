@@ -44,11 +44,11 @@ A room says in which process its lines run, and what they may import:
 | `planning/`, `store/` | the plan of a run; its folder | parents; ranks for footprint and encoding | the rooms above |
 | `machine/`, `protocol/` | what this machine is; how parents and ranks talk | both; no torch | `model/`, `catalog/` |
 | `launch/` | start ranks, watch and end them | parents; no torch | the rooms above, never `rank/` |
-| `rank/` | what one rank does; `rank/training/`: the training step | ranks; loads torch | the rooms above, never `launch/` |
+| `rank/` | what one rank does; in `rank/training/`, the training step | ranks; loads torch | as `launch/`, never `launch/` |
 | `analyze/` | facts to conclusions | the parent, after measuring | the first six |
 | `importers/` | other tools' files to facts | the parent | the first six |
 | `report/` | conclusions to text and pictures | the parent, after measuring | the first six |
-| `advise/` | which buckets cost a training step least, and what to type | the parent | the rooms above, never `rank/`, `launch/` |
+| `advise/` | which buckets are best on a link, and what to type | the parent | the first six and `analyze/` |
 | `cli/` | the verbs; the only place that prints and picks exit codes | the parent | everything but `rank/` |
 
 Facts (`model/records.py`) and conclusions (`model/conclusions.py`) are different types, and facts are kept: everything
