@@ -101,7 +101,7 @@ def test_the_notebook_s_code_works(monkeypatch):
     exec(compile(code_of, "docs/python.md", "exec"), names)
     assert len(names["run"].summary) == 18 and len(names["run"].samples) > 1000
     training = bench.load_run("docs/example/training")
-    assert set(training.samples.columns) == {"scenario", "strategy", "launch", "round", "rank", "steps", "wall_s"}
+    assert len(training.summary) == 10 and list(training.samples.columns) == list(names["run"].samples.columns)
     names["plt"].close("all")
 
 
