@@ -43,11 +43,11 @@ from proof.rig import Rig
 
 ROOT = Path(__file__).resolve().parents[1]
 # What every measured number rests on; what summarises and compares them; what plans buckets, and what trains.
-MEASURED = ("catalog", "launch", "planning", "protocol", "rank")
+MEASURED = ("catalog", "launch", "planning", "protocol", "rank/*.py")
 COMPARED = ("analyze", "stats")
 SUMMARISED = (*MEASURED, *COMPARED)
 PLANNED = ("advise", "planning")
-TRAINED = (*SUMMARISED, "advise")
+TRAINED = (*SUMMARISED, "rank/training", "advise")
 
 COLLECTIVES: dict[str, Claim] = {
     "rates": Claim(links_recovered.rates, SUMMARISED),
@@ -100,7 +100,7 @@ BOOKS = {
     "collectives": Book(COLLECTIVES, "make prove", "How accurate CollBench is", ROOT / "docs/accuracy"),
     "sides": Book(SIDES, "make prove-ab", "How well two sides are told apart", ROOT / "docs/ab-accuracy"),
     "gradients": Book(
-        GRADIENTS, "make prove-ddp", "How accurate the training benchmark is", ROOT / "docs/training-accuracy"
+        GRADIENTS, "make prove-ddp", "How accurate times of training steps are", ROOT / "docs/training-accuracy"
     ),
 }
 ABOUT = (

@@ -17,7 +17,7 @@ from bench.analyze.summaries import headlines
 from bench.analyze.training import by_launch, estimate, left_s, rounds_of, scenarios_of
 from bench.catalog.presets import PRESETS
 from bench.catalog.strategies import text_of
-from bench.model.advice import Verified
+from bench.model.conclusions import Verified
 from bench.model.records import Case, Run
 from bench.model.training import Strategy
 from bench.model.units import format_seconds
@@ -35,7 +35,7 @@ MS = 1e-3
 LATENCY_S, BYTES_PER_S = 2e-3, 1e9
 EMULATED = AllReduceCost.of_link(LATENCY_S, BYTES_PER_S)
 MIB = 2**20
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 # What must be told apart in the order of buckets.
 APART_S = 2e-3
 CAPS = (256 * 1024, 512 * 1024, MIB, 3 * MIB // 2, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB)

@@ -26,7 +26,7 @@ from proof.claim import Effort, Outcome, counted
 from proof.rig import Rig
 from proof.synchronisers import WAIT_S
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 MS = 1e-3
 SHORT = """
 backends: [gloo]
@@ -119,13 +119,16 @@ def _simulated(dice: np.random.Generator, launches: int) -> Run:
     for launch in range(1, launches + 1):
         several = launches > 1
         whole = np.exp(dice.normal(0, 0.03)) if several else 1.0
-        drift = np.exp(dice.normal(0, 0.03, SIMULATED_ROUNDS))
+        own = {strategy: np.exp(dice.normal(0, 0.01)) if several else 1.0 for strategy in SIMULATED}
+        step_s: dict[Strategy, list[float]] = {strategy: [] for strategy in SIMULATED}
+        for _ in range(SIMULATED_ROUNDS):  # round by round: the order of the dice is part of the protocol
+            drift = np.exp(dice.normal(0, 0.03))
+            for strategy, times in step_s.items():
+                computing = COMPUTE_S * whole * own[strategy]
+                time_s = (computing + EXPOSED_S.get(strategy.name, 0.0)) * drift * np.exp(dice.normal(0, 0.03))
+                times.append(time_s + dice.uniform(0, 0.03) * (dice.random() < 0.1))
         for strategy, case in cases.items():
-            computing = COMPUTE_S * whole * (np.exp(dice.normal(0, 0.01)) if several else 1.0)
-            step_s = (computing + EXPOSED_S.get(strategy.name, 0.0)) * drift
-            step_s *= np.exp(dice.normal(0, 0.03, SIMULATED_ROUNDS))
-            step_s += dice.uniform(0, 0.03, SIMULATED_ROUNDS) * (dice.random(SIMULATED_ROUNDS) < 0.1)
-            walls = np.repeat((steps * step_s * 1e9).astype(np.int64)[:, None], 2, axis=1)
+            walls = np.repeat((steps * np.array(step_s[strategy]) * 1e9).astype(np.int64)[:, None], 2, axis=1)
             parts = np.zeros((SIMULATED_ROUNDS, 2, len(PARTS) + steps), dtype=np.int64)
             timed = Timings(np.zeros_like(walls), walls, None, steps, (1,) * SIMULATED_ROUNDS, inner_duration_ns=parts)
             samples.append(Samples(case, launch, 0.0, timed=timed))

@@ -43,8 +43,8 @@ A room says in which process its lines run, and what they may import:
 | `config/` | YAML to a validated configuration | parents | `model/`, `catalog/` |
 | `planning/`, `store/` | the plan of a run; its folder | parents; ranks for footprint and encoding | the rooms above |
 | `machine/`, `protocol/` | what this machine is; how parents and ranks talk | both; no torch | `model/`, `catalog/` |
-| `launch/` | start ranks, watch and end them | parents; no torch | the rooms above, never `rank/` |
-| `rank/` | what one rank does; in `rank/training/`, the training step | ranks; loads torch | as `launch/`, never `launch/` |
+| `launch/` | start ranks, watch and end them | parents; no torch | the rooms above; not `rank/` |
+| `rank/` | what one rank does; `rank/training/`: steps of training | ranks; loads torch | as `launch/`, but not it |
 | `analyze/` | facts to conclusions | the parent, after measuring | the first six |
 | `importers/` | other tools' files to facts | the parent | the first six |
 | `report/` | conclusions to text and pictures | the parent, after measuring | the first six |
