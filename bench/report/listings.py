@@ -16,12 +16,11 @@ from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.catalog.strategies import competes, kind, label, strategy_of
 from bench.model.capabilities import Machine
 from bench.model.recorded_calls import CallList
-from bench.model.records import Case, Json, Plan, Scenario
-from bench.model.training import Strategy
+from bench.model.records import Case, Json, Plan
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
-from bench.planning.training import notes, rank_bytes
+from bench.planning.training import notes, rank_bytes, scenarios_of
 from bench.report import labels, markdown, training
 from bench.report.labels import NOTHING, PLACES, dtype_words, extras, ranks_text, span, variety
 
@@ -76,12 +75,10 @@ def plan(plan: Plan, machine: Machine) -> str:
 
 
 def _scenarios(plan: Plan) -> list[str]:
-    """Of each scenario of training steps: its strategies in the order of the plan, and the memory that a rank needs."""
-    scenarios: dict[Scenario, list[Strategy]] = {}
-    for case in dict.fromkeys(case for launch in plan.order for case in launch.cases if case.strategy):
-        scenarios.setdefault(plan.settings.scenario(case), []).append(strategy_of(case.strategy))
+    """Of each scenario of training steps: its strategies, controls first, and the memory that a rank needs."""
     lines = []
-    for scenario, strategies in scenarios.items():
+    for scenario, planned in scenarios_of(plan).items():
+        strategies = sorted(planned, key=lambda strategy: (competes(strategy), label(strategy)))
         needed = rank_bytes(scenario, strategies)
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
         rows = [(label(strategy), kind(strategy).about) for strategy in strategies]

@@ -58,7 +58,8 @@ DEFINITION = (
 )
 COLUMNS = (
     "**comm_frac**: comm_time of the time of a step; **calls alone**: the same calls back to back without computing; "
-    f"**hidden**: 1 − comm_time / calls alone, below 0 where {DEARER}: they slow down computing, or wait for it",
+    f"**hidden**: 1 − comm_time / calls alone, below 0 where {DEARER}: they slow down computing, or wait for it; "
+    f"{NOTHING} where comm_time is {UNRESOLVED}",
     "**tail**: blocked after backward until the last gradient was usable; **of it late ranks**: waiting for ranks "
     "whose backward ended later, which no synchronisation avoids; **pack**: hooks, flattening, copying, dividing, as "
     f"far as no call is under way that is waited for anyway ({NOTHING}: inside a library, where we do not see it); "
@@ -197,11 +198,11 @@ def _value(interval: Interval | None) -> float | None:
     return None if interval is None else interval.value
 
 
-def _listed(items: Iterable[str]) -> str:
+def _listed(items: Iterable[str], separator: str = "; ") -> str:
     """Each item once, the first MOST_NAMED of them, in one cell."""
     distinct = list(dict.fromkeys(map(cell, items)))
     more = [f"and {len(distinct) - MOST_NAMED} more"] if len(distinct) > MOST_NAMED else []
-    return "; ".join(distinct[:MOST_NAMED] + more) or NOTHING
+    return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
 
 
 def _table(rows: list[list[str]], headers: list[str], align: list[str]) -> str:
@@ -242,12 +243,11 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
         if best is None:
             continue
         others = [names[result.label] for result, _ in timed if result.place == best.place and result is not best]
-        equal = f" (not told apart from {_listed(others)})" if others and best.place else ""
+        equal = f" (not told apart from {_listed(others, ', ')})" if others and best.place else ""
         text = f"**{title}**: best: {names[best.label]}{equal}, {seconds(step_s)} a step"
         if best.exposed is not None:
-            known = f" {bounds(best.exposed)}" if ends(best.exposed) else ""
-            text += f", {seconds(best.exposed.value)}{known} of it exposed"
-            text += "" if best.resolved else f", {UNRESOLVED}"
+            exposed = seconds(best.exposed.value) + (f" {bounds(best.exposed)}" if ends(best.exposed) else "")
+            text += f", {exposed} of it exposed" if best.resolved else f"; what it exposes is {UNRESOLVED}: {exposed}"
         lines.append(f"{text}.")
     more = len(scenarios) - MOST_SCENARIOS
     return [*lines, *([f"{more} further scenario{'s' if more > 1 else ''}: see below."] if more > 0 else [])]
@@ -279,13 +279,20 @@ def overview(scenario: ScenarioAnalysis) -> str:
             spread(_value(result.exposed), result.exposed_std, seconds),
             bounds(result.exposed),
             spread(result.share, result.share_std, percent),
-            percent(result.hidden) + (f": {DEARER}" if result.hidden is not None and result.hidden < 0 else ""),
+            _hidden(result),
         ]
         for result in ordered(scenario)
         if result.step is not None
     ]
     headers = ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %"]
     return _table(rows, [*headers, "hidden, %"], ["left", "left", *["right"] * 5]) or NOT_TIMED
+
+
+def _hidden(result: StrategyResult) -> str:
+    """The share of communication that is hidden: known where exposed communication is, below 0 with the reason."""
+    if result.hidden is None or not result.resolved:
+        return NOTHING
+    return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
 
 
 def brief(scenario: ScenarioAnalysis) -> str:
@@ -440,7 +447,8 @@ def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
     for title, scenario in zip(_titles(scenarios), scenarios, strict=True):
         names = [short_name(result.label) for result in scenario.results if result.adds_up is False]
         if names:
-            lines.append(f"{title}: the split of {', '.join(names)} does not add up to comm_time")
+            where = f"{title}: " if len(scenarios) > 1 else ""
+            lines.append(f"{where}the split of {', '.join(names)} does not add up to comm_time")
     return lines
 
 
