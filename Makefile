@@ -66,6 +66,7 @@ bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faste
 bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets (3 to 4 min)
 	@$(BENCH) run configs/ddp-buckets.yaml $(SET)
 	@$(BENCH) run configs/ddp.yaml $(SET)
+	@$(BENCH) advise --from ddp
 
 cs336: .venv/.installed  ## The tables of CS336, assignment 2: all-reduce, then data-parallel training (4 to 6 min)
 	@$(BENCH) run configs/cs336.yaml $(SET)

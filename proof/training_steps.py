@@ -255,8 +255,9 @@ def duration(rig: Rig, effort: Effort) -> list[Outcome]:
         return [Outcome(claim, target, "takes too long for a quick proof", None)]
     began = time.monotonic()
     codes = []
-    for config in ("ddp-buckets", "ddp"):
-        command = [sys.executable, str(ROOT / "run_bench.py"), "run", str(ROOT / f"configs/{config}.yaml")]
+    runs = (["run", str(ROOT / f"configs/{config}.yaml")] for config in ("ddp-buckets", "ddp"))
+    for arguments in (*runs, ["advise", "--from", "ddp"]):
+        command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
         codes.append(subprocess.run(command, cwd=rig.folder, capture_output=True, check=False).returncode)
     took = time.monotonic() - began
     said = format_seconds(took) + ("" if not any(codes) else f", exit codes {codes}")
