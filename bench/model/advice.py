@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # a scenario's conclusions hold an advice
-    pass
 
 # A setting is worth making if it saves this share of backward somewhere. Steps of one job repeat to about 1 %, so that
 # less could not be seen.
