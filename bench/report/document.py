@@ -424,10 +424,11 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
     launches = "–".join(str(count) for count in sorted({min(each), max(each)}))
     launches += " launch" if max(each) == 1 else " launches"
+    buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
     scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"median over {n} iterations, geometric mean over {launches} · "
-        f"{scheduling}{case.buffers} buffers · order shuffled, seed {run.plan.settings.seed} · "
+        f"{scheduling}{buffers}order shuffled, seed {run.plan.settings.seed} · "
         "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
     )

@@ -180,11 +180,7 @@ def to_csv(run: Run, analysis: Analysis) -> str:
     import pandas as pd  # here: it takes half a second to load, and only this needs it
 
     operations = [OPERATIONS[name] for name in {summary.case.op for summary in analysis.summaries}]
-    unused = {
-        option.name
-        for option in OPTIONS
-        if option.of and not any(getattr(operation, option.of) for operation in operations)
-    }
+    unused = {option.name for option in OPTIONS if not any(operation.has(option) for operation in operations)}
     training = _training_columns(run, analysis)
     rows = []
     for summary in analysis.summaries:
