@@ -161,7 +161,9 @@ def disturbances(run: Run) -> list[str]:
             whose = "all strategies" if len(rounds.disturbed) == len(rounds.timings) else names
             parts.append(f"too much of {whose} disturbed to leave it out, so all of those kept")
         if parts:
-            warnings.append(f"{scenario.case.key}: {'; '.join(parts)}: other processes used the CPU")
+            case = scenario.case
+            where = " · ".join(filter(None, [case.model, case.backend, f"{case.world_size} ranks", case.link]))
+            warnings.append(f"{where}: {'; '.join(parts)}: other processes used the CPU")
     return warnings
 
 
