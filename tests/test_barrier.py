@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bench.protocol.barrier import barriers
+from bench.protocol.rank_context import barriers
 
 
 def wait_all(world_size, rounds, arrive):

@@ -125,9 +125,9 @@ def test_a_rank_that_cannot_be_ended_is_said():
 # ── whom the evidence names ──────────────────────────────────────────────────────────────────────
 WAITS = "in all_reduce (/site-packages/torch/distributed/distributed_c10d.py:3010)"
 IN_MPI = "in _on_cpu (/x/rank/timing.py:118)"
-IN_BARRIER = "in wait (/x/protocol/barrier.py:30)"
+IN_BARRIER = "in wait (/x/protocol/rank_context.py:30)"
 ON_LINK = "in wait (/x/training/rank/transport.py:99)"
-FILES = ("/x/rank/timing.py", "/x/protocol/barrier.py", "/x/training/rank/transport.py")
+FILES = ("/x/rank/timing.py", "/x/protocol/rank_context.py", "/x/training/rank/transport.py")
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:1234"
 
 

@@ -17,13 +17,13 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -31,9 +31,8 @@ import psutil
 from bench.launch.ranks import KILL_WAIT_S, Ranks
 from bench.machine import environment
 from bench.model.errors import RankError
-from bench.protocol.barrier import barriers
 from bench.protocol.channel import Line
-from bench.protocol.rank_context import RankContext, enter
+from bench.protocol.rank_context import RankContext, SemaphoreBarrier, barriers, enter
 from bench.store import locks
 
 PRELOAD = ["bench.rank.preload"]
@@ -119,14 +118,11 @@ class Launcher:
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._end()
-
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         # The server itself is not reaped here: multiprocessing checks for its exit before it starts another.
         for server in fork_servers():
             ranks = server.children(recursive=True)
@@ -148,22 +144,20 @@ class Launcher:
         members: list[LocalRank] = []
         ranks = Ranks(members, partial(shutil.rmtree, folder, ignore_errors=True), kept=barrier)
         try:
-            with _start_errors():
-                for rank in range(world_size):
-                    ours, theirs = self._context.Pipe()
-                    context = RankContext(
-                        rank=rank,
-                        world_size=world_size,
-                        connection=theirs,
-                        barrier=barrier[rank],
-                        progress=counts,
-                        rendezvous=f"file:{folder / 'store'}",
-                        stack_file=folder / f"stack-{rank}",
-                        shared_folder=self._rendezvous.folder,
-                        device=rank,
-                        variables=variables[rank] if variables else {},
-                    )
-                    members.append(self._forked(context, entry, job, ours))
+            for rank in range(world_size):
+                member = self.fork(
+                    entry,
+                    job,
+                    folder,
+                    rank=rank,
+                    world_size=world_size,
+                    rendezvous=f"file:{folder / 'store'}",
+                    device=rank,
+                    barrier=barrier[rank],
+                    counts=counts,
+                    variables=variables[rank] if variables else {},
+                )
+                members.append(member)
         except BaseException:
             ranks.kill()
             raise
@@ -184,45 +178,37 @@ class Launcher:
         rendezvous: str,
         device: int,
         line: Line | None = None,
+        barrier: SemaphoreBarrier | None = None,
+        counts: Any = None,
         listener: socket.socket | None = None,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> LocalRank:
-        """Fork one rank of a process group whose other ranks are forked by other processes.
+        """Fork one rank of a process group; its other ranks may be forked by other processes.
 
         folder: for its files. line: its connection to the supervisor, if that is in another process; None for a pipe to
-        this process. `RankContext` describes the others.
+        this process. counts: the array `progress` of its context, if it shares one. `RankContext` describes the others.
         """
-        with _start_errors():
+        try:
             ours, theirs = (line, line) if line else self._context.Pipe()
             context = RankContext(
                 rank=rank,
                 world_size=world_size,
                 connection=theirs,
-                barrier=None,
-                progress=self._context.RawArray(ctypes.c_uint64, world_size + 1),
+                barrier=barrier,
+                progress=counts or self._context.RawArray(ctypes.c_uint64, world_size + 1),
                 rendezvous=rendezvous,
-                stack_file=folder / "stack",
+                stack_file=folder / f"stack-{rank}",
                 shared_folder=self._rendezvous.folder,
                 device=device,
                 listener=listener,
                 variables=dict(variables),
             )
-            return self._forked(context, entry, job, ours)
-
-    def _forked(self, context: RankContext, entry: str, job: object, ours: Line) -> LocalRank:
-        process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {context.rank}")
-        process.start()
-        context.connection.close()
-        return LocalRank(context.rank, process, ours, context.stack_file, context.progress)
-
-
-@contextlib.contextmanager
-def _start_errors() -> Iterator[None]:
-    """Turn what the operating system or a broken fork server says into a RankError."""
-    try:
-        yield
-    except (EOFError, OSError) as error:
-        raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
+            process = self._context.Process(target=enter, args=(entry, context, job), name=f"rank {rank}")
+            process.start()
+            theirs.close()
+        except (EOFError, OSError) as error:  # of the operating system, or of a broken fork server
+            raise RankError(f"the ranks' processes could not be started: {type(error).__name__} {error}") from None
+        return LocalRank(rank, process, ours, context.stack_file, context.progress)
 
 
 def fork_servers() -> list[psutil.Process]:

@@ -22,7 +22,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 from bench.catalog.backends import BACKENDS
 from bench.launch import mpirun_placeholder
@@ -162,8 +161,8 @@ class ByBackend:
         self._starters = {"torch": entered, "mpi4py": MpiLauncher(entered)}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._launcher.__exit__(kind, error, tb)
+    def __exit__(self, *_: object) -> None:
+        self._launcher.__exit__()
 
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
         """Start `world_size` ranks, each of which runs `entry(context, job)`; the job is a `records.Job`."""

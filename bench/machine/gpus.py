@@ -10,7 +10,6 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bench.model.records import NOT_AVAILABLE, Json
@@ -181,9 +180,7 @@ class HealthMeter:
             self._looking.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._handles:
             self._looking.join()

@@ -22,7 +22,6 @@ import struct
 from collections.abc import Iterable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Self
 
 # Changes with the protocol, so that two versions tell each other instead of waiting.
@@ -81,9 +80,7 @@ class AuthenticatedConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -3,9 +3,9 @@
 In: a `RankContext` whose variables make this process a rank of MPI (`mpirun`). Out: an `MpiGroup`. The barrier and the
 gathering of results use a communicator of their own, so that they share no queue with what is timed.
 
-The barrier is MPI's and not the semaphores of `protocol/barrier.py`: a call of MPI takes microseconds, and ranks that
-sleep in a semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions: loading
-it initialises MPI, which only a rank may do.
+The barrier is MPI's and not the semaphores of `protocol/rank_context.py`: a call of MPI takes microseconds, and ranks
+that sleep in a semaphore wake up many microseconds apart (docs/method.md, "MPI"). mpi4py is loaded in the functions:
+loading it initialises MPI, which only a rank may do.
 
 The buffers are those of every other backend: torch tensors on the CPU, whose memory MPI gets with a type. Data that are
 only copied are sent as words of the element's size, because MPI has no float16, bfloat16 or float8. Where torch takes a

@@ -25,7 +25,7 @@ import torch
 from bench.catalog.backends import BACKENDS
 from bench.machine import environment, host
 from bench.model.records import Json
-from bench.protocol import barrier
+from bench.protocol import rank_context
 from bench.protocol.rank_context import RankContext
 from bench.rank import mpi, process_group, timing
 from bench.rank.group import Group
@@ -88,7 +88,7 @@ def wait_to_begin(
     module is taken for the one that holds up the others.
     """
     group.gather(group.rank)  # a first collective: a rank that cannot communicate is not ready
-    files = [str(module.__file__) for module in (barrier, mpi, timing, *waits_in)]
+    files = [str(module.__file__) for module in (rank_context, mpi, timing, *waits_in)]
     context.send({"kind": "ready", "facts": facts(), "waits_in": files})
     context.wait_for_go()
 
