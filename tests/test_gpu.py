@@ -8,9 +8,8 @@ import pytest
 
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import CALLS
-from bench.launch import launcher
+from bench.launch import launcher, sweep
 from bench.machine import host
-from bench.training.launch import sweep as training_sweep
 
 MACHINE = host.machine()
 REASON = MACHINE.backends_missing.get("nccl", "")
@@ -101,7 +100,7 @@ def test_what_the_fork_server_loads_leaves_cuda_alone():
 import ctypes
 from bench.machine import environment
 environment.prepare_process()
-import {", ".join([*launcher.PRELOAD, *training_sweep.PRELOAD])}
+import {", ".join([*launcher.PRELOAD, *sweep.TRAINING_MODULES])}
 print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
