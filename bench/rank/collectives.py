@@ -9,10 +9,9 @@ place, received data lie behind sent data. Owns no buffer. To add a collective: 
 `bench/catalog/operations.py` and one in the table below; where MPI has it too, its call in `mpi`.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -195,19 +194,12 @@ def _all_to_all(member: Subgroup, case: Case, length: int, turn: int) -> Transfe
 
 
 def _all_to_all_uneven(member: Subgroup, case: Case, length: int, turn: int) -> Transfer:
-    """Parts of different sizes, one of them empty; rank a sends part (a + b) mod n to rank b, and b as much to a."""
-    parts = _uneven_parts(length, member.size)
-    sent = tuple(parts[(member.rank + other) % member.size] for other in range(member.size))
-    # Beginnings of the parts, laid out twice in a row. `other` sends its parts other … other + rank - 1, which are
-    # adjacent there, to the ranks before this one.
-    begins = list(accumulate(parts + parts, initial=0))
-    spans, first = [], behind(case, length)
-    start = first
-    for other in range(member.size):
-        before = begins[other + member.rank] - begins[other]
-        spans.append(Span(start, sent[other], other, before))
-        start += sent[other]
-    return Transfer((0, length), (first, first + length), tuple(spans), sent=sent, received=sent)
+    """Parts in the ratio 0 : 1 : … : n-1, the last with the remainder; rank a sends part (a + b) mod n to rank b."""
+    size = member.size
+    whole = size * (size - 1) // 2
+    parts = [length * part // whole if whole else 0 for part in range(size)]
+    parts[-1] += length - sum(parts)
+    return _divided(member, case, [parts[rank:] + parts[:rank] for rank in range(size)])
 
 
 def _divided(member: Subgroup, case: Case, rows: Sequence[Sequence[int]]) -> Transfer:
@@ -219,14 +211,6 @@ def _divided(member: Subgroup, case: Case, rows: Sequence[Sequence[int]]) -> Tra
         spans.append(Span(start, count, other, sum(rows[other][: member.rank])))
         start += count
     return Transfer((0, sum(sent)), (first, start), tuple(spans), sent=sent, received=received)
-
-
-def _uneven_parts(length: int, size: int) -> list[int]:
-    """`length` in parts in the ratio 0 : 1 : … : size-1; the last part also takes the remainder."""
-    whole = size * (size - 1) // 2
-    parts = [length * part // whole if whole else 0 for part in range(size)]
-    parts[-1] += length - sum(parts)
-    return parts
 
 
 def _send_recv(member: Subgroup, case: Case, length: int, turn: int) -> Transfer | None:
@@ -284,11 +268,6 @@ def _reduction(case: Case) -> Any:
     return getattr(dist.ReduceOp, case.reduce_op.upper())
 
 
-def _call_all_reduce(s: CallArguments) -> Call:
-    # By position: arguments by name cost a call 0.1 µs.
-    return functools.partial(dist.all_reduce, s.incoming, _reduction(s.case), *_how(s).values())
-
-
 def _call_all_reduce_coalesced(s: CallArguments) -> Call:
     from torch.distributed.distributed_c10d import _coalescing_manager
 
@@ -305,44 +284,9 @@ def _call_all_reduce_coalesced(s: CallArguments) -> Call:
     return call
 
 
-def _call_all_gather(s: CallArguments) -> Call:
-    return functools.partial(ALL_GATHER, s.incoming, s.outgoing, **_how(s))
-
-
-def _call_all_gather_list(s: CallArguments) -> Call:
-    return functools.partial(dist.all_gather, s.shares(s.incoming), s.outgoing, **_how(s))
-
-
-def _call_reduce_scatter(s: CallArguments) -> Call:
-    return functools.partial(REDUCE_SCATTER, s.incoming, s.outgoing, op=_reduction(s.case), **_how(s))
-
-
-def _call_reduce_scatter_list(s: CallArguments) -> Call:
-    shares = s.shares(s.outgoing)
-    return functools.partial(dist.reduce_scatter, s.incoming, shares, op=_reduction(s.case), **_how(s))
-
-
-def _call_broadcast(s: CallArguments) -> Call:
-    return functools.partial(dist.broadcast, s.incoming, group_src=s.case.root, **_how(s))
-
-
-def _call_reduce(s: CallArguments) -> Call:
-    return functools.partial(dist.reduce, s.outgoing, group_dst=s.case.root, op=_reduction(s.case), **_how(s))
-
-
-def _call_gather(s: CallArguments) -> Call:
-    into = s.shares(s.incoming) if s.is_root else None
-    return functools.partial(dist.gather, s.outgoing, into, group_dst=s.case.root, **_how(s))
-
-
-def _call_scatter(s: CallArguments) -> Call:
-    parts = s.shares(s.outgoing) if s.is_root else None
-    return functools.partial(dist.scatter, s.incoming, parts, group_src=s.case.root, **_how(s))
-
-
 def _call_all_to_all(s: CallArguments) -> Call:
     if not s.case.splits:
-        return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, **_how(s))
+        return partial(dist.all_to_all_single, s.incoming, s.outgoing, **_how(s))
     data = _call_all_to_all_uneven(s)
     if s.case.counts == "known":
         return data
@@ -357,21 +301,17 @@ def _call_all_to_all(s: CallArguments) -> Call:
     return counts_first
 
 
-def _call_all_to_all_list(s: CallArguments) -> Call:
-    return functools.partial(dist.all_to_all, s.shares(s.incoming), s.shares(s.outgoing), **_how(s))
-
-
 def _call_all_to_all_uneven(s: CallArguments) -> Call:
     received, sent = list(s.transfer.received), list(s.transfer.sent)
-    return functools.partial(dist.all_to_all_single, s.incoming, s.outgoing, received, sent, **_how(s))
+    return partial(dist.all_to_all_single, s.incoming, s.outgoing, received, sent, **_how(s))
 
 
 def _call_send_recv(s: CallArguments) -> Call:
     if s.transfer.to is not None:
         send = dist.isend if s.case.call == "async" else dist.send
-        return functools.partial(send, s.outgoing, group=s.subgroup.handle, group_dst=s.transfer.to)
+        return partial(send, s.outgoing, group=s.subgroup.handle, group_dst=s.transfer.to)
     receive = dist.irecv if s.case.call == "async" else dist.recv
-    return functools.partial(receive, s.incoming, group=s.subgroup.handle, group_src=s.transfer.source)
+    return partial(receive, s.incoming, group=s.subgroup.handle, group_src=s.transfer.source)
 
 
 def _call_both_ways(s: CallArguments) -> Call:
@@ -391,45 +331,72 @@ def _call_both_ways(s: CallArguments) -> Call:
 # ── on Python objects, and the barrier ───────────────────────────────────────────────────────────
 def _all_gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     into.extend([None] * subgroup.size)
-    return functools.partial(dist.all_gather_object, into, own[subgroup.rank], group=subgroup.handle)
+    return partial(dist.all_gather_object, into, own[subgroup.rank], group=subgroup.handle)
 
 
 def _gather_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     if subgroup.rank == case.root:
         into.extend([None] * subgroup.size)
     target = into if subgroup.rank == case.root else None
-    return functools.partial(dist.gather_object, own[subgroup.rank], target, group=subgroup.handle, group_dst=case.root)
+    return partial(dist.gather_object, own[subgroup.rank], target, group=subgroup.handle, group_dst=case.root)
 
 
 def _broadcast_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     into.append(own[case.root] if subgroup.rank == case.root else None)
-    return functools.partial(dist.broadcast_object_list, into, group=subgroup.handle, group_src=case.root)
+    return partial(dist.broadcast_object_list, into, group=subgroup.handle, group_src=case.root)
 
 
 def _scatter_object(subgroup: Subgroup, case: Case, own: list[bytes], into: list[Any]) -> Call:
     into.append(None)
     parts = own if subgroup.rank == case.root else None
-    return functools.partial(dist.scatter_object_list, into, parts, group=subgroup.handle, group_src=case.root)
+    return partial(dist.scatter_object_list, into, parts, group=subgroup.handle, group_src=case.root)
 
 
-def barrier(subgroup: Subgroup, case: Case) -> Call:
+def barrier_of(subgroup: Subgroup, case: Case) -> Call:
     """The barrier of the subgroup."""
-    return functools.partial(dist.barrier, group=subgroup.handle, async_op=case.call == "async")
+    return partial(dist.barrier, group=subgroup.handle, async_op=case.call == "async")
 
 
 COLLECTIVES: dict[str, Collective] = {
-    "all_reduce": Collective(_all_reduce, _call_all_reduce),
+    # By position: arguments by name cost a call 0.1 µs.
+    "all_reduce": Collective(
+        _all_reduce, lambda s: partial(dist.all_reduce, s.incoming, _reduction(s.case), *_how(s).values())
+    ),
     "all_reduce_coalesced": Collective(_all_reduce, _call_all_reduce_coalesced),
-    "all_gather": Collective(_all_gather, _call_all_gather),
-    "all_gather_list": Collective(_all_gather, _call_all_gather_list),
-    "reduce_scatter": Collective(_reduce_scatter, _call_reduce_scatter),
-    "reduce_scatter_list": Collective(_reduce_scatter, _call_reduce_scatter_list),
-    "broadcast": Collective(_broadcast, _call_broadcast),
-    "reduce": Collective(_reduce, _call_reduce),
-    "gather": Collective(_gather, _call_gather),
-    "scatter": Collective(_scatter, _call_scatter),
+    "all_gather": Collective(_all_gather, lambda s: partial(ALL_GATHER, s.incoming, s.outgoing, **_how(s))),
+    "all_gather_list": Collective(
+        _all_gather, lambda s: partial(dist.all_gather, s.shares(s.incoming), s.outgoing, **_how(s))
+    ),
+    "reduce_scatter": Collective(
+        _reduce_scatter, lambda s: partial(REDUCE_SCATTER, s.incoming, s.outgoing, op=_reduction(s.case), **_how(s))
+    ),
+    "reduce_scatter_list": Collective(
+        _reduce_scatter,
+        lambda s: partial(dist.reduce_scatter, s.incoming, s.shares(s.outgoing), op=_reduction(s.case), **_how(s)),
+    ),
+    "broadcast": Collective(
+        _broadcast, lambda s: partial(dist.broadcast, s.incoming, group_src=s.case.root, **_how(s))
+    ),
+    "reduce": Collective(
+        _reduce,
+        lambda s: partial(dist.reduce, s.outgoing, group_dst=s.case.root, op=_reduction(s.case), **_how(s)),
+    ),
+    "gather": Collective(
+        _gather,
+        lambda s: partial(
+            dist.gather, s.outgoing, s.shares(s.incoming) if s.is_root else None, group_dst=s.case.root, **_how(s)
+        ),
+    ),
+    "scatter": Collective(
+        _scatter,
+        lambda s: partial(
+            dist.scatter, s.incoming, s.shares(s.outgoing) if s.is_root else None, group_src=s.case.root, **_how(s)
+        ),
+    ),
     "all_to_all": Collective(_all_to_all, _call_all_to_all),
-    "all_to_all_list": Collective(_all_to_all, _call_all_to_all_list),
+    "all_to_all_list": Collective(
+        _all_to_all, lambda s: partial(dist.all_to_all, s.shares(s.incoming), s.shares(s.outgoing), **_how(s))
+    ),
     "all_to_all_uneven": Collective(_all_to_all_uneven, _call_all_to_all_uneven),
     "send_recv": Collective(_send_recv, _call_send_recv),
     "sendrecv_pair": Collective(_sendrecv_pair, _call_both_ways),
@@ -444,12 +411,3 @@ OBJECT_COLLECTIVES: dict[str, ObjectCollective] = {
     "broadcast_object": ObjectCollective(_broadcast_object, lambda subgroup, case, sent: [sent[case.root]]),
     "scatter_object": ObjectCollective(_scatter_object, lambda subgroup, case, sent: [sent[subgroup.rank]]),
 }
-
-
-def torch_calls() -> LibraryCalls:
-    """The calls of torch.distributed, by operation."""
-    return LibraryCalls(
-        on_buffers={name: collective.call for name, collective in COLLECTIVES.items()},
-        on_objects={name: collective.call for name, collective in OBJECT_COLLECTIVES.items()},
-        barrier=barrier,
-    )

@@ -159,32 +159,11 @@ def _call(s: CallArguments, name: str, *arguments: Any, **named: Any) -> Call:
     return functools.partial(getattr(s.subgroup.handle, method), *arguments, **named)
 
 
-def _all_reduce(s: CallArguments) -> Call:
-    return _call(s, "Allreduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case))
-
-
-def _all_gather(s: CallArguments) -> Call:
-    return _call(s, "Allgather", _sent(s), _data(s, s.incoming))
-
-
-def _all_gather_list(s: CallArguments) -> Call:
-    return _call(s, "Allgatherv", _sent(s), _data(s, s.incoming, pieces=_even(s, s.incoming)))
-
-
 def _reduce_scatter(s: CallArguments) -> Call:
+    outgoing = _data(s, s.outgoing, reduced=True)
     if placement(s.case) == "in":  # one buffer: the outgoing data, at whose beginning MPI puts the result
-        return _call(s, "Reduce_scatter_block", _mpi().IN_PLACE, _data(s, s.outgoing, reduced=True), _op(s.case))
-    into = _data(s, s.incoming, reduced=True)
-    return _call(s, "Reduce_scatter_block", _data(s, s.outgoing, reduced=True), into, _op(s.case))
-
-
-def _reduce_scatter_list(s: CallArguments) -> Call:
-    outgoing, into = _data(s, s.outgoing, reduced=True), _data(s, s.incoming, reduced=True)
-    return _call(s, "Reduce_scatter", outgoing, into, _even(s, s.outgoing), _op(s.case))
-
-
-def _broadcast(s: CallArguments) -> Call:
-    return _call(s, "Bcast", _data(s, s.incoming), s.case.root)
+        return _call(s, "Reduce_scatter_block", _mpi().IN_PLACE, outgoing, _op(s.case))
+    return _call(s, "Reduce_scatter_block", outgoing, _data(s, s.incoming, reduced=True), _op(s.case))
 
 
 def _reduce(s: CallArguments) -> Call:
@@ -193,26 +172,8 @@ def _reduce(s: CallArguments) -> Call:
     return _call(s, "Reduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case), s.case.root)
 
 
-def _gather(s: CallArguments) -> Call:
-    return _call(s, "Gather", _data(s, s.outgoing), _data(s, s.incoming) if s.is_root else None, s.case.root)
-
-
-def _scatter(s: CallArguments) -> Call:
-    return _call(s, "Scatter", _data(s, s.outgoing) if s.is_root else None, _data(s, s.incoming), s.case.root)
-
-
-def _all_to_all(s: CallArguments) -> Call:
-    return _call(s, "Alltoall", _data(s, s.outgoing), _data(s, s.incoming))
-
-
-def _all_to_all_list(s: CallArguments) -> Call:
-    pieces = _even(s, s.outgoing)
-    return _call(s, "Alltoallv", _data(s, s.outgoing, pieces=pieces), _data(s, s.incoming, pieces=pieces))
-
-
-def _all_to_all_uneven(s: CallArguments) -> Call:
-    outgoing = _data(s, s.outgoing, pieces=s.transfer.sent)
-    return _call(s, "Alltoallv", outgoing, _data(s, s.incoming, pieces=s.transfer.received))
+def _all_to_all(s: CallArguments, sent: Sequence[int], received: Sequence[int]) -> Call:
+    return _call(s, "Alltoallv", _data(s, s.outgoing, pieces=sent), _data(s, s.incoming, pieces=received))
 
 
 def _send_recv(s: CallArguments) -> Call:
@@ -227,18 +188,31 @@ def _both_ways(s: CallArguments) -> Call:
 
 
 CALLS: dict[str, BuildCall] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "all_gather_list": _all_gather_list,
+    "all_reduce": lambda s: _call(
+        s, "Allreduce", _sent(s, reduced=True), _data(s, s.incoming, reduced=True), _op(s.case)
+    ),
+    "all_gather": lambda s: _call(s, "Allgather", _sent(s), _data(s, s.incoming)),
+    "all_gather_list": lambda s: _call(s, "Allgatherv", _sent(s), _data(s, s.incoming, pieces=_even(s, s.incoming))),
     "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_list": _reduce_scatter_list,
-    "broadcast": _broadcast,
+    "reduce_scatter_list": lambda s: _call(
+        s,
+        "Reduce_scatter",
+        _data(s, s.outgoing, reduced=True),
+        _data(s, s.incoming, reduced=True),
+        _even(s, s.outgoing),
+        _op(s.case),
+    ),
+    "broadcast": lambda s: _call(s, "Bcast", _data(s, s.incoming), s.case.root),
     "reduce": _reduce,
-    "gather": _gather,
-    "scatter": _scatter,
-    "all_to_all": _all_to_all,
-    "all_to_all_list": _all_to_all_list,
-    "all_to_all_uneven": _all_to_all_uneven,
+    "gather": lambda s: _call(
+        s, "Gather", _data(s, s.outgoing), _data(s, s.incoming) if s.is_root else None, s.case.root
+    ),
+    "scatter": lambda s: _call(
+        s, "Scatter", _data(s, s.outgoing) if s.is_root else None, _data(s, s.incoming), s.case.root
+    ),
+    "all_to_all": lambda s: _call(s, "Alltoall", _data(s, s.outgoing), _data(s, s.incoming)),
+    "all_to_all_list": lambda s: _all_to_all(s, _even(s, s.outgoing), _even(s, s.outgoing)),
+    "all_to_all_uneven": lambda s: _all_to_all(s, s.transfer.sent, s.transfer.received),
     "send_recv": _send_recv,
     "sendrecv_pair": _both_ways,
     "sendrecv_ring": _both_ways,

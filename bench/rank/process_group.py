@@ -19,7 +19,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.subgroups import Subgroups
 from bench.catalog.variables import SHARED_GPU
 from bench.protocol.rank_context import RankContext
-from bench.rank.collectives import Subgroup, torch_calls
+from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of
 from bench.rank.device import Device, device_of
 from bench.rank.group import Group
 
@@ -41,7 +41,12 @@ class TorchGroup(Group):
         barrier: Callable[[], object],
         ctas: int = 0,
     ) -> None:
-        super().__init__(rank, world_size, device, torch_calls())
+        calls = LibraryCalls(
+            {name: collective.call for name, collective in COLLECTIVES.items()},
+            {name: collective.call for name, collective in OBJECT_COLLECTIVES.items()},
+            barrier_of,
+        )
+        super().__init__(rank, world_size, device, calls)
         self.barrier = barrier
         self._backend, self._control, self._ctas = backend, control, ctas
         self._alone: Subgroup | None = None
