@@ -51,9 +51,6 @@ class SimulatedDevice:
         self.capturing = None
         return graph
 
-    def free_bytes(self):
-        return 2**34
-
     # ── what happens on it ───────────────────────────────────────────────────────────────────────
     def enqueue(self, runs_ns, dispatch_ns=ENQUEUE_NS, not_before_ns=0):
         """Work of so many ns, which the host needs `dispatch_ns` to enqueue. not_before_ns: when others are there."""

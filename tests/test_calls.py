@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.catalog import operations
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import CALLS, COALESCED_PIECES, OPERATIONS, cycle, ranks_together
-from bench.catalog.pairing import partner, rounds
+from bench.catalog.subgroups import partner, rounds
 from bench.config.models import parse
 from bench.machine import host
 from bench.model.records import Case, Settings

@@ -5,7 +5,7 @@ import pytest
 
 from bench.analyze import links
 from bench.catalog.operations import cycle
-from bench.catalog.pairing import rounds
+from bench.catalog.subgroups import rounds
 from bench.model.records import Case, Timings
 from conftest import invented_run, samples
 

@@ -17,7 +17,7 @@ from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare
 from bench.analyze.summaries import summarize
 from bench.catalog.operations import CALLS, OPERATIONS, usual
-from bench.catalog.pairing import rounds
+from bench.catalog.subgroups import rounds
 from bench.config.models import parse
 from bench.model.capabilities import Machine
 from bench.model.comparisons import Check, CheckedTable, Level, Trend, Unpaired

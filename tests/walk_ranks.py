@@ -39,11 +39,11 @@ def _walk(case: Case, group, arena) -> dict:
     for calls in (cycle(case), 3 * cycle(case)):
         for _ in range(calls):
             timing.call_once(work, case)
-        group.synchronize()
+        group.device.synchronize()
         said.append(work.verify())
     for _ in range(cycle(case)):
         timing.call_once(work, case)
-    group.synchronize()
+    group.device.synchronize()
     spoilt = work.corrupt()
     after = work.verify()
     alone = work.single_rank_call()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from bench.catalog.pairing import rounds
+from bench.catalog.subgroups import rounds
 from bench.machine import host
 from bench.model.records import Case, Json, Launch, Plan, Sampling, Settings
 from bench.store import folders

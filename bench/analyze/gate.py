@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import ndtri
 
-from bench.catalog.pairing import rounds
+from bench.catalog.subgroups import rounds
 from bench.model.comparisons import GateVerdict, GroupCheck, NodeCheck
 from bench.stats.intervals import Floats
 

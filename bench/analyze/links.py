@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.analyze.sessions import Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
-from bench.catalog.pairing import rounds
+from bench.catalog.subgroups import rounds
 from bench.model.conclusions import Finding, Matrix
 from bench.model.records import Case, Run, Samples
 from bench.model.units import format_bytes

@@ -1,7 +1,7 @@
 """The sizes of preset transformers, and from them the list of their gradients, without building a model.
 
 In: a preset's name, or sizes such as d512-ff1376-l6-h8-v10000, each with changes such as -v50000-kv2-tied. Out: a
-`Preset`, and its gradients. Does not import torch: `training.rank.models` builds the same parameters with it, in the
+`Preset`, and its gradients. Does not import torch: `rank.training.models` builds the same parameters with it, in the
 same order.
 
 The sizes are those of the CS336 assignment, with the year in the name, because "xl" means 2.00 B parameters in 2025
@@ -55,6 +55,7 @@ PRESETS = {
     "xl-2026": Preset(2560, 10240, 32, 32),
 }
 _SIZES = re.compile(r"d(\d+)-ff(\d+)-l(\d+)-h(\d+)-v(\d+)")
+# A preset or sizes, followed by what is different: -v50000, -kv2, -tied, in this order.
 _CHANGES = re.compile(
     r"(?P<base>d\d+-ff\d+-l\d+-h\d+-v\d+|.+?)(?:-v(?P<vocabulary>\d+))?(?:-kv(?P<kv_heads>\d+))?(?P<tied>-tied)?"
 )
@@ -63,10 +64,18 @@ EXAMPLE = "d512-ff1376-l6-h8-v10000"
 
 def find(name: str) -> Preset | None:
     """The preset of this name or of these sizes; None if it is neither. Raises ValueError for impossible sizes."""
-    preset = PRESETS.get(name) or _of_sizes(name) or _changed(name)
-    if preset is None:
+    parts = _CHANGES.fullmatch(name)
+    if not parts:
         return None
-    if 0 in (preset.d_model, preset.d_ff, preset.layers, preset.heads, preset.vocabulary):
+    base = PRESETS.get(parts["base"])
+    if sizes := _SIZES.fullmatch(parts["base"]):
+        width, hidden, layers, heads, vocabulary = map(int, sizes.groups())
+        base = Preset(width, hidden, layers, heads, vocabulary)
+    if not base:
+        return None
+    changes = {key: int(parts[key]) for key in ("vocabulary", "kv_heads") if parts[key]}
+    preset = replace(base, tied=bool(parts["tied"]), **changes)
+    if 0 in (preset.d_model, preset.d_ff, preset.layers, preset.heads, preset.vocabulary, *changes.values()):
         raise ValueError(f"{name}: every size must be 1 at least")
     # Rotary positions rotate pairs of elements of a head.
     if preset.d_model % (2 * preset.heads):
@@ -76,30 +85,6 @@ def find(name: str) -> Preset | None:
     if preset.kv_heads and preset.heads % preset.kv_heads:
         raise ValueError(f"{name}: {preset.heads} heads do not share {preset.kv_heads} heads of keys and values evenly")
     return preset
-
-
-def _of_sizes(name: str) -> Preset | None:
-    sizes = _SIZES.fullmatch(name)
-    if sizes is None:
-        return None
-    width, hidden, layers, heads, vocabulary = map(int, sizes.groups())
-    return Preset(width, hidden, layers, heads, vocabulary)
-
-
-def _changed(name: str) -> Preset | None:
-    """A preset or sizes, followed by what is different: -v50000, -kv2, -tied, in this order."""
-    parts = _CHANGES.fullmatch(name)
-    base = parts and (PRESETS.get(parts["base"]) or _of_sizes(parts["base"]))
-    if not parts or not base:
-        return None
-    if parts["kv_heads"] and int(parts["kv_heads"]) == 0:
-        raise ValueError(f"{name}: every size must be 1 at least")
-    return replace(
-        base,
-        vocabulary=int(parts["vocabulary"]) if parts["vocabulary"] else base.vocabulary,
-        kv_heads=int(parts["kv_heads"]) if parts["kv_heads"] else base.kv_heads,
-        tied=bool(parts["tied"]),
-    )
 
 
 def name_of(preset: Preset) -> str:

@@ -4,7 +4,8 @@ contiguous:2   0 1 | 2 3        strided:2   0 2 | 1 3        with the suffix :se
 strided:2@2, of 8 ranks: 0 2 | 1 3 | 4 6 | 5 7: groups of 2 ranks that are 2 apart, within each 4 ranks
 sets:0,3|1,2   these very groups, of equal size; ranks in none of them rest
 
-In: a division as text, and the world size. Out: the global ranks of each group. Does not import torch.
+In: a division as text, and the world size. Out: the global ranks of each group. Also pairs ranks, or nodes, round by
+round, such that each pair occurs once. Does not import torch.
 """
 
 import re
@@ -101,3 +102,30 @@ def divide(text: str, world_size: int) -> Subgroups:
         for first in range(start, start + stride)
     )
     return Subgroups(groups, serial=match["serial"] is not None)
+
+
+# ── pairs ────────────────────────────────────────────────────────────────────────────────────────
+def rounds(world_size: int) -> list[list[tuple[int, int]]]:
+    """Pairs of ranks, round by round, such that each pair occurs once: the circle method of tournaments.
+
+    n - 1 rounds of n/2 pairs; with an odd number of ranks n rounds, in each of which one rank rests.
+    """
+    ranks = [*range(world_size), *([-1] if world_size % 2 else [])]
+    half = len(ranks) // 2
+    schedule = []
+    for _ in range(len(ranks) - 1):
+        pairs = zip(ranks[:half], reversed(ranks[half:]), strict=True)
+        schedule.append([(min(pair), max(pair)) for pair in pairs if -1 not in pair])
+        ranks = [ranks[0], ranks[-1], *ranks[1:-1]]
+    return schedule
+
+
+def partner(rank: int, turn: int, world_size: int) -> int | None:
+    """Partner of a rank in round `turn` of `rounds`; None if the rank rests. Does not make the whole schedule, which
+    has half a million pairs at 1024 ranks."""
+    places = world_size + world_size % 2
+    moving = places - 1  # rank 0 keeps its place, the others rotate
+    place = (rank - 1 + turn) % moving + 1 if rank else 0
+    opposite = places - 1 - place
+    other = (opposite - 1 - turn) % moving + 1 if opposite else 0
+    return other if other < world_size else None

@@ -21,7 +21,7 @@ from bench.catalog import splits
 from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import PREMULTIPLIER
 from bench.catalog.operations import COALESCED_PIECES, behind, placement
-from bench.catalog.pairing import partner
+from bench.catalog.subgroups import partner
 from bench.model.records import Case
 
 NOTHING = (0, 0)

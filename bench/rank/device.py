@@ -64,9 +64,6 @@ class Device(Protocol):
     def captured(self, calls: Action) -> Graph:
         """The calls as a graph. They are executed once beforehand; capturing does not execute them."""
 
-    def free_bytes(self) -> int | None:
-        """Memory that is free on the device; None where that is the host's."""
-
 
 class Host:
     """A CPU: a call is done when it returns."""
@@ -88,9 +85,6 @@ class Host:
 
     def captured(self, calls: Action) -> Graph:
         raise NotImplementedError("a CPU has no graphs")
-
-    def free_bytes(self) -> None:
-        return None
 
 
 class Gpu:
@@ -133,9 +127,6 @@ class Gpu:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             calls()
         return graph  # type: ignore[no-any-return]
-
-    def free_bytes(self) -> int:
-        return int(torch.cuda.mem_get_info(self.handle)[0])
 
 
 class _GpuEvent:

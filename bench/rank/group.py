@@ -43,10 +43,6 @@ class Group(ABC):
         """Every rank's value, in order of rank, on every rank; it travels as JSON, so a tuple arrives as a list."""
         return [json.loads(text) for text in self._gather_bytes(json.dumps(value).encode())]
 
-    def synchronize(self) -> None:
-        """Wait until the device has done all that was asked of it."""
-        self.device.synchronize()
-
     def subgroup(self, case: Case) -> Subgroup:
         """The ranks that call a case together. Every rank must ask for the same cases in the same order."""
         if case.groups not in self._subgroups:

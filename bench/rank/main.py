@@ -119,7 +119,7 @@ def _probe(context: RankContext, job: Job, group: Group, log: Path) -> None:
         work = workload_of(case, group, arena, settings, context.tick)
         for _ in range(PROBE_CALLS * cycle(case)):
             timing.call_once(work, case)
-        group.synchronize()
+        group.device.synchronize()
         context.tick()
         texts.append(_text_from(log, sum(map(len, texts))))
     if group.rank == 0:

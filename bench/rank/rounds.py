@@ -181,7 +181,7 @@ class _MeasuredCase:
         began = time.perf_counter()
         for _ in range(cycle(case)):
             timing.call_once(self.work, case)
-        group.synchronize()
+        group.device.synchronize()
         self.first_s = (time.perf_counter() - began) / cycle(case)
         self._inner.stamps()
 

@@ -1,22 +1,28 @@
 """Run the operations on tensors: fill buffers that the next calls use, hand out calls, check the results, refill.
 
 In: a case, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. `collectives` says what is sent and
-what must arrive, `patterns` which values these are, and `collectives` or `mpi` how the library is called.
+what must arrive, and `collectives` or `mpi` how the library is called.
+
+The data are one sequence of small integers, in which each rank begins at another position. What a right result equals
+is reduced here in integer arithmetic and not by a backend. The sequence repeats with a prime period, which no segment
+size divides, and each buffer of a pool begins one element further, so that data of another position, rank or call are
+noticed.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bench.catalog import operations
-from bench.catalog.dtypes import DTYPES, growth
+from bench.catalog.dtypes import DTYPES, LARGEST_VALUE, PREMULTIPLIER, growth, largest_value
 from bench.catalog.operations import ALIGNMENT, OPERATIONS
 from bench.model.records import Case
 from bench.planning.footprint import aligned, buffer_bytes, calls_between_refills, pool_slots
-from bench.rank import patterns
 from bench.rank.collectives import COLLECTIVES, Call, CallArguments, Subgroup, Transfer, rest
 from bench.rank.group import Group
 from bench.rank.workload import Workload
@@ -26,6 +32,26 @@ from bench.rank.workload import Workload
 MOST_READY = 64
 # Largest size of the call in a group of one rank: what dispatching costs does not depend on the size.
 SINGLE_RANK_BYTES = 64 * 2**10
+# Largest prime below 2**18: 1 MiB of float32, which stays in a cache while it is copied out.
+PERIOD = 262_139
+# Distance between the beginnings of two neighbouring ranks: no multiple of the prime PERIOD, so that no two of fewer
+# than PERIOD ranks begin at the same position.
+SHIFT = 104_729
+# Hardly an input or a result has this value (as a bool it is True): an element that still has it was not received.
+POISON = 101
+
+Integers = NDArray[np.int64]
+_COMBINE = {
+    "sum": np.add,
+    "avg": np.add,
+    "premul_sum": np.add,
+    "product": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 
 
 class Arena:
@@ -87,11 +113,13 @@ class TensorOperation(Workload):
         self._growth = growth(case.dtype, case.reduce_op, self._subgroup.size) if grows else 1
         self._sum = None
         reduce_op = case.reduce_op if OPERATIONS[case.op].reduces else None
-        self._data = patterns.sequence(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
+        self._data = _sequence(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
+        # Relative: 0, but for averages, as some backends multiply by a rounded 1/n.
         self._tolerance = 0.0
+        if reduce_op == "avg":
+            self._tolerance = self._subgroup.size * torch.finfo(getattr(torch, case.dtype)).eps
         if reduce_op is not None:
-            self._sum = patterns.reduced(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
-            self._tolerance = patterns.tolerance(case.dtype, reduce_op, self._subgroup.size)
+            self._sum = _reduced(seed, case.dtype, reduce_op, self._subgroup.size, group.device.handle)
         self._mark = _marked_element(self._turns)
         self._turn = self._calls = 0
         # Of each buffer: how often it was used since it was filled, and in which turn last (-1: only rests so far).
@@ -124,7 +152,7 @@ class TensorOperation(Workload):
             self._last[slot] = turn
             self._latest = (slot, transfer)
             if self._mark is not None:  # one element only: poisoning all would warm the caches
-                self._pool[slot, self._mark : self._mark + 1].fill_(patterns.POISON)
+                self._pool[slot, self._mark : self._mark + 1].fill_(POISON)
         call = self._ready.get((slot, turn))
         if call is None:
             call = self._call_of(slot, turn)
@@ -227,11 +255,11 @@ class TensorOperation(Workload):
         (send, end), start = transfers[0].sends, transfers[0].receives[0]
         until = max(transfer.receives[1] for transfer in transfers)
         if (send, end) != (start, until):
-            self._pool[first:stop, start:until].fill_(patterns.POISON)
-        begin = patterns.begin_of(self._subgroup.rank)
-        for row, last_row in patterns.chunks(first, stop):
-            for column, last in patterns.chunks(send, end):
-                data = patterns.rows(self._data, begin + column - send, row, last_row - row, last - column)
+            self._pool[first:stop, start:until].fill_(POISON)
+        begin = _begin_of(self._subgroup.rank)
+        for row, last_row in _chunks(first, stop):
+            for column, last in _chunks(send, end):
+                data = _rows(self._data, begin + column - send, row, last_row - row, last - column)
                 self._pool[row:last_row, column:last].copy_(data)
                 self._tick()
 
@@ -247,15 +275,15 @@ class TensorOperation(Workload):
         for span in transfer.arrives if transfer is not None else ():
             source, begin = self._data, span.offset
             if span.rank is not None:
-                begin += patterns.begin_of(span.rank)
+                begin += _begin_of(span.rank)
             else:
                 assert self._sum is not None  # noqa: S101 - only what reduces has such a span
                 source = self._sum if times == 1 or self._growth == 1 else self._sum * self._growth ** (times - 1)
-            for row, last_row in patterns.chunks(first, stop):
-                for column, last in patterns.chunks(0, span.length):
-                    want = patterns.rows(source, begin + column, row, last_row - row, last - column)
+            for row, last_row in _chunks(first, stop):
+                for column, last in _chunks(0, span.length):
+                    want = _rows(source, begin + column, row, last_row - row, last - column)
                     got = self._pool[row:last_row, span.start + column : span.start + last]
-                    at = patterns.difference(got, want, self._tolerance)
+                    at = _difference(got, want, self._tolerance)
                     self._tick()
                     if at is not None:
                         whose = "" if span.rank is None else f" of rank {span.rank}'s data"
@@ -291,3 +319,78 @@ def _marked_element(exchanges: list[Transfer | None]) -> int | None:
         return None
     (send, end), (start, until) = transfer.sends, transfer.receives
     return next((at for at in (start, until - 1) if start < until and not send <= at < end), None)
+
+
+# ── the data ─────────────────────────────────────────────────────────────────────────────────────
+@functools.lru_cache(maxsize=4)  # the sizes of a launch share their data
+def _sequence(seed: int, dtype: str, reduce_op: str | None, ranks: int, device: torch.device) -> torch.Tensor:
+    """Two periods of the inputs. reduce_op: None where nothing is reduced, so that any small integer can be used."""
+    return _tensor(_inputs(seed, dtype, reduce_op, ranks), dtype, device)
+
+
+@functools.lru_cache(maxsize=4)
+def _reduced(seed: int, dtype: str, reduce_op: str, ranks: int, device: torch.device) -> torch.Tensor:
+    """Two periods of what reducing the inputs of `ranks` ranks gives."""
+    inputs = _inputs(seed, dtype, reduce_op, ranks)
+    total = functools.reduce(_COMBINE[reduce_op], (np.roll(inputs, -SHIFT * rank) for rank in range(ranks)))
+    if DTYPES[dtype].kind == "bool":
+        total = np.minimum(total, 1)
+    if reduce_op == "avg":
+        total = total // ranks  # the inputs are multiples of it
+    if reduce_op == "premul_sum":
+        total = total * PREMULTIPLIER
+    return _tensor(total, dtype, device)
+
+
+def _begin_of(rank: int) -> int:
+    """The position in the sequence at which the data of a rank begin."""
+    return rank * SHIFT % PERIOD
+
+
+def _rows(data: torch.Tensor, begin: int, first: int, count: int, length: int) -> torch.Tensor:
+    """The data of buffers first, first + 1, …, from position `begin` on: shape (count, length), a view of `data`.
+
+    data: two periods. count and length: at most PERIOD // 2, as in the pieces of `_chunks`.
+    """
+    # With strides (1, 1) a single row looks to torch like a transposed column: copying it would take 30 times as long.
+    return data.as_strided((count, length), (1 if count > 1 else length, 1), (begin + first) % PERIOD)
+
+
+def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """start … stop in pieces of at most PERIOD // 2, so that a view of `_rows` stays within two periods."""
+    half = PERIOD // 2
+    for begin in range(start, stop, half):
+        yield begin, min(stop, begin + half)
+
+
+def _difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple[int, int] | None:
+    """Row and column of the first element that differs; tolerance: relative, 0 for none."""
+    if got.element_size() == 1:  # torch cannot compare float8
+        is_bool = got.dtype == torch.bool
+        got, want = got.view(torch.uint8), want.view(torch.uint8)
+        if is_bool:  # gloo adds bools as bytes: 2 is true as well
+            got, want = got.clamp(max=1), want.clamp(max=1)
+    if torch.equal(got, want) or (tolerance and torch.allclose(got, want, rtol=tolerance, atol=tolerance)):
+        return None
+    row, column = (got != want).nonzero()[0].tolist()
+    return row, column
+
+
+def _inputs(seed: int, dtype: str, reduce_op: str | None, ranks: int) -> Integers:
+    """One period of the inputs; of complex numbers, their real parts."""
+    kind, dice = DTYPES[dtype].kind, np.random.default_rng([seed])
+    largest = LARGEST_VALUE if reduce_op is None else largest_value(dtype, reduce_op, ranks)
+    if kind == "bool" or (kind == "unsigned" and reduce_op == "product"):
+        return dice.integers(0, 2, PERIOD)
+    if reduce_op == "product":
+        return 2 * dice.integers(0, 2, PERIOD) - 1
+    values = dice.integers(0 if kind == "unsigned" else -largest, largest, PERIOD, endpoint=True)
+    return values * ranks if reduce_op == "avg" else values
+
+
+def _tensor(values: Integers, dtype: str, device: torch.device) -> torch.Tensor:
+    """Two periods as a tensor; the imaginary part of a complex number is the next real part."""
+    twice = torch.from_numpy(np.tile(values, 2)).to(torch.float64)
+    if DTYPES[dtype].kind == "complex":
+        twice = torch.complex(twice, twice.roll(-1))
+    return twice.to(getattr(torch, dtype)).to(device)

@@ -162,7 +162,6 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path / SAMPLES
-        self._written = 0
 
     def __enter__(self) -> Journal:
         try:

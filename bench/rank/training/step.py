@@ -198,7 +198,7 @@ class TrainingStep(Workload):
         return step
 
     def block_begins(self) -> None:
-        self._stage.group.synchronize()
+        self._stage.group.device.synchronize()
         self._number, self._parts, self._tails = 0, [Counter()], [[]]
         self._before = _cpu()
 
@@ -253,7 +253,7 @@ class TrainingStep(Workload):
             else:
                 for handle in [stage.transport.all_reduce(tensor) for tensor in tensors]:
                     handle.wait()
-            stage.group.synchronize()
+            stage.group.device.synchronize()
             times_ns.append(time.perf_counter_ns() - began)
             stage.tick()
         return tuple(max(ranks) / 1e9 for ranks in zip(*stage.group.gather(times_ns[1:]), strict=True))
@@ -273,7 +273,7 @@ class TrainingStep(Workload):
             began = time.perf_counter_ns()
             traced.step(self._stage.batch(traced, number))
         link.stamped, link.mark = False, host_clock
-        group.synchronize()
+        group.device.synchronize()
         group.barrier()
         ranks = []
         for data in group.gather(asdict(_traced_step(traced, group.rank, began))):
