@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.app import VERBS
-from bench.importers.traces.plain_pickle import PlainData
+from bench.importers.traces.recordings import PlainData
 from conftest import ROOT
 
 BENCH = ROOT / "bench"
@@ -171,7 +171,7 @@ def test_every_module_says_what_it_is_for():
 def test_nothing_is_unpickled_but_plain_data():
     """torch's flight recorder writes pickles; that one reader refuses every class and function."""
     users = {module for module, tree in TREES.items() if imported(tree) & {"pickle", "marshal", "shelve", "dill"}}
-    assert users == {"bench.importers.traces.plain_pickle"}
+    assert users == {"bench.importers.traces.recordings"}
     with pytest.raises(pickle.UnpicklingError):
         PlainData(io.BytesIO(pickle.dumps(Path))).load()
 

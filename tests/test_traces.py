@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.importers.traces import reading
+from bench.importers import traces
+from bench.importers.traces import recordings
 from bench.model.errors import ForeignError
 from bench.store import call_file
 
@@ -72,7 +73,7 @@ def test_kineto_with_metadata(tmp_path):
         {"name": "something else", "ts": 1},
         {"ph": "M", "name": 5},
     ]
-    found = reading.read([written(tmp_path, "a.json.gz", kineto(events))])
+    found = traces.read([written(tmp_path, "a.json.gz", kineto(events))])
     (rank,) = found.ranks
     assert (found.kind, found.backend, found.world_size, rank.rank, found.steps) == ("Kineto", "nccl", 4, 1, 1)
     reduce, gather, exchange, broadcast = rank.calls
@@ -103,7 +104,7 @@ def test_kineto_without_metadata(tmp_path):
         cpu("nccl:all_reduce", 400, 10, **{"Input Dims": [[5, 4]], "Input type": ["float"]}),
         cpu("nccl:all_to_all", 500, 10),
     ]
-    (rank,) = reading.read([written(tmp_path, "a.json", {"traceEvents": events})]).ranks
+    (rank,) = traces.read([written(tmp_path, "a.json", {"traceEvents": events})]).ranks
     gather, reduce, exchange = rank.calls
     assert (gather.operation, gather.elements_in, gather.elements_out, gather.group_size) == ("all_gather", 100, 800, 8)
     assert gather.dtype == "bfloat16" and gather.duration_s == pytest.approx(70e-6) and gather.stream == "7"
@@ -138,7 +139,7 @@ def test_execution_trace_with_attributes_and_groups(tmp_path):
         },
         {"id": 5, "name": "record_param_comms", "inputs": {"values": [11, ["0", "x"], 1, "wait", [], []]}},
     ]
-    found = reading.read([written(tmp_path, "et_rank3.json", {"schema": "1.1.0", "nodes": nodes})])
+    found = traces.read([written(tmp_path, "et_rank3.json", {"schema": "1.1.0", "nodes": nodes})])
     (rank,) = found.ranks
     (call,) = rank.calls
     assert (rank.rank, call.operation, call.dtype, call.group, call.sequence) == (
@@ -164,7 +165,7 @@ def test_execution_trace_1_0_has_splits_and_the_pointer_of_its_group(tmp_path):
         ],
         "outputs": [[tensor(2, 768)]],
     }
-    (rank,) = reading.read([written(tmp_path, "0.json", {"schema": "1.0.1", "nodes": [node]})]).ranks
+    (rank,) = traces.read([written(tmp_path, "0.json", {"schema": "1.0.1", "nodes": [node]})]).ranks
     (call,) = rank.calls
     assert (call.operation, call.dtype, call.splits_in, call.splits_out) == (
         "all_to_all_uneven", "int32", (96, 3296), (32, 736),
@@ -192,12 +193,12 @@ def recorder(**entry):
 
 
 def test_flight_recorder(tmp_path):
-    found = reading.read([written(tmp_path, "fr_rank5.json", recorder(duration_ms=1.5))])
+    found = traces.read([written(tmp_path, "fr_rank5.json", recorder(duration_ms=1.5))])
     (call,) = found.ranks[0].calls
     assert (found.ranks[0].rank, call.elements_in, call.group, call.sequence) == (5, 22, (2, 5), 3)
     assert (call.start_s, call.duration_s) == (0.0, 0.0015)
     sent = recorder(profiling_name="nccl:send 1->0", is_p2p=True, state="started")
-    found = reading.read([written(tmp_path, "fr_rank2.json", sent)])
+    found = traces.read([written(tmp_path, "fr_rank2.json", sent)])
     (call,) = found.ranks[0].calls
     assert (call.operation, call.peer) == ("send", 2) and found.left_out == {"calls that were not complete": 1}
 
@@ -205,7 +206,7 @@ def test_flight_recorder(tmp_path):
 def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
     """torch writes pickles when a job hangs."""
     path = written(tmp_path, "dump_5", pickle.dumps(recorder(), protocol=2))
-    (call,) = reading.read([path]).ranks[0].calls
+    (call,) = traces.read([path]).ranks[0].calls
     assert call.operation == "all_reduce"
 
     class Evil:
@@ -213,7 +214,7 @@ def test_a_pickle_of_plain_data_is_read_and_nothing_in_it_runs(tmp_path):
             return os.system, (f"touch {tmp_path}/ran",)
 
     with pytest.raises(ForeignError, match="needs no class"):
-        reading.read([written(tmp_path, "dump_6", pickle.dumps({"entries": Evil()}))])
+        traces.read([written(tmp_path, "dump_6", pickle.dumps({"entries": Evil()}))])
     assert not (tmp_path / "ran").exists()
 
 
@@ -223,7 +224,7 @@ def test_inspector_counts_bytes_of_one_rank(tmp_path):
         "header": {"id": "0xe6", "rank": 4, "n_ranks": 8},
         "coll_perf": {"coll": "ReduceScatter", "coll_sn": 9, "coll_msg_size_bytes": 1000, "coll_exec_time_us": 41},
     }
-    found = reading.read([written(tmp_path, "i.json", "\n".join([json.dumps(line)] * 2).encode())])
+    found = traces.read([written(tmp_path, "i.json", "\n".join([json.dumps(line)] * 2).encode())])
     assert len(found.ranks[0].calls) == 2
     call = found.ranks[0].calls[0]
     assert (call.operation, call.dtype, call.elements_in, call.elements_out) == ("reduce_scatter", None, 8000, 1000)
@@ -244,7 +245,7 @@ def tar_of(folder, members):
 
 def test_all_ranks_in_a_tar(tmp_path):
     members = {f"rank-{rank}.json": recorder() for rank in (3, 1)}
-    found = reading.read([tar_of(tmp_path, members)])
+    found = traces.read([tar_of(tmp_path, members)])
     assert [one.rank for one in found.ranks] == [1, 3]
 
 
@@ -253,14 +254,14 @@ def test_ranks_that_recorded_other_calls_are_named(tmp_path):
         written(tmp_path, "fr_0.json", recorder()),
         written(tmp_path, "fr_1.json", recorder(profiling_name="nccl:broadcast")),
     ]
-    (note,) = reading.read(paths).notes
+    (note,) = traces.read(paths).notes
     assert note.startswith("rank 0 and 1 did not record the same calls")
 
 
 def test_a_rank_that_is_there_twice_is_refused(tmp_path):
     paths = [written(tmp_path, f"{name}_1.json", recorder()) for name in ("a", "b")]
     with pytest.raises(ForeignError, match="rank 1 is there twice"):
-        reading.read(paths)
+        traces.read(paths)
 
 
 @pytest.mark.parametrize(
@@ -279,23 +280,23 @@ def test_a_rank_that_is_there_twice_is_refused(tmp_path):
 )
 def test_torn_and_hostile_files_are_one_line(tmp_path, content, said):
     with pytest.raises(ForeignError) as caught:
-        reading.read([written(tmp_path, "t.json", content)])
+        traces.read([written(tmp_path, "t.json", content)])
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading.recordings, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(recordings, "MOST_BYTES", 10_000)
     with pytest.raises(ForeignError, match="more than"):
-        reading.read([written(tmp_path, "b.json.gz", b" " * 100_000)])
+        traces.read([written(tmp_path, "b.json.gz", b" " * 100_000)])
 
 
 def test_a_pickle_that_refers_to_itself_again_and_again_is_not_unfolded(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading.recordings, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(recordings, "MOST_BYTES", 100_000)
     folded = ["x"]
     for _ in range(30):
         folded = [folded, folded]
     with pytest.raises(ForeignError, match="more than"):
-        reading.read([written(tmp_path, "bomb", pickle.dumps({"entries": folded}, protocol=2))])
+        traces.read([written(tmp_path, "bomb", pickle.dumps({"entries": folded}, protocol=2))])
 
 
 ODD = st.one_of(
@@ -333,7 +334,7 @@ def test_values_of_other_types_are_one_line_or_calls(tmp_path_factory, data):
         inner[last] = data.draw(ODD)
     path = written(tmp_path_factory.getbasetemp(), "odd_1.json", content)
     try:
-        found = reading.read([path])
+        found = traces.read([path])
     except ForeignError as error:
         assert len(str(error).splitlines()) == 1
     else:
@@ -342,10 +343,10 @@ def test_values_of_other_types_are_one_line_or_calls(tmp_path_factory, data):
 
 # ── lists of calls ───────────────────────────────────────────────────────────────────────────────
 def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
-    recorded = reading.read([tar_of(tmp_path, {f"rank-{rank}.json": recorder(duration_ms=2) for rank in (0, 1)})])
+    recorded = traces.read([tar_of(tmp_path, {f"rank-{rank}.json": recorder(duration_ms=2) for rank in (0, 1)})])
     path = tmp_path / "x.calls.jsonl"
     path.write_text(call_file.to_text(recorded))
-    assert reading.read([path]) == recorded
+    assert traces.read([path]) == recorded
     assert len(path.read_text().splitlines()) == 3
 
 
@@ -363,9 +364,9 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
     ],
 )
 def test_mistakes_in_a_list_of_calls_are_named_with_their_line(tmp_path, edit, said):
-    recorded = reading.read([written(tmp_path, "fr_0.json", recorder())])
+    recorded = traces.read([written(tmp_path, "fr_0.json", recorder())])
     path = tmp_path / "x.calls.jsonl"
     path.write_text("\n".join(edit(call_file.to_text(recorded).splitlines())) + "\n")
     with pytest.raises(ForeignError) as caught:
-        reading.read([path])
+        traces.read([path])
     assert said in str(caught.value) and "\n" not in str(caught.value)

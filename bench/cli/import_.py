@@ -13,10 +13,9 @@ from bench.analyze.analysis import analyze
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
 from bench.cli.output import show, write_report
-from bench.importers import assembly
+from bench.importers import assembly, traces
 from bench.importers.assembly import READERS, Imported
 from bench.importers.readings import Options, open_source
-from bench.importers.traces import reading
 from bench.model.errors import ConfigError, StoreError
 from bench.model.records import MOST_RANKS, NAME_PATTERN
 from bench.report import document, listings
@@ -125,7 +124,7 @@ def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
     """Print what was recorded, or a sweep of it; write the calls to `save`."""
     if save is not None and not call_file.is_call_list(save):
         raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
-    calls = reading.read(files)
+    calls = traces.read(files)
     if save is not None:
         if save.exists():
             raise ConfigError(f"--save {save}: it exists already")

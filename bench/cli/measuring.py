@@ -64,9 +64,9 @@ def planned(config: Config, machine: Machine, seed: int) -> Plan:
     """The plan of a configuration, with the job that it replays, and with the advisor's buckets where it names them."""
     recorded = None
     if config.recording:
-        from bench.importers.traces import reading
+        from bench.importers import traces
 
-        recorded = reading.read([Path(name) for name in config.recording])
+        recorded = traces.read([Path(name) for name in config.recording])
     return planning.expand(config, machine, seed, recorded, _advised)
 
 

@@ -100,26 +100,26 @@ def replay(
 
 
 def _configuration(
-    traces: list[Path], backend: str | None, world_size: int | None, gaps: bool, coordinator: "Coordinator | None"
+    paths: list[Path], backend: str | None, world_size: int | None, gaps: bool, coordinator: "Coordinator | None"
 ) -> ConfigSource:
     """The configuration that `run` would take for the same."""
-    from bench.importers.traces import reading
+    from bench.importers import traces
     from bench.machine import host
 
-    recorded = reading.read(traces)
+    recorded = traces.read(paths)
     machine = host.machine()
     chosen = backend or ("gloo" if "nccl" in machine.backends_missing else "nccl")
     here = (
         (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
     )
     ranks = world_size or max(FEWEST_RANKS, min(recorded.world_size or here, here))
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"replay-{traces[0].name.split('.')[0]}")[:60].strip("-._")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"replay-{paths[0].name.split('.')[0]}")[:60].strip("-._")
     lines = [
         f"name: {name}",
         f"backends: [{chosen}]",
         f"world_sizes: [{ranks}]",
         "operations: [replay]",
-        f"recording: {json.dumps([str(path) for path in traces])}",
+        f"recording: {json.dumps([str(path) for path in paths])}",
         f"gaps: {'recorded' if gaps else 'none'}",
         "launches: 5",
     ]

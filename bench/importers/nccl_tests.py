@@ -60,7 +60,7 @@ def read(source: Source, options: Options) -> Reading:
     if _JSON.match(source.text):
         sections, dropped = nccl_json.sections(source.text, where)
         if dropped:
-            reading.note(f"{dropped} variables of the file's environment dump were dropped")
+            reading.notes.append(f"{dropped} variables of the file's environment dump were dropped")
     else:
         sections = nccl_text.sections(source.lines(), where)
     measured = [section for section in sections if section.rows]
@@ -71,19 +71,16 @@ def read(source: Source, options: Options) -> Reading:
             + (f": {tests[0]}_perf ended before its first row" if tests else " of nccl-tests in it")
         )
     for section in measured:
-        _read_section(section, options, where, operation_in(source.name), reading)
+        _read_section(section, options, source, reading)
     return reading
 
 
-def _read_section(
-    section: Section, options: Options, where: str, operation_named: str | None, reading: Reading
-) -> None:
-    """Add the numbers of one execution. operation_named: in the file's name."""
+def _read_section(section: Section, options: Options, source: Source, reading: Reading) -> None:
+    """Add the numbers of one execution."""
+    where = str(source.path)
     reading.rows += len(section.rows)
     reading.left_out["cut off or unreadable"] += section.cut
-    tool = section.tool or "nccl-tests of unknown version"
-    if tool not in reading.tools:
-        reading.tools.append(tool)
+    reading.tools.append(section.tool or "nccl-tests of unknown version")
     if section.test is not None and section.test not in nccl_tests_names.OPERATIONS:
         reading.left_out[f"{section.test}_perf has no counterpart here"] += len(section.rows)
         return
@@ -91,15 +88,14 @@ def _read_section(
         reading.left_out["CPU time of issuing the calls (-C 1), not the time of the operation"] += len(section.rows)
         return
     stated = nccl_tests_names.OPERATIONS[section.test] if section.test is not None else None
-    if stated is None and options.operation is None and operation_named is not None:
-        reading.lacks("the collective is not in the file: it was taken from the file's name")
-        stated = operation_named
+    if stated is None and options.operation is None and (stated := operation_in(source.name)) is not None:
+        reading.unknown.append("the collective is not in the file: it was taken from the file's name")
     op = chosen_operation(stated, options, where)
 
     # The number of ranks: by the list of devices, else from busbw/algbw where that depends on it.
     world_size = section.world_size
     if section.copies > 1:
-        reading.note(
+        reading.notes.append(
             f"{section.copies} copies ran at the same time, each with {world_size} rank(s) of its own (a test built "
             "without MPI): their rows count as launches, and none of them measures communication between the copies"
         )
@@ -108,7 +104,7 @@ def _read_section(
         rates = ((half.algbw, half.busbw) for half in halves if half.algbw and half.busbw)
         world_size = ranks_by_rates(rates, TWICE if op == "all_reduce" else ONCE)
         if world_size is not None:
-            reading.lacks("the list of ranks is not in the file: their number was computed from busbw/algbw")
+            reading.unknown.append("the list of ranks is not in the file: their number was computed from busbw/algbw")
     ranks = chosen_ranks(world_size, options, where)
     division = _division(section, ranks)
     if division is None:
@@ -150,24 +146,26 @@ def _describe(section: Section, reading: Reading) -> None:
     if section.variables:
         facts["variables"] = {**facts.get("variables", {}), **section.variables}
     if section.out_of_bounds:
-        reading.note(f"the tool itself says: out of bounds values: {section.out_of_bounds} FAILED")
+        reading.notes.append(f"the tool itself says: out of bounds values: {section.out_of_bounds} FAILED")
     if section.debug:
-        reading.note("NCCL_DEBUG=INFO wrote while it measured")
+        reading.notes.append("NCCL_DEBUG=INFO wrote while it measured")
     if section.parallel_init:
-        reading.note("parallel init: one thread for each GPU of a process")
+        reading.notes.append("parallel init: one thread for each GPU of a process")
     for error in section.errors:
-        reading.note(f"the file records an error: {error}")
+        reading.notes.append(f"the file records an error: {error}")
     if any(half.each_us for row in section.rows for half in row.halves):
-        reading.note("times of single calls, by events between them: their median is given, not the tool's mean")
+        reading.notes.append(
+            "times of single calls, by events between them: their median is given, not the tool's mean"
+        )
     elif section.timed_each:
-        reading.note(
+        reading.notes.append(
             "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
             "every version prints"
         )
     if section.average is None:
-        reading.lacks("how ranks were combined (-a): the tool's default, their average, is assumed")
+        reading.unknown.append("how ranks were combined (-a): the tool's default, their average, is assumed")
     if section.iterations is None:
-        reading.lacks("how many calls a time is the mean of")
+        reading.unknown.append("how many calls a time is the mean of")
 
 
 def _usable(row: Row, ranks: int | None, reading: Reading) -> bool:
@@ -253,10 +251,9 @@ def _verdict(half: Half, dtype: str, section: Section) -> tuple[Failure | None, 
 
 def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) -> None:
     """Note bus bandwidths of the file that do not follow from size, time and `together`, the ranks of one group."""
-    factor = bus_factor(op, together)
     if together == 1:
         return  # for one rank some versions print 0, others algbw
-    checked, wrong = 0, []
+    factor, checked, wrong = bus_factor(op, together), 0, []
     for row in rows:
         for half in row.halves:
             if half.time is None or half.busbw is None:
@@ -267,7 +264,7 @@ def _check_rates(rows: Iterable[Row], op: str, together: int, reading: Reading) 
                 wrong.append((row.size, half.busbw.value, row.size * factor / time_s.value / 1e9))
     if wrong:
         size, printed_rate, computed = wrong[0]
-        reading.note(
+        reading.notes.append(
             f"{len(wrong)} of {checked} bus bandwidths of the file do not follow from size, time and {together} "
             f"ranks (at {size} B: {printed_rate:g} GB/s in the file, {computed:.3g} computed)"
         )

@@ -20,6 +20,8 @@ TIMES = {"time", "cputime"}
 # Columns whose number is a count of wrong elements; `error` is the largest deviation.
 COUNTS = {"#wrong", "wrong"}
 ERRORS = COUNTS | {"error"}
+# Words in a line → what they say of an execution.
+FLAGS = {"Per-Iteration Report": "timed_each", "Parallel Init Enabled": "parallel_init", "NCCL INFO": "debug"}
 # Columns of nccl-tests 1 and of the tests that came with NCCL 1, which wrote milliseconds.
 COLUMNS_OF_VERSION_1 = {"bytes", "N"}
 # With more blanks than this before its only half, a row has an empty first half (nccl-tests writes 32 where it replays
@@ -37,8 +39,7 @@ _RANK = re.compile(
 )
 _SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
-_STARTING = re.compile(r"starting:\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
-_CONCLUDED = re.compile(r"concluded:\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
+_NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
 _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
 
 
@@ -229,10 +230,10 @@ class _Parser:
                 self.section.nccl = self.section.nccl or version_of(whole(library[1]) or 0)
         if "test starting" in line:
             self._begin_section()
-            if test := _STARTING.search(line):
+            if test := _NAMED.search(line):
                 self.section.test = test[1]
         if "test concluded" in line:
-            if (test := _CONCLUDED.search(line)) and self.section.test is None:
+            if (test := _NAMED.search(line)) and self.section.test is None:
                 self.section.test = test[1]
             self.closed = True
         if "nThread" in line and _SETTINGS.search(line):
@@ -243,10 +244,9 @@ class _Parser:
             self.section.graph = (whole(graph[1]) if graph else None) or 0
         if "Blocking Enabled" in line:
             self.section.blocking = "no barrier" if "no barrier" in line else "barrier"
-        if "Per-Iteration Report" in line:
-            self.section.timed_each = True
-        if "Parallel Init Enabled" in line:
-            self.section.parallel_init = True
+        for words, attribute in FLAGS.items():
+            if words in line:
+                setattr(self.section, attribute, True)
         if "Rank" in line and (device := _RANK.search(line)):
             if self.closed:
                 self._end_section()
@@ -256,8 +256,6 @@ class _Parser:
             self.section.ranks_cut = self.section.ranks_cut or line.endswith("...")
         if "CCL version" in line and (library := re.search(r"[NR]CCL version[ :]+(\d+\.\d+[\d.]*)", line)):
             self.section.nccl = library[1].rstrip(".")
-        if "NCCL INFO" in line:
-            self.section.debug = True
 
     def _read_header(self, line: str) -> None:
         names = line.replace("#wrong", " #wrong ").replace("# ", " ").split()

@@ -107,12 +107,11 @@ class _Table:
 def read(source: Source, options: Options) -> Reading:
     """All tests in one file. Raises ForeignError if there is none, or if the number of ranks is missing."""
     tables = [table for table in _tables(source.lines()) if table.rows]
-    where = str(source.path)
     if not tables:
-        raise ForeignError(f"{where}: no table of results of the OSU Micro-Benchmarks in it")
+        raise ForeignError(f"{source.path}: no table of results of the OSU Micro-Benchmarks in it")
     reading = Reading()
     for table in tables:
-        _read_table(table, options, where, operation_in(source.name), reading)
+        _read_table(table, options, source, reading)
     return reading
 
 
@@ -160,25 +159,23 @@ def _row(line: str, table: _Table) -> tuple[int | None, list[str]] | None:
 
 
 # ── tables to numbers ────────────────────────────────────────────────────────────────────────────
-def _read_table(table: _Table, options: Options, where: str, operation_named: str | None, reading: Reading) -> None:
-    """Add the numbers of one table. operation_named: in the file's name."""
+def _read_table(table: _Table, options: Options, source: Source, reading: Reading) -> None:
+    """Add the numbers of one table."""
     reading.rows += len(table.rows)
-    tool = f"OSU Micro-Benchmarks {table.version or 'of unknown version'}"
-    if tool not in reading.tools:
-        reading.tools.append(tool)
-    test, asynchronous = _test(table, options, where, operation_named)
+    reading.tools.append(f"OSU Micro-Benchmarks {table.version or 'of unknown version'}")
+    test, asynchronous = _test(table, options, source)
     if test is None:
         reading.left_out[f"{table.library} {table.title} has no counterpart here"] += len(table.rows)
         return
     if table.datatype is not None and table.datatype not in DTYPES:
         reading.left_out[f"dtype {table.datatype:.40}, which CollBench does not have"] += len(table.rows)
         return
-    ranks = 2 if test.pair else chosen_ranks(table.ranks, options, where)
+    ranks = 2 if test.pair else chosen_ranks(table.ranks, options, str(source.path))
     if not test.pair and table.ranks is not None and options.world_size is None:
-        reading.lacks("the number of ranks is not in the output: it was taken from what stands beside it")
+        reading.unknown.append("the number of ranks is not in the output: it was taken from what stands beside it")
     operation = OPERATIONS[test.op]
     if table.datatype is None and operation.typed:
-        reading.lacks(
+        reading.unknown.append(
             "the datatype is not in the output: MPI_FLOAT for reductions and MPI_CHAR for the rest is assumed"
         )
     datatype = table.datatype or (OLD_REDUCED if operation.reduces else OLD_MOVED)
@@ -200,9 +197,11 @@ def _read_table(table: _Table, options: Options, where: str, operation_named: st
         )
     )
     if test.scaled:
-        reading.note(f"{test.op}: sizes were multiplied by {ranks}: OSU counts one rank's share, here all are counted")
+        reading.notes.append(
+            f"{test.op}: sizes were multiplied by {ranks}: OSU counts one rank's share, here all are counted"
+        )
     if test.window:
-        reading.lacks(f"how many messages a window had (-W): the default of {WINDOW} is assumed")
+        reading.unknown.append(f"how many messages a window had (-W): the default of {WINDOW} is assumed")
     for size, values in table.rows:
         if not size and operation.sized:
             reading.left_out["size 0" if size == 0 else "no size"] += 1
@@ -212,10 +211,10 @@ def _read_table(table: _Table, options: Options, where: str, operation_named: st
             reading.left_out["no time"] += 1
 
 
-def _test(table: _Table, options: Options, where: str, operation_named: str | None) -> tuple[Test | None, bool]:
+def _test(table: _Table, options: Options, source: Source) -> tuple[Test | None, bool]:
     """The test, and whether it is the asynchronous one; None for what has no counterpart."""
     if table.title is None:
-        op = chosen_operation(operation_named, options, where)
+        op = chosen_operation(operation_in(source.name), options, str(source.path))
         return next((test for test in TESTS.values() if test.op == op and not test.window), None), False
     title = table.title.lower().removesuffix("latency").strip()
     asynchronous = title.startswith(("non-blocking ", "nonblocking "))
@@ -224,7 +223,9 @@ def _test(table: _Table, options: Options, where: str, operation_named: str | No
     if not table.library.upper().startswith(("MPI", "NCCL", "RCCL", "XCCL")) or "_" in table.library:
         return None, False
     if test is not None and options.operation not in {None, test.op}:
-        raise ForeignError(f"{where}: says that it measured {test.op}, so --operation {options.operation} is wrong")
+        raise ForeignError(
+            f"{source.path}: says that it measured {test.op}, so --operation {options.operation} is wrong"
+        )
     return test, asynchronous
 
 

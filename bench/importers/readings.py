@@ -169,7 +169,8 @@ class Reading:
     """What one file holds. rows: lines of its tables, including those left out.
 
     tools: with their versions. left_out: reason → how many rows. notes: what a reader must know before believing
-    the numbers. unknown: what the file does not tell. facts: where the tool ran: hosts, devices, nccl, variables.
+    the numbers. unknown: what the file does not tell. A text may stand in these lists twice; a run has it once.
+    facts: where the tool ran: hosts, devices, nccl, variables.
     """
 
     rows: int = 0
@@ -179,16 +180,6 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     facts: Json = field(default_factory=dict)
-
-    def note(self, text: str) -> None:
-        """Add a note, unless it is there already."""
-        if text not in self.notes:
-            self.notes.append(text)
-
-    def lacks(self, text: str) -> None:
-        """Add something that the file does not tell, unless it is there already."""
-        if text not in self.unknown:
-            self.unknown.append(text)
 
 
 # ── what files may not say ───────────────────────────────────────────────────────────────────────

@@ -1,1 +1,122 @@
-"""Readers of what a job's own profilers record: one module a format; `reading` tells them apart."""
+"""Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a tar.
+
+In: paths. Out: a `CallList`. The format is told by the content. A saved list of calls is read here, too, so that
+`replay` takes either.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.importers.traces.execution_trace import read_execution_trace
+from bench.importers.traces.kineto import read_kineto
+from bench.importers.traces.nccl_records import read_flight_recorder, read_inspector
+from bench.importers.traces.recordings import texts
+from bench.model.errors import ForeignError
+from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.model.records import Json
+from bench.store import call_file
+
+# Takes a name, a text, and what counts the events that are left out. Returns the ranks of one file, and what it tells
+# of the job, such as the number of its `steps`; only Kineto tells any of this.
+Reader = Callable[[str, str, Counter[str]], tuple[list[RankRecording], Json]]
+# How much of a file tells its format: torch writes the key of the events behind what describes the device.
+HEAD = 2**20
+# Key that only files of this format have near their beginning → format, reader.
+FORMATS: dict[str, tuple[str, Reader]] = {
+    '"traceEvents"': ("Kineto", read_kineto),
+    '"coll_perf"': ("NCCL Inspector", read_inspector),
+    '"p2p_perf"': ("NCCL Inspector", read_inspector),
+    '"profiling_name"': ("flight recorder", read_flight_recorder),
+    '"pg_config"': ("flight recorder", read_flight_recorder),
+    '"nodes"': ("PyTorch execution trace", read_execution_trace),
+}
+# What is asked of each call, and said where some calls do not tell it.
+ASKED: dict[str, Callable[[RecordedCall], object]] = {
+    "dtype": lambda call: call.dtype,
+    "elements": lambda call: call.elements_in if call.elements_in is not None else call.elements_out,
+    "splits": lambda call: call.splits_in,
+    "ranks of the group": lambda call: call.group,
+    "start": lambda call: call.start_s,
+    "duration": lambda call: call.duration_s,
+}
+# Operations without data: nothing but times can be asked of them.
+WITHOUT_DATA = {"barrier"}
+
+
+def read(paths: Sequence[Path]) -> CallList:
+    """The calls of a job. Raises ForeignError for what cannot be read, or if files of different formats are mixed."""
+    if len(paths) == 1 and call_file.is_call_list(paths[0]):
+        return call_file.read(paths[0])
+    kind = ""
+    ranks: list[RankRecording] = []
+    left_out: Counter[str] = Counter()
+    job: Json = {}
+    steps = 1
+    for path in paths:
+        for name, text in texts(path):
+            previous, (kind, reader) = kind, _format(name, text)
+            if previous not in {"", kind}:
+                raise ForeignError(
+                    f"{name}: is {kind}, and the files before are {previous}: give files of one recording"
+                )
+            try:
+                of_file, job = reader(name, text, left_out)
+                ranks, steps = ranks + of_file, max(steps, job.get("steps", 1))
+            except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+                # a value of another type than the format's
+                reason = (str(error).splitlines() or [""])[0][:120]
+                raise ForeignError(f"{name}: not as {kind} writes it: {reason}") from None
+    if not any(rank.calls for rank in ranks):
+        names = ", ".join(path.name for path in paths)
+        raise ForeignError(f"{names}: no call of a collective is recorded")
+    return _assembled(kind, ranks, left_out, job, steps)
+
+
+def _format(name: str, text: str) -> tuple[str, Reader]:
+    start = text[:HEAD]
+    for key, kind_and_reader in FORMATS.items():
+        if key in start:
+            return kind_and_reader
+    raise ForeignError(
+        f"{name}: neither Kineto, a PyTorch execution trace, a flight recorder's JSON, NCCL Inspector nor a list of "
+        "calls"
+    )
+
+
+def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[str], job: Json, steps: int) -> CallList:
+    """One list of all ranks. job: what Kineto's last file tells. steps: the most that a file has."""
+    ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    if len(set(numbers)) < len(numbers):
+        twice = next(number for number in numbers if numbers.count(number) > 1)
+        raise ForeignError(f"rank {twice} is there twice: give each rank's file once")
+    calls = [call for rank in ranks for call in rank.calls]
+    unknown = {
+        what: missing
+        for what, asked in ASKED.items()
+        if (missing := sum(asked(call) is None for call in calls if call.operation not in WITHOUT_DATA))
+    }
+    sizes = [call.group_size for call in calls if call.group_size]
+    world = job.get("world_size") or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
+    backend = str(job.get("backend") or "")
+
+    # Whether the ranks recorded the same calls, as far as that can be seen.
+    kinds = {id(rank): [(call.operation, call.dtype) for call in rank.calls] for rank in ranks}
+    different = [rank for rank in ranks[1:] if kinds[id(rank)] != kinds[id(ranks[0])]]
+    notes = []
+    if different:
+        which = ", ".join(str(rank.rank if rank.rank is not None else rank.source) for rank in different[:4])
+        notes.append(
+            f"rank {ranks[0].rank} and {which} did not record the same calls: they cannot be joined call by call"
+        )
+    return CallList(
+        kind=kind,
+        backend=next((name for name in ("nccl", "gloo") if name in backend), backend or None),
+        world_size=world,
+        ranks=tuple(ranks),
+        steps=steps,
+        unknown=unknown,
+        left_out=dict(left_out),
+        notes=tuple(notes),
+    )

@@ -23,7 +23,7 @@ _OPERATOR = re.compile(r"^c10d::_?(\w+?)_?$")
 _IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce", "send", "recv", "recv_any_source", "barrier"}
 
 
-def read(name: str, text: str, left_out: Counter[str]) -> RankRecording:
+def read_execution_trace(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of one rank. left_out: counts what moves no data."""
     recorded, operators, groups = list[Json](), list[Json](), dict[str, tuple[int, ...]]()
     for node in LongObject(name, text, "nodes").entries():
@@ -35,8 +35,7 @@ def read(name: str, text: str, left_out: Counter[str]) -> RankRecording:
             operators.append(node)
 
     def number(node: Json) -> int:
-        number = node.get("id", 0)
-        return number if isinstance(number, int) else 0
+        return whole(node.get("id")) or 0
 
     if recorded:
         nodes = sorted(recorded, key=number)
@@ -44,7 +43,7 @@ def read(name: str, text: str, left_out: Counter[str]) -> RankRecording:
     else:
         only_group = next(iter(groups.values())) if len(groups) == 1 else None
         calls = [_call_of_operator(node, only_group) for node in sorted(operators, key=number)]
-    return RankRecording(name, rank_of(name), tuple(calls))
+    return [RankRecording(name, rank_of(name), tuple(calls))], {}
 
 
 def _groups(node: Json) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,6 @@ of gloo, those of the annotation, which is the run on a worker thread.
 """
 
 import bisect
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -15,7 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.importers.traces.recordings import ROOTED, LongObject, dtype_of, member, operation_of, peer_of, whole
+from bench.importers.traces.recordings import (
+    ROOTED,
+    LongObject,
+    dtype_of,
+    member,
+    numbers,
+    operation_of,
+    peer_of,
+    whole,
+)
 from bench.model.recorded_calls import RankRecording, RecordedCall
 from bench.model.records import Json
 
@@ -62,7 +70,7 @@ class _Events:
                 self.steps.add(name)
 
 
-def read(name: str, text: str, left_out: Counter[str]) -> tuple[RankRecording, Json]:
+def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of one rank, in the order in which they were made; and what the file tells of the job."""
     source = LongObject(name, text, "traceEvents")
     events = _Events()
@@ -89,7 +97,7 @@ def read(name: str, text: str, left_out: Counter[str]) -> tuple[RankRecording, J
         replace(call, start_s=made_s - first_s, ran_s=None if call.ran_s is None else call.ran_s - first_s)
         for made_s, call in timed
     )
-    return RankRecording(name, whole(job.get("rank")), calls), job | {"steps": max(1, len(events.steps))}
+    return [RankRecording(name, whole(job.get("rank")), calls)], job | {"steps": len(events.steps)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +142,8 @@ def _described(
             dtype=dtype_of(args.get("dtype")),
             elements_in=whole(args.get("In msg nelems")),
             elements_out=whole(args.get("Out msg nelems")),
-            splits_in=_numbers(args.get("In split size")),
-            splits_out=_numbers(args.get("Out split size")),
+            splits_in=numbers(args.get("In split size")),
+            splits_out=numbers(args.get("Out split size")),
             group=group,
             group_size=whole(args.get("Group size")),
             root=whole(args.get("Rank")) if operation in ROOTED else None,
@@ -152,7 +160,7 @@ def _described(
 
 def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """Ranks of the group: as listed, else by start and stride, else as the file's head lists them."""
-    size, listed = whole(args.get("Group size")), _numbers(args.get("Process Group Ranks"))
+    size, listed = whole(args.get("Group size")), numbers(args.get("Process Group Ranks"))
     if listed:
         return listed
     start, stride = whole(args.get("Global rank start")), whole(args.get("Global rank stride"))
@@ -160,14 +168,6 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
         return tuple(range(start, start + stride * size, stride))
     known = groups.get(str(args.get("Process Group Name")))
     return known if known and (not size or len(known) == size) else None
-
-
-def _numbers(value: object) -> tuple[int, ...] | None:
-    """Numbers in a text such as `[3, 1]`; None where the text is cut."""
-    try:
-        return tuple(int(number) for number in json.loads(str(value or "[]")))
-    except (TypeError, ValueError):
-        return None
 
 
 # ── without ──────────────────────────────────────────────────────────────────────────────────────

@@ -6,25 +6,34 @@ a hang can hold calls that never ended; it records no splits, roots and streams.
 of one process or of several: bytes, communicators and durations, and no dtypes, splits or ranks of groups.
 """
 
-import json
 import math
 from collections import Counter, defaultdict
 from typing import Any
 
-from bench.importers.traces.recordings import LongObject, dtype_of, entries_of, member, operation_of, peer_of, rank_of
+from bench.importers.traces.recordings import (
+    LongObject,
+    dtype_of,
+    entries_of,
+    member,
+    numbers,
+    operation_of,
+    peer_of,
+    rank_of,
+)
 from bench.model.recorded_calls import RankRecording, RecordedCall
+from bench.model.records import Json
 
 # NCCL knows no lists of tensors.
 _WITHOUT_LISTS = {"all_gather_list": "all_gather", "reduce_scatter_list": "reduce_scatter"}
 US = 1e-6
 
 
-def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> RankRecording:
+def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of one rank, oldest first."""
     source = LongObject(name, text, "entries")
     entries = sorted(source.entries(), key=lambda entry: entry.get("record_id", 0))
     groups = {
-        str(key): _ranks(described.get("ranks"))
+        str(key): numbers(described.get("ranks")) or None
         for key, described in (source.rest.get("pg_config") or {}).items()
         if isinstance(described, dict)
     }
@@ -55,7 +64,7 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> RankRe
             sequence=entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id"),
         )
         calls.append(call)
-    return RankRecording(name, rank_of(name), tuple(calls))
+    return [RankRecording(name, rank_of(name), tuple(calls))], {}
 
 
 def _elements(sizes: Any) -> int | None:
@@ -65,15 +74,7 @@ def _elements(sizes: Any) -> int | None:
     return sum(math.prod(map(int, dims)) if isinstance(dims, list) else 1 for dims in sizes)
 
 
-def _ranks(value: Any) -> tuple[int, ...] | None:
-    try:
-        ranks = json.loads(value) if isinstance(value, str) else value
-        return tuple(int(rank) for rank in ranks) or None
-    except (TypeError, ValueError):
-        return None
-
-
-def read_inspector(name: str, text: str, left_out: Counter[str]) -> list[RankRecording]:
+def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
     by_rank: dict[int, list[RecordedCall]] = defaultdict(list)
     for entry in entries_of(name, text):
@@ -98,7 +99,8 @@ def read_inspector(name: str, text: str, left_out: Counter[str]) -> list[RankRec
             sequence=call.get("coll_sn", call.get("p2p_sn")),
         )
         by_rank[int(header.get("rank", -1))].append(recorded)
-    return [
+    ranks = [
         RankRecording(name, rank if rank >= 0 else None, tuple(sorted(calls, key=lambda call: call.sequence or 0)))
         for rank, calls in sorted(by_rank.items())
     ]
+    return ranks, {}

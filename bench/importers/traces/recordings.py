@@ -6,21 +6,25 @@ its text. Raises ForeignError, in one line, for what cannot be read.
 """
 
 import gzip
+import io
 import json
+import pickle
 import re
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
-from bench.importers.traces import plain_pickle
+from bench.catalog import dtypes
 from bench.model.errors import ForeignError
 from bench.model.records import Json
 
 # Largest recording, uncompressed: beyond it a file is more likely hostile than long.
 MOST_BYTES = 2 * 2**30
 MOST_FILES = 4096
+# First byte of pickles since protocol 2.
+PICKLE = b"\x80"
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n,"
 
@@ -54,12 +58,40 @@ def _text(name: str, file: Any) -> str:
     data = source.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ForeignError(f"{name}: more than {MOST_BYTES // 2**30} GiB; cut it to a few steps")
-    if data[:1] == plain_pickle.BEGINS:
-        return plain_pickle.as_json(name, data, MOST_BYTES)
+    if data[:1] == PICKLE:
+        return _unpickled(name, data)
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError:
         raise ForeignError(f"{name}: neither a text file nor a pickle of plain data") from None
+
+
+class PlainData(pickle.Unpickler):
+    """Reads numbers, texts, lists and dictionaries; makes no object of any class and calls nothing.
+
+    torch's flight recorder writes a pickle when a job hangs. Nothing else in the suite unpickles anything.
+    """
+
+    def find_class(self, module: str, name: str) -> Never:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and a recording needs no class")
+
+
+def _unpickled(name: str, data: bytes) -> str:
+    """The data of a pickle as JSON. Raises ForeignError.
+
+    A pickle of a few hundred bytes can refer to its own lists so often that its JSON fills any memory.
+    """
+    try:
+        parts, length = [], 0
+        for part in json.JSONEncoder().iterencode(PlainData(io.BytesIO(data)).load()):
+            length += len(part)
+            if length > MOST_BYTES:
+                raise ValueError(f"it holds more than {MOST_BYTES} characters")
+            parts.append(part)
+        return "".join(parts)
+    except Exception as error:  # a damaged pickle can raise anything
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ForeignError(f"{name}: a pickle that cannot be read: {text[:120]}") from None
 
 
 class LongObject:
@@ -150,33 +182,19 @@ OPERATIONS = {
     "send": "send",
     "recv": "recv",
 }
+# Besides the names that are ours, in lower case and without `c10::`.
 DTYPES = {
     "float": "float32",
-    "float32": "float32",
     "double": "float64",
-    "float64": "float64",
     "half": "float16",
-    "c10::half": "float16",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "c10::bfloat16": "bfloat16",
-    "float8_e4m3fn": "float8_e4m3fn",
-    "c10::float8_e4m3fn": "float8_e4m3fn",
-    "float8_e5m2": "float8_e5m2",
-    "c10::float8_e5m2": "float8_e5m2",
     "long": "int64",
     "long int": "int64",
-    "int64": "int64",
     "int": "int32",
-    "int32": "int32",
     "short": "int16",
     "char": "int8",
     "signed char": "int8",
-    "int8": "int8",
     "byte": "uint8",
     "unsigned char": "uint8",
-    "uint8": "uint8",
-    "bool": "bool",
 }
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 _PREFIX = re.compile(r"^(nccl|gloo|c10d|mpi|ucc|xccl|rccl):+")
@@ -205,12 +223,22 @@ def peer_of(name: str) -> int | None:
 
 def dtype_of(name: object) -> str | None:
     """The dtype; None if it is not one of these."""
-    return DTYPES.get(str(name).strip().lower()) if name else None
+    bare = str(name).strip().lower().removeprefix("c10::")
+    return bare if bare in dtypes.DTYPES else DTYPES.get(bare)
 
 
 def whole(value: object) -> int | None:
     """The value if it is a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def numbers(value: object) -> tuple[int, ...] | None:
+    """Numbers in a list, or in a text such as `[3, 1]`; None where the text is cut."""
+    try:
+        listed: Any = json.loads(value or "[]") if isinstance(value, str) else value or ()
+        return tuple(int(number) for number in listed)
+    except (TypeError, ValueError):
+        return None
 
 
 def member(group: tuple[int, ...] | None, within: int | None) -> int | None:
