@@ -18,8 +18,7 @@ from bench.model.units import format_seconds
 from bench.planning.training import case_of, with_controls
 from bench.rank.training import models
 from bench.rank.training import runner as runners
-from bench.rank.training.runner import RankInfo
-from bench.rank.training.transport import ProcessGroupTransport
+from bench.rank.training.transport import ProcessGroupTransport, RankInfo
 from bench.stats import intervals
 from proof.bucket_plans import of_launches
 from proof.claim import Effort, Outcome, counted

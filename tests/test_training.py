@@ -20,8 +20,8 @@ from bench.model.records import Case, Scenario
 from bench.model.training import PARTS, Strategy
 from bench.rank.training import models
 from bench.rank.training import runner as runners
-from bench.rank.training.runner import SYNCHRONISERS, RankInfo
-from bench.rank.training.transport import ProcessGroupTransport, SharedTensors
+from bench.rank.training.runner import SYNCHRONISERS
+from bench.rank.training.transport import ProcessGroupTransport, RankInfo, SharedTensors
 from bench.store import folders
 from conftest import CommandLine
 from users_model import WIDTH

@@ -9,8 +9,7 @@ from bench.model.records import Case, Scenario
 from bench.model.training import Strategy
 from bench.rank.training import invariants
 from bench.rank.training.invariants import CheckContext
-from bench.rank.training.runner import RankInfo
-from bench.rank.training.transport import ProcessGroupTransport
+from bench.rank.training.transport import ProcessGroupTransport, RankInfo
 
 OVERLAPPED = Strategy("overlap_param")
 SCENARIO = Scenario(Case("training_step", "gloo", 2, "float32", 0, model="nano", batch=2, sequence=8))

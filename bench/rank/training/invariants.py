@@ -22,8 +22,8 @@ from bench.model.records import Scenario
 from bench.model.training import REFERENCE, InvariantCheck, Strategy
 from bench.rank.training import runner as runners
 from bench.rank.training import synchronisers
-from bench.rank.training.runner import Gather, RankInfo, Runner
-from bench.rank.training.transport import RealTransport
+from bench.rank.training.runner import Gather, Runner
+from bench.rank.training.transport import RankInfo, RealTransport
 
 # Steps before parameters are compared, all on one batch: unless the loss falls, the comparison proves nothing.
 STEPS = 4
@@ -207,7 +207,7 @@ def _apart(context: CheckContext, trained: torch.Tensor, want: torch.Tensor) -> 
     return float(max(context.gather(float((trained - want).abs().max() / want.abs().max()))))
 
 
-class _GatheredMean(synchronisers.Nothing):
+class _GatheredMean(synchronisers.Synchroniser):
     """Sets each gradient to the mean of all ranks' own, which every rank gathers and adds up in the same order."""
 
     def __init__(self, module: nn.Module, real: RealTransport) -> None:

@@ -15,8 +15,8 @@ from bench.model.records import Scenario
 from bench.model.training import PARTS, REFERENCE, Strategy
 from bench.rank.device import device_of
 from bench.rank.training import models, synchronisers, torch_synchronisers
-from bench.rank.training.synchronisers import Build, Nothing, Stopwatch, Synchroniser, trained
-from bench.rank.training.transport import RealTransport, SharedTensors, Transport
+from bench.rank.training.synchronisers import Build, Stopwatch, Synchroniser, trained
+from bench.rank.training.transport import RankInfo, SharedTensors, Transport
 
 # Learning rates so small that every preset's loss falls from the first step on, which I2 needs.
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -27,16 +27,6 @@ Batch = tuple[torch.Tensor, ...]
 # Every rank's value, on every rank.
 Gather = Callable[[Any], list[Any]]
 SYNCHRONISERS = synchronisers.SYNCHRONISERS | torch_synchronisers.SYNCHRONISERS
-
-
-@dataclass(slots=True)
-class RankInfo:
-    """A rank's place in the process group: its rank, the number of ranks, its device, and what moves data there."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-    real: RealTransport
 
 
 @dataclass(slots=True)
@@ -143,9 +133,7 @@ def build(
     if not entry.broadcasts and scenario.shape is None:
         for tensor in module.state_dict().values():
             place.real.broadcast(tensor)
-    ingredients = Build(
-        strategy, module, place.rank, place.world_size, place.device, transport, watch, order, memory, traced
-    )
+    ingredients = Build(strategy, module, place, transport, watch, order, memory, traced)
     sync = _Users(ingredients) if strategy.imported is not None else SYNCHRONISERS[strategy.name](ingredients)
     optimizer = sync.optimizer(*OPTIMIZERS[scenario.case.optimizer])
     if entry.shards_parameters:
@@ -161,11 +149,11 @@ def _stamp(number: int, ready: dict[int, Any], watch: Stopwatch) -> Callable[[to
     return stamp
 
 
-class _Users(Nothing):
+class _Users(Synchroniser):
     """A synchroniser of the user: it has `finish()`, and may have `module`, `micro` and `updated`."""
 
     def __init__(self, build: Build) -> None:
-        users = models.imported(str(build.strategy.imported))(build.module, build.world_size)
+        users = models.imported(str(build.strategy.imported))(build.module, build.place.world_size)
         super().__init__(getattr(users, "module", build.module))
         self.buckets = None
         self.finish = users.finish  # type: ignore[method-assign]

@@ -39,8 +39,8 @@ from bench.rank.group import Group
 from bench.rank.process import one_line
 from bench.rank.training import invariants, runner, synchronisers, torch_synchronisers, transport
 from bench.rank.training.invariants import CheckContext
-from bench.rank.training.runner import Batch, RankInfo, Runner
-from bench.rank.training.transport import EmulatedLink, SharedTensors, Transport
+from bench.rank.training.runner import Batch, Runner
+from bench.rank.training.transport import EmulatedLink, RankInfo, SharedTensors, Transport
 from bench.rank.workload import BlockUse, Stamps, Workload
 
 # Timed repetitions of a strategy's calls alone; an untimed one precedes them.
@@ -81,9 +81,8 @@ class Stage:
     ) -> None:
         self.scenario: Scenario = settings.scenario(case)
         self.settings, self.group, self.tick = settings, group, tick
-        real = transport.real_transport(group)
-        self.place = RankInfo(group.rank, group.world_size, group.device.handle, real)
-        self.transport: Transport = real
+        self.place = RankInfo.of_group(group)
+        self.transport: Transport = self.place.real
         if (link := self.scenario.link) is not None:
             file = folder / "link"
             if group.rank == 0:

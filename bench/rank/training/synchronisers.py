@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from torch import nn
 from bench.model.training import REFERENCE, Strategy
 from bench.planning.buckets import BucketPlan, by_caps, by_sizes
 from bench.rank.device import Device, Event
-from bench.rank.training.transport import Handle, SharedTensors, Transport
+from bench.rank.training.transport import Handle, RankInfo, SharedTensors, Transport
 
 
 # ── what a synchroniser is built from, and what it does ──────────────────────────────────────────
@@ -91,9 +91,7 @@ class Build(NamedTuple):
 
     strategy: Strategy
     module: nn.Module
-    rank: int
-    world_size: int
-    device: torch.device
+    place: RankInfo
     transport: Transport
     watch: Stopwatch
     order: Sequence[int]
@@ -101,35 +99,42 @@ class Build(NamedTuple):
     traced: bool = False
 
 
-class Synchroniser(Protocol):
-    """The calls that a runner makes in each step.
+class Synchroniser:
+    """The calls that a runner makes in each step. The defaults synchronise nothing.
 
     module: called in the forward pass. buckets: numbers of the parameters in each call, in the order of calls; None
     where a library decides. updated_at: the mark at which the optimizer had updated this rank's share, where the
     optimizer also sends it to the others; else None.
     """
 
-    module: Any
     buckets: list[list[int]] | None
-    updated_at: Any
+    updated_at: Any = None
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module: Any = module
+        self.buckets = []
 
     def micro(self, last: bool) -> Any:
         """Context of one micro-batch; gradients are synchronised in the last one."""
+        return nullcontext()
 
     def finish(self) -> None:
         """Called after backward; returns when all gradients are synchronised and in place."""
 
     def clip(self, largest: float) -> None:
         """Called after `finish` where gradients are clipped: scale them all down if their norm is larger than this."""
+        nn.utils.clip_grad_norm_(trained(self.module), largest)
 
     def updated(self) -> None:
         """Called after the optimizer's step."""
 
     def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
         """Build the optimizer, of class `build_with`, of the parameters that this rank updates."""
+        return build_with(self.module.parameters(), **settings)
 
     def calls(self) -> tuple[int, ...] | None:
         """Bytes of each all-reduce of the last step; None where a library does not say."""
+        return None if self.buckets is None else ()
 
 
 # ── our own strategies ───────────────────────────────────────────────────────────────────────────
@@ -142,34 +147,7 @@ def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> Abst
     return watch.packing if over else nullcontext()
 
 
-class Nothing:
-    """No synchronisation."""
-
-    buckets: list[list[int]] | None
-    updated_at: Any = None
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module: Any = module
-        self.buckets = []
-
-    def micro(self, last: bool) -> Any:
-        return nullcontext()
-
-    def finish(self) -> None: ...
-
-    def clip(self, largest: float) -> None:
-        nn.utils.clip_grad_norm_(trained(self.module), largest)
-
-    def updated(self) -> None: ...
-
-    def optimizer(self, build_with: type[torch.optim.Optimizer], settings: dict[str, Any]) -> torch.optim.Optimizer:
-        return build_with(self.module.parameters(), **settings)
-
-    def calls(self) -> tuple[int, ...] | None:
-        return None if self.buckets is None else ()
-
-
-class AfterBackward(Nothing):
+class AfterBackward(Synchroniser):
     """The strategies naive, naive_async and flat: all calls are made after backward."""
 
     def __init__(self, build: Build, how: Callable[["AfterBackward"], None], one_call: bool = False) -> None:
@@ -212,10 +190,10 @@ class AfterBackward(Nothing):
                 gradient.copy_(mean)
 
 
-class DuringBackward(Nothing):
+class DuringBackward(Synchroniser):
     """The strategies overlap_param, overlap_bucket and plan: each bucket is launched when its last gradient is ready.
 
-    ends: puts gradients into buckets, from their bytes in the order in which they become ready (`training.buckets`).
+    ends: puts gradients into buckets, from their bytes in the order in which they become ready (`planning.buckets`).
     A bucket is launched after all those before it, so that all ranks launch in one order. A bucket of one parameter is
     reduced in place, a larger one in a buffer. Parameters on the meta device have no data to copy or divide.
     """
@@ -308,7 +286,7 @@ def _by_cap(strategy: Strategy, nbytes: Sequence[int]) -> BucketPlan:
 
 
 SYNCHRONISERS: dict[str, Callable[[Build], Synchroniser]] = {
-    REFERENCE: lambda build: Nothing(build.module),
+    REFERENCE: lambda build: Synchroniser(build.module),
     "naive": lambda build: AfterBackward(build, AfterBackward.naive),
     "naive_async": lambda build: AfterBackward(build, AfterBackward.naive_async),
     "flat": lambda build: AfterBackward(build, AfterBackward.flat, one_call=True),

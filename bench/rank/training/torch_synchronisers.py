@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.catalog.strategies import DDP_FLAGS, NO_OPERATION, OWN_GROUP, hooks_of, kind
 from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
-from bench.rank.training.synchronisers import Build, Nothing, Stopwatch, Synchroniser, sent_by, trained
+from bench.rank.training.synchronisers import Build, Stopwatch, Synchroniser, sent_by, trained
 from bench.rank.training.transport import EmulatedLink, Transport
 
 MIB = 2**20
@@ -23,7 +23,7 @@ MIB = 2**20
 CUSTOM = "set_custom_all_gather"
 
 
-class Ddp(Nothing):
+class Ddp(Synchroniser):
     """torch's DistributedDataParallel with the options of the strategy.
 
     If traced or on an emulated link, a hook makes its calls by the transport.
@@ -102,13 +102,13 @@ class ZeroRedundancy(Ddp):
         return None
 
 
-class Zero1(Nothing):
+class Zero1(Synchroniser):
     """Each rank holds the optimizer's state for its share of all parameters, which lie in one flat tensor."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build.module)
         self.buckets = None
-        rank, world_size = build.rank, build.world_size
+        rank, world_size = build.place.rank, build.place.world_size
         self._parameters = trained(build.module)
         self._size = sum(p.numel() for p in self._parameters)
         self._share = -(-self._size // world_size)
@@ -147,7 +147,7 @@ class Zero1(Nothing):
         return build_with([self.mine], **settings)
 
 
-class Fsdp2(Nothing):
+class Fsdp2(Synchroniser):
     """torch's fully_shard, applied to each layer and to the whole model.
 
     On the host its calls are stamped, as they block forward and backward; on a GPU they run on streams of their own.
@@ -159,7 +159,7 @@ class Fsdp2(Nothing):
 
         if OWN_GROUP in build.strategy.options and not hasattr(FSDPModule, f"set_{OWN_GROUP}"):
             raise NotImplementedError(f"set_{OWN_GROUP} needs torch 2.13 or newer; here is {torch.__version__}")
-        mesh = init_device_mesh(build.device.type, (build.world_size,))
+        mesh = init_device_mesh(build.place.device.type, (build.place.world_size,))
         for layer in getattr(build.module, "layers", ()):
             fully_shard(layer, mesh=mesh)
         super().__init__(fully_shard(build.module, mesh=mesh))

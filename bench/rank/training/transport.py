@@ -1,8 +1,7 @@
 """Carry the all-reduces of a rank's strategies, and lend them memory: both are shared by all strategies of a launch.
 
 A transport carries all-reduces over torch's process group, over MPI, or over an emulated FIFO link that costs no CPU.
-In: tensors.
-Out: a `Handle` for each call, to be waited for. Both record the bytes of each call and when it was launched, and where
+In: tensors. Out: a `Handle` for each call, to be waited for. Each call's bytes and launch are recorded, and where
 asked, when it was done. The memory has parameters, states of the optimizer and buckets, which strategies use in turn.
 """
 
@@ -78,11 +77,21 @@ class RealTransport(Transport, Protocol):
         """Every rank's values, in order of rank."""
 
 
-def real_transport(group: Group) -> RealTransport:
-    """The transport over the backend that a group has joined."""
-    if isinstance(group, MpiGroup):
-        return MpiTransport(group.world_size, group.world)
-    return ProcessGroupTransport(group.world_size)
+@dataclass(slots=True)
+class RankInfo:
+    """A rank's place in the process group: its rank, the number of ranks, its device, and what moves data there."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    real: RealTransport
+
+    @classmethod
+    def of_group(cls, group: Group) -> "RankInfo":
+        """The place in a joined group, whose library carries the all-reduces."""
+        size = group.world_size
+        real = MpiTransport(size, group.world) if isinstance(group, MpiGroup) else ProcessGroupTransport(size)
+        return cls(group.rank, size, group.device.handle, real)
 
 
 @dataclass(slots=True)
@@ -212,21 +221,9 @@ class EmulatedLink:
         self._open: deque[SentCall] = deque()  # launched, time of completion not known yet; the first is _settled
         # Needed because the thread that completes futures settles calls, too.
         self._lock = threading.Lock()
-        self._timer: queue.SimpleQueue[tuple[SentCall, int, Callable[[], None]]] | None = None
+        self._timer: queue.SimpleQueue[tuple[_Awaited, Callable[[], None]]] | None = None
 
-    def all_reduce(self, tensor: torch.Tensor) -> Handle:
-        return _Awaited(self, *self._launch(tensor))
-
-    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        future = torch.futures.Future()
-        call, index = self._launch(tensor)
-        if self._timer is None:
-            self._timer = queue.SimpleQueue()
-            threading.Thread(target=self._serve, daemon=True).start()
-        self._timer.put((call, index, lambda: future.set_result(tensor)))
-        return future
-
-    def _launch(self, tensor: torch.Tensor) -> tuple[SentCall, int]:
+    def all_reduce(self, tensor: torch.Tensor) -> "_Awaited":
         index, now = self._count, time.perf_counter_ns()
         call = SentCall(tensor.numel() * tensor.element_size(), now)
         self.sent.append(call)
@@ -234,21 +231,18 @@ class EmulatedLink:
             self._open.append(call)
             self._launched[self._rank, index % SLOTS] = (now, index + 1)
             self._count += 1
-        return call, index
+        return _Awaited(self, call, index)
 
-    def wait(self, call: SentCall, index: int) -> None:
-        """Wait until a call is complete, and all before it. index: the number of the call, counted from 0."""
-        while not self._settle(index):
-            time.sleep(POLL_S)
-        left = (call.done_ns - time.perf_counter_ns()) / 1e9
-        if left > 0:
-            time.sleep(left)
+    def future(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        future = torch.futures.Future()
+        call = self.all_reduce(tensor)
+        if self._timer is None:
+            self._timer = queue.SimpleQueue()
+            threading.Thread(target=self._serve, daemon=True).start()
+        self._timer.put((call, lambda: future.set_result(tensor)))
+        return future
 
-    def is_completed(self, call: SentCall, index: int) -> bool:
-        """Whether a call is complete."""
-        return self._settle(index) and call.done_ns <= time.perf_counter_ns()
-
-    def _settle(self, index: int) -> bool:
+    def settle(self, index: int) -> bool:
         """Compute when each call up to this one is complete; False as long as a rank has not launched one of them."""
         with self._lock:
             while self._settled <= index:
@@ -265,22 +259,28 @@ class EmulatedLink:
     def _serve(self) -> None:
         assert self._timer is not None  # noqa: S101 - made before the thread
         while True:
-            call, index, finish = self._timer.get()
-            self.wait(call, index)
+            call, finish = self._timer.get()
+            call.wait()
             finish()
 
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
+    """A call of an emulated link. index: its number, counted from 0."""
+
     link: EmulatedLink
     call: SentCall
     index: int
 
     def wait(self) -> None:
-        self.link.wait(self.call, self.index)
+        while not self.link.settle(self.index):
+            time.sleep(POLL_S)
+        left = (self.call.done_ns - time.perf_counter_ns()) / 1e9
+        if left > 0:
+            time.sleep(left)
 
     def is_completed(self) -> bool:
-        return self.link.is_completed(self.call, self.index)
+        return self.link.settle(self.index) and self.call.done_ns <= time.perf_counter_ns()
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────
