@@ -123,4 +123,4 @@ def _configuration(
         f"gaps: {'recorded' if gaps else 'none'}",
         "launches: 5",
     ]
-    return ConfigSource("\n".join([*lines, ""]).encode(), str(traces[0]), name)
+    return ConfigSource("\n".join([*lines, ""]).encode(), str(paths[0]), name)
