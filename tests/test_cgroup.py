@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.machine import cgroup
+from bench.machine import host
 
 GIB = 2**30
 
@@ -28,9 +28,9 @@ def test_a_job_without_a_namespace_of_its_own_is_found_below(tmp_path):
         f"{JOB}/step_0/memory.max": "max\n", f"{JOB}/step_0/memory.current": f"{5 * GIB}\n",
         f"{JOB}/step_0/cpu.max": "max 100000\n",
     })  # fmt: skip
-    assert cgroup.free_memory_bytes(tmp_path) == 4 * GIB
-    assert cgroup.cpu_max(tmp_path) == "150000 100000"
-    assert cgroup.throttled_periods(tmp_path) == 5
+    assert host.free_memory_bytes(tmp_path) == 4 * GIB
+    assert host.cpu_max(tmp_path) == "150000 100000"
+    assert host.throttled_periods(tmp_path) == 5
 
 
 def test_with_a_namespace_the_limit_is_at_the_root(tmp_path):
@@ -39,8 +39,8 @@ def test_with_a_namespace_the_limit_is_at_the_root(tmp_path):
         "sys/fs/cgroup/memory.max": f"{2 * GIB}\n", "sys/fs/cgroup/memory.current": f"{3 * GIB}\n",
         "sys/fs/cgroup/cpu.max": "50000 100000\n",
     })  # fmt: skip
-    assert cgroup.free_memory_bytes(tmp_path) == 0
-    assert cgroup.cpu_max(tmp_path) == "50000 100000"
+    assert host.free_memory_bytes(tmp_path) == 0
+    assert host.cpu_max(tmp_path) == "50000 100000"
 
 
 def test_version_1_has_other_names(tmp_path):
@@ -54,11 +54,11 @@ def test_version_1_has_other_names(tmp_path):
         "sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_period_us": "100000\n",
         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
     })  # fmt: skip
-    assert cgroup.free_memory_bytes(tmp_path) == 3 * GIB
-    assert cgroup.cpu_max(tmp_path) == "200000 100000"
+    assert host.free_memory_bytes(tmp_path) == 3 * GIB
+    assert host.cpu_max(tmp_path) == "200000 100000"
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/self/cgroup": "0::/gone/away\n"}, {"proc/self/cgroup": "nonsense\n::\n"}])
 def test_where_nothing_is_told_nothing_limits(tmp_path, files):
     put(tmp_path, files)
-    assert cgroup.free_memory_bytes(tmp_path) is cgroup.cpu_max(tmp_path) is cgroup.throttled_periods(tmp_path) is None
+    assert host.free_memory_bytes(tmp_path) is host.cpu_max(tmp_path) is host.throttled_periods(tmp_path) is None

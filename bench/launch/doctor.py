@@ -24,6 +24,8 @@ FILES_A_RANK = 4
 FILES_ANYWAY = 64
 # If the limit of open files allows fewer ranks than this on one host, a note says so.
 RANKS_WANTED = 64
+# Load average a core up to which other work hardly takes time from the ranks.
+IDLE_ENOUGH = 0.25
 # Bytes of /dev/shm, where NCCL puts its buffers between ranks of one host; containers often get 64 MiB.
 SHARED_MEMORY_WANTED = 2**30
 
@@ -36,6 +38,11 @@ class DoctorFinding:
     subject: str
     text: str
     remedy: str = ""
+
+
+def _either(good: bool, subject: str, text: str, otherwise: str, remedy: str) -> DoctorFinding:
+    """`text` if this is good, else the note `otherwise` with its remedy."""
+    return DoctorFinding("ok", subject, text) if good else DoctorFinding("note", subject, otherwise, remedy)
 
 
 def examine(machine: Machine) -> Iterator[DoctorFinding]:
@@ -57,10 +64,8 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
                 yield DoctorFinding("missing", backend, missing[backend], remedy)
             else:
                 yield DoctorFinding("ok", backend, f"{version}: can be measured")
-        if "mpi" in missing:
-            yield DoctorFinding("note", "mpi", missing["mpi"], "only needed for backends: [mpi]")
-        else:
-            yield DoctorFinding("ok", "mpi", f"{host.mpi_versions()}: can be measured")
+        mpi = f"{host.mpi_versions()}: can be measured"
+        yield _either("mpi" not in missing, "mpi", mpi, missing.get("mpi", ""), "only needed for backends: [mpi]")
 
     if not machine.gpus:
         yield DoctorFinding("note", "GPUs", "none visible", "nothing to do for gloo; for NCCL see the line above")
@@ -68,11 +73,14 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
         yield DoctorFinding("ok", "GPU", f"{gpu['name']}, driver {gpu['driver']}")
     cores, load = machine.cores, state["load"][0]
     yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
-    if load / cores > 0.25:
-        text = f"load average {load:.2f} on {cores} cores"
-        yield DoctorFinding("note", "load", text, "stop other work while measuring")
-    else:
-        yield DoctorFinding("ok", "load", f"load average {load:.2f}: idle enough")
+    average = f"load average {load:.2f}"
+    yield _either(
+        load / cores <= IDLE_ENOUGH,
+        "load",
+        f"{average}: idle enough",
+        f"{average} on {cores} cores",
+        "stop other work while measuring",
+    )
     memory = format_rounded_bytes(machine.memory_available_bytes)
     yield DoctorFinding("ok", "memory", f"{memory} available; larger cases are skipped with their numbers")
 
@@ -80,27 +88,20 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     if governor == NOT_AVAILABLE:
         text = "the kernel does not tell (usual in virtual machines)"
         yield DoctorFinding("note", "governor", text, "none needed")
-    elif governor != "performance":
-        text = f"{governor}: clocks follow the load"
-        yield DoctorFinding("note", "governor", text, "cpupower frequency-set -g performance")
     else:
-        yield DoctorFinding("ok", "governor", governor)
-    if machine.realtime_missing:
-        yield DoctorFinding("note", "real time", machine.realtime_missing, "only needed for scheduling: rr")
-    else:
-        text = "permitted: scheduling: rr shows what the scheduler does to small messages"
-        yield DoctorFinding("ok", "real time", text)
+        text, remedy = f"{governor}: clocks follow the load", "cpupower frequency-set -g performance"
+        yield _either(governor == "performance", "governor", governor, text, remedy)
+    text = "permitted: scheduling: rr shows what the scheduler does to small messages"
+    realtime = machine.realtime_missing or ""
+    yield _either(not realtime, "real time", text, realtime, "only needed for scheduling: rr")
     yield open_files()
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     if shm.is_dir():
         size = os.statvfs(shm)
         nbytes = size.f_frsize * size.f_blocks
         text = f"{format_rounded_bytes(nbytes)} in /dev/shm"
-        if nbytes >= SHARED_MEMORY_WANTED:
-            yield DoctorFinding("ok", "shared memory", text)
-        else:
-            remedy = "docker run --shm-size=1g (NCCL needs it between GPUs of one host)"
-            yield DoctorFinding("note", "shared memory", text, remedy)
+        remedy = "docker run --shm-size=1g (NCCL needs it between GPUs of one host)"
+        yield _either(nbytes >= SHARED_MEMORY_WANTED, "shared memory", text, text, remedy)
 
 
 def open_files() -> DoctorFinding:
@@ -110,9 +111,7 @@ def open_files() -> DoctorFinding:
     ranks = (files - FILES_ANYWAY) // FILES_A_RANK
     allowed = f"{files} allowed" if files == soft else f"{soft} allowed, which a run raises to {files}"
     text = f"{allowed}: enough for {ranks} ranks on this machine"
-    if ranks >= RANKS_WANTED:
-        return DoctorFinding("ok", "open files", text)
-    return DoctorFinding("note", "open files", text, "raise nofile in /etc/security/limits.conf")
+    return _either(ranks >= RANKS_WANTED, "open files", text, text, "raise nofile in /etc/security/limits.conf")
 
 
 def trial() -> DoctorFinding:

@@ -40,7 +40,10 @@ PRELOAD = ["bench.rank.preload"]
 
 @dataclass(slots=True)
 class LocalRank:
-    """A rank that is a child of this process. stack_file: where it writes its Python stack on SIGUSR1."""
+    """A rank that is a child of this process; implements `ranks.Rank`.
+
+    stack_file: where it writes its Python stack on SIGUSR1. counts: `RankContext.progress`.
+    """
 
     rank: int
     process: BaseProcess
@@ -55,39 +58,32 @@ class LocalRank:
         return self.process.exitcode
 
     def progress(self) -> int:
-        """Its own counter in the array that all ranks of the launch share."""
         return int(self.counts[self.rank])
 
     def position(self) -> int:
-        """Index of the case, from behind the counters; -1 before the first."""
         return int(self.counts[-1]) - 1
 
     def state(self) -> str:
-        """Its state, as psutil names it; "gone" if the process does not exist."""
         try:
             return str(psutil.Process(self.process.pid).status())
         except psutil.NoSuchProcess:
             return "gone"
 
     def ask_stack(self) -> None:
-        """Ask it to write its Python stack; a stopped process will not."""
         if self.process.is_alive() and self.process.pid:
             psutil.Process(self.process.pid).send_signal(signal.SIGUSR1)
 
     def stack(self) -> str:
-        """The stack that it wrote; empty if it wrote none."""
         try:
             return self.stack_file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def kill(self) -> None:
-        """Send SIGKILL: a rank in a collective reacts to no other signal."""
         if self.process.is_alive():
-            self.process.kill()
+            self.process.kill()  # a rank in a collective reacts to no other signal
 
     def join(self, seconds: float) -> None:
-        """Wait for its end."""
         self.process.join(seconds)
 
 

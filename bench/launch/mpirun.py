@@ -154,11 +154,9 @@ class ByBackend:
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
         self._launcher = Launcher(preload=preload)
-        self._starters: dict[str, Starter] = {}
 
     def __enter__(self) -> "ByBackend":
-        entered = self._launcher.__enter__()
-        self._starters = {"torch": entered, "mpi4py": MpiLauncher(entered)}
+        self._launcher.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,4 +165,6 @@ class ByBackend:
     def start(self, world_size: int, entry: str, job: RankJob) -> Ranks:
         """Start `world_size` ranks, each of which runs `entry(context, job)`; the job is a `records.Job`."""
         assert isinstance(job, Job)  # noqa: S101 - nothing else tells of a backend
-        return self._starters[BACKENDS[job.launch.backend].library].start(world_size, entry, job)
+        by_mpirun = BACKENDS[job.launch.backend].library == "mpi4py"
+        starter: Starter = MpiLauncher(self._launcher) if by_mpirun else self._launcher
+        return starter.start(world_size, entry, job)

@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,15 +23,18 @@ from typing import Any
 import psutil
 
 from bench import __version__
-from bench.machine import cgroup, environment, gpus, network
+from bench.machine import environment, gpus, network
 from bench.model.capabilities import Machine
 from bench.model.records import NOT_AVAILABLE, Json
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path("/")
 # Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 # What a cgroup's cpu.max says where it sets no quota.
 UNLIMITED = "max"
+# Control groups of version 1 write a number near 2**63 where there is no limit of memory.
+UNLIMITED_BYTES = 2**60
 MPI_REMEDY = "make install-mpi (pip install .[mpi])"
 # Time limit of `mpirun --version`, in seconds; it takes milliseconds.
 VERSION_S = 10.0
@@ -97,13 +101,13 @@ def affinity() -> list[int]:
 
 def available_memory_bytes() -> int:
     """Memory that can be allocated without swapping, within the cgroup's limit."""
-    available, within = int(psutil.virtual_memory().available), cgroup.free_memory_bytes()
+    available, within = int(psutil.virtual_memory().available), free_memory_bytes()
     return available if within is None else min(available, within)
 
 
 def last_level_cache_bytes() -> int:
     """Size of the largest cache of the first core."""
-    sizes = [network.text(str(path)) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    sizes = [network.text(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     factors = {"K": 2**10, "M": 2**20}
     parsed = [int(text[:-1]) * factors[text[-1]] for text in sizes if text[:-1].isdigit() and text[-1] in factors]
     return max(parsed, default=ASSUMED_CACHE_BYTES)
@@ -151,7 +155,7 @@ def facts() -> Json:
             "hypervisor": "yes" if " hypervisor" in processor else "no",
         },
         "memory_bytes": psutil.virtual_memory().total,
-        "cgroup_cpu_max": cgroup.cpu_max() or UNLIMITED,
+        "cgroup_cpu_max": cpu_max() or UNLIMITED,
         "network": network.interfaces(),
         "infiniband": network.infiniband(),
         "gpus": [gpus.facts(handle) for handle in visible_gpus()],
@@ -166,7 +170,7 @@ def state() -> Json:
         "load": list(os.getloadavg()),
         "memory_available_bytes": available_memory_bytes(),
         "steal_s": getattr(times, "steal", NOT_AVAILABLE),
-        "cgroup_throttled": NOT_AVAILABLE if (periods := cgroup.throttled_periods()) is None else periods,
+        "cgroup_throttled": NOT_AVAILABLE if (periods := throttled_periods()) is None else periods,
         "gpus": [gpus.state(handle) for handle in visible_gpus()],
     }
 
@@ -220,6 +224,63 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
 def use_realtime() -> None:
     """Run this thread, and those that it starts later, under real-time round robin at its lowest priority."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+# ── limits of the control groups that this process is in ─────────────────────────────────────────
+# A batch system puts a job into a group several levels down, and without a cgroup namespace the root of /sys/fs/cgroup
+# is that of the host: its own files say nothing of the job. Every group on the way up may set a limit. Both versions of
+# control groups are read, as of 2 the files memory.max, cpu.max and cpu.stat. root: of the file system, in tests.
+def free_memory_bytes(root: Path = ROOT) -> int | None:
+    """The least of what each group still allows; None without a limit. Caches of files that can be dropped are free."""
+    free = []
+    for group in _groups(root, "memory"):
+        limit = _number(group, "memory.max", "memory.limit_in_bytes")
+        used = _number(group, "memory.current", "memory.usage_in_bytes")
+        if limit is None or used is None or limit >= UNLIMITED_BYTES:
+            continue
+        droppable = re.search(r"^(?:total_)?inactive_file (\d+)$", network.text(group / "memory.stat"), re.MULTILINE)
+        free.append(max(0, limit - used + (int(droppable[1]) if droppable else 0)))
+    return min(free, default=None)
+
+
+def cpu_max(root: Path = ROOT) -> str | None:
+    """The tightest limit of CPU time, as `QUOTA PERIOD` in µs, such as "150000 100000"; None without one."""
+    limits: list[tuple[float, str]] = []
+    for group in _groups(root, "cpu"):
+        quota, _, period = network.text(group / "cpu.max").partition(" ")
+        if not quota.isdigit():
+            quota, period = network.text(group / "cpu.cfs_quota_us"), network.text(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):
+            limits.append((int(quota) / int(period), f"{quota} {period}"))
+    return min(limits)[1] if limits else None
+
+
+def throttled_periods(root: Path = ROOT) -> int | None:
+    """Number of periods in which a group's quota was used up, since it was made: of the group that limits most."""
+    stats = (network.text(group / "cpu.stat") for group in _groups(root, "cpu"))
+    periods = (re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE) for text in stats)
+    return max((int(number[1]) for number in periods if number), default=None)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of the groups of a controller, from the process's own up to the root of the hierarchy."""
+    for line in network.text(root / "proc/self/cgroup").splitlines():
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if number == "0" and not controllers:
+            mount = root / "sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / controller
+        else:
+            continue
+        group = mount / path.lstrip("/")
+        while group != mount and mount in group.parents:
+            yield group
+            group = group.parent
+        yield mount
+
+
+def _number(group: Path, *names: str) -> int | None:
+    return next((int(text) for name in names if (text := network.text(group / name)).isdigit()), None)
 
 
 # ── communication libraries, looked for without loading any of them ──────────────────────────────

@@ -49,14 +49,14 @@ def infiniband() -> list[Json]:
         {
             "device": port.parts[-3],
             "port": port.name,
-            "rate": text(str(port / "rate")),
-            "state": text(str(port / "state")),
+            "rate": text(port / "rate"),
+            "state": text(port / "state"),
         }
         for port in ports
     ]
 
 
-def text(path: str) -> str:
+def text(path: str | Path) -> str:
     """Content of a file; "not available" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()

@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.catalog.metrics import makes_groups
 from bench.catalog.operations import OPERATIONS, cycle
-from bench.machine import cgroup, host
+from bench.machine import host
 from bench.model.records import Case, Failure, Job, Json, Samples, Settings, Timings, Usage
 from bench.model.training import StepDetail
 from bench.planning.footprint import most_iterations, scratch_bytes
@@ -352,7 +352,7 @@ class _Meter:
         """Now; it takes 0.1 ms."""
         own = resource.getrusage(resource.RUSAGE_SELF)
         busy, steal = host.busy_and_steal_s(except_for=mp.parent_process())
-        throttled = cgroup.throttled_periods()
+        throttled = host.throttled_periods()
         return Counters(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
 
 
