@@ -174,7 +174,8 @@ def test_two_sizes_are_told_apart_and_the_sides_are_runs(warm):
     assert warm("report", f"{path.name}:b", "--format", "csv").stdout.startswith("key,")
     assert warm("report", path.name).stdout.startswith("SLOWER")
     assert "SLOWER" in warm("list").stdout
-    refused = warm("report", path.name, "--format", "csv")
+    assert warm("report", path.name, "--format", "csv").stdout.startswith("key,")
+    refused = warm("report", path.name, "--format", "nccl-tests")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and f"{path.name}:a" in refused.stderr
     assert warm("compare", path.name, path.name).returncode == 2
     assert warm("report", "tiny:c").returncode == 2

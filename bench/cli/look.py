@@ -47,11 +47,14 @@ def report(
         raise BenchError("report: --format prints, --plots draws: give one of them")
     path = folders.find(RESULTS, run)
     if folders.has_sides(path):
-        if format is not None:
-            raise BenchError(f"report --format: {path.name} has two sides; name one of them: {path.name}:a")
-        from bench.cli.comparison import conclude_sides
+        from bench.cli.comparison import ComparisonFormat, compare_sides, conclude_sides, print_comparison
 
-        conclude_sides(path, plots)
+        if format is None:
+            conclude_sides(path, plots)
+        elif format.value in {*ComparisonFormat}:
+            print_comparison(compare_sides(path), path, ComparisonFormat(format.value))
+        else:
+            raise BenchError(f"report --format {format.value}: of two sides, name one of them: {path.name}:a")
         return
     from bench.report import cs336, document, machine_format, nccl_tests
 
