@@ -9,12 +9,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.analyze.equivalence import fell, verdict
-from bench.catalog.trials import SAMPLER_TRIALS, TRIALS
+from bench.catalog.equivalence import (
+    SAMPLER_TRIALS,
+    TRIALS,
+    PairTrial,
+    Proof,
+    SamplerTrial,
+    Training,
+    TrialResult,
+    Verdict,
+    fell,
+    verdict,
+)
 from bench.cli import equivalence
 from bench.launch.equivalence import run_trials
 from bench.machine import host
-from bench.model.equivalence import PairTrial, Proof, SamplerTrial, Training, TrialResult, Verdict
 from bench.rank.training.equivalence import BATCH, EXAMPLES, difference, readings
 
 PLAIN = TRIALS[0]

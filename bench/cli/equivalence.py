@@ -5,14 +5,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench.analyze.equivalence import verdict
-from bench.catalog.trials import SAMPLER_TRIALS, TRIALS
+from bench.catalog.equivalence import SAMPLER_TRIALS, TRIALS, Proof, Trial, verdict
 from bench.cli.app import PLOTS
 from bench.cli.output import show
 from bench.launch.equivalence import run_trials
 from bench.launch.launcher import Launcher
 from bench.machine import host
-from bench.model.equivalence import Proof, Trial
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.report import equivalence as report
 

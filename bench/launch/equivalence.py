@@ -1,7 +1,7 @@
 """Run the trials of an equivalence proof on real ranks.
 
 In: trials, a number of ranks and of steps. Out: the result of each trial. Runs in the parent, which starts ranks and
-listens; `rank/training/equivalence.py` trains, `analyze.equivalence` judges.
+listens; `rank/training/equivalence.py` trains.
 """
 
 import json
@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench.catalog.equivalence import TIMEOUT_S, EquivalenceJob, Trial, TrialResult
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
-from bench.model.equivalence import TIMEOUT_S, EquivalenceJob, Trial, TrialResult
 
 
 def run_trials(

@@ -1,6 +1,6 @@
 """Write an equivalence proof as Markdown, and draw its loss curves.
 
-In: a `Proof`. Out: Markdown, and a figure with one panel for each topic. Judges nothing: `analyze.equivalence` does.
+In: a `Proof`. Out: Markdown, and a figure with one panel for each topic. Judges nothing: `catalog.equivalence` does.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.model.equivalence import PairTrial, Proof, SamplerTrial, Verdict
+from bench.catalog.equivalence import PairTrial, Proof, SamplerTrial, Verdict
 from bench.report import markdown
 from bench.report.labels import NOTHING
 from bench.report.plots.figures import COLOURS, LINES, MARKERS, STYLE, save

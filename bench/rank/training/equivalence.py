@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from bench.model.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
+from bench.catalog.equivalence import TIMEOUT_S, EquivalenceJob, PairTrial, SamplerTrial, Training
 from bench.model.records import Json
 from bench.protocol.rank_context import RankContext
 from bench.rank.group import Group
