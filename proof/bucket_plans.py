@@ -23,8 +23,8 @@ from bench.model.training import Strategy
 from bench.model.units import format_seconds
 from bench.planning import buckets
 from bench.planning import link_model as known_links
+from bench.planning.buckets import ReadyTimes
 from bench.planning.link_model import AllReduceCost
-from bench.planning.ready_times import ReadyTimes
 from bench.planning.training import shape_of
 from proof import links
 from proof.claim import Effort, Outcome, counted

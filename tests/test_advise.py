@@ -24,8 +24,8 @@ from bench.model.records import Case, Failure, Run, Samples, Timings
 from bench.model.training import REFERENCE, StepDetail, Strategy
 from bench.model.units import format_seconds
 from bench.planning import link_model
+from bench.planning.buckets import ReadyTimes
 from bench.planning.link_model import AllReduceCost, LinkModel
-from bench.planning.ready_times import ReadyTimes
 from bench.planning.training import shape_of
 from bench.report import advice
 from bench.stats import intervals

@@ -7,8 +7,8 @@ from bench.advise import advisor, planner, verification
 from bench.advise.planner import Box, Grid
 from bench.catalog.presets import PRESETS
 from bench.planning import buckets
+from bench.planning.buckets import ReadyTimes, shape_by_flops
 from bench.planning.link_model import AllReduceCost, LinkModel
-from bench.planning.ready_times import ReadyTimes, by_sizes
 from test_planner import LINK, NANOSECOND, PATIENT, curves, profiles
 
 LINKS = [(50e-6, 1e10), (1e-4, 1e8), (2e-3, 1e9), (1e-2, 1e10)]
@@ -61,7 +61,7 @@ def test_a_plan_that_is_best_at_one_point_is_worse_around_it(preset):
     """On some link, the plan that is best as assumed has a regret many times that of the advised one."""
     ratios = []
     for latency_s, rate in LINKS:
-        ready_times = ReadyTimes.of_shape(by_sizes(PRESETS[preset], 0.06))
+        ready_times = ReadyTimes.of_shape(shape_by_flops(PRESETS[preset], 0.06))
         cost = AllReduceCost.of_link(latency_s, rate)
         link = LinkModel(cost, "a link", "link")
         judged = advisor.explain(advisor.advise(ready_times, cost), ready_times, link, 4).predictions
@@ -71,7 +71,7 @@ def test_a_plan_that_is_best_at_one_point_is_worse_around_it(preset):
 
 
 def test_what_saves_little_everywhere_is_not_advised():
-    ready_times = ReadyTimes.of_shape(by_sizes(PRESETS["tiny"], 0.06))
+    ready_times = ReadyTimes.of_shape(shape_by_flops(PRESETS["tiny"], 0.06))
     assert advisor.advise(ready_times, AllReduceCost.of_link(1e-6, 1e12)).advised == "default"
     assert advisor.advise(ready_times, LINK).advised != "default"
 
@@ -98,7 +98,7 @@ def test_other_ways_never_expose_less_than_nothing(ready_times, cost):
 
 # ── computing that takes longer meanwhile ────────────────────────────────────────────────────────
 def test_what_calls_and_copies_cost_computing_is_recovered():
-    ready_times = ReadyTimes.of_shape(by_sizes(PRESETS["tiny"], 0.06))
+    ready_times = ReadyTimes.of_shape(shape_by_flops(PRESETS["tiny"], 0.06))
     true = verification.Stretch(20e-6, 5e-3 / ready_times.total)
     plans = [buckets.uniform(ready_times, cap) for cap in (1, 2**20, 4 * 2**20, 2**30)]
     found = verification.fitted_stretch(ready_times, plans, [true.of(ready_times, plan) for plan in plans])

@@ -15,8 +15,8 @@ from bench.catalog.presets import PRESETS, find, gradients, name_of, parameters
 from bench.model.errors import BenchError
 from bench.model.training import Gradient, RankTimeline, Timeline
 from bench.planning import buckets
+from bench.planning.buckets import ReadyTimes, recorded_shape, shape_by_flops
 from bench.planning.link_model import AllReduceCost
-from bench.planning.ready_times import ReadyTimes, by_sizes, recorded
 
 LINK = AllReduceCost.of_link(2e-3, 1e9)
 NANOSECOND = 2e-9
@@ -112,7 +112,7 @@ def test_the_largest_preset_is_planned_in_no_more_steps_than_it_has_pairs():
             looked_up += len(nbytes)
             return LINK(nbytes)
 
-    ready_times = ReadyTimes.of_shape(by_sizes(PRESETS["xl-2026"], 1.5, 2))
+    ready_times = ReadyTimes.of_shape(shape_by_flops(PRESETS["xl-2026"], 1.5, 2))
     assert len(ready_times.nbytes) == 291
     plan = planner.optimal(ready_times, Counting())
     assert looked_up <= 291 * 292
@@ -229,18 +229,18 @@ def test_a_profile_needs_times(times):
 
 def test_by_sizes_is_backward_by_flops():
     preset = PRESETS["nano"]
-    ready_times = ReadyTimes.of_shape(by_sizes(preset, 0.060))
+    ready_times = ReadyTimes.of_shape(shape_by_flops(preset, 0.060))
     assert ready_times.order == tuple(reversed(range(len(gradients(preset)))))
     head, last = 512 * 64, 2 * (4 * 64 * 64 + 3 * 64 * 172)
     assert ready_times.ready_s[0] == pytest.approx(0.060 * head / (head + last))
     assert ready_times.ready_s[-1] == ready_times.ready_s[-3] == pytest.approx(0.060)
     assert ready_times.total == sum(gradient.nbytes for gradient in gradients(preset))
-    assert ReadyTimes.of_shape(by_sizes(preset, 0.060, 2)).total == ready_times.total / 2
+    assert ReadyTimes.of_shape(shape_by_flops(preset, 0.060, 2)).total == ready_times.total / 2
 
 
 def test_a_tied_head_is_ready_with_the_embedding_and_counted_once():
     tied, untied = (find(f"tiny{end}") for end in ("-tied", ""))
-    shape = by_sizes(tied, 0.06)
+    shape = shape_by_flops(tied, 0.06)
     assert len(shape.gradients) == len(gradients(untied)) - 1 and shape.gradients[0].name == "embedding.weight"
     assert shape.ready_s[0] == pytest.approx(0.06) and min(shape.ready_s) > 0.06 * 256_000 / parameters(untied)
 
@@ -261,7 +261,7 @@ def test_a_timeline_gives_the_median_over_ranks():
         RankTimeline(rank, 0.0, 0.1, 0.5, 0.6, 0.7, ready, ())
         for rank, ready in enumerate([(0.5, 0.2), (0.4, 0.3), (0.9, 0.1)])
     )
-    shape = recorded(Timeline(two, ranks))
+    shape = recorded_shape(Timeline(two, ranks))
     assert ReadyTimes.of_shape(shape) == ReadyTimes((16, 16), (pytest.approx(0.1), pytest.approx(0.4)), (1, 0))
     with pytest.raises(BenchError, match="no time"):
-        recorded(Timeline(two, ()))
+        recorded_shape(Timeline(two, ()))

@@ -11,8 +11,8 @@ from bench.model.capabilities import Machine
 from bench.model.records import Case, Scenario
 from bench.model.training import REFERENCE, Link, Strategy
 from bench.planning import buckets
+from bench.planning.buckets import ReadyTimes
 from bench.planning.link_model import AllReduceCost
-from bench.planning.ready_times import ReadyTimes
 from bench.planning.training import shape_of
 from bench.store import folders
 

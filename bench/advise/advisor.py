@@ -19,9 +19,8 @@ from bench.advise.planner import RESOLUTION_S, Box, Grid, exposures, exposures_o
 from bench.model.advice import WORTH, Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
 from bench.model.units import format_rounded_bytes
 from bench.planning import buckets
-from bench.planning.buckets import BucketPlan, bucket_bytes, uniform
+from bench.planning.buckets import BucketPlan, ReadyTimes, bucket_bytes, uniform
 from bench.planning.link_model import AllReduceCost, LinkModel
-from bench.planning.ready_times import ReadyTimes
 from bench.stats.intervals import Floats
 
 # Caps that are compared over the whole box at once, and that are drawn.

@@ -28,8 +28,8 @@ from bench.model.errors import BenchError
 from bench.model.records import Run, Scenario
 from bench.model.training import REFERENCE, Shape
 from bench.planning import buckets
+from bench.planning.buckets import ReadyTimes, recorded_shape
 from bench.planning.link_model import AllReduceCost
-from bench.planning.ready_times import ReadyTimes, recorded
 
 
 def with_advice(run: Run, analysis: Analysis) -> Analysis:
@@ -60,7 +60,7 @@ def shape_of(run: Run, scenario: Scenario) -> Shape | None:
     timeline = next((detail.timeline for detail in details if detail is not None and detail.timeline is not None), None)
     if timeline is None:
         return None
-    shape, timed = recorded(timeline), by_launch(rounds_of(run, scenario), reference, parts_s("backward"))
+    shape, timed = recorded_shape(timeline), by_launch(rounds_of(run, scenario), reference, parts_s("backward"))
     # The length of a single step is a matter of chance, and stamps for each gradient take time.
     factor = pooled_median(timed) / max(shape.ready_s) if timed else 1.0
     return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))

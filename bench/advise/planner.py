@@ -18,9 +18,8 @@ from typing import Literal
 
 import numpy as np
 
-from bench.planning.buckets import BucketPlan, bucket_bytes, sent_bytes
+from bench.planning.buckets import BucketPlan, ReadyTimes, bucket_bytes, sent_bytes
 from bench.planning.link_model import AllReduceCost
-from bench.planning.ready_times import ReadyTimes
 from bench.stats.intervals import Floats
 
 # Which of several plans that are done at the same time; see `optimal`.

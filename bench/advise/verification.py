@@ -24,9 +24,8 @@ from bench.model.conclusions import StrategyResult, Verified
 from bench.model.errors import UnmeasurableError
 from bench.model.records import Launch, Plan, Sampling, Scenario, Settings, Skip
 from bench.model.training import Strategy
-from bench.planning.buckets import BucketPlan
+from bench.planning.buckets import BucketPlan, ReadyTimes
 from bench.planning.link_model import AllReduceCost
-from bench.planning.ready_times import ReadyTimes
 from bench.planning.training import case_of, unsupported_scenario, with_controls
 
 # Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.

@@ -34,8 +34,8 @@ from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import Case, Scenario
 from bench.model.training import Shape
 from bench.planning import link_model
+from bench.planning.buckets import LIST_HEADER, ReadyTimes, read_gradients
 from bench.planning.link_model import LinkModel, costs_cpu
-from bench.planning.ready_times import LIST_HEADER, ReadyTimes, read_list
 from bench.planning.training import shape_name, shape_of
 from bench.report import advice
 from bench.store import folders
@@ -176,7 +176,7 @@ class Chosen:
 def _stated(model: str | None, gradients: Path | None, backward_s: float | None, dtype: str) -> Chosen:
     """The gradients of a preset or of a list, with ready times estimated from their sizes if they are not listed."""
     if gradients is not None:
-        shape = read_list(gradients, DTYPES[dtype].itemsize, backward_s)
+        shape = read_gradients(gradients, DTYPES[dtype].itemsize, backward_s)
         name = shape_name(gradients.stem, max(shape.ready_s))
     else:
         try:

@@ -32,8 +32,8 @@ from bench.store.folders import Journal
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
+    from bench.planning.buckets import ReadyTimes
     from bench.planning.link_model import AllReduceCost
-    from bench.planning.ready_times import ReadyTimes
 
 # What the analysis and the report need, imported while ranks start; with pictures, also what draws them.
 CONCLUDING = ("bench.analyze.analysis", "bench.report.document", "pandas")

@@ -24,8 +24,8 @@ from bench.model.training import REFERENCE, Link, Shape, Strategy
 from bench.model.units import format_rounded_bytes, parse_link
 
 if TYPE_CHECKING:
+    from bench.planning.buckets import ReadyTimes
     from bench.planning.link_model import AllReduceCost
-    from bench.planning.ready_times import ReadyTimes
 
 # Building, warming up and checking one strategy, measured.
 STRATEGY_S = 0.5
@@ -124,11 +124,11 @@ def _scenarios(config: Config, section: TrainingSection) -> Iterator[Scenario]:
 
 def shape_of(preset: str, backward_s: float, dtype: str) -> Shape:
     """A preset's gradients, with ready times in proportion to their flops."""
-    from bench.planning.ready_times import by_sizes  # here: loads numpy
+    from bench.planning.buckets import shape_by_flops  # here: loads numpy
 
     sizes = find(preset)
     assert sizes is not None  # noqa: S101 - config and the command line have seen to it
-    return by_sizes(sizes, backward_s, DTYPES[dtype].itemsize)
+    return shape_by_flops(sizes, backward_s, DTYPES[dtype].itemsize)
 
 
 def shape_name(preset: str, backward_s: float) -> str:
@@ -145,9 +145,8 @@ def _with_buckets(strategy: Strategy, scenario: Scenario, advise: Advise | None)
             f"plan {CALLED[strategy.called]}: when gradients are ready, and what a call takes, is known beforehand "
             "only of a shape on an emulated link; of others, `advise --from RUN` knows it after a run"
         )
-    from bench.planning.buckets import bucket_bytes, torch_default  # here: these load numpy and scipy
+    from bench.planning.buckets import ReadyTimes, bucket_bytes, torch_default  # here: these load numpy and scipy
     from bench.planning.link_model import AllReduceCost
-    from bench.planning.ready_times import ReadyTimes
 
     ready_times = ReadyTimes.of_shape(scenario.shape)
     if strategy.called == "torch":

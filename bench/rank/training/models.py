@@ -18,7 +18,7 @@ from torch.nn import functional
 from bench.catalog.presets import Preset, find
 from bench.model.records import Scenario
 from bench.model.training import Shape
-from bench.planning.ready_times import ReadyTimes
+from bench.planning.buckets import ReadyTimes
 
 THETA = 10_000.0
 
