@@ -156,7 +156,7 @@ class ByBackend:
         self._launcher = Launcher(preload=preload)
 
     def __enter__(self) -> "ByBackend":
-        self._launcher.__enter__()
+        self._launcher = self._launcher.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
