@@ -97,7 +97,7 @@ def test_two_runs_are_compared(example):
     assert "The run as a whole: SLOWER" in done.stdout and "Where it changed" in done.stdout
     assert "further launches" in done.stdout and "cpu.usable_cores" in done.stdout
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
-    for form, start in (("json", "{"), ("csv", "key,verdict"), ("junit", "<?xml"), ("markdown", "SLOWER")):
+    for form, start in (("json", "{"), ("csv", "key,name,verdict"), ("junit", "<?xml"), ("markdown", "SLOWER")):
         assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_compared_is_one_line(example):
     one_line(example("compare", "example/before", "example/after", "--across", "backend"), 2, "same backend")
     one_line(example("compare", "example/before", "example/after", "--across", "world_size"), 2, "both 2 and 4")
     done = example("compare", "example/before", "example/before", "--across", "world_size=2,4")
-    assert done.returncode in {0, 1} and "world_size: 2 → 4" in done.stdout, done.stderr
+    assert done.returncode in {0, 1} and "2 ranks → 4 ranks" in done.stdout, done.stderr
     one_line(example("compare", "example/before", "example/before", "--across", "world_size=2,8"), 3, "in common")
     assert example("compare").returncode == 2
 
@@ -259,7 +259,7 @@ def test_two_sides_of_one_run_are_laid_side_by_side(example):
     done = example("compare", "example/before", "--across", "world_size=2,4", "--format", "markdown")
     assert done.returncode == 0, done.stderr  # four ranks are slower than two, which is no fault
     assert done.stdout.startswith("SLOWER: ")
-    assert "before: 2 → " in done.stdout and "world_size: 2 → 4" in done.stdout
+    assert "before: 2 → " in done.stdout and "2 ranks → 4 ranks" in done.stdout
     one_line(
         example("compare", "example/before", "--across", "world_size"), 2, "say which two: --across world_size=ONE"
     )

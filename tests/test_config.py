@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config import training
 from bench.config.models import load, parse
 from bench.model.errors import ConfigError
 from conftest import ROOT
@@ -122,18 +121,10 @@ def test_missing_files_and_folders_are_one_line(tmp_path):
 
 
 SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
-OF_TRAINING = [path for path in SHIPPED if path.name.startswith("ddp")]
 
 
-@pytest.mark.parametrize("path", [path for path in SHIPPED if path not in OF_TRAINING], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
 def test_shipped_configurations_are_valid_and_name_their_schema(path):
     config, raw = load(path)
     assert config.name == path.stem
     assert raw.startswith(b"# yaml-language-server: $schema=schema.json")
-
-
-@pytest.mark.parametrize("path", OF_TRAINING, ids=lambda p: p.name)
-def test_those_of_the_gradient_benchmark_too(path):
-    raw = path.read_bytes()
-    assert training.parse(raw, str(path), [], path.stem).name == path.stem
-    assert raw.startswith(b"# yaml-language-server: $schema=training-schema.json")

@@ -113,11 +113,7 @@ def test_a_part_of_a_name_brings_all_that_continue_it():
 
 
 def _cases():
-    for start, group, parse in (
-        (GOOD, page.OF_COLLECTIVES, models.parse),
-        (TRAINING, page.OF_TRAINING, models.parse),
-        ("", page.OF_TABLES, expected.parse),
-    ):
+    for start, group, parse in ((GOOD, page.OF_CONFIGURATIONS, models.parse), ("", page.OF_TABLES, expected.parse)):
         for heading, (_, model) in group.items():
             for key in fields_of(model):
                 yield start, heading, str(key), parse
@@ -125,13 +121,26 @@ def _cases():
 
 def _text(start: str, heading: str, key: str, value: str) -> str:
     """A file in which only this key of this section is wrong."""
-    section = f"{{{key}: {value}}}"
-    at = {"sizes": f"sizes: {section}", "sampling": f"sampling: {section}", "splits": f"splits: [{section}]",
-          "faults": f"faults: [{section}]", "strategies": f"strategies: [ddp: {section}]",
-          "call_sizes": f"call_sizes: {section}", "expect": f"expect: [{section}]"}  # fmt: skip
-    line = f"models: [{section}]" if heading.startswith("models") else at.get(heading, f"{key}: {value}")
+    wrong = f"{{{key}: {value}}}"
+    steps = {"models": "[nano]", "strategies": "[flat]"}
+    if heading == "training":
+        line = f"training: {_flow(steps | {key: value})}"
+    elif heading.startswith("models"):
+        line = f"training: {_flow(steps | {'models': f'[{wrong}]'})}"
+    elif heading == "strategies":
+        line = f"training: {_flow(steps | {'strategies': f'[ddp: {wrong}]'})}"
+    elif heading == "call_sizes":
+        line = f"training: {_flow(steps | {'call_sizes': wrong})}"
+    else:
+        lists = {"splits": f"splits: [{wrong}]", "faults": f"faults: [{wrong}]", "expect": f"expect: [{wrong}]"}
+        sections = {"sizes": f"sizes: {wrong}", "sampling": f"sampling: {wrong}"}
+        line = (lists | sections).get(heading, f"{key}: {value}")
     first = line.split(":")[0]
-    return "".join(f"{one}\n" for one in start.splitlines() if one.split(":")[0] != first) + line
+    return "".join(f"{text}\n" for text in start.splitlines() if text.split(":")[0] != first) + line
+
+
+def _flow(section: dict[str, str]) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in section.items()) + "}"
 
 
 def test_every_wrong_value_of_every_key_is_a_line_in_plain_words():
