@@ -93,18 +93,47 @@ def sweep(
             spent.add(encoding.samples_from_line(line))
         observer.ended(case, failure)
 
+    def measure(launch: Launch, probe: bool = False) -> LaunchOutcome:
+        """Start the ranks of one launch, watch them, and end them."""
+        observer.launching(launch)
+        names = {case.recording for case in launch.cases}
+        replays = {name: replay for name, replay in plan.settings.replays.items() if name in names}
+        job = Job(launch, replace(plan.settings, replays=replays), str(log.resolve()), probe)
+        requested, in_order = time.monotonic(), iter(launch.cases)
+        try:
+            ranks = launcher.start(launch.world_size, RANK, job)
+        except LostRankError as error:  # in a job: only launches with this rank fail from here on
+            return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
+        except MpirunError as error:  # only launches that need mpirun fail
+            return LaunchOutcome(failure=Failure("start", None, str(error)))
+        meter = gpus.HealthMeter(host.visible_gpus() if BACKENDS[launch.backend].device == "cuda" else [])
+        try:
+            with meter:
+                outcome = watch(
+                    ranks,
+                    requested,
+                    plan.settings.timeout_s,
+                    before_go=before_go,
+                    begun=lambda number: observer.round_begins(launch, number),
+                    sampled=lambda line, failure: keep(next(in_order), line, failure),
+                    log=log,
+                )
+        finally:
+            stuck = ranks.kill()
+        return replace(outcome, remarks=ranks.remarks, stuck=stuck, health=meter.record)
+
     measured: list[Launch] = []
     for launch in _order(plan, done, spent, observer):
         measured.append(launch)
         rest = launch
         while rest.cases:
-            outcome = _launch(plan, rest, launcher, log, observer, before_go, keep)
+            outcome = measure(rest)
             launched(_record(rest, outcome))
             rest = _after(rest, outcome, keep)
             if outcome.stuck:
                 raise RankError(f"{outcome.stuck}; what was measured is kept, go on once it has ended")
     for launch in _to_probe(measured):
-        outcome = _launch(plan, launch, launcher, log, observer, before_go, keep, probe=True)
+        outcome = measure(launch, probe=True)
         launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
 
 
@@ -119,7 +148,7 @@ def _order(plan: Plan, done: Sequence[Samples], spent: "Spent", observer: Observ
     if plan.budget_s is None:
         yield from planned
         return
-    ends = time.monotonic() + plan.budget_s - spent.total_s
+    ends = time.monotonic() + plan.budget_s - sum(map(sum, spent.wall_s.values()))
     for position, launch in enumerate(planned):
         if launch.number > 1 and time.monotonic() >= ends:
             observer.extended(-sum(len(later.cases) for later in planned[position:]))
@@ -128,45 +157,6 @@ def _order(plan: Plan, done: Sequence[Samples], spent: "Spent", observer: Observ
     while more := next_launch(plan, spent, ends - time.monotonic()):
         observer.extended(sum(len(launch.cases) for launch in more))
         yield from more
-
-
-def _launch(
-    plan: Plan,
-    launch: Launch,
-    launcher: Starter,
-    log: Path,
-    observer: Observer,
-    before_go: Callable[[], None],
-    keep: Keep,
-    probe: bool = False,
-) -> LaunchOutcome:
-    """Start the ranks of one launch, watch them, and end them."""
-    observer.launching(launch)
-    names = {case.recording for case in launch.cases}
-    replays = {name: replay for name, replay in plan.settings.replays.items() if name in names}
-    job = Job(launch, replace(plan.settings, replays=replays), str(log.resolve()), probe)
-    requested, in_order = time.monotonic(), iter(launch.cases)
-    try:
-        ranks = launcher.start(launch.world_size, RANK, job)
-    except LostRankError as error:  # in a job: only launches with this rank fail from here on
-        return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
-    except MpirunError as error:  # only launches that need mpirun fail
-        return LaunchOutcome(failure=Failure("start", None, str(error)))
-    meter = gpus.HealthMeter(host.visible_gpus() if BACKENDS[launch.backend].device == "cuda" else [])
-    try:
-        with meter:
-            outcome = watch(
-                ranks,
-                requested,
-                plan.settings.timeout_s,
-                before_go=before_go,
-                begun=lambda number: observer.round_begins(launch, number),
-                sampled=lambda line, failure: keep(next(in_order), line, failure),
-                log=log,
-            )
-    finally:
-        stuck = ranks.kill()
-    return replace(outcome, remarks=ranks.remarks, stuck=stuck, health=meter.record)
 
 
 def _after(launch: Launch, outcome: LaunchOutcome, keep: Keep) -> Launch:
@@ -248,11 +238,6 @@ class Spent:
             self.medians_s[samples.case.key].append(interval.value)
             self.within[samples.case.key] = interval.relative_half_width
             self.wall_s[samples.case.key].append(samples.usage.wall_s)
-
-    @property
-    def total_s(self) -> float:
-        """Wall time of all successful measurements."""
-        return sum(map(sum, self.wall_s.values()))
 
 
 def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
