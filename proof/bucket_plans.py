@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.advise import advisor, planner, verification
-from bench.advise.of_run import shape_of as shape_of_run
-from bench.advise.of_run import stretch_of
+from bench.advise import advisor, planner, runs
+from bench.advise.runs import shape_of as shape_of_run
+from bench.advise.runs import stretch_of
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
 from bench.analyze.training import by_launch, estimate, left_s, rounds_of, scenarios_of
@@ -231,7 +231,7 @@ def _pairs(
     """(predicted, measured) tails, of the rank that came last in a step."""
     (comparison,) = analyze(run).scenarios
     stretch = stretch_of(run, comparison.scenario, profile)
-    plans = verification.verified(asked, profile, cost, comparison.results, stretch)
+    plans = runs.verified(asked, profile, cost, comparison.results, stretch)
     return {plan.name: (plan.predicted_s, plan.tail_s) for plan in plans}
 
 

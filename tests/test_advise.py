@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import training_fixtures
-from bench.advise import advisor, of_run, planner, verification
+from bench.advise import advisor, planner, runs
 from bench.analyze.analysis import analyze
 from bench.catalog.strategies import label
 from bench.model.conclusions import Split, StrategyResult, Summary, Verified
@@ -200,36 +200,34 @@ def test_a_real_link_is_known_by_the_ladder_and_by_calls_of_one_size():
         all_reduce(3000, 9.0, failure=Failure("killed", 1, "")),
     ]
     run = run_on(training_fixtures.SCENARIO, *ladder, *others)
-    cost = of_run.all_reduce_cost_of(run, training_fixtures.SCENARIO)
+    cost = runs.all_reduce_cost_of(run, training_fixtures.SCENARIO)
     assert cost(np.array([1000.0, 3000.0])) == pytest.approx([2e-3, 3e-3])
-    assert (
-        of_run.all_reduce_cost_of(run_on(training_fixtures.SCENARIO, *ladder[:3]), training_fixtures.SCENARIO) is None
-    )
+    assert runs.all_reduce_cost_of(run_on(training_fixtures.SCENARIO, *ladder[:3]), training_fixtures.SCENARIO) is None
     alone = StepDetail((4000,) * 5, (25e-3, 20e-3, 90e-3))
     run.samples[-4] = replace(run.samples[0], detail=alone)
     run.samples[-3] = replace(run.samples[0], detail=replace(alone, calls=(1, 2)))
-    cost = of_run.all_reduce_cost_of(run, training_fixtures.SCENARIO)
+    cost = runs.all_reduce_cost_of(run, training_fixtures.SCENARIO)
     assert cost(np.array([1000.0, 4000.0])) == pytest.approx([2e-3, 5e-3])
 
 
 def test_ready_times_are_as_recorded_and_backward_is_as_long_as_timed():
     run = run_on(training_fixtures.SCENARIO)
-    shape = of_run.shape_of(run, training_fixtures.SCENARIO)
+    shape = runs.shape_of(run, training_fixtures.SCENARIO)
     recorded = training_fixtures.ready_times()
     begin, end = training_fixtures.FORWARD, max(recorded)
     # The median of four rounds, of which each adds a twentieth.
     length = training_fixtures.COMPUTE_S * (1 + 0.2 * 2.5 / 4)
     assert shape.ready_s == pytest.approx([length * (ready - begin) / (end - begin) for ready in recorded], rel=1e-6)
     bare = replace(run, samples=[replace(samples, detail=None) for samples in run.samples])
-    assert of_run.shape_of(bare, training_fixtures.SCENARIO) is None
-    assert of_run.advice_for(bare, training_fixtures.SCENARIO) is None
+    assert runs.shape_of(bare, training_fixtures.SCENARIO) is None
+    assert runs.advice_for(bare, training_fixtures.SCENARIO) is None
 
 
 def test_what_sending_costs_computing_is_taken_from_the_runs_own_strategies():
-    ready_times = ReadyTimes.of_shape(of_run.shape_of(run_on(EMULATED), EMULATED))
+    ready_times = ReadyTimes.of_shape(runs.shape_of(run_on(EMULATED), EMULATED))
     run = run_on(EMULATED, parts_s={"forward": {"overlap_param": 1e-6 * len(ready_times.nbytes)}})
-    assert of_run.stretch_of(run, EMULATED, ready_times).call_s == pytest.approx(1e-6, rel=0.2)
-    assert of_run.stretch_of(run_on(EMULATED), EMULATED, ready_times) == verification.Stretch()
+    assert runs.stretch_of(run, EMULATED, ready_times).call_s == pytest.approx(1e-6, rel=0.2)
+    assert runs.stretch_of(run_on(EMULATED), EMULATED, ready_times) == runs.Stretch()
 
 
 def test_a_run_of_training_steps_has_both(warm):
@@ -239,11 +237,11 @@ def test_a_run_of_training_steps_has_both(warm):
     (path / "samples.jsonl").write_bytes(b"".join(samples_to_line(samples) + b"\n" for samples in run.samples))
     own = warm("advise", "--from", path.name)
     assert own.returncode == 0, own.stderr
-    ready_times, cost = ReadyTimes.of_shape(of_run.shape_of(run, EMULATED)), AllReduceCost.emulated(EMULATED.link)
+    ready_times, cost = ReadyTimes.of_shape(runs.shape_of(run, EMULATED)), AllReduceCost.emulated(EMULATED.link)
     least = planner.exposed(ready_times, planner.optimal(ready_times, cost), cost)
     assert cells(own.stdout, "best if all is as assumed")[3] == format_seconds(least)
     assert "as emulated" in own.stdout and training_fixtures.GRADIENTS[0].name in own.stdout
-    (scenario,) = of_run.with_advice(run, analyze(run)).scenarios
+    (scenario,) = runs.with_advice(run, analyze(run)).scenarios
     assert scenario.advice == advisor.advise(ready_times, cost)
     other = warm("advise", "--from", path.name, *LINK)
     assert "a link of 2.00 ms and 1.00 GB/s" in other.stdout
@@ -366,7 +364,7 @@ def test_a_long_plan_is_cut_in_the_table_and_whole_in_the_code():
 
 # ── --verify ─────────────────────────────────────────────────────────────────────────────────────
 def test_advice_is_verified_by_measuring_it(warm, monkeypatch):
-    monkeypatch.setattr(verification, "LAUNCHES", 1)
+    monkeypatch.setattr(runs, "LAUNCHES", 1)
     done = warm("advise", "--model", "nano", "--backward", "10ms", "--link", "1ms+100MB/s", "--verify")
     assert done.returncode == 0, done.stderr
     table = done.stdout.split("## Predicted and measured")[1]
@@ -389,13 +387,13 @@ def test_when_a_prediction_holds(predicted_s, tail_s, holds):
 
 def test_predictions_stand_beside_the_right_measurements():
     profile, cost = ReadyTimes.of_shape(shape_of("nano", 0.01, "float32")), AllReduceCost.of_link(1e-3, 1e8)
-    plans = verification.candidates(profile, advisor.advise(profile, cost), of_shape=False)
+    plans = runs.candidates(profile, advisor.advise(profile, cost), of_shape=False)
     assert plans["torch's default"][0] == Strategy("ddp")
     strategy, ends = plans["plan"]
     tail = planner.exposed(profile, ends, cost)
     result = StrategyResult(
         training_fixtures.case_of(strategy), strategy, label(strategy), 1, split=Split(tail + 0.6e-3, 0, 0, 0, 0.1e-3)
     )
-    (first, *rest) = verification.verified(plans, profile, cost, [result], verification.Stretch())
+    (first, *rest) = runs.verified(plans, profile, cost, [result], runs.Stretch())
     assert first == Verified("plan", pytest.approx(tail), pytest.approx(tail + 0.5e-3)) and first.holds
     assert len(rest) == 5 and all(plan.holds is None for plan in rest)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from bench.advise import advisor, planner, verification
+from bench.advise import advisor, planner, runs
 from bench.advise.planner import Box, Grid
 from bench.catalog.presets import PRESETS
 from bench.planning import buckets
@@ -99,11 +99,11 @@ def test_other_ways_never_expose_less_than_nothing(ready_times, cost):
 # ── computing that takes longer meanwhile ────────────────────────────────────────────────────────
 def test_what_calls_and_copies_cost_computing_is_recovered():
     ready_times = ReadyTimes.of_shape(shape_by_flops(PRESETS["tiny"], 0.06))
-    true = verification.Stretch(20e-6, 5e-3 / ready_times.total)
+    true = runs.Stretch(20e-6, 5e-3 / ready_times.total)
     plans = [buckets.uniform(ready_times, cap) for cap in (1, 2**20, 4 * 2**20, 2**30)]
-    found = verification.fitted_stretch(ready_times, plans, [true.of(ready_times, plan) for plan in plans])
+    found = runs.fitted_stretch(ready_times, plans, [true.of(ready_times, plan) for plan in plans])
     assert (found.call_s, found.byte_s) == pytest.approx((true.call_s, true.byte_s))
     later = found.stretched(ready_times, plans[0])
     assert later.ready_s[-1] == pytest.approx(0.06 + 57 * 20e-6)
     assert planner.exposed(later, plans[0], LINK) < planner.exposed(ready_times, plans[0], LINK)
-    assert verification.fitted_stretch(ready_times, [], []) == verification.Stretch()
+    assert runs.fitted_stretch(ready_times, [], []) == runs.Stretch()

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.config.models import parse
-from bench.model.capabilities import Machine
-from bench.model.records import Case
+from bench.model.records import Case, Machine
 from bench.planning import footprint
 from bench.planning import plan as planning
 from bench.report import listings

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.config.models import parse
-from bench.model.capabilities import Machine
-from bench.model.records import Case, Failure, Launch, Samples
+from bench.model.records import Case, Failure, Launch, Machine, Samples
 from bench.planning import footprint
 from bench.planning import plan as planning
 

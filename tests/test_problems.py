@@ -6,10 +6,9 @@ import re
 import pytest
 
 from bench.config import expected, models
-from bench.config.fields import fields_of
-from bench.config.problems import MOST_LINES
+from bench.config.fields import MOST_LINES, fields_of
+from bench.config.names import near
 from bench.model.errors import ConfigError
-from bench.model.spelling import near
 from tools import configuration_page as page
 
 GOOD = "backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes: [1KiB]\n"

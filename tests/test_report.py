@@ -19,10 +19,9 @@ from bench.analyze.summaries import summarize
 from bench.catalog.operations import CALLS, OPERATIONS, usual
 from bench.catalog.subgroups import rounds
 from bench.config.models import parse
-from bench.model.capabilities import Machine
 from bench.model.comparisons import Check, CheckedTable, Level, Trend, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Stall, Summary
-from bench.model.records import Case, Failure, Samples, Skip
+from bench.model.records import Case, Failure, Machine, Samples, Skip
 from bench.model.units import format_seconds
 from bench.planning.plan import expand
 from bench.report import comparison, document, listings, machine_format, markdown

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from bench.analyze.analysis import analyze
 from bench.catalog import operations, splits
 from bench.config.models import parse
-from bench.model.capabilities import Machine
 from bench.model.errors import ConfigError
-from bench.model.records import Case
+from bench.model.records import Case, Machine
 from bench.planning.plan import expand
 from bench.report.plots import operations as pictures
 

@@ -4,7 +4,7 @@ import pytest
 
 from bench.analyze.summaries import summarize
 from bench.config.models import parse
-from bench.model.capabilities import Machine
+from bench.model.records import Machine
 from bench.planning.plan import expand
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})

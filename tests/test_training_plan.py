@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bench.config.models import parse
-from bench.model.capabilities import Machine
+from bench.model.records import Machine
 from bench.planning.plan import expand
 from bench.planning.training import notes
 

@@ -15,9 +15,8 @@ import pytest
 import training_fixtures as invented
 from bench.analyze.analysis import analyze
 from bench.catalog.strategies import label, strategy_of
-from bench.model.capabilities import Machine
 from bench.model.conclusions import NO_INTERVAL, AAPair, Analysis, CallSize, Diagnosis, Interval, ScenarioAnalysis
-from bench.model.records import Case
+from bench.model.records import Case, Machine
 from bench.model.training import InvariantCheck, Link, Strategy
 from bench.report import cs336, document, listings, machine_format, markdown, nccl_tests, training
 from conftest import samples

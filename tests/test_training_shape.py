@@ -7,8 +7,7 @@ import pytest
 
 from bench.analyze.analysis import analyze
 from bench.catalog.strategies import strategy_of, unsupported
-from bench.model.capabilities import Machine
-from bench.model.records import Case, Scenario
+from bench.model.records import Case, Machine, Scenario
 from bench.model.training import REFERENCE, Link, Strategy
 from bench.planning import buckets
 from bench.planning.buckets import ReadyTimes

@@ -11,13 +11,14 @@ import numpy as np
 
 from bench.catalog.presets import PRESETS, gradients
 from bench.catalog.strategies import label, reference_of, text_of
-from bench.model.advice import Advice, PlanPrediction
 from bench.model.conclusions import (
     AAPair,
+    Advice,
     Analysis,
     CallSize,
     Diagnosis,
     Interval,
+    PlanPrediction,
     ScenarioAnalysis,
     Split,
     StrategyResult,

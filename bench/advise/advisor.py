@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.advise import planner
 from bench.advise.planner import RESOLUTION_S, Box, Grid, exposures, exposures_of_caps, least_exposures
-from bench.model.advice import WORTH, Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
+from bench.model.conclusions import WORTH, Advice, ExplainedAdvice, OtherWay, PlannedBucket, PlanPrediction
 from bench.model.units import format_rounded_bytes
 from bench.planning import buckets
 from bench.planning.buckets import BucketPlan, ReadyTimes, bucket_bytes, uniform

@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bench.catalog.backends import BACKENDS
-from bench.model.capabilities import Machine
-from bench.model.records import Scenario
+from bench.model.records import Machine, Scenario
 from bench.model.training import REFERENCE, Strategy
 from bench.model.units import format_bytes
 

@@ -13,7 +13,7 @@ from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, share
 from bench.cli.job import run_task
 from bench.cli.measuring import planned
 from bench.cli.sides import measure_sides
-from bench.config import documents, models, shipped
+from bench.config import documents, models, names
 from bench.config.models import Config
 from bench.launch.side_process import check_python
 from bench.machine import host
@@ -59,8 +59,8 @@ def ab(
     """
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     sides = {
-        "a": _side("a", shipped.path_of(a), [*sets, *a_sets], a_env, a_python),
-        "b": _side("b", shipped.path_of(b or a), [*sets, *b_sets], b_env, b_python),
+        "a": _side("a", names.path_of(a), [*sets, *a_sets], a_env, a_python),
+        "b": _side("b", names.path_of(b or a), [*sets, *b_sets], b_env, b_python),
     }
     variables = {letter: side["variables"] for letter, side in sides.items()}
     pythons = a_python or b_python
@@ -83,7 +83,7 @@ def ab(
 
 def _fingerprint(a: Path, b: Path | None, more: list[Any]) -> bytes:
     """What must be the same in all processes of a job."""
-    return b"\0".join([*(documents.read(shipped.path_of(config)) for config in (a, b or a)), repr(more).encode()])
+    return b"\0".join([*(documents.read(names.path_of(config)) for config in (a, b or a)), repr(more).encode()])
 
 
 def _side(letter: str, config: Path, sets: list[str], variables: list[str], python: str | None) -> Json:

@@ -15,9 +15,7 @@ from typing import Annotated
 import typer
 
 from bench import __version__
-from bench.advise import advisor, verification
-from bench.advise.of_run import all_reduce_cost_of, stretch_of
-from bench.advise.of_run import shape_of as recorded_shape
+from bench.advise import advisor, runs
 from bench.advise.planner import Box
 from bench.analyze.summaries import headlines
 from bench.analyze.training import scenarios_of
@@ -133,9 +131,9 @@ def advise(
         return
     if unsupported := host.unsupported_platform():
         raise UnmeasurableError(unsupported)
-    plans = verification.candidates(ready_times, best, chosen.scenario.shape is not None)
+    plans = runs.candidates(ready_times, best, chosen.scenario.shape is not None)
     strategies = [strategy for strategy, _ in plans.values()]
-    plan = verification.planned(chosen.scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
+    plan = runs.planned(chosen.scenario, strategies, NAME, secrets.randbelow(2**32), host.machine())
     written = dump({"advise": " ".join(context.obj[1:])}).encode()
     facts = {"argv": list(context.obj), "overrides": [], "collbench": __version__}
     path = folders.create(RESULTS, plan, written, facts)
@@ -144,8 +142,8 @@ def advise(
     analysis = analyzed(result)
     files = write_report(result, analysis, plots=False)
     (measured_plans,) = analysis.scenarios
-    stretch = stretch_of(result, measured_plans.scenario, ready_times)
-    verified = verification.verified(plans, ready_times, cost, measured_plans.results, stretch)
+    stretch = runs.stretch_of(result, measured_plans.scenario, ready_times)
+    verified = runs.verified(plans, ready_times, cost, measured_plans.results, stretch)
     show("\n" + "\n\n".join([advice.verification(verified, measured_plans), *files]))
 
 
@@ -204,7 +202,7 @@ def _stated(model: str | None, gradients: Path | None, backward_s: float | None,
 def _of_run(name: str, wanted: str | None) -> Chosen:
     """The gradients of a recorded step, and the link of its run, if it measured enough of it."""
     run = folders.read(folders.find(RESULTS, name))
-    shapes = {scenario: shape for scenario in scenarios_of(run) if (shape := recorded_shape(run, scenario)) is not None}
+    shapes = {scenario: shape for scenario in scenarios_of(run) if (shape := runs.shape_of(run, scenario)) is not None}
     matching = [scenario for scenario in shapes if wanted is None or wanted in scenario.case.key]
     if len(matching) != 1:
         there = (
@@ -212,7 +210,7 @@ def _of_run(name: str, wanted: str | None) -> Chosen:
         )
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
     (scenario,) = matching
-    cost, emulated = all_reduce_cost_of(run, scenario), scenario.link is not None
+    cost, emulated = runs.all_reduce_cost_of(run, scenario), scenario.link is not None
     words = f"the link of {scenario.case.key}, {'as emulated' if emulated else 'as its own calls took'}"
     cpu = None if emulated else costs_cpu(scenario.case.backend)
     return Chosen(shapes[scenario], scenario, None if cost is None else LinkModel(cost, words, scenario.case.link, cpu))

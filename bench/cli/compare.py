@@ -150,11 +150,11 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
     from bench.analyze import expect
     from bench.analyze.sessions import places_of
     from bench.analyze.summaries import headlines
-    from bench.config import expected, shipped
+    from bench.config import expected, names
     from bench.report import comparison, machine_format
 
     run = folders.read(folders.find(RESULTS, name))
-    expectations = expected.load(shipped.path_of(table, shipped.EXPECTED))
+    expectations = expected.load(names.path_of(table, names.EXPECTED))
     result = expect.check(expectations, headlines(run), places_of(run))
     if all(check.measured is None for check in result.checks):
         raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects ({result.reason})")

@@ -19,7 +19,7 @@ from bench.cli.app import RESULTS, Sets
 from bench.cli.job import run_task
 from bench.cli.measuring import measure
 from bench.cli.output import show
-from bench.config import documents, expected, models, shipped
+from bench.config import documents, expected, models, names
 from bench.config.models import Config
 from bench.model.comparisons import GateVerdict, NodeCheck
 from bench.model.errors import ConfigError, UnmeasurableError
@@ -59,7 +59,7 @@ def gate(
 
     if least is not None and against is not None:
         raise ConfigError("gate: --least or --against, not both")
-    path = shipped.path_of(config_file)
+    path = names.path_of(config_file)
 
     def task(coordinator: "Coordinator | None") -> int:
         settings, raw = models.load(path, sets)
@@ -82,16 +82,16 @@ def gate(
         fewest = min(map(len, ranks_of_host.values()))  # as many ranks of each host as the one with fewest has
         fleet = _Fleet(settings, raw, [ranks[:fewest] for ranks in ranks_of_host.values()], coordinator, context.obj)
         if against is not None:
-            table = expected.load(shipped.path_of(against, shipped.EXPECTED))
+            table = expected.load(names.path_of(against, names.EXPECTED))
             gpus = (gpu for handshake in handshakes for gpu in handshake["host"].get("gpus") or [])
             least_rate = expect.least_of_two_nodes(table, fleet.pair, frozenset(str(gpu.get("name")) for gpu in gpus))
         verdict = fleet.judged(allowed, least_rate)
-        names = list(ranks_of_host)
-        show(findings.gate_document(verdict, names))
+        hosts = list(ranks_of_host)
+        show(findings.gate_document(verdict, hosts))
         content = asdict(verdict)
         for node in content["nodes"]:
-            node["host"] = names[node["node"]]
-        tainted = [names[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
+            node["host"] = hosts[node["node"]]
+        tainted = [hosts[check.node] for check in verdict.nodes if check.verdict == analysis.FAIL]
         folders.write(fleet.folder / VERDICT, json.dumps(content, indent=2) + "\n")
         folders.write(fleet.folder / TAINTED, "".join(f"{name}\n" for name in tainted))
         typer.echo(f"\n{fleet.folder / VERDICT}\n{fleet.folder / TAINTED}")

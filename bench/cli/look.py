@@ -119,7 +119,7 @@ class Listing(StrEnum):
 
 def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.RUNS) -> None:
     """Models are those that the section `training` of a configuration names."""
-    from bench.config import shipped
+    from bench.config import names
     from bench.report import listings
 
     match what:
@@ -148,7 +148,7 @@ def list_(what: Annotated[Listing, typer.Argument(help="What to list.")] = Listi
         case Listing.MODELS:
             show(listings.models())
         case Listing.CONFIGS:
-            show(listings.configs([*shipped.files()]))
+            show(listings.configs([*names.files()]))
 
 
 SIGNS = {"ok": "ok  ", "note": "note", "missing": "NO  "}

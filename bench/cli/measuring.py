@@ -23,9 +23,8 @@ from bench.cli.output import analyzed, show, write_report
 from bench.config import models
 from bench.config.models import Config
 from bench.machine import host
-from bench.model.capabilities import Machine
 from bench.model.errors import StoreError, UnmeasurableError
-from bench.model.records import Json, Plan
+from bench.model.records import Json, Machine, Plan
 from bench.planning import plan as planning
 from bench.store import folders, ledger
 from bench.store.folders import Journal

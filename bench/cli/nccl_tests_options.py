@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bench.config import documents, shipped
+from bench.config import documents, names
 from bench.config.nccl_tests_flags import FLAGS, Flag, NcclTestsFlags, translate
 from bench.model.errors import BenchError, StoreError
 
@@ -104,7 +104,7 @@ def _option(flag: Flag) -> Any:
 
 def fingerprint(config: Path | None, given: Given) -> bytes:
     """The configuration or the flags as bytes, which must be the same in all processes of a job."""
-    return documents.read(shipped.path_of(config)) if config is not None else repr(given).encode()
+    return documents.read(names.path_of(config)) if config is not None else repr(given).encode()
 
 
 def source(verb: str, config: Path | None, given: Given, coordinator: "Coordinator | None" = None) -> ConfigSource:
@@ -115,7 +115,7 @@ def source(verb: str, config: Path | None, given: Given, coordinator: "Coordinat
     if config is not None and given:
         raise BenchError(f"{verb}: give a configuration or nccl-tests' flags, not both; --set changes a configuration")
     if config is not None:
-        path = shipped.path_of(config)
+        path = names.path_of(config)
         return ConfigSource(documents.read(path), str(path), path.stem)
     if not given.asked:
         raise BenchError(f"{verb}: --save writes the YAML of the flags, and no flags were given")

@@ -47,7 +47,7 @@ def analyzed(run: Run) -> Analysis:
     analysis = analyze(run)
     if not analysis.scenarios:
         return analysis
-    from bench.advise.of_run import with_advice
+    from bench.advise.runs import with_advice
 
     return with_advice(run, analysis)
 

@@ -13,11 +13,11 @@ from bench.cli.measuring import planned
 from bench.cli.nccl_tests_options import NO_FLAGS, Given, source, with_flags
 from bench.cli.output import show
 from bench.config import models as configuration
-from bench.config import shipped
+from bench.config import names
 from bench.config.models import Config
 from bench.machine import host
-from bench.model.capabilities import Machine
 from bench.model.errors import BenchError, UnmeasurableError
+from bench.model.records import Machine
 from bench.model.units import parse_share
 from bench.planning import plan as planning
 from bench.report import listings
@@ -108,7 +108,7 @@ def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes
     """The text of the file. each: ranks on a host; None for as many as the largest world size needs."""
     if nodes < 1 or (each is not None and each < 1):
         raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
-    settings, _ = configuration.load(shipped.path_of(config), sets)
+    settings, _ = configuration.load(names.path_of(config), sets)
     return launch_file(launcher, wanted(settings, config, sets, nodes, each))
 
 

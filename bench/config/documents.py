@@ -1,7 +1,7 @@
 """Read YAML files strictly, and say at which line and column a key or value stands.
 
 In: the bytes of a file, and `--set` overrides. Out: a `Document`, or a ConfigError. Also writes plain values as YAML.
-Knows no keys: `problems` holds a document against a model.
+Knows no keys: `fields.validate` holds a document against a model.
 
 For safety it refuses tags, aliases (a few bytes of them expand to gigabytes), duplicate keys, and files larger than
 MAX_YAML_BYTES.

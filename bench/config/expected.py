@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import AfterValidator, Field, create_model, model_validator
 
-from bench.config import documents, problems
+from bench.config import documents
 from bench.config.fields import (
     BackendName,
     Bytes,
@@ -30,6 +30,7 @@ from bench.config.fields import (
     Share,
     Strict,
     problem_at,
+    validate,
 )
 from bench.config.models import Config
 from bench.model.records import MOST_RANKS, OPTIONS, Option
@@ -155,4 +156,4 @@ def load(path: Path) -> Expectations:
 def parse(raw: bytes, source: str) -> Expectations:
     """Validate the bytes of a file; `source` names it in messages. Raises ConfigError."""
     document = documents.document(raw, source, "expect: [...]")
-    return problems.validate(Expectations, document)
+    return validate(Expectations, document)

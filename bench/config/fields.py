@@ -1,8 +1,8 @@
-"""What the models of configurations are made of: the strict section, and the types of its values.
+"""What the models of configurations are made of: the strict section, the types of its values, and how it is validated.
 
-In: what YAML holds. Out: bytes, seconds, bytes a second, names that exist; or a problem in words for people. A
-validator raises ValueError with the value and what is allowed, or `problem_at` for a value within its own; `problems`
-adds file, line and key.
+In: what YAML holds. Out: bytes, seconds, bytes a second, names that exist; or a ConfigError with all problems in the
+order of the file, each on one line with file, line, column, key, value and remedy. A validator raises ValueError with
+the value and what is allowed, or `problem_at` for a value within its own; `validate` adds file, line and key.
 """
 
 import re
@@ -32,9 +32,10 @@ from bench.catalog.dtypes import DTYPES, REDUCE_OPS
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.variables import SETTABLE, unsettable
-from bench.config.documents import in_flow, short
+from bench.config.documents import Document, in_flow, short
+from bench.config.names import allowed, near
+from bench.model.errors import ConfigError
 from bench.model.records import MOST_RANKS, NAME_PATTERN
-from bench.model.spelling import allowed, near
 from bench.model.units import parse_bytes, parse_rate, parse_seconds, parse_share
 
 # Types of our problems: of a value, of a key that is unknown, of a key that is missing.
@@ -56,7 +57,10 @@ BETTER_WORDS = {
     "too_short": "at least {min_length} value",
     "string_too_short": "at least {min_length} characters",
 }
+# More lines than this are no help: the file is of another program.
+MOST_LINES = 20
 T = TypeVar("T")
+Model = TypeVar("Model", bound="Strict")
 
 
 # ── sections ─────────────────────────────────────────────────────────────────────────────────────
@@ -149,6 +153,26 @@ def _in_words(details: ErrorDetails, field: FieldInfo | None) -> str:
     # In quotes, where YAML reads '2' or 5% as text.
     written = repr(value) if isinstance(value, str) and words in {WHOLE_NUMBER, NUMBER} else short(value)
     return f"{written}: {words}{_such_as(field) if isinstance(value, dict | list) else ''}"
+
+
+def validate(model: type[Model], document: Document, **defaults: Any) -> Model:
+    """The model, or a ConfigError with a line for each problem. defaults: of keys that the document lacks."""
+    try:
+        return model.model_validate({**defaults, **document.values})
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+    lines = []
+    for problem in problems:
+        path, kind = problem["loc"], problem["type"]
+        place = document.place(path[:-1] if kind == MISSING else path, kind == UNKNOWN or path[-1:] == ("[key]",))
+        keys = (*place.path, path[-1]) if kind == MISSING else place.path
+        name = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
+        lines.append((place.order, ": ".join(filter(None, (place.where, name, problem["msg"])))))
+    ordered = list(dict.fromkeys(line for _, line in sorted(lines, key=lambda line: line[0])))
+    # One line that says "1 more" would take as much room as the problem itself.
+    if len(ordered) > MOST_LINES + 1:
+        ordered[MOST_LINES:] = [f"{document.source}: and {len(ordered) - MOST_LINES} more problems"]
+    raise ConfigError(*ordered)
 
 
 # ── types of values ──────────────────────────────────────────────────────────────────────────────

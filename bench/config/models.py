@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from bench.catalog import splits
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import REPLAY, TRAINING_STEP
-from bench.config import documents, problems
+from bench.config import documents
 from bench.config.fields import (
     Alignment,
     BackendName,
@@ -43,6 +43,7 @@ from bench.config.fields import (
     VariableValue,
     WorldSize,
     problem_at,
+    validate,
 )
 from bench.config.training import TrainingSection
 
@@ -442,4 +443,4 @@ def load(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, bytes]:
 def parse(raw: bytes, source: str, overrides: Sequence[str] = (), default_name: str = "run") -> Config:
     """Validate the bytes of a YAML file; `source` names it in messages. Raises ConfigError with all problems."""
     document = documents.document(raw, source, "backends: [gloo]", overrides)
-    return problems.validate(Config, document, name=default_name)
+    return validate(Config, document, name=default_name)

@@ -20,7 +20,7 @@ from bench.catalog.backends import BACKENDS, unsupported_by_backend
 from bench.catalog.nccl_tests_names import DTYPES, DTYPES_LACKING, OPERATIONS_LACKING, REDUCE_OPS
 from bench.catalog.operations import OPERATIONS
 from bench.config import documents
-from bench.model import spelling
+from bench.config.names import allowed
 from bench.model.errors import ConfigError
 from bench.model.records import Case
 from bench.model.units import format_bytes
@@ -109,7 +109,7 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
     op = _operation(asked)
     backend = asked.backend or ("gloo" if "nccl" in missing else "nccl")
     if backend not in BACKENDS:
-        raise ConfigError(f"--backend {backend}: unknown backend{spelling.allowed(backend, list(BACKENDS))}")
+        raise ConfigError(f"--backend {backend}: unknown backend{allowed(backend, list(BACKENDS))}")
     if asked.backend is None and backend == "gloo":
         remarks.append(f"gloo, because nccl cannot be used here: {missing['nccl']}")
     settings: dict[str, Any] = {
@@ -142,7 +142,7 @@ def _operation(asked: NcclTestsFlags) -> str:
     if asked.perf is None:
         name = asked.operation or "all_reduce"
         if name not in OPERATIONS:
-            raise ConfigError(f"--operation {name}: unknown operation{spelling.allowed(name, list(OPERATIONS))}")
+            raise ConfigError(f"--operation {name}: unknown operation{allowed(name, list(OPERATIONS))}")
         return name
     if asked.operation is not None:
         raise ConfigError("--operation and --perf name the same thing: give one of them")
@@ -150,8 +150,8 @@ def _operation(asked: NcclTestsFlags) -> str:
     if test in OPERATIONS_LACKING:
         raise ConfigError(f"--perf {asked.perf}: there is no such operation here ({OPERATIONS_LACKING[test]})")
     if test not in nccl_tests_names.OPERATIONS:
-        allowed = ", ".join(f"{name}_perf" for name in nccl_tests_names.OPERATIONS)
-        raise ConfigError(f"--perf {asked.perf}: unknown test; allowed: {allowed}")
+        tests = ", ".join(f"{name}_perf" for name in nccl_tests_names.OPERATIONS)
+        raise ConfigError(f"--perf {asked.perf}: unknown test; allowed: {tests}")
     return nccl_tests_names.OPERATIONS[test]
 
 

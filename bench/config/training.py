@@ -23,7 +23,7 @@ from bench.config.fields import (
     problem_at,
     unknown_keys,
 )
-from bench.model.spelling import allowed
+from bench.config.names import allowed
 from bench.model.training import Strategy
 from bench.model.units import parse_link
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from bench import __version__
 from bench.launch.job import JobRank
 from bench.machine import host
-from bench.model.capabilities import Machine
 from bench.model.errors import BenchError, JobError
-from bench.model.records import Json
+from bench.model.records import Json, Machine
 
 # Digits of a fingerprint in a message: enough to see that two configurations differ.
 SHOWN_DIGITS = 8

@@ -25,9 +25,8 @@ from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import KILL_WAIT_S, RankJob, Ranks
 from bench.machine import network
-from bench.model.capabilities import Demands, Machine
 from bench.model.errors import INTERRUPTED, BenchError, JobError, LostRankError, RankError
-from bench.model.records import Json
+from bench.model.records import Demands, Json, Machine
 from bench.protocol import channel, messages
 from bench.protocol.channel import AuthenticatedConnection
 

@@ -14,8 +14,7 @@ from typing import Literal
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import Silent, sweep
 from bench.machine import environment, host
-from bench.model.capabilities import Machine
-from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Plan, Sampling, Settings
+from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import format_rounded_bytes, format_seconds
 
 # The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.

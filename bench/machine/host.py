@@ -24,8 +24,7 @@ import psutil
 
 from bench import __version__
 from bench.machine import environment, gpus, network
-from bench.model.capabilities import Machine
-from bench.model.records import NOT_AVAILABLE, Json
+from bench.model.records import NOT_AVAILABLE, Json, Machine
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 ROOT = Path("/")

@@ -1,1 +1,1 @@
-"""The data that flows through CollBench, and its errors, units and spelling. Imports nothing else of `bench`."""
+"""The data that flows through CollBench, and its errors and units. Imports nothing else of `bench`."""

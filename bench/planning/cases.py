@@ -17,8 +17,7 @@ from bench.catalog.metrics import METRICS, ONE_BY_ONE
 from bench.catalog.operations import OPERATIONS, ranks_together
 from bench.catalog.variables import SHARED_GPU
 from bench.config.models import Config
-from bench.model.capabilities import Machine
-from bench.model.records import OPTIONS, Case, Option, Replay, settings_of
+from bench.model.records import OPTIONS, Case, Machine, Option, Replay, settings_of
 from bench.model.units import format_rounded_bytes
 from bench.planning import replays
 from bench.planning.footprint import buffer_bytes, scratch_bytes, temporary_bytes

@@ -14,9 +14,21 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.metrics import makes_groups
 from bench.config.models import Config
 from bench.config.training import TrainingSection
-from bench.model.capabilities import Demands, Machine
 from bench.model.recorded_calls import CallList
-from bench.model.records import OPTIONS, Case, Fault, Launch, Plan, Replay, Samples, Sampling, Settings, Skip
+from bench.model.records import (
+    OPTIONS,
+    Case,
+    Demands,
+    Fault,
+    Launch,
+    Machine,
+    Plan,
+    Replay,
+    Samples,
+    Sampling,
+    Settings,
+    Skip,
+)
 from bench.planning import replays
 from bench.planning.cases import combinations, unsupported
 from bench.planning.footprint import most_iterations

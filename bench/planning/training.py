@@ -18,8 +18,7 @@ from bench.catalog.presets import find, parameters
 from bench.catalog.strategies import CALLED, kind, label, reference_of, strategy_of, text_of, unsupported
 from bench.config.models import Config
 from bench.config.training import REAL_LINK, ShapeSection, TrainingSection
-from bench.model.capabilities import Machine
-from bench.model.records import Case, Plan, Scenario, Skip
+from bench.model.records import Case, Machine, Plan, Scenario, Skip
 from bench.model.training import REFERENCE, Link, Shape, Strategy
 from bench.model.units import format_rounded_bytes, parse_link
 

@@ -11,8 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from bench.model.advice import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice
-from bench.model.conclusions import ScenarioAnalysis, Verified
+from bench.model.conclusions import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, ScenarioAnalysis, Verified
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.report.labels import NOTHING

@@ -14,9 +14,8 @@ from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.presets import EXAMPLE, PRESETS, gradients, parameters
 from bench.catalog.strategies import competes, kind, label, strategy_of
-from bench.model.capabilities import Machine
 from bench.model.recorded_calls import CallList
-from bench.model.records import Case, Json, Plan
+from bench.model.records import Case, Json, Machine, Plan
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s

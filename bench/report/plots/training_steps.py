@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bench.model.advice import Advice
-from bench.model.conclusions import Analysis, CallSize, Interval, ScenarioAnalysis, StrategyResult
+from bench.model.conclusions import Advice, Analysis, CallSize, Interval, ScenarioAnalysis, StrategyResult
 from bench.model.records import Run
 from bench.model.training import Strategy
 from bench.model.units import format_bytes, format_rounded_bytes

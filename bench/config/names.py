@@ -1,11 +1,16 @@
-"""Find the name that a user meant by another spelling, and list the names that are allowed.
+"""Names that a user wrote: which one was meant, and which configuration file has it.
 
-In: what was written, and the names that exist. Out: words for the end of an error message. Knows no configuration.
+In: what was written, and the names that exist. Out: words for the end of an error message; or the path of a
+configuration in `configs/` here, or of one that comes with CollBench, which need not exist if the user wrote a path.
+Reads no file.
 """
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.model.errors import ConfigError
 
 # What other tools and libraries call the same thing, in lower case without separators. One spelling may mean a dtype
 # and an operation: a name is proposed only where it is allowed.
@@ -74,3 +79,36 @@ def allowed(written: object, names: Sequence[str], others: str = "") -> str:
     found = near(str(written), names)
     meant = f"; did you mean {' or '.join(map(repr, found))}?" if found else ";"
     return f"{meant}{ALLOWED}{', '.join(filter(None, (*names, others)))}"
+
+
+# ── files of configurations ──────────────────────────────────────────────────────────────────────
+# Folders with configurations: the user's own come first. In a checkout both are the same one (`bench/configs` is a
+# link); an installed CollBench brings its own along.
+FOLDERS = (Path("configs"), Path(__file__).parents[1] / "configs")
+EXPECTED = "expected"
+SUFFIXES = {".yaml", ".yml"}
+
+
+def path_of(asked: Path, inside: str = "") -> Path:
+    """The file of a configuration. With a slash, or `.yaml` at its end, it is a path; else it is a name.
+
+    inside: a folder of FOLDERS, such as EXPECTED. Raises ConfigError for a name that there is not.
+    """
+    if asked.suffix in SUFFIXES or len(asked.parts) > 1 or asked.is_file():
+        return asked
+    known = {path.stem: path for path in files(inside)}
+    if asked.name in known:
+        return known[asked.name]
+    likely = near(asked.name, [*known])
+    hint = f"; did you mean {likely[0]!r}?" if likely else ""
+    raise ConfigError(f"{asked}: no configuration has this name{hint} (list configs has all; a path ends in .yaml)")
+
+
+def files(inside: str = "") -> Iterator[Path]:
+    """All configurations: a file of the user hides one of ours that has the same name."""
+    seen: set[str] = set()
+    for folder in FOLDERS:
+        for path in sorted((folder / inside).glob("*.yaml")):
+            if path.stem not in seen:
+                seen.add(path.stem)
+                yield path
