@@ -198,17 +198,16 @@ DUMP = "[rank2]:[E1101 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 2] Obs
 
 
 def of_log(log, exit_codes):
-    said = watchdog(log)
+    aborted, enqueued = watchdog(log)
     return [
-        Evidence(rank, exit_code=code, aborted=code == -6 and said.get(rank, (False,))[0],
-                 enqueued=said.get(rank, (False, None))[1])
+        Evidence(rank, exit_code=code, aborted=code == -6 and rank in aborted, enqueued=enqueued.get(rank))
         for rank, code in enumerate(exit_codes)
-    ]  # fmt: skip
+    ]
 
 
 def test_the_watchdog_tells_of_those_that_waited():
-    assert watchdog(timeout(0, 810) + timeout(1, 809) + DUMP) == {0: (True, 810), 1: (True, 809)}
-    assert watchdog("") == {}
+    assert watchdog(timeout(0, 810) + timeout(1, 809) + DUMP) == ({0, 1}, {0: 810, 1: 809})
+    assert watchdog("") == (set(), {})
 
 
 @pytest.mark.parametrize(

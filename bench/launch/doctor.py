@@ -16,6 +16,7 @@ from bench.launch.sweep import Silent, sweep
 from bench.machine import environment, host
 from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import format_rounded_bytes, format_seconds
+from bench.store import encoding
 
 # The parent's pipes to a rank. A rank holds half as many: two sockets for each other rank, one per process group.
 FILES_A_RANK = 4
@@ -118,20 +119,11 @@ def trial() -> DoctorFinding:
     case = Case("all_reduce", "gloo", 2, "float32", 4096)
     settings = Settings(Sampling(2, 0.0, 20, 0.05, 1.0, 20), seed=0, timeout_s=20.0, pool_bytes=0)
     plan = Plan("doctor", (Launch("gloo", 2, 1, (case,)),), (), 1, settings)
-    watcher = _LastFailure()
-    launches: list[Json] = []
+    lines, launches = list[bytes](), list[Json]()
     with Launcher() as launcher:
-        sweep(plan, [], launcher, lambda _: None, Path(os.devnull), launches.append, watcher)
-    if watcher.failed is None and launches:
+        sweep(plan, [], launcher, lines.append, Path(os.devnull), launches.append, Silent())
+    failure = encoding.samples_from_line(lines[0]).failure
+    if failure is None:
         ready = format_seconds(launches[0]["ready_s"])
         return DoctorFinding("ok", "trial", f"2 ranks joined in {ready} and summed 4 KiB correctly on gloo")
-    return DoctorFinding("missing", "trial", watcher.failed or "", "a firewall on the loopback interface can do this")
-
-
-class _LastFailure(Silent):
-    """An observer that only remembers the last failure."""
-
-    failed: str | None = None
-
-    def ended(self, case: Case, failure: str | None) -> None:
-        self.failed = failure
+    return DoctorFinding("missing", "trial", failure.text, "a firewall on the loopback interface can do this")

@@ -245,37 +245,33 @@ def _evidence(ranks: Ranks, reports: Sequence[_Report], log: Path | None, printe
         with contextlib.suppress(OSError), log.open("rb") as file:
             file.seek(max(printed_from, _size(log) - LOG_BYTES))
             texts.insert(0, file.read().decode(errors="replace"))
-    waited = watchdog("\n".join(texts))
-    evidence = []
-    for member, report in zip(ranks.members, reports, strict=True):
-        aborted, enqueued = waited.get(member.rank, (False, None))
-        evidence.append(
-            Evidence(
-                rank=member.rank,
-                exit_code=member.exit_code,
-                error=report.error,
-                finished=report.finished,
-                stack=innermost_frame(member.stack()),
-                state=member.state(),
-                progress=member.progress(),
-                lost=member.lost,
-                waits_in=report.waits_in,
-                aborted=member.exit_code == -signal.SIGABRT and aborted,
-                enqueued=enqueued,
-            )
+    aborted, enqueued = watchdog("\n".join(texts))
+    return [
+        Evidence(
+            rank=member.rank,
+            exit_code=member.exit_code,
+            error=report.error,
+            finished=report.finished,
+            stack=innermost_frame(member.stack()),
+            state=member.state(),
+            progress=member.progress(),
+            lost=member.lost,
+            waits_in=report.waits_in,
+            aborted=member.exit_code == -signal.SIGABRT and member.rank in aborted,
+            enqueued=enqueued.get(member.rank),
         )
-    return evidence
+        for member, report in zip(ranks.members, reports, strict=True)
+    ]
 
 
 def _size(log: Path | None) -> int:
     return log.stat().st_size if log is not None and log.exists() else 0
 
 
-def watchdog(log: str) -> dict[int, tuple[bool, int | None]]:
-    """For each rank of which the log tells: whether NCCL's watchdog aborted it, and the number of its last call."""
+def watchdog(log: str) -> tuple[set[int], dict[int, int]]:
+    """The ranks that NCCL's watchdog aborted, and by rank the number of its last call, as far as the log tells."""
     aborted = {int(rank) for rank in _WATCHDOG.findall(log)}
-    enqueued = {int(rank): int(number) for rank, number in _ENQUEUED.findall(log)}
-    return {rank: (rank in aborted, enqueued.get(rank)) for rank in sorted(aborted | set(enqueued))}
+    return aborted, {int(rank): int(number) for rank, number in _ENQUEUED.findall(log)}
 
 
 def innermost_frame(dump: str) -> str | None:

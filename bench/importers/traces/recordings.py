@@ -151,37 +151,27 @@ def _incomplete(name: str, error: Exception) -> ForeignError:
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────
 # Sources: torch's `record_param_comms` and ProcessGroup classes, 2023 to 2026, and NCCL's inspector.
-# Without prefixes (nccl:, gloo:, c10d::), in lower case, without leading and trailing underscores.
-OPERATIONS = {
-    "allreduce": "all_reduce",
-    "all_reduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allgather": "all_gather_list",
-    "all_gather": "all_gather_list",
-    "allgather_base": "all_gather",
-    "all_gather_base": "all_gather",
-    "allgather_into_tensor": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter_list",
-    "reducescatter": "reduce_scatter",
-    "reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+# Ours → theirs, without prefixes (nccl:, gloo:, c10d::), in lower case, without leading and trailing underscores.
+_RECORDED = {
+    "all_reduce": "allreduce all_reduce",
+    "all_reduce_coalesced": "allreduce_coalesced",
+    "all_gather_list": "allgather all_gather",
+    "all_gather": "allgather_base all_gather_base allgather_into_tensor all_gather_into_tensor "
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter_list": "reduce_scatter",
+    "reduce_scatter": "reducescatter reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_coalesced",
     "broadcast": "broadcast",
     "reduce": "reduce",
     "gather": "gather",
     "scatter": "scatter",
-    "all_to_all": "all_to_all_list",
-    "alltoall": "all_to_all_list",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "all_to_allv": "all_to_all_uneven",
-    "alltoallv": "all_to_all_uneven",
+    "all_to_all_list": "all_to_all alltoall",
+    "all_to_all": "alltoall_base all_to_all_single",
+    "all_to_all_uneven": "all_to_allv alltoallv",
     "barrier": "barrier",
     "send": "send",
     "recv": "recv",
 }
+OPERATIONS = {name: operation for operation, names in _RECORDED.items() for name in names.split()}
 # Besides the names that are ours, in lower case and without `c10::`.
 DTYPES = {
     "float": "float32",
