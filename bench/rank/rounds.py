@@ -16,8 +16,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 NS = 1e-9
 # CPU time of other processes that the kernel's accounting cannot tell from none: it counts in ticks of each core.
 UNSEEN_TICKS = 2
+# Fields of `Usage` with an entry a rank, and those that are sums over hosts.
+PER_RANK = ("cpu_s", "involuntary_switches", "peak_rss_bytes", "timer_cost_ns", "floor_ns", "dispatch_bound")
+PER_HOST = ("machine_busy_s", "steal_s", "throttled")
 
 
 def workload_of(
@@ -148,7 +151,7 @@ class Batch:
         ranks = self._group.gather(own)
         samples = []
         for index, measured in enumerate(self._cases):
-            usage = _usage([rank[index][0] for rank in ranks], measured.spent.wall_s, self._arena.nbytes)
+            usage = _usage([rank[index][0] for rank in ranks], measured.spent["wall_s"], self._arena.nbytes)
             failure = measured.failed([rank[index][1] for rank in ranks], "after timing")
             samples.append(measured.samples(usage, failure))
         return samples
@@ -158,19 +161,13 @@ class _MeasuredCase:
     """One case of a batch on this rank: what is called, how far it is measured, and what it has cost."""
 
     def __init__(
-        self,
-        case: Case,
-        position: int,
-        group: Group,
-        arena: Arena,
-        job: Job,
-        context: RankContext,
-        stage: Stage | None,
+        self, case: Case, position: int, group: Group, arena: Arena, job: Job, context: RankContext, stage: Stage | None
     ) -> None:
         """Build the workload and make its first calls."""
         self.case, self.position = case, position
         self._group, self._job = group, job
-        self._unix_s, self.spent = 0.0, Counters()
+        self._unix_s = 0.0
+        self.spent: Json = {}
         self.failure: Failure | None = None
         self._dispatch_bound = 0
         self._detail: StepDetail | None = None
@@ -230,20 +227,16 @@ class _MeasuredCase:
         return Failure("wrong", first if len(wrong) == 1 else None, text)
 
     def costs(self, stamp_ns: float) -> Json:
-        """The costs of the case on this rank, to be gathered; None: not measured."""
+        """The costs of the case on this rank, to be gathered, by fields of `Usage`; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
         peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {
-            "cpu_s": round(self.spent.cpu_s, 4),
-            "involuntary": self.spent.involuntary,
-            "rss": peak_rss * (1 if sys.platform == "darwin" else 1024),  # kilobytes on Linux, bytes on macOS
-            "stamp": stamp_ns,
+        return self.spent | {
+            "cpu_s": round(self.spent["cpu_s"], 4),
+            "peak_rss_bytes": peak_rss * (1 if sys.platform == "darwin" else 1024),  # kilobytes on Linux
+            "timer_cost_ns": stamp_ns,
             "host": host.boot(),
-            "busy": self.spent.busy_s,
-            "steal": self.spent.steal_s,
-            "throttled": self.spent.throttled,
-            "floor": None if call is None else timing.floor_ns(call, self._group.device),
-            "bound": self._dispatch_bound if self._group.device.enqueues else None,
+            "floor_ns": None if call is None else timing.floor_ns(call, self._group.device),
+            "dispatch_bound": self._dispatch_bound if self._group.device.enqueues else None,
         }
 
     def samples(self, usage: Usage, failure: Failure | None) -> Samples:
@@ -311,20 +304,8 @@ def _foreign_cpu(ranks: list[BlockUse], wall_s: float) -> float:
 
 
 # ── what a case costs ────────────────────────────────────────────────────────────────────────────
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Counters of this rank and of its host: at one moment, or differences of two moments."""
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    involuntary: int = 0
-    busy_s: float | None = 0.0
-    steal_s: float | None = 0.0
-    throttled: int | None = 0
-
-
 class _Meter:
-    """Adds up what passes between `reset` and `spent`, and between one `spent` and the next."""
+    """Adds up what passes between `reset` and `spent`, and between one `spent` and the next, by fields of `Usage`."""
 
     def __init__(self) -> None:
         self.reset()
@@ -333,64 +314,45 @@ class _Meter:
         """Leave out what has passed until now."""
         self._last = self._read()
 
-    def spent(self, so_far: Counters) -> Counters:
-        """What passed since the last reading, added to `so_far`."""
+    def spent(self, so_far: Json) -> Json:
+        """What passed since the last reading, added to `so_far` ({} at first); None where it is not known."""
         before, self._last = self._last, self._read()
-        after = self._last
-        throttled = _added(so_far.throttled, after.throttled, before.throttled)
-        return Counters(
-            so_far.wall_s + after.wall_s - before.wall_s,
-            so_far.cpu_s + after.cpu_s - before.cpu_s,
-            so_far.involuntary + after.involuntary - before.involuntary,
-            _added(so_far.busy_s, after.busy_s, before.busy_s),
-            _added(so_far.steal_s, after.steal_s, before.steal_s),
-            None if throttled is None else int(throttled),
-        )
+        changes = {
+            name: None if after is None or before[name] is None else after - before[name]
+            for name, after in self._last.items()
+        }
+        return {
+            name: None if change is None or (earlier := so_far.get(name, 0)) is None else earlier + change
+            for name, change in changes.items()
+        }
 
     @staticmethod
-    def _read() -> Counters:
-        """Now; it takes 0.1 ms."""
+    def _read() -> Json:
+        """Counters of this rank and of its host, now; it takes 0.1 ms."""
         own = resource.getrusage(resource.RUSAGE_SELF)
-        busy, steal = host.busy_and_steal_s(except_for=mp.parent_process())
-        throttled = host.throttled_periods()
-        return Counters(time.perf_counter(), own.ru_utime + own.ru_stime, own.ru_nivcsw, busy, steal, throttled)
-
-
-def _added(so_far: float | None, after: float | None, before: float | None) -> float | None:
-    return None if so_far is None or after is None or before is None else so_far + after - before
+        busy_s, steal_s = host.busy_and_steal_s(except_for=mp.parent_process())
+        return {
+            "wall_s": time.perf_counter(),
+            "cpu_s": own.ru_utime + own.ru_stime,
+            "involuntary_switches": own.ru_nivcsw,
+            "machine_busy_s": busy_s,
+            "steal_s": steal_s,
+            "throttled": host.throttled_periods(),
+        }
 
 
 def _usage(ranks: list[Json], wall_s: float, buffer_bytes: int) -> Usage:
     """The usage of a case from what it cost each rank (`costs`)."""
-
-    def if_known(name: str) -> list[Any] | None:
+    fields: Json = {}
+    for name in PER_RANK:
         values = [rank[name] for rank in ranks]
-        return None if None in values else values
-
-    throttled = _over_hosts(ranks, "throttled")
-    return Usage(
-        wall_s=round(wall_s, 4),
-        cpu_s=[rank["cpu_s"] for rank in ranks],
-        involuntary_switches=[rank["involuntary"] for rank in ranks],
-        peak_rss_bytes=[rank["rss"] for rank in ranks],
-        buffer_bytes=buffer_bytes,
-        timer_cost_ns=[rank["stamp"] for rank in ranks],
-        machine_busy_s=_over_hosts(ranks, "busy"),
-        steal_s=_over_hosts(ranks, "steal"),
-        throttled=None if throttled is None else int(throttled),
-        floor_ns=if_known("floor"),
-        dispatch_bound=if_known("bound"),
-    )
-
-
-def _over_hosts(ranks: list[Json], name: str) -> float | None:
-    """Sum over hosts of the smallest value that a rank of the host saw.
-
-    Each rank leaves out its own parent, so the smallest value is that of the rank with the busiest parent.
-    """
-    least: dict[str, float] = {}
-    for rank in ranks:
-        if rank[name] is None:
-            return None
-        least[rank["host"]] = min(rank[name], least.get(rank["host"], rank[name]))
-    return round(sum(least.values()), 4)
+        fields[name] = None if None in values else values
+    for name in PER_HOST:
+        # Each rank leaves out its own parent, so the smallest value of a host is that of the rank with the busiest one.
+        least: dict[str, float] = {}
+        for rank in ranks:
+            if rank[name] is not None:
+                least[rank["host"]] = min(rank[name], least.get(rank["host"], rank[name]))
+        unknown = any(rank[name] is None for rank in ranks)
+        fields[name] = None if unknown else round(sum(least.values()), 4)
+    return Usage(wall_s=round(wall_s, 4), buffer_bytes=buffer_bytes, **fields)

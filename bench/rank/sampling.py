@@ -12,9 +12,9 @@ launch: times keep a mode for some tens of iterations, and one contiguous stretc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.model.records import Sampling, Timings
 from bench.stats.intervals import FEWEST_BLOCKS, FEWEST_FOR_MEDIAN, within_launch
@@ -28,7 +28,8 @@ LOOKS = 2
 # A fixed count is divided into FEWEST_BLOCKS blocks if each then has as many iterations as an interval needs.
 FEWEST_TO_DIVIDE = FEWEST_BLOCKS * FEWEST_FOR_MEDIAN
 UNBOUNDED = 2**62
-Integers = NDArray[np.int64]
+# Those of `Timings` that have a row for each iteration.
+ARRAYS = ("start_ns", "duration_ns", "host_ns", "inner_start_ns", "inner_duration_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,7 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        sampling: Sampling,
-        cycle: int = 1,
-        most: int = UNBOUNDED,
-        first_s: float = 0.0,
-        singly: bool = False,
+        self, sampling: Sampling, cycle: int = 1, most: int = UNBOUNDED, first_s: float = 0.0, singly: bool = False
     ) -> None:
         fixed = min(sampling.iterations, most) if sampling.iterations else None
         self._sampling = replace(
@@ -92,12 +88,12 @@ class Sampler:
     @property
     def warmup(self) -> Timings | None:
         """The first warm-up and those before blocks, in their order; None without one."""
-        return joined(self._warmups) if self._warmups else None
+        return _joined(self._warmups) if self._warmups else None
 
     @property
     def timed(self) -> Timings:
         """All blocks, in their order."""
-        return joined(self._blocks)
+        return _joined(self._blocks)
 
     def _decide(self) -> str | None:
         """Why to stop: "precision", "time" or "count"; None to go on."""
@@ -136,40 +132,18 @@ class Sampler:
         return self._cycle if self._cycle > 1 else _fitting(AGAIN, AGAIN_S, self._one_s)
 
 
-def joined(blocks: Sequence[Timings]) -> Timings:
+def _joined(blocks: Sequence[Timings]) -> Timings:
     """Blocks of one case, one after the other."""
-    return Timings(
-        np.concatenate([block.start_ns for block in blocks]),
-        np.concatenate([block.duration_ns for block in blocks]),
-        _all_of([block.host_ns for block in blocks]),
-        blocks[0].calls,
-        tuple(len(block.duration_ns) for block in blocks),
-        _all_of([block.inner_start_ns for block in blocks]),
-        _all_of([block.inner_duration_ns for block in blocks]),
-        tuple(share for block in blocks for share in block.foreign_cpu),
-    )
-
-
-def _all_of(arrays: Sequence[Integers | None]) -> Integers | None:
-    known = [array for array in arrays if array is not None]
-    return np.concatenate(known) if known else None
+    present = [name for name in ARRAYS if getattr(blocks[0], name) is not None]
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in present}
+    sizes = tuple(len(block.duration_ns) for block in blocks)
+    shares = tuple(share for block in blocks for share in block.foreign_cpu)
+    return replace(blocks[0], **arrays, blocks=sizes, foreign_cpu=shares)
 
 
 def _part(timings: Timings, rows: slice) -> Timings:
-    host, starts, durations = (
-        None if array is None else array[rows]
-        for array in (timings.host_ns, timings.inner_start_ns, timings.inner_duration_ns)
-    )
-    return Timings(
-        timings.start_ns[rows],
-        timings.duration_ns[rows],
-        host,
-        timings.calls,
-        (),
-        starts,
-        durations,
-        timings.foreign_cpu,
-    )
+    arrays: dict[str, Any] = {name: array[rows] for name in ARRAYS if (array := getattr(timings, name)) is not None}
+    return replace(timings, **arrays, blocks=())
 
 
 def _fitting(count: int, seconds: float, one_s: float) -> int:

@@ -15,23 +15,14 @@ import orjson
 from pydantic import TypeAdapter
 
 from bench.catalog.strategies import strategy_of
-from bench.model.records import (
-    OPTIONS,
-    Aggregate,
-    Case,
-    Failure,
-    Job,
-    Json,
-    Plan,
-    Samples,
-    Timings,
-    Usage,
-    settings_of,
-)
+from bench.model.records import OPTIONS, Aggregate, Case, Failure, Job, Json, Plan, Samples, Timings, Usage, settings_of
 from bench.model.training import InvariantCheck, StepDetail
 
 if TYPE_CHECKING:
     from bench.model.records import Integers
+
+# Of `Timings`: those that not every operation or device has.
+OTHER_ARRAYS = ("host_ns", "inner_start_ns", "inner_duration_ns")
 
 
 @functools.cache
@@ -54,8 +45,8 @@ def plan_to_json(plan: Plan) -> Json:
     ]
     skips = [{"case": _case_to_json(skip.case), "reason": skip.reason} for skip in plan.skips]
     cases = [_case_to_json(case) for case in plan.cases]
-    rest = {field.name: _plain(getattr(plan, field.name)) for field in dataclasses.fields(plan)}
-    return {**rest, "skips": skips, "cases": cases, "order": order}
+    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    return {**fields, "settings": dataclasses.asdict(plan.settings), "skips": skips, "cases": cases, "order": order}
 
 
 def plan_from_json(data: Json) -> Plan:
@@ -79,11 +70,6 @@ def _case_to_json(case: Case) -> Json:
 def _case_from_json(data: Json) -> Case:
     case: Case = _adapter(Case).validate_python(data)
     return case
-
-
-def _plain(value: Any) -> Any:
-    """A record as JSON; other values as they are."""
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 def job_from_json(data: Json) -> Job:
@@ -110,12 +96,9 @@ def samples_to_line(samples: Samples) -> bytes:
     """One line of `samples.jsonl`, without its newline. Arrays are written as one list a rank."""
     data = {
         "case": _case_to_json(samples.case),
-        "launch": samples.launch,
-        "unix_s": samples.unix_s,
-        "base_ns": samples.base_ns,
-        "stopped_by": samples.stopped_by,
-        "failure": dataclasses.asdict(samples.failure) if samples.failure else None,
-        "usage": dataclasses.asdict(samples.usage) if samples.usage else None,
+        **{name: getattr(samples, name) for name in ("launch", "unix_s", "base_ns", "stopped_by")},
+        "failure": samples.failure and dataclasses.asdict(samples.failure),
+        "usage": samples.usage and dataclasses.asdict(samples.usage),
         "warmup": _timings_to_json(samples.warmup),
         "timed": _timings_to_json(samples.timed),
     }
@@ -134,12 +117,9 @@ def samples_from_line(line: bytes) -> Samples:
     data: Json = orjson.loads(line)
     samples = Samples(
         case=_case_from_json(data["case"]),
-        launch=data["launch"],
-        unix_s=data["unix_s"],
-        base_ns=data["base_ns"],
+        **{name: data[name] for name in ("launch", "unix_s", "base_ns", "stopped_by")},
         warmup=_timings_from_json(data["warmup"]),
         timed=_timings_from_json(data["timed"]),
-        stopped_by=data["stopped_by"],
         usage=_adapter(Usage | None).validate_python(data["usage"]),
         failure=_adapter(Failure | None).validate_python(data["failure"]),
         aggregate=_adapter(Aggregate | None).validate_python(data.get("aggregate")),
@@ -155,55 +135,40 @@ def samples_from_line(line: bytes) -> Samples:
 
 
 def _timings_to_json(timings: Timings | None) -> Json | None:
+    """Fields at their defaults are left out. Arrays: one list a rank, in it one entry an iteration."""
     if timings is None:
         return None
-    arrays = {"start_ns": timings.start_ns, "duration_ns": timings.duration_ns, "host_ns": timings.host_ns}
-    calls = {} if timings.calls == 1 else {"calls": timings.calls}
-    blocks = {"blocks": timings.blocks} if timings.blocks else {}
-    inner = {"inner_start_ns": timings.inner_start_ns, "inner_duration_ns": timings.inner_duration_ns}
-    return {
-        **{name: array.T.tolist() for name, array in arrays.items() if array is not None},
-        **calls,
-        **blocks,
-        # One list a rank, in it one an iteration.
-        **{name: array.swapaxes(0, 1).tolist() for name, array in inner.items() if array is not None},
-        **({"foreign_cpu": timings.foreign_cpu} if timings.foreign_cpu else {}),
-    }
+    data: Json = {}
+    for field in dataclasses.fields(timings):
+        value = getattr(timings, field.name)
+        if field.name.endswith("_ns"):
+            value = None if value is None else value.swapaxes(0, 1).tolist()
+        if value != field.default:
+            data[field.name] = value
+    return data
 
 
 def _timings_from_json(data: Json | None) -> Timings | None:
     if data is None:
         return None
     start, duration = _array(data["start_ns"]), _array(data["duration_ns"])
-    host = _array(data["host_ns"]) if "host_ns" in data else None
-    if any(other.shape != start.shape for other in (duration, host) if other is not None):
+    arrays = {name: _array(data[name], 3 if "inner" in name else 2) for name in OTHER_ARRAYS if name in data}
+    if any(array.shape[:2] != start.shape for array in (duration, *arrays.values())):
         raise ValueError("arrays of different lengths")
     blocks = tuple(_adapter(list[int]).validate_python(data.get("blocks", [])))
     if blocks and (min(blocks) < 1 or sum(blocks) != len(start)):
         raise ValueError(f"blocks of {sum(blocks)} iterations in all, but {len(start)} iterations")
-    starts, durations = (_inner(data.get(name), start.shape) for name in ("inner_start_ns", "inner_duration_ns"))
     foreign = tuple(_adapter(list[float]).validate_python(data.get("foreign_cpu", [])))
     if foreign and len(foreign) != len(blocks):
         raise ValueError(f"{len(foreign)} shares of other processes for {len(blocks)} blocks")
-    return Timings(start, duration, host, data.get("calls", 1), blocks, starts, durations, foreign)
+    return Timings(start, duration, calls=data.get("calls", 1), blocks=blocks, foreign_cpu=foreign, **arrays)
 
 
-def _inner(ranks: list[list[list[int]]] | None, shape: tuple[int, ...]) -> Integers | None:
-    """Times within so many iterations, on so many ranks."""
-    import numpy as np  # as below
-
-    if ranks is None:
-        return None
-    array = np.array(ranks, dtype=np.int64)
-    if array.ndim != 3 or array.shape[:2] != (shape[1], shape[0]):
-        raise ValueError("expected one list of times a call, in one an iteration, in one a rank")
-    return array.swapaxes(0, 1)
-
-
-def _array(ranks: list[list[int]]) -> Integers:
+def _array(ranks: list[Any], dimensions: int = 2) -> Integers:
+    """Times of iterations, on ranks, and with three dimensions of what an iteration consists of."""
     import numpy as np  # here, so that `list` and `plan` start without it
 
     array = np.array(ranks, dtype=np.int64)
-    if array.ndim != 2:
-        raise ValueError("expected one list of times a rank")
-    return array.T
+    if array.ndim != dimensions:
+        raise ValueError(f"expected one list of times a rank{', in it one an iteration' if dimensions == 3 else ''}")
+    return array.swapaxes(0, 1)
