@@ -139,65 +139,51 @@ def unsupported_by_gpu(case: Case, capability: int | None) -> str | None:
 
 
 def unsupported_by_backend(case: Case) -> str | None:
-    """Why the case's backend cannot carry it out; None if it can."""
-    backend = BACKENDS[case.backend]
-    checks = (_by_device, _by_operation, _by_dtype, _by_placement, _by_library)
-    return next((reason for check in checks if (reason := check(case, backend)) is not None), None)
-
-
-def _by_device(case: Case, backend: Backend) -> str | None:
-    if backend.device != "cuda" and (case.ctas or case.memory != "plain"):
-        return "ctas and registered memory need NCCL on GPUs"
-    if metric_of(case).device not in {None, backend.device}:
-        return f"metric {case.metric} needs GPUs: {metric_of(case).about}"
-    if metric_of(case).captured and not OPERATIONS[case.op].typed:
-        return f"a CUDA graph cannot hold {case.op}, which waits on the CPU"
-    return None
-
-
-def _by_operation(case: Case, backend: Backend) -> str | None:
-    if metric_of(case).makes_group and (not OPERATIONS[case.op].typed or backend.library != "torch"):
-        return f"metric {case.metric} is for torch's operations on buffers"
-    if case.call not in OPERATIONS[case.op].calls:
-        return f"{case.op} has no asynchronous call"
-    return unsupported_operation(case.op, backend)
-
-
-def _by_dtype(case: Case, backend: Backend) -> str | None:
-    if case.dtype in backend.unsupported_dtypes:
-        return f"{case.backend} has no {case.dtype}"
-    if case.dtype in backend.unsupported_dtypes_of.get(case.op, ()):
-        return f"{case.backend} has no {case.op} of {case.dtype}"
-    if not OPERATIONS[case.op].reduces:
-        return None
-    if case.dtype in backend.unsupported_reduce_dtypes:
-        return f"{case.backend} copies {case.dtype} and does not reduce it"
-    if case.dtype in backend.unsupported_dtypes_of.get(case.reduce_op, ()):
-        return f"{case.backend} has no {case.reduce_op} of {case.dtype}"
-    return f"{case.backend} has no {case.reduce_op}" if case.reduce_op in backend.unsupported_reduce_ops else None
-
-
-def _by_placement(case: Case, backend: Backend) -> str | None:
-    operation = OPERATIONS[case.op]
-    if placement(case) not in operation.placements:
-        return (
-            f"{case.op} works only {_PLACES[operation.placements[0]]}"
-            if operation.typed
-            else f"{case.op} has no buffers"
-        )
-    if backend.library == "torch" and placement(case) == "out" and operation.placements[0] == "in":
-        return f"torch's {case.op} works in place"
-    return None
-
-
-def _by_library(case: Case, backend: Backend) -> str | None:
-    if case.splits and backend.library != "torch":
-        return f"{case.backend} divides an all-to-all by all_to_all_uneven only"
-    if case.counts == "exchanged" and metric_of(case).captured:
-        return "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them"
-    if backend.polls and case.scheduling == "rr":
-        return f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores"
+    """Why the case's backend cannot carry it out, the first reason of several; None if it can."""
+    backend, operation, metric = BACKENDS[case.backend], OPERATIONS[case.op], metric_of(case)
+    torch, where, usual = backend.library == "torch", placement(case), operation.placements[0]
+    refused = backend.unsupported_dtypes_of
     elements = case.size_bytes // dtype_named(case.dtype).itemsize
-    if backend.most_elements is not None and elements > backend.most_elements:
-        return f"{case.backend} counts at most {backend.most_elements} elements; this would be {elements}"
-    return None
+    reduction = f"{case.reduce_op} of {case.dtype}"
+    reasons: tuple[tuple[object, str | None], ...] = (
+        (
+            backend.device != "cuda" and (case.ctas or case.memory != "plain"),
+            "ctas and registered memory need NCCL on GPUs",
+        ),
+        (metric.device not in {None, backend.device}, f"metric {case.metric} needs GPUs: {metric.about}"),
+        (metric.captured and not operation.typed, f"a CUDA graph cannot hold {case.op}, which waits on the CPU"),
+        (
+            metric.makes_group and (not operation.typed or not torch),
+            f"metric {case.metric} is for torch's operations on buffers",
+        ),
+        (case.call not in operation.calls, f"{case.op} has no asynchronous call"),
+        (True, unsupported_operation(case.op, backend)),
+        (case.dtype in backend.unsupported_dtypes, f"{case.backend} has no {case.dtype}"),
+        (case.dtype in refused.get(case.op, ()), f"{case.backend} has no {case.op} of {case.dtype}"),
+        (
+            operation.reduces and case.dtype in backend.unsupported_reduce_dtypes,
+            f"{case.backend} copies {case.dtype} and does not reduce it",
+        ),
+        (operation.reduces and case.dtype in refused.get(case.reduce_op, ()), f"{case.backend} has no {reduction}"),
+        (
+            operation.reduces and case.reduce_op in backend.unsupported_reduce_ops,
+            f"{case.backend} has no {case.reduce_op}",
+        ),
+        (where not in operation.placements and not operation.typed, f"{case.op} has no buffers"),
+        (where not in operation.placements, f"{case.op} works only {_PLACES[usual]}"),
+        (torch and where == "out" and usual == "in", f"torch's {case.op} works in place"),
+        (case.splits and not torch, f"{case.backend} divides an all-to-all by all_to_all_uneven only"),
+        (
+            case.counts == "exchanged" and metric.captured,
+            "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them",
+        ),
+        (
+            backend.polls and case.scheduling == "rr",
+            f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores",
+        ),
+        (
+            backend.most_elements is not None and elements > backend.most_elements,
+            f"{case.backend} counts at most {backend.most_elements} elements; this would be {elements}",
+        ),
+    )
+    return next((reason for applies, reason in reasons if applies and reason), None)

@@ -6,10 +6,8 @@ Definitions are those of nccl-tests' PERFORMANCE.md, so that numbers can be comp
 share, size counts all n shares.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from bench.catalog import splits
 from bench.catalog.dtypes import BYTES, dtype_named
@@ -30,7 +28,7 @@ class Operation:
 
     size_means: what `size_bytes` counts, in words.
     bus_factor: factor from algorithm to bus bandwidth (busbw = algbw * factor); None if no data is moved.
-    buffers: bytes that a rank holds out of place, as a multiple of the size; in place it is one size.
+    buffers: bytes that a rank holds out of place, as multiples of the size and of a share (1/n); in place one size.
     pieces: number of equal pieces into which the size must divide; other sizes are rounded down.
     reduces: whether it takes a reduce op. rooted: whether it has a root.
     placements: "in" place, "out" of place, or both; the first is the usual one. calls: "sync", and "async" if torch
@@ -47,8 +45,8 @@ class Operation:
 
     name: str
     size_means: str
-    bus_factor: Callable[[int], float] | None
-    buffers: Callable[[int], Fraction]
+    bus_factor: Callable[[int], float] | None = lambda n: 1.0
+    buffers: tuple[int, int] = (2, 0)
     pieces: Callable[[int], int] = lambda n: 1
     reduces: bool = False
     rooted: bool = False
@@ -75,10 +73,6 @@ class Operation:
         return not option.of or bool(getattr(self, option.of))
 
 
-def _whole(n: int) -> float:
-    return 1.0
-
-
 def _others(n: int) -> float:
     """All of n shares but the rank's own cross the bus."""
     return (n - 1) / n
@@ -89,224 +83,112 @@ def _ring(n: int) -> float:
     return 2 * (n - 1) / n
 
 
-def _once(n: int) -> Fraction:
-    return Fraction(1)
-
-
-def _share_and_whole(n: int) -> Fraction:
-    return 1 + Fraction(1, n)
-
-
-def _twice(n: int) -> Fraction:
-    return Fraction(2)
-
-
-def _nothing(n: int) -> Fraction:
-    return Fraction(0)
-
-
 def _ranks(n: int) -> int:
     return n
 
 
 ALL_SHARES = "bytes of all n shares: each rank contributes 1/n of it"
 A_RANKS = "bytes that each rank contributes and receives"
-BOTH = ("out", "in")
+ONCE, WITH_SHARE, NOTHING = (1, 0), (1, 1), (0, 0)
+SYNC, IN, IN_OUT, OUT_IN = ("sync",), ("in",), ("in", "out"), ("out", "in")
 REPLAY = "replay"
 TRAINING_STEP = "training_step"
 
 OPERATIONS = {
     operation.name: operation
     for operation in (
-        Operation("all_reduce", A_RANKS, _ring, _twice, reduces=True, placements=("in", "out")),
+        Operation("all_reduce", A_RANKS, _ring, reduces=True, placements=IN_OUT),
         Operation(
-            "all_reduce_coalesced",
-            f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
-            _ring,
-            _once,
-            pieces=lambda n: COALESCED_PIECES,
-            reduces=True,
-            placements=("in",),
+            "all_reduce_coalesced", f"{A_RANKS} in {COALESCED_PIECES} tensors that are reduced together",
+            _ring, ONCE, lambda n: COALESCED_PIECES, reduces=True, placements=IN,
             torch_only="MPI has no call that reduces several buffers together",
         ),
-        Operation("all_gather", ALL_SHARES, _others, _share_and_whole, _ranks, placements=BOTH),
-        Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, _share_and_whole, _ranks),
+        Operation("all_gather", ALL_SHARES, _others, WITH_SHARE, _ranks, placements=OUT_IN),
+        Operation("all_gather_list", f"{ALL_SHARES}, into a list of tensors", _others, WITH_SHARE, _ranks),
         Operation(
-            "reduce_scatter",
-            "bytes that each rank contributes; each keeps 1/n of the result",
-            _others,
-            _share_and_whole,
-            _ranks,
-            reduces=True,
-            placements=BOTH,
+            "reduce_scatter", "bytes that each rank contributes; each keeps 1/n of the result",
+            _others, WITH_SHARE, _ranks, reduces=True, placements=OUT_IN,
         ),
         Operation(
             "reduce_scatter_list",
             "bytes that each rank contributes, from a list of tensors; each keeps 1/n of the result",
-            _others,
-            _share_and_whole,
-            _ranks,
-            reduces=True,
+            _others, WITH_SHARE, _ranks, reduces=True,
+        ),
+        Operation("broadcast", "bytes that the root sends to every rank", buffers=ONCE, rooted=True, placements=IN),
+        Operation(
+            "reduce", "bytes that each rank contributes and the root receives",
+            reduces=True, rooted=True, placements=IN_OUT,
         ),
         Operation(
-            "broadcast", "bytes that the root sends to every rank", _whole, _once, rooted=True, placements=("in",)
+            "gather", f"{ALL_SHARES}, and the root receives all", _others, WITH_SHARE, _ranks, rooted=True
         ),
         Operation(
-            "reduce",
-            "bytes that each rank contributes and the root receives",
-            _whole,
-            _twice,
-            reduces=True,
-            rooted=True,
-            placements=("in", "out"),
-        ),
-        Operation("gather", f"{ALL_SHARES}, and the root receives all", _others, _share_and_whole, _ranks, rooted=True),
-        Operation(
-            "scatter",
-            "bytes of the root, of which each rank receives 1/n",
-            _others,
-            _share_and_whole,
-            _ranks,
-            rooted=True,
+            "scatter", "bytes of the root, of which each rank receives 1/n", _others, WITH_SHARE, _ranks, rooted=True
         ),
         Operation(
-            "all_to_all",
-            "bytes that each rank sends, 1/n of it to each rank unless `splits` says otherwise",
-            _others,
-            _twice,
-            _ranks,
-            splits=True,
+            "all_to_all", "bytes that each rank sends, 1/n of it to each rank unless `splits` says otherwise",
+            _others, pieces=_ranks, splits=True,
         ),
         Operation(
-            "all_to_all_list",
-            "bytes that each rank sends, 1/n of it to each rank, from a list of tensors",
-            _others,
-            _twice,
-            _ranks,
+            "all_to_all_list", "bytes that each rank sends, 1/n of it to each rank, from a list of tensors",
+            _others, pieces=_ranks,
         ),
-        Operation(
-            "all_to_all_uneven", "bytes that each rank sends, in n parts in the ratio 0 : 1 : … : n-1", _others, _twice
-        ),
-        Operation(
-            "send_recv",
-            "bytes that each rank with an even number sends to the next, one way",
-            _whole,
-            _twice,
-            fewest_ranks=2,
-        ),
+        Operation("all_to_all_uneven", "bytes that each rank sends, in n parts in the ratio 0 : 1 : … : n-1", _others),
+        Operation("send_recv", "bytes that each rank with an even number sends to the next, one way", fewest_ranks=2),
         # No asynchronous call for both directions at once: the call is already made of isend and irecv.
         Operation(
             "sendrecv_pair",
             "bytes that each rank sends to its partner, and receives, at the same time (0 with 1, 2 with 3, …)",
-            _whole,
-            _twice,
-            calls=("sync",),
-            fewest_ranks=2,
+            calls=SYNC, fewest_ranks=2,
         ),
         Operation(
             "sendrecv_ring",
             "bytes that each rank sends to the next and receives from the one before (nccl-tests: sendrecv)",
-            _whole,
-            _twice,
-            calls=("sync",),
-            fewest_ranks=2,
+            calls=SYNC, fewest_ranks=2,
         ),
         # Both directions at once, so that one slow direction makes the pair slow.
         Operation(
             "pairwise",
             "bytes that each rank sends to its partner, and receives, with another partner in each round",
-            _whole,
-            _twice,
-            calls=("sync",),
-            fewest_ranks=2,
-            paired=True,
+            calls=SYNC, fewest_ranks=2, paired=True,
         ),
-        Operation("barrier", "nothing: no data is moved", None, _nothing, typed=False, sized=False),
+        Operation("barrier", "nothing: no data is moved", None, NOTHING, typed=False, sized=False),
         Operation(
-            "init_process_group",
-            "nothing: ranks join, once a launch",
-            None,
-            _nothing,
-            calls=("sync",),
-            typed=False,
-            sized=False,
+            "init_process_group", "nothing: ranks join, once a launch", None, NOTHING,
+            calls=SYNC, typed=False, sized=False, startup=True, once=True,
             torch_only="MPI joins its ranks before the program begins",
-            startup=True,
-            once=True,
         ),
         Operation(
-            "new_group",
-            "nothing: a further process group is made",
-            None,
-            _nothing,
-            calls=("sync",),
-            typed=False,
-            sized=False,
-            torch_only="it is torch's",
-            startup=True,
+            "new_group", "nothing: a further process group is made", None, NOTHING,
+            calls=SYNC, typed=False, sized=False, startup=True, torch_only="it is torch's",
         ),
         Operation(
-            REPLAY,
-            "bytes of the buffers that the calls of a recorded job use on a rank",
-            None,
-            _once,
-            calls=("sync",),
-            placements=("in",),
-            typed=False,
-            torch_only="it makes the calls of torch.distributed",
-            recorded=True,
+            REPLAY, "bytes of the buffers that the calls of a recorded job use on a rank", None, ONCE,
+            calls=SYNC, placements=IN, typed=False, recorded=True, torch_only="it makes the calls of torch.distributed",
         ),
         Operation(
-            TRAINING_STEP,
-            "nothing: the model says how many bytes of gradients are sent",
-            None,
-            _nothing,
-            calls=("sync",),
-            sized=False,
-            torch_only="it trains with torch.distributed",
-            trains=True,
+            TRAINING_STEP, "nothing: the model says how many bytes of gradients are sent", None, NOTHING,
+            calls=SYNC, sized=False, trains=True, torch_only="it trains with torch.distributed",
         ),
         # The pickled object is a few bytes larger than the size, and its length is sent before it.
         Operation(
-            "all_gather_object",
-            f"{ALL_SHARES}, as a Python object",
-            _others,
-            _nothing,
-            _ranks,
-            calls=("sync",),
-            typed=False,
+            "all_gather_object", f"{ALL_SHARES}, as a Python object",
+            _others, NOTHING, _ranks, calls=SYNC, typed=False,
         ),
         Operation(
-            "gather_object",
-            f"{ALL_SHARES}, as a Python object, and the root receives all",
-            _others,
-            _nothing,
-            _ranks,
-            rooted=True,
-            calls=("sync",),
-            typed=False,
+            "gather_object", f"{ALL_SHARES}, as a Python object, and the root receives all",
+            _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
         ),
         Operation(
-            "broadcast_object",
-            "bytes of one Python object that the root sends to every rank",
-            _whole,
-            _nothing,
-            rooted=True,
-            calls=("sync",),
-            typed=False,
+            "broadcast_object", "bytes of one Python object that the root sends to every rank",
+            buffers=NOTHING, rooted=True, calls=SYNC, typed=False,
         ),
         Operation(
-            "scatter_object",
-            "bytes of the root's Python objects, of which each rank receives one",
-            _others,
-            _nothing,
-            _ranks,
-            rooted=True,
-            calls=("sync",),
-            typed=False,
+            "scatter_object", "bytes of the root's Python objects, of which each rank receives one",
+            _others, NOTHING, _ranks, rooted=True, calls=SYNC, typed=False,
         ),
     )
-}
+}  # fmt: skip
 
 
 # Those that are one call of a library: neither replays of many, nor steps, nor what a job does before its first call.
@@ -344,8 +226,8 @@ def buffer_bytes(case: Case) -> int:
         return case.size_bytes + itemsize * splits.most_received(
             case.splits, ranks_together(case), case.size_bytes // itemsize
         )
-    held = 1 if placement(case) == "in" else OPERATIONS[case.op].buffers(ranks_together(case))
-    return math.ceil(case.size_bytes * held)
+    wholes, shares = ONCE if placement(case) == "in" else OPERATIONS[case.op].buffers
+    return case.size_bytes * wholes - (-case.size_bytes * shares // ranks_together(case))
 
 
 def size_unit(case: Case) -> int:

@@ -79,48 +79,29 @@ STRATEGIES: dict[str, StrategyKind] = {
     "overlap_param": StrategyKind("one all-reduce a parameter, launched as soon as its gradient is ready"),
     "overlap_bucket": StrategyKind(
         "buckets, each launched when its last gradient is ready",
-        takes=("cap", "bucket_boundary"),
-        needs=("cap", "{overlap_bucket: {cap: 1MiB}}"),
+        ("cap", "bucket_boundary"), ("cap", "{overlap_bucket: {cap: 1MiB}}"),
     ),
     "plan": StrategyKind(
-        "the same with buckets of these sizes",
-        takes=("buckets",),
-        needs=("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
+        "the same with buckets of these sizes", ("buckets",), ("buckets", "{plan: {buckets: [1MiB, 4MiB]}}"),
         without_buckets="overlap_param",
     ),
     "ddp": StrategyKind(
-        "torch's DistributedDataParallel",
-        takes=("cap", "buckets", "options"),
-        options=(*DDP_FLAGS, *DDP_HOOKS),
-        own=False,
-        broadcasts=True,
+        "torch's DistributedDataParallel", ("cap", "buckets", "options"),
+        options=(*DDP_FLAGS, *DDP_HOOKS), own=False, broadcasts=True,
     ),
     "zero1": StrategyKind(
         "reduce-scatter, an optimizer for a share of the parameters, all-gather",
-        all_reduces=False,
-        own=False,
-        overlaps=False,
-        sharded=True,
-        shards_gradients=True,
+        all_reduces=False, own=False, overlaps=False, sharded=True, shards_gradients=True,
     ),
     "zero_redundancy": StrategyKind(
         "DistributedDataParallel with ZeroRedundancyOptimizer",
-        all_reduces=False,
-        own=False,
-        broadcasts=True,
-        sharded=True,
+        all_reduces=False, own=False, broadcasts=True, sharded=True,
     ),
     "fsdp2": StrategyKind(
-        "torch's fully_shard: parameters, gradients and optimizer in shares",
-        takes=("options",),
-        options=(OWN_GROUP,),
-        all_reduces=False,
-        own=False,
-        sharded=True,
-        shards_gradients=True,
-        shards_parameters=True,
+        "torch's fully_shard: parameters, gradients and optimizer in shares", ("options",), options=(OWN_GROUP,),
+        all_reduces=False, own=False, sharded=True, shards_gradients=True, shards_parameters=True,
     ),
-}
+}  # fmt: skip
 # A user's own synchroniser is assumed to be exact, and its calls are not seen.
 USER_STRATEGY = StrategyKind("of the user", all_reduces=False, own=False, broadcasts=True)
 
