@@ -155,7 +155,10 @@ class TensorOperation(Workload):
                 self._pool[slot, self._mark : self._mark + 1].fill_(POISON)
         call = self._ready.get((slot, turn))
         if call is None:
-            call = self._call_of(slot, turn)
+            call = rest
+            if transfer is not None:
+                arguments = _arguments(self._subgroup, self._case, transfer, self._pool[slot])
+                call = self._group.calls.on_buffers[self._case.op](arguments)
             if slot < MOST_READY:
                 self._ready[slot, turn] = call
         return call
@@ -216,13 +219,6 @@ class TensorOperation(Workload):
         nbytes = operations.room_bytes(case)
         buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._group.device.handle).view(self._pool.dtype)
         return self._group.calls.on_buffers[case.op](_arguments(subgroup, case, transfer, buffer))
-
-    def _call_of(self, slot: int, turn: int) -> Call:
-        transfer = self._turns[turn]
-        if transfer is None:
-            return rest
-        arguments = _arguments(self._subgroup, self._case, transfer, self._pool[slot])
-        return self._group.calls.on_buffers[self._case.op](arguments)
 
     def _fill_up_to(self, stop: int) -> None:
         if stop > self._filled:
@@ -301,10 +297,8 @@ def turns(case: Case, subgroup: Subgroup) -> list[Transfer | None]:
     if subgroup.idle:
         return [None] * operations.cycle(case)
     if subgroup.subgroups > 1:  # one after the other
-        return [
-            transfer_of(subgroup, case, length, 0) if turn == subgroup.number else None
-            for turn in range(subgroup.subgroups)
-        ]
+        own = transfer_of(subgroup, case, length, 0)
+        return [own if turn == subgroup.number else None for turn in range(subgroup.subgroups)]
     return [transfer_of(subgroup, case, length, turn) for turn in range(operations.cycle(case))]
 
 

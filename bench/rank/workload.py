@@ -8,6 +8,7 @@ notices them. Without a fault for this rank and case nothing is put around, so t
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -139,23 +140,22 @@ def plant(
         if fault.rank != rank or any(want is not None and want != have for want, have in wanted):
             continue
         if fault.do == "late":
-            barrier = _LateBarrier(fault, barrier)
+            barrier = _late(fault, barrier)
         else:
             workload = _Faulty(fault, workload)
     return workload, barrier
 
 
-class _LateBarrier:
+def _late(fault: Fault, barrier: Action) -> Action:
     """A barrier after which this rank idles."""
+    numbers = itertools.count(1)  # the verifying call has no barrier before it: the first measured call is number 1
 
-    def __init__(self, fault: Fault, barrier: Action) -> None:
-        self._fault, self._barrier, self._count = fault, barrier, 0
+    def late() -> None:
+        barrier()
+        if next(numbers) >= fault.iteration:
+            idle(fault.delay_s)
 
-    def __call__(self) -> None:
-        self._barrier()
-        self._count += 1  # the verifying call has no barrier before it: the first measured call is number 1
-        if self._count >= self._fault.iteration:
-            idle(self._fault.delay_s)
+    return late
 
 
 class _Faulty(Wrapped):
@@ -176,9 +176,9 @@ class _Faulty(Wrapped):
 
     def _planted(self, call: Call) -> Call:
         self._count += 1
-        if self._fault.do == "slow" and self._count >= self._fault.iteration:
-            return lambda: self._slowly(call)
-        if self._fault.do == "slow" or self._count != self._fault.iteration:
+        if self._fault.do == "slow":
+            return call if self._count < self._fault.iteration else lambda: self._slowly(call)
+        if self._count != self._fault.iteration:
             return call
         if self._fault.do == "corrupt":
             return lambda: self._corrupted(call)
@@ -199,10 +199,6 @@ def _raise() -> None:
     raise RuntimeError("planted fault: this rank was told to raise")
 
 
-def _signal(number: int) -> None:
-    os.kill(os.getpid(), number)
-
-
 def _hang() -> None:
     while True:
         time.sleep(3600)
@@ -211,7 +207,7 @@ def _hang() -> None:
 _ENDINGS: dict[str, Callable[[], object]] = {
     "raise": _raise,
     "exit": lambda: os._exit(0),
-    "kill": lambda: _signal(signal.SIGKILL),
-    "stop": lambda: _signal(signal.SIGSTOP),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "hang": _hang,
 }

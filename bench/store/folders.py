@@ -2,9 +2,8 @@
 
 In: a plan, samples as they are measured, finished documents. Out: a run, or a list of folders. `encoding` converts
 plans and samples to JSON and back. No other module writes these files, except log.txt, to which ranks and launchers
-append. `samples.jsonl` is appended and synced line by line and
-never rewritten; every other file is written whole or not at all (a temporary file, then a rename). Only one process at
-a time holds the `Journal` of a run.
+append. `samples.jsonl` is appended and synced line by line and never rewritten; every other file is written whole or
+not at all (a temporary file, then a rename). Only one process at a time holds the `Journal` of a run.
 """
 
 from __future__ import annotations
@@ -31,14 +30,8 @@ from bench.store import locks
 # Increased when a reader of the previous schema would misread what is written. Runs of any other schema are refused.
 SCHEMA = 5
 
-MANIFEST, CONFIG, PLAN, ENVIRONMENT, SAMPLES = (
-    "manifest.json",
-    "config.yaml",
-    "plan.json",
-    "environment.json",
-    "samples.jsonl",
-)
-LOG, SUMMARY, REPORT = "log.txt", "summary.csv", "report.md"
+MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
+SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
 # A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
 # name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
