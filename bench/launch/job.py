@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.machine import network
 from bench.model.errors import ConfigError, JobError
 
-LOOPBACK = "127.0.0.1"
 # torchrun's own default of MASTER_PORT; for other launchers the port is derived from the job's identity.
 DEFAULT_PORT = 29500
 # Number of ports of which rank 0 takes the first free one; more than a few jobs on one host are rare.
@@ -185,7 +185,7 @@ def _address(dialect: _Variables, variables: Variables, all_local: bool) -> str:
         counts = (_whole(variables, name) for name in ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"))
         nodes = next((count for count in counts if count is not None), None)
     if all_local or nodes == 1:
-        return LOOPBACK  # closed to the network, whatever the host's name resolves to
+        return network.LOOPBACK  # closed to the network, whatever the host's name resolves to
     if variables.get("MASTER_ADDR"):
         return variables["MASTER_ADDR"]
     lists = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")

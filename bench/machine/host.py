@@ -106,7 +106,7 @@ def available_memory_bytes() -> int:
 
 def last_level_cache_bytes() -> int:
     """Size of the largest cache of the first core."""
-    sizes = [network.text(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    sizes = [_text(path) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     factors = {"K": 2**10, "M": 2**20}
     parsed = [int(text[:-1]) * factors[text[-1]] for text in sizes if text[:-1].isdigit() and text[-1] in factors]
     return max(parsed, default=ASSUMED_CACHE_BYTES)
@@ -131,7 +131,7 @@ def hostname() -> str:
 # ── for the record ───────────────────────────────────────────────────────────────────────────────
 def facts() -> Json:
     """Everything about this host that may affect a measured time and does not change during a run."""
-    processor = network.text("/proc/cpuinfo")
+    processor = _text("/proc/cpuinfo")
     model = re.search(r"^model name\s*:\s*(.+)$", processor, re.MULTILINE)
     return {
         "hostname": hostname(),
@@ -150,16 +150,46 @@ def facts() -> Json:
             "physical_cores": psutil.cpu_count(logical=False) or NOT_AVAILABLE,
             "logical_cores": psutil.cpu_count() or NOT_AVAILABLE,
             "last_level_cache_bytes": last_level_cache_bytes(),
-            "governor": network.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             "hypervisor": "yes" if " hypervisor" in processor else "no",
         },
         "memory_bytes": psutil.virtual_memory().total,
         "cgroup_cpu_max": cpu_max() or UNLIMITED,
-        "network": network.interfaces(),
-        "infiniband": network.infiniband(),
+        "network": _interfaces(),
+        "infiniband": _infiniband(),
         "gpus": [gpus.facts(handle) for handle in visible_gpus()],
         "variables": environment.variables(),
     }
+
+
+def _interfaces() -> list[Json]:
+    """The properties of each interface on which a transfer over it depends."""
+    addresses, facts = psutil.net_if_addrs(), psutil.net_if_stats()
+    return [
+        {
+            "interface": name,
+            "up": stats.isup,
+            "mtu": stats.mtu,
+            "speed_mbit": stats.speed or NOT_AVAILABLE,
+            "loopback": any(address.address == network.LOOPBACK for address in addresses.get(name, [])),
+            "congestion_control": _text("/proc/sys/net/ipv4/tcp_congestion_control"),
+        }
+        for name, stats in facts.items()
+    ]
+
+
+def _infiniband() -> list[Json]:
+    """InfiniBand ports with their rates."""
+    ports = sorted(gpus.INFINIBAND.glob("*/ports/*"))
+    return [
+        {
+            "device": port.parts[-3],
+            "port": port.name,
+            "rate": _text(port / "rate"),
+            "state": _text(port / "state"),
+        }
+        for port in ports
+    ]
 
 
 def state() -> Json:
@@ -196,7 +226,7 @@ def nccl_package() -> str:
 
 def boot() -> str:
     """Boot id of the kernel: the same text in all processes of one machine, containers included."""
-    return network.text("/proc/sys/kernel/random/boot_id")
+    return _text("/proc/sys/kernel/random/boot_id")
 
 
 def clock() -> str:
@@ -237,7 +267,7 @@ def free_memory_bytes(root: Path = ROOT) -> int | None:
         used = _number(group, "memory.current", "memory.usage_in_bytes")
         if limit is None or used is None or limit >= UNLIMITED_BYTES:
             continue
-        droppable = re.search(r"^(?:total_)?inactive_file (\d+)$", network.text(group / "memory.stat"), re.MULTILINE)
+        droppable = re.search(r"^(?:total_)?inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
         free.append(max(0, limit - used + (int(droppable[1]) if droppable else 0)))
     return min(free, default=None)
 
@@ -246,9 +276,9 @@ def cpu_max(root: Path = ROOT) -> str | None:
     """The tightest limit of CPU time, as `QUOTA PERIOD` in µs, such as "150000 100000"; None without one."""
     limits: list[tuple[float, str]] = []
     for group in _groups(root, "cpu"):
-        quota, _, period = network.text(group / "cpu.max").partition(" ")
+        quota, _, period = _text(group / "cpu.max").partition(" ")
         if not quota.isdigit():
-            quota, period = network.text(group / "cpu.cfs_quota_us"), network.text(group / "cpu.cfs_period_us")
+            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(period):
             limits.append((int(quota) / int(period), f"{quota} {period}"))
     return min(limits)[1] if limits else None
@@ -256,14 +286,14 @@ def cpu_max(root: Path = ROOT) -> str | None:
 
 def throttled_periods(root: Path = ROOT) -> int | None:
     """Number of periods in which a group's quota was used up, since it was made: of the group that limits most."""
-    stats = (network.text(group / "cpu.stat") for group in _groups(root, "cpu"))
+    stats = (_text(group / "cpu.stat") for group in _groups(root, "cpu"))
     periods = (re.search(r"^nr_throttled (\d+)$", text, re.MULTILINE) for text in stats)
     return max((int(number[1]) for number in periods if number), default=None)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Folders of the groups of a controller, from the process's own up to the root of the hierarchy."""
-    for line in network.text(root / "proc/self/cgroup").splitlines():
+    for line in _text(root / "proc/self/cgroup").splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
         if number == "0" and not controllers:
             mount = root / "sys/fs/cgroup"
@@ -279,7 +309,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _number(group: Path, *names: str) -> int | None:
-    return next((int(text) for name in names if (text := network.text(group / name)).isdigit()), None)
+    return next((int(text) for name in names if (text := _text(group / name)).isdigit()), None)
 
 
 # ── communication libraries, looked for without loading any of them ──────────────────────────────
@@ -337,6 +367,14 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
+        return NOT_AVAILABLE
+
+
+def _text(path: str | Path) -> str:
+    """Content of a file; "not available" if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
         return NOT_AVAILABLE
 
 

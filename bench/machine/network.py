@@ -1,7 +1,6 @@
-"""Interfaces, addresses and listening sockets of this host: for the record, and to reach the other hosts of a job.
+"""Interfaces, addresses and listening sockets of this host, to reach the other hosts of a job and nobody else.
 
-Out: JSON objects; interface names and addresses as text. Sends nothing but name look-ups: the kernel knows the routes.
-A value that cannot be read is "not available", never left out.
+Out: interface names and addresses as text. Sends nothing but name look-ups: the kernel knows the routes.
 """
 
 import ctypes
@@ -9,11 +8,8 @@ import ipaddress
 import os
 import socket
 import time
-from pathlib import Path
 
 import psutil
-
-from bench.model.records import NOT_AVAILABLE, Json
 
 LOOPBACK = "127.0.0.1"
 LOOPBACKS = ("127.", "::1")
@@ -25,46 +21,6 @@ ELSEWHERE = "192.0.2.1"
 PIDFD_GETFD = 438
 
 
-# ── for the record ───────────────────────────────────────────────────────────────────────────────
-def interfaces() -> list[Json]:
-    """The properties of each interface on which a transfer over it depends."""
-    addresses, facts = psutil.net_if_addrs(), psutil.net_if_stats()
-    return [
-        {
-            "interface": name,
-            "up": stats.isup,
-            "mtu": stats.mtu,
-            "speed_mbit": stats.speed or NOT_AVAILABLE,
-            "loopback": any(address.address == LOOPBACK for address in addresses.get(name, [])),
-            "congestion_control": text("/proc/sys/net/ipv4/tcp_congestion_control"),
-        }
-        for name, stats in facts.items()
-    ]
-
-
-def infiniband() -> list[Json]:
-    """InfiniBand ports with their rates."""
-    ports = sorted(Path("/sys/class/infiniband").glob("*/ports/*"))
-    return [
-        {
-            "device": port.parts[-3],
-            "port": port.name,
-            "rate": text(port / "rate"),
-            "state": text(port / "state"),
-        }
-        for port in ports
-    ]
-
-
-def text(path: str | Path) -> str:
-    """Content of a file; "not available" if it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return NOT_AVAILABLE
-
-
-# ── the route to other hosts ─────────────────────────────────────────────────────────────────────
 def interface_of(address: str) -> str | None:
     """Name of the interface that has this address; None if none has it."""
     for name, addresses in psutil.net_if_addrs().items():
