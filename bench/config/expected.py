@@ -29,6 +29,7 @@ from bench.config.fields import (
     Root,
     Share,
     Strict,
+    key,
     problem_at,
     validate,
 )
@@ -55,39 +56,31 @@ class ExpectedBandwidth(Strict):
     somebody measured, or a threshold that somebody sets, which is no measurement. fabric, source: for people.
     """
 
-    operation: OperationName = Field(description="The operation.", examples=["all_reduce"])
-    backend: BackendName = Field(description="The backend.", examples=["nccl"])
+    operation: OperationName = key("The operation.", "all_reduce")
+    backend: BackendName = key("The backend.", "nccl")
     # One rank has no bus.
-    world_size: Annotated[int, Field(ge=2, le=MOST_RANKS)] | None = Field(
-        default=None, description="Number of ranks. May be left out where the hardware is named.", examples=[8]
+    world_size: Annotated[int, Field(ge=2, le=MOST_RANKS)] | None = key(
+        "Number of ranks. May be left out where the hardware is named.", 8, default=None
     )
-    gpu: Annotated[str, Field(min_length=2)] | None = Field(
-        default=None, description="A word in the name of the GPUs that the line is for.", examples=["H100"]
+    gpu: Annotated[str, Field(min_length=2)] | None = key(
+        "A word in the name of the GPUs that the line is for.", "H100", default=None
     )
-    nodes: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Number of nodes that the line is for.", examples=[2]
+    nodes: Annotated[int, Field(ge=1)] | None = key("Number of nodes that the line is for.", 2, default=None)
+    ranks_per_node: Annotated[int, Field(ge=1)] | None = key(
+        "Number of ranks on each node that the line is for.", 8, default=None
     )
-    ranks_per_node: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Number of ranks on each node that the line is for.", examples=[8]
-    )
-    fabric: str | None = Field(default=None, description="The network, for people.", examples=["NVLink"])
-    kind: Annotated[str, OneOf(("measured", "threshold"), "kind of value")] | None = Field(
+    fabric: str | None = key("The network, for people.", "NVLink", default=None)
+    kind: Annotated[str, OneOf(("measured", "threshold"), "kind of value")] | None = key(
+        "measured is what somebody measured; threshold is what somebody demands, so any shortfall fails.",
+        "threshold",
         default=None,
-        description="measured is what somebody measured; threshold is what somebody demands, so any shortfall fails.",
-        examples=["threshold"],
     )
-    source: str | None = Field(
-        default=None, description="Where the number was published, for people.", examples=["data sheet"]
-    )
-    dtype: DtypeName = Field(default="float32", description="Type of the elements.", examples=["bfloat16"])
-    size: Bytes | None = Field(
-        default=None, description="Message size. Without it, the largest that was measured.", examples=["1GiB"]
-    )
-    busbw: Rate = Field(description="The bus bandwidth that is expected.", examples=["430 GB/s"])
-    tolerance: Share | None = Field(
-        default=None,
-        description="Share by which the bandwidth may fall short. Without it, that of the file.",
-        examples=["5%"],
+    source: str | None = key("Where the number was published, for people.", "data sheet", default=None)
+    dtype: DtypeName = key("Type of the elements.", "bfloat16", default="float32")
+    size: Bytes | None = key("Message size. Without it, the largest that was measured.", "1GiB", default=None)
+    busbw: Rate = key("The bus bandwidth that is expected.", "430 GB/s")
+    tolerance: Share | None = key(
+        "Share by which the bandwidth may fall short. Without it, that of the file.", "5%", default=None
     )
 
     @model_validator(mode="after")
@@ -99,17 +92,17 @@ class ExpectedBandwidth(Strict):
 
 def _option(option: Option) -> Any:
     """Type and description of an option, with the values that its key in a configuration takes."""
-    key = Config.model_fields[option.key]
+    setting = Config.model_fields[option.key]
     written, example = WRITTEN.get(option.name, (None, None))
     if written is None:
-        several = get_args(key.annotation)
-        written = several[0] if several else Annotated[key.annotation, *key.metadata]
-        (example, *_) = key.examples or (None,)
+        several = get_args(setting.annotation)
+        written = several[0] if several else Annotated[setting.annotation, *setting.metadata]
+        (example, *_) = setting.examples or (None,)
         example = example[-1] if isinstance(example, list) else example
     about = f"{option.about[0].upper()}{option.about[1:]}."
     if option.name in OPEN:
-        return written | None, Field(default=None, description=f"{about} Without it, any.", examples=[example])
-    return written, Field(default=option.default, description=about, examples=[example])
+        return written | None, key(f"{about} Without it, any.", example, default=None)
+    return written, key(about, example, default=option.default)
 
 
 if TYPE_CHECKING:
@@ -135,16 +128,14 @@ def _check_repetitions(lines: list[Expectation]) -> list[Expectation]:
 class Expectations(Strict):
     """The whole file. tolerance: share by which a bus bandwidth may fall short, for lines without a tolerance."""
 
-    tolerance: Share = Field(
+    tolerance: Share = key(
+        "Share by which a bandwidth may fall short, for lines without a tolerance of their own.",
+        "5%",
         default=DEFAULT_TOLERANCE,
-        description="Share by which a bandwidth may fall short, for lines without a tolerance of their own.",
-        examples=["5%"],
     )
-    expect: Annotated[list[Expectation], Field(min_length=1), AfterValidator(_check_repetitions)] = Field(
-        description="The lines of the table.",
-        examples=[
-            [{"operation": "all_reduce", "backend": "nccl", "world_size": 8, "size": "1GiB", "busbw": "430 GB/s"}]
-        ],
+    expect: Annotated[list[Expectation], Field(min_length=1), AfterValidator(_check_repetitions)] = key(
+        "The lines of the table.",
+        [{"operation": "all_reduce", "backend": "nccl", "world_size": 8, "size": "1GiB", "busbw": "430 GB/s"}],
     )
 
 

@@ -108,6 +108,11 @@ class Strict(BaseModel):
         return section
 
 
+def key(about: str, *examples: object, default: Any = ..., alias: str | None = None) -> Any:
+    """A key of a section: what it is, examples of its value, and the value without it; none where it is required."""
+    return Field(default, alias=alias, description=about, examples=[*examples])
+
+
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
     """The fields of a section under the keys that a file has."""
     return {field.alias or name: field for name, field in section.model_fields.items()}

@@ -42,6 +42,7 @@ from bench.config.fields import (
     VariableName,
     VariableValue,
     WorldSize,
+    key,
     problem_at,
     validate,
 )
@@ -58,12 +59,10 @@ EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {matrix: [[0, 3], [1, 2]]}
 class SizeRange(Strict):
     """Sizes from `from` up to `to`, each `factor` times the one before, or `step` larger than it."""
 
-    from_: Bytes = Field(alias="from", description="Smallest size.", examples=["4KiB"])
-    to: Bytes = Field(description="Largest size. It is included if a step lands on it.", examples=["64MiB"])
-    factor: Annotated[float, Field(gt=1)] = Field(default=2, description="Ratio of neighbouring sizes.", examples=[4])
-    step: Bytes | None = Field(
-        default=None, description="Difference of neighbouring sizes, in place of `factor`.", examples=["1MiB"]
-    )
+    from_: Bytes = key("Smallest size.", "4KiB", alias="from")
+    to: Bytes = key("Largest size. It is included if a step lands on it.", "64MiB")
+    factor: Annotated[float, Field(gt=1)] = key("Ratio of neighbouring sizes.", 4, default=2)
+    step: Bytes | None = key("Difference of neighbouring sizes, in place of `factor`.", "1MiB", default=None)
 
     @model_validator(mode="after")
     def _check(self) -> "SizeRange":
@@ -92,30 +91,19 @@ class SizeRange(Strict):
 class SamplingConfig(Strict):
     """How many iterations a case gets in one launch."""
 
-    warmup: Annotated[int, Field(ge=0)] = Field(
-        default=5, description="Iterations at the beginning of a case that are not used.", examples=[2]
+    warmup: Annotated[int, Field(ge=0)] = key("Iterations at the beginning of a case that are not used.", 2, default=5)
+    warmup_s: Seconds = key(
+        "The warm-up ends after this time at the latest.", "10ms", default=0.05, alias="warmup_seconds"
     )
-    warmup_s: Seconds = Field(
-        alias="warmup_seconds",
-        default=0.05,
-        description="The warm-up ends after this time at the latest.",
-        examples=["10ms"],
+    iterations: Annotated[int, Field(ge=1)] | None = key(
+        "A fixed number of iterations. Without it, a case ends when its interval is narrow enough.", 20, default=None
     )
-    iterations: Annotated[int, Field(ge=1)] | None = Field(
-        default=None,
-        description="A fixed number of iterations. Without it, a case ends when its interval is narrow enough.",
-        examples=[20],
+    relative_error: Annotated[float, Field(gt=0, lt=1)] = key(
+        "A case ends when the 95 % interval of its median is within this share of the median.", 0.02, default=0.05
     )
-    relative_error: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.05,
-        description="A case ends when the 95 % interval of its median is within this share of the median.",
-        examples=[0.02],
-    )
-    seconds_per_case: Seconds = Field(
-        default=2.0, description="A case ends after this time in one launch at the latest.", examples=["120ms"]
-    )
-    max_iterations: Annotated[int, Field(ge=6)] = Field(
-        default=2000, description="A case ends after this number of iterations at the latest.", examples=[500]
+    seconds_per_case: Seconds = key("A case ends after this time in one launch at the latest.", "120ms", default=2.0)
+    max_iterations: Annotated[int, Field(ge=6)] = key(
+        "A case ends after this number of iterations at the latest.", 500, default=2000
     )
 
     @model_validator(mode="after")
@@ -131,16 +119,14 @@ class SamplingConfig(Strict):
 class SplitsConfig(Strict):
     """How unevenly an all-to-all divides what each rank sends: exactly one distribution."""
 
-    zipf: Annotated[float, Field(gt=0, le=10)] | None = Field(
-        default=None, description="Popularity of the k-th most popular rank is 1 / k to this power.", examples=[1.2]
+    zipf: Annotated[float, Field(gt=0, le=10)] | None = key(
+        "Popularity of the k-th most popular rank is 1 / k to this power.", 1.2, default=None
     )
-    lognormal: Annotated[float, Field(gt=0, le=5)] | None = Field(
-        default=None,
-        description="Popularity is log-normal, with this standard deviation of its logarithm.",
-        examples=[1],
+    lognormal: Annotated[float, Field(gt=0, le=5)] | None = key(
+        "Popularity is log-normal, with this standard deviation of its logarithm.", 1, default=None
     )
-    hot: Annotated[float, Field(gt=1)] | None = Field(
-        default=None, description="One rank receives this many times as much as the mean.", examples=[4]
+    hot: Annotated[float, Field(gt=1)] | None = key(
+        "One rank receives this many times as much as the mean.", 4, default=None
     )
     matrix: (
         Annotated[
@@ -148,17 +134,13 @@ class SplitsConfig(Strict):
             Discriminator(lambda value: "file" if isinstance(value, str) else "rows"),
         ]
         | None
-    ) = Field(
+    ) = key(
+        "Parts that each rank (row) sends to each rank, or the name of a CSV file that has them.",
+        [[0, 3], [1, 2]],
         default=None,
-        description="Parts that each rank (row) sends to each rank, or the name of a CSV file that has them.",
-        examples=[[[0, 3], [1, 2]]],
     )
-    seed: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Chooses which ranks are popular. A matrix takes none.", examples=[3]
-    )
-    drift: bool = Field(
-        default=False, description="Whether other ranks are popular in each call. A matrix takes none.", examples=[True]
-    )
+    seed: Annotated[int, Field(ge=0)] = key("Chooses which ranks are popular. A matrix takes none.", 3, default=0)
+    drift: bool = key("Whether other ranks are popular in each call. A matrix takes none.", True, default=False)
 
     @model_validator(mode="after")
     def _check(self) -> "SplitsConfig":
@@ -195,174 +177,136 @@ def _matrix_of(path: str) -> list[list[int]]:
 class FaultConfig(Strict):
     """A fault planted on purpose, to see it noticed. The report says that it was planted."""
 
-    do: FaultKind = Field(
-        description="What goes wrong: the rank raises an error, exits, is killed, is stopped, hangs, corrupts a "
+    do: FaultKind = key(
+        "What goes wrong: the rank raises an error, exits, is killed, is stopped, hangs, corrupts a "
         "result, calls late, or is slow within the call.",
-        examples=["hang"],
+        "hang",
     )
-    rank: Annotated[int, Field(ge=0)] = Field(description="The rank that it happens to.", examples=[1])
-    iteration: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="The call of a case that it happens in; 0 is the verifying one. late and slow begin with it.",
-        examples=[3],
+    rank: Annotated[int, Field(ge=0)] = key("The rank that it happens to.", 1)
+    iteration: Annotated[int, Field(ge=0)] = key(
+        "The call of a case that it happens in; 0 is the verifying one. late and slow begin with it.", 3, default=0
     )
-    world_size: WorldSize | None = Field(
-        default=None, description="The only world size that it happens at. Without it, at every one.", examples=[2]
+    world_size: WorldSize | None = key(
+        "The only world size that it happens at. Without it, at every one.", 2, default=None
     )
-    size_bytes: Bytes | None = Field(
-        alias="size",
-        default=None,
-        description="The only size that it happens at. Without it, at every one.",
-        examples=["1MiB"],
+    size_bytes: Bytes | None = key(
+        "The only size that it happens at. Without it, at every one.", "1MiB", default=None, alias="size"
     )
-    launch: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="The only launch that it happens in. Without it, in every one.", examples=[2]
+    launch: Annotated[int, Field(ge=1)] | None = key(
+        "The only launch that it happens in. Without it, in every one.", 2, default=None
     )
-    delay_s: Seconds = Field(
-        alias="delay",
-        default=0.002,
-        description="Time that late (before the call) and slow (in it) take.",
-        examples=["5ms"],
+    delay_s: Seconds = key(
+        "Time that late (before the call) and slow (in it) take.", "5ms", default=0.002, alias="delay"
     )
 
 
 class Config(Strict):
     """One sweep: every combination of the lists below, each measured in `launches` fresh process groups."""
 
-    name: Name = Field(
-        description="Part of the names of the results and plots folders. Without it, the name of the file.",
-        examples=["nightly"],
+    name: Name = key("Part of the names of the results and plots folders. Without it, the name of the file.", "nightly")
+    backends: Several[BackendName] = key(
+        "Backends. One that this machine lacks is skipped with the reason.", ["gloo", "nccl"]
     )
-    backends: Several[BackendName] = Field(
-        description="Backends. One that this machine lacks is skipped with the reason.", examples=[["gloo", "nccl"]]
-    )
-    world_sizes: Several[WorldSize] = Field(description="Numbers of ranks.", examples=[[2, 4]])
-    operations: Several[OperationName] = Field(
+    world_sizes: Several[WorldSize] = key("Numbers of ranks.", [2, 4])
+    operations: Several[OperationName] = key(
+        "Operations; `list operations` explains them. The section `training` adds training_step.",
+        ["all_reduce", "all_gather"],
         default=[],
-        description="Operations; `list operations` explains them. The section `training` adds training_step.",
-        examples=[["all_reduce", "all_gather"]],
     )
-    dtypes: Several[DtypeName] = Field(
-        default=["float32"], description="Types of the elements.", examples=[["float32", "bfloat16"]]
-    )
-    reduce_ops: Several[ReduceOpName] = Field(
-        default=["sum"], description="How operations that reduce combine elements.", examples=[["sum", "max"]]
+    dtypes: Several[DtypeName] = key("Types of the elements.", ["float32", "bfloat16"], default=["float32"])
+    reduce_ops: Several[ReduceOpName] = key(
+        "How operations that reduce combine elements.", ["sum", "max"], default=["sum"]
     )
     sizes: Annotated[
         Annotated[Several[Bytes], Tag("list")] | Annotated[SizeRange, Tag("range")],
         Discriminator(lambda value: "range" if isinstance(value, dict | SizeRange) else "list"),
-    ] = Field(
+    ] = key(
+        "Message sizes: a list, or {from, to, factor}, or {from, to, step}. A replay and steps of training need none.",
+        {"from": "4KiB", "to": "64MiB", "factor": 4},
+        ["1MB", "10MB"],
         default=[],
-        description="Message sizes: a list, or {from, to, factor}, or {from, to, step}. A replay and steps of training "
-        "need none.",
-        examples=[{"from": "4KiB", "to": "64MiB", "factor": 4}, ["1MB", "10MB"]],
     )
-    recording: Several[str] = Field(
+    recording: Several[str] = key(
+        "Files of a recorded job, for the operation replay: traces, one for each rank, or a list of calls.",
+        ["job/rank0.json", "job/rank1.json"],
         default=[],
-        description="Files of a recorded job, for the operation replay: traces, one for each rank, or a list of calls.",
-        examples=[["job/rank0.json", "job/rank1.json"]],
     )
-    gaps: Annotated[str, OneOf(("none", "recorded"), "kind of gaps")] = Field(
-        default="none",
-        description="For the operation replay: recorded lets ranks pause between calls as the job did.",
-        examples=["recorded"],
+    gaps: Annotated[str, OneOf(("none", "recorded"), "kind of gaps")] = key(
+        "For the operation replay: recorded lets ranks pause between calls as the job did.", "recorded", default="none"
     )
-    placements: Several[Placement] = Field(
-        default=["usual"],
-        description="Where results go: in place, out of place, or as is usual for the operation.",
-        examples=[["in", "out"]],
+    placements: Several[Placement] = key(
+        "Where results go: in place, out of place, or as is usual for the operation.", ["in", "out"], default=["usual"]
     )
-    calls: Several[CallKind] = Field(
+    calls: Several[CallKind] = key(
+        "With async, the call returns a handle, and the timed region ends when waiting for it ends.",
+        ["sync", "async"],
         default=["sync"],
-        description="With async, the call returns a handle, and the timed region ends when waiting for it ends.",
-        examples=[["sync", "async"]],
     )
     roots: Annotated[
         Annotated[Several[Root], Tag("list")]
         | Annotated[Annotated[str, OneOf(("all",), "root", "or a list such as [0, 1]")], Tag("all")],
         Discriminator(lambda value: "all" if isinstance(value, str) else "list"),
-    ] = Field(
-        default=[0],
-        description="Roots of operations that have one. With all, each rank in turn is a case.",
-        examples=[[0, 1], "all"],
-    )
-    groups: Several[Division] = Field(
-        default=["world"],
-        description="Which ranks call together: world, or contiguous:K or strided:K for groups of K ranks. With "
+    ] = key("Roots of operations that have one. With all, each rank in turn is a case.", [0, 1], "all", default=[0])
+    groups: Several[Division] = key(
+        "Which ranks call together: world, or contiguous:K or strided:K for groups of K ranks. With "
         ":serial behind it, one group calls after the other.",
-        examples=[["world", "strided:2"]],
+        ["world", "strided:2"],
+        default=["world"],
     )
-    launches: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=3, description="How many times all cases are measured, each time in new processes.", examples=[8]
+    launches: Annotated[int, Field(ge=1, le=1000)] = key(
+        "How many times all cases are measured, each time in new processes.", 8, default=3
     )
-    buffers: BufferPolicy = Field(
+    buffers: BufferPolicy = key(
+        "rotate uses the buffers of a pool in turn, hot one buffer, flush empties the caches before each call.",
+        "hot",
         default="rotate",
-        description="rotate uses the buffers of a pool in turn, hot one buffer, flush empties the caches before each "
-        "call.",
-        examples=["hot"],
     )
-    buffer_pool: Bytes = Field(
-        default=POOL_BYTES, description="Memory of the pool, for each case and rank.", examples=["256MiB"]
-    )
-    metrics: Several[MetricName] = Field(
+    buffer_pool: Bytes = key("Memory of the pool, for each case and rank.", "256MiB", default=POOL_BYTES)
+    metrics: Several[MetricName] = key(
+        "What an iteration times. " + "; ".join(f"{metric.name}: {metric.about}" for metric in METRICS.values()) + ".",
+        ["isolated", "pipelined"],
         default=["isolated"],
-        description="What an iteration times. "
-        + "; ".join(f"{metric.name}: {metric.about}" for metric in METRICS.values())
-        + ".",
-        examples=[["isolated", "pipelined"]],
     )
-    pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = Field(
-        default=20, description="Number of calls in an iteration of the metrics pipelined and graph.", examples=[50]
+    pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = key(
+        "Number of calls in an iteration of the metrics pipelined and graph.", 50, default=20
     )
-    scheduling: Scheduling = Field(
-        default="normal",
-        description="With rr, ranks run under real-time round robin, where that is permitted.",
-        examples=["rr"],
+    scheduling: Scheduling = key(
+        "With rr, ranks run under real-time round robin, where that is permitted.", "rr", default="normal"
     )
-    budget: Seconds | None = Field(
+    budget: Seconds | None = key(
+        "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None
+    )
+    training: TrainingSection | None = key(
+        "Steps of training: what synchronising gradients costs. Docs: docs/training.md.",
+        {"models": ["tiny"], "strategies": ["flat", "ddp"]},
         default=None,
-        description="Time for the whole run. More launches are spent on the cases with the widest intervals.",
-        examples=["60s"],
     )
-    training: TrainingSection | None = Field(
-        default=None,
-        description="Steps of training: what synchronising gradients costs. Docs: docs/training.md.",
-        examples=[{"models": ["tiny"], "strategies": ["flat", "ddp"]}],
-    )
-    sampling: SamplingConfig = Field(
+    sampling: SamplingConfig = key(
+        "How many iterations a case gets in one launch.",
+        {"relative_error": 0.02, "seconds_per_case": "120ms"},
         default=SamplingConfig(),
-        description="How many iterations a case gets in one launch.",
-        examples=[{"relative_error": 0.02, "seconds_per_case": "120ms"}],
     )
-    timeout: Seconds = Field(
-        default=60.0, description="A rank without progress for this time counts as hung.", examples=["5min"]
+    timeout: Seconds = key("A rank without progress for this time counts as hung.", "5min", default=60.0)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = key(
+        "Seed of the order and the data. Without it, each run has a new one and records it.", 1, default=None
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
-        default=None,
-        description="Seed of the order and the data. Without it, each run has a new one and records it.",
-        examples=[1],
-    )
-    env: dict[VariableName, Several[VariableValue]] = Field(
+    env: dict[VariableName, Several[VariableValue]] = key(
+        "Environment variables of the ranks. Each combination of values is measured in processes of its own.",
+        {"NCCL_ALGO": ["Ring", "Tree"]},
         default={},
-        description="Environment variables of the ranks. Each combination of values is measured in processes of its "
-        "own.",
-        examples=[{"NCCL_ALGO": ["Ring", "Tree"]}],
     )
-    ctas: Several[Annotated[int, Field(ge=0, le=64)]] = Field(
-        default=[0],
-        description="Blocks (CTAs) that NCCL may use for a communicator. With 0, NCCL chooses.",
-        examples=[[0, 8]],
+    ctas: Several[Annotated[int, Field(ge=0, le=64)]] = key(
+        "Blocks (CTAs) that NCCL may use for a communicator. With 0, NCCL chooses.", [0, 8], default=[0]
     )
-    memory: Several[Memory] = Field(
+    memory: Several[Memory] = key(
+        "Where buffers come from: registered are allocated by NCCL and registered with it, symmetric are windows.",
+        ["plain", "registered"],
         default=["plain"],
-        description="Where buffers come from: registered are allocated by NCCL and registered with it, symmetric are "
-        "windows.",
-        examples=[["plain", "registered"]],
     )
-    alignments: Several[Alignment] = Field(
+    alignments: Several[Alignment] = key(
+        "With unaligned, buffers begin one element after a multiple of 512 bytes.",
+        ["aligned", "unaligned"],
         default=["aligned"],
-        description="With unaligned, buffers begin one element after a multiple of 512 bytes.",
-        examples=[["aligned", "unaligned"]],
     )
     splits: Annotated[
         list[
@@ -373,27 +317,21 @@ class Config(Strict):
             ]
         ],
         Field(min_length=1),
-    ] = Field(
+    ] = key(
+        f"How an all-to-all divides what each rank sends: even, {EVEN_OTHERS}.",
+        ["even", {"zipf": 1.2}],
         default=["even"],
-        description=f"How an all-to-all divides what each rank sends: even, {EVEN_OTHERS}.",
-        examples=[["even", {"zipf": 1.2}]],
     )
-    counts: Several[Counts] = Field(
+    counts: Several[Counts] = key(
+        "With exchanged, ranks first send each other the sizes of the uneven parts, as in MoE layers.",
+        ["known", "exchanged"],
         default=["known"],
-        description="With exchanged, ranks first send each other the sizes of the uneven parts, as in MoE layers.",
-        examples=[["known", "exchanged"]],
     )
-    oversubscribe_gpu: bool = Field(
-        default=False,
-        description="Whether several ranks may share a GPU, to try that it works. No bandwidth is published.",
-        examples=[True],
+    oversubscribe_gpu: bool = key(
+        "Whether several ranks may share a GPU, to try that it works. No bandwidth is published.", True, default=False
     )
-    link: Rate | None = Field(
-        default=None, description="What the link can carry. Plots show it as a bound.", examples=["25 Gbit/s"]
-    )
-    faults: list[FaultConfig] = Field(
-        default=[], description="Faults to plant on purpose.", examples=[[{"do": "hang", "rank": 1}]]
-    )
+    link: Rate | None = key("What the link can carry. Plots show it as a bound.", "25 Gbit/s", default=None)
+    faults: list[FaultConfig] = key("Faults to plant on purpose.", [{"do": "hang", "rank": 1}], default=[])
 
     @classmethod
     def required_besides(cls, values: Mapping[str, Any]) -> Mapping[str, str]:

@@ -20,6 +20,7 @@ from bench.config.fields import (
     Several,
     Share,
     Strict,
+    key,
     problem_at,
     unknown_keys,
 )
@@ -56,35 +57,31 @@ def _model(value: str) -> str:
 class ShapeSection(Strict):
     """A preset without its weights: backward waits until each gradient's ready time, and nothing is computed."""
 
-    shape: Annotated[str, AfterValidator(_preset)] = Field(
-        description="The model whose gradients are synchronised; `list models` shows the names.", examples=["xl-2026"]
+    shape: Annotated[str, AfterValidator(_preset)] = key(
+        "The model whose gradients are synchronised; `list models` shows the names.", "xl-2026"
     )
-    backward: Seconds = Field(default=0.06, description="Time that a backward pass takes.", examples=["1.2s"])
+    backward: Seconds = key("Time that a backward pass takes.", "1.2s", default=0.06)
 
 
 class SizesSection(Strict):
     """A transformer given by its sizes."""
 
-    d_model: Annotated[int, Field(ge=2)] = Field(description="Width of the model.", examples=[512])
-    d_ff: Annotated[int, Field(ge=1)] = Field(description="Width of the feed-forward layers.", examples=[1376])
-    layers: Annotated[int, Field(ge=1)] = Field(description="Number of layers.", examples=[6])
-    heads: Annotated[int, Field(ge=1)] = Field(description="Number of attention heads.", examples=[8])
-    vocabulary: Annotated[int, Field(ge=2)] = Field(
-        default=VOCABULARY, description="Number of tokens in the vocabulary.", examples=[50_000]
+    d_model: Annotated[int, Field(ge=2)] = key("Width of the model.", 512)
+    d_ff: Annotated[int, Field(ge=1)] = key("Width of the feed-forward layers.", 1376)
+    layers: Annotated[int, Field(ge=1)] = key("Number of layers.", 6)
+    heads: Annotated[int, Field(ge=1)] = key("Number of attention heads.", 8)
+    vocabulary: Annotated[int, Field(ge=2)] = key("Number of tokens in the vocabulary.", 50_000, default=VOCABULARY)
+    kv_heads: Annotated[int, Field(ge=0)] = key(
+        "Number of heads of keys and values. With 0, as many as `heads`.", 2, default=0
     )
-    kv_heads: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Number of heads of keys and values. With 0, as many as `heads`.", examples=[2]
-    )
-    tied: bool = Field(default=False, description="Whether the head has the weights of the embedding.", examples=[True])
+    tied: bool = key("Whether the head has the weights of the embedding.", True, default=False)
 
 
 class ImportedModel(Strict):
     """A model of the user: a function that builds it."""
 
-    import_: Annotated[str, AfterValidator(_importable)] = Field(
-        alias="import",
-        description="The function, as package.module:function. Docs: docs/training.md.",
-        examples=["my_models:small"],
+    import_: Annotated[str, AfterValidator(_importable)] = key(
+        "The function, as package.module:function. Docs: docs/training.md.", "my_models:small", alias="import"
     )
 
 
@@ -145,19 +142,19 @@ ModelName = Annotated[
 class StrategySection(Strict):
     """One strategy; `cap` may be a list, which makes several of it."""
 
-    name: Annotated[str, OneOf((*STRATEGIES, "import"), "strategy")] = Field(
-        description="The strategy. Written as a name, or as a key with its settings: {ddp: {cap: 1MiB}}.",
-        examples=["ddp"],
+    name: Annotated[str, OneOf((*STRATEGIES, "import"), "strategy")] = key(
+        "The strategy. Written as a name, or as a key with its settings: {ddp: {cap: 1MiB}}.", "ddp"
     )
-    cap: Caps | None = Field(
+    cap: Caps | None = key(
+        "Size at which a bucket is full. A list makes one strategy of each size.",
+        "1MiB",
+        ["1MiB", "4MiB"],
         default=None,
-        description="Size at which a bucket is full. A list makes one strategy of each size.",
-        examples=["1MiB", ["1MiB", "4MiB"]],
     )
-    bucket_boundary: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = Field(
+    bucket_boundary: Annotated[str, OneOf(("after", "before"), "way to close a bucket")] = key(
+        "Whether a bucket ends after the gradient that reaches the cap, as torch's do, or before it.",
+        "before",
         default="after",
-        description="Whether a bucket ends after the gradient that reaches the cap, as torch's do, or before it.",
-        examples=["before"],
     )
     buckets: (
         Annotated[
@@ -166,26 +163,23 @@ class StrategySection(Strict):
             Discriminator(lambda value: "chosen" if isinstance(value, str) else "sizes"),
         ]
         | None
-    ) = Field(
-        default=None,
-        description="Sizes of the buckets. A plan of a shape also takes advised, for the advisor's, and torch, for "
+    ) = key(
+        "Sizes of the buckets. A plan of a shape also takes advised, for the advisor's, and torch, for "
         "torch's default.",
-        examples=[["1MiB", "4MiB"], "advised"],
-    )
-    options: list[Annotated[str, OneOf(OPTIONS, "option")]] = Field(
-        default=[],
-        description="Options of torch's class, and one communication hook at most.",
-        examples=[["static_graph", "fp16"]],
-    )
-    accumulate: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=1,
-        description="Number of micro-batches in a step. Gradients are synchronised after the last one.",
-        examples=[4],
-    )
-    imported: str | None = Field(
+        ["1MiB", "4MiB"],
+        "advised",
         default=None,
-        description="Your own synchroniser, as package.module:name. Written {import: package.module:name}.",
-        examples=["my_strategies:mine"],
+    )
+    options: list[Annotated[str, OneOf(OPTIONS, "option")]] = key(
+        "Options of torch's class, and one communication hook at most.", ["static_graph", "fp16"], default=[]
+    )
+    accumulate: Annotated[int, Field(ge=1, le=1024)] = key(
+        "Number of micro-batches in a step. Gradients are synchronised after the last one.", 4, default=1
+    )
+    imported: str | None = key(
+        "Your own synchroniser, as package.module:name. Written {import: package.module:name}.",
+        "my_strategies:mine",
+        default=None,
     )
 
     @model_validator(mode="after")
@@ -231,65 +225,53 @@ class StrategySection(Strict):
 class CallSizesSection(Strict):
     """So many parameters, all-reduced in so many calls."""
 
-    parameters: Annotated[int, Field(ge=1)] = Field(
-        default=6_000_000, description="Number of float32 values that are all-reduced altogether.", examples=[1_000_000]
+    parameters: Annotated[int, Field(ge=1)] = key(
+        "Number of float32 values that are all-reduced altogether.", 1_000_000, default=6_000_000
     )
-    calls: Several[Annotated[int, Field(ge=1)]] = Field(
-        default=[1, 6, 60, 600], description="Numbers of calls that the values are divided into.", examples=[[1, 10]]
+    calls: Several[Annotated[int, Field(ge=1)]] = key(
+        "Numbers of calls that the values are divided into.", [1, 10], default=[1, 6, 60, 600]
     )
 
 
 class TrainingSection(Strict):
     """Steps of training: every strategy in every scenario."""
 
-    models: Several[ModelName] = Field(
-        description="Models: names (`list models`), {d_model: …} for sizes, {shape: …} for gradients without "
+    models: Several[ModelName] = key(
+        "Models: names (`list models`), {d_model: …} for sizes, {shape: …} for gradients without "
         "computing, {import: …} for your own.",
-        examples=[["tiny", "small-2026"], [{"shape": "xl-2026", "backward": "1.2s"}]],
+        ["tiny", "small-2026"],
+        [{"shape": "xl-2026", "backward": "1.2s"}],
     )
-    strategies: Annotated[list[Annotated[StrategySection, BeforeValidator(_strategy)]], Field(min_length=1)] = Field(
-        description="Ways to synchronise gradients: names, or {name: settings}.",
-        examples=[["flat", {"ddp": {"cap": ["1MiB", "4MiB"]}}]],
+    strategies: Annotated[list[Annotated[StrategySection, BeforeValidator(_strategy)]], Field(min_length=1)] = key(
+        "Ways to synchronise gradients: names, or {name: settings}.", ["flat", {"ddp": {"cap": ["1MiB", "4MiB"]}}]
     )
-    links: Several[Annotated[str, AfterValidator(_link)]] = Field(
-        default=["real"],
-        description="real, or an emulated link: latency of a call + rate.",
-        examples=[["real", "2ms + 1GB/s"]],
+    links: Several[Annotated[str, AfterValidator(_link)]] = key(
+        "real, or an emulated link: latency of a call + rate.", ["real", "2ms + 1GB/s"], default=["real"]
     )
-    batch: Annotated[int, Field(ge=1)] = Field(
-        default=4, description="Number of examples of each rank in a step.", examples=[8]
+    batch: Annotated[int, Field(ge=1)] = key("Number of examples of each rank in a step.", 8, default=4)
+    sequence: Annotated[int, Field(ge=2)] = key("Number of tokens in an example.", 256, default=64)
+    optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = key(
+        "The optimizer, sgd or adamw.", "adamw", default="sgd"
     )
-    sequence: Annotated[int, Field(ge=2)] = Field(
-        default=64, description="Number of tokens in an example.", examples=[256]
+    clip: Annotated[float, Field(ge=0)] = key(
+        "Largest norm of all gradients, as for torch's clip_grad_norm_. 0 clips nothing.", 1.0, default=0.0
     )
-    optimizer: Annotated[str, OneOf(("sgd", "adamw"), "optimizer")] = Field(
-        default="sgd", description="The optimizer, sgd or adamw.", examples=["adamw"]
+    threads: Annotated[int, Field(ge=1, le=1024)] = key("Number of threads that each rank computes with.", 4, default=1)
+    rounds: Annotated[int, Field(ge=2, le=10_000)] = key(
+        "Number of rounds in a launch. In each, every strategy has its turn.", 6, default=10
     )
-    clip: Annotated[float, Field(ge=0)] = Field(
-        default=0.0,
-        description="Largest norm of all gradients, as for torch's clip_grad_norm_. 0 clips nothing.",
-        examples=[1.0],
-    )
-    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=1, description="Number of threads that each rank computes with.", examples=[4]
-    )
-    rounds: Annotated[int, Field(ge=2, le=10_000)] = Field(
-        default=10, description="Number of rounds in a launch. In each, every strategy has its turn.", examples=[6]
-    )
-    steps: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=4, description="Number of steps of a strategy in one round, between two barriers.", examples=[2]
+    steps: Annotated[int, Field(ge=1, le=1000)] = key(
+        "Number of steps of a strategy in one round, between two barriers.", 2, default=4
     )
     # torch rebuilds its buckets after the first backward, and tells two later.
-    warmup: Annotated[int, Field(ge=3)] = Field(
-        default=3, description="Number of steps of a strategy before the first round, which are not used.", examples=[5]
+    warmup: Annotated[int, Field(ge=3)] = key(
+        "Number of steps of a strategy before the first round, which are not used.", 5, default=3
     )
-    max_foreign_cpu: Share = Field(
-        default=0.06,
-        description="A timed block is left out if other programs used more than this share of the CPU.",
-        examples=["10%"],
+    max_foreign_cpu: Share = key(
+        "A timed block is left out if other programs used more than this share of the CPU.", "10%", default=0.06
     )
-    call_sizes: CallSizesSection | None = Field(
+    call_sizes: CallSizesSection | None = key(
+        "Measures also what the number of calls costs. Without it, this is not measured.",
+        {"parameters": 6_000_000, "calls": [1, 6, 60]},
         default=None,
-        description="Measures also what the number of calls costs. Without it, this is not measured.",
-        examples=[{"parameters": 6_000_000, "calls": [1, 6, 60]}],
     )
