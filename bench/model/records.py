@@ -259,7 +259,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault planted on purpose, to test that CollBench notices it. `rank.faults` lists the kinds."""
+    """A fault planted on purpose, to test that CollBench notices it. `rank.workload.plant` lists the kinds."""
 
     do: str
     rank: int
