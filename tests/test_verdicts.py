@@ -11,8 +11,7 @@ from scipy import stats as scipy_stats
 from bench.model.comparisons import Judgement
 from bench.model.conclusions import Interval
 from bench.stats import verdicts
-from bench.stats.moderation import moderated
-from bench.stats.verdicts import INCONCLUSIVE, SAME, SLOWER
+from bench.stats.verdicts import INCONCLUSIVE, SAME, SLOWER, moderated
 
 
 def test_of_one_case_p_and_interval_are_those_of_scipy():

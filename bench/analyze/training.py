@@ -25,7 +25,7 @@ from bench.model.records import Case, Run, Samples, Scenario, Timings
 from bench.model.training import PARTS, REFERENCE, InvariantCheck
 from bench.stats import intervals
 from bench.stats.intervals import Floats
-from bench.stats.moderation import moderated
+from bench.stats.verdicts import moderated
 
 NOT_YET = "not measured yet"
 # Share of a step: if the parts of exposed communication leave more than this unexplained, the report says so (I8).
@@ -252,7 +252,7 @@ def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
     """Mean of the launches' medians of each, with Student's t; with too few launches, the median of all rounds.
 
     Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
-    the same launches (`bench.stats.moderation`). The interval of a median of rounds does not include how launches
+    the same launches (`bench.stats.verdicts`). The interval of a median of rounds does not include how launches
     differ, and with very few rounds it is only their range. Empty series are left out.
     """
     filled = {name: series for name, series in many.items() if series}

@@ -122,7 +122,7 @@ def launch_interval(medians: Floats) -> Interval:
 def mean_interval(values: Floats, variance: float, freedom: float) -> Interval:
     """Mean of one value a launch with Student's t; values may be negative, as differences are.
 
-    variance, freedom: of one value, with its degrees of freedom, as `bench.stats.moderation` gives them.
+    variance, freedom: of one value, with its degrees of freedom, as `verdicts.moderated` gives them.
     """
     half, center = _t_half_width(variance / len(values), freedom), float(np.mean(values))
     return Interval(center, center - half, center + half, "over launches")

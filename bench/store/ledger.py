@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench.model.errors import StoreError
 from bench.store import locks
+from bench.store.folders import reason_of
 
 FILE = "ledger.jsonl"
 
@@ -78,7 +79,7 @@ def append(root: Path, entry: LedgerEntry) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise StoreError(f"{root / FILE}: {(error.strerror or str(error)).lower()}") from None
+        raise StoreError(f"{root / FILE}: {reason_of(error)}") from None
 
 
 def read(root: Path) -> list[LedgerEntry]:
