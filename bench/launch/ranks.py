@@ -4,9 +4,11 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from bench.catalog.equivalence import EquivalenceJob
+from bench.model.records import Job
 from bench.protocol.channel import Line
 
 # The function that ranks run for a `records.Job`.
@@ -98,13 +100,8 @@ class Ranks:
 
 
 # ── what ranks run ───────────────────────────────────────────────────────────────────────────────
-class RankJob(Protocol):
-    """The argument of a rank's entry point: a dataclass whose fields are JSON. log: the file into which ranks print."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def log(self) -> str: ...
+# The argument of a rank's entry point: its fields are JSON, and its `log` is the file into which ranks print.
+RankJob = Job | EquivalenceJob
 
 
 class Starter(Protocol):
