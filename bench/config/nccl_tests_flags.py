@@ -106,6 +106,8 @@ class NcclTestsFlags:
 def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int = 1) -> str:
     """The YAML. missing: backend → why it cannot be used here. processes: how many a launcher has started."""
     flags, remarks = asked.flags, []
+    if flags.get("N") == "0":
+        raise ConfigError("-N 0: runs without an end are not possible; say how many launches")
     op = _operation(asked)
     backend = asked.backend or ("gloo" if "nccl" in missing else "nccl")
     if backend not in BACKENDS:
@@ -116,7 +118,7 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
         "name": op,
         "backends": [backend],
         "world_sizes": [processes * _number(flags, "t", 1) * _number(flags, "g", 1)],
-        "launches": _launches(flags),
+        "launches": _number(flags, "N", 1),
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
         **_of_the_operation(flags, op, remarks),
@@ -162,12 +164,6 @@ def _number(flags: Mapping[str, str], letter: str, default: int, fewest: int = 1
     if not re.fullmatch(r"\d{1,9}", text) or int(text) < fewest:
         raise ConfigError(f"-{letter} {text}: write a whole number from {fewest} on")
     return int(text)
-
-
-def _launches(flags: Mapping[str, str]) -> int:
-    if flags.get("N") == "0":
-        raise ConfigError("-N 0: runs without an end are not possible; say how many launches")
-    return _number(flags, "N", 1)
 
 
 def _dtypes(flags: Mapping[str, str], remarks: list[str]) -> list[str]:

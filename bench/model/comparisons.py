@@ -9,7 +9,6 @@ Everything is frozen. Units: seconds, bytes per second. Nothing here reads or co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from bench.model.conclusions import Interval
@@ -33,38 +32,6 @@ class Judgement:
     further_launches: int | None = None
 
 
-class WithJudgement:
-    """What has a judgement shows its parts as its own."""
-
-    __slots__ = ()
-    judgement: Judgement
-
-    @property
-    def ratio(self) -> Interval:
-        """`Judgement.ratio`."""
-        return self.judgement.ratio
-
-    @property
-    def verdict(self) -> str:
-        """`Judgement.verdict`."""
-        return self.judgement.verdict
-
-    @property
-    def reason(self) -> str:
-        """`Judgement.reason`."""
-        return self.judgement.reason
-
-    @property
-    def p(self) -> float | None:
-        """`Judgement.p`."""
-        return self.judgement.p
-
-    @property
-    def further_launches(self) -> int | None:
-        """`Judgement.further_launches`."""
-        return self.judgement.further_launches
-
-
 @dataclass(frozen=True, slots=True)
 class ExposedChange:
     """Exposed communication of one strategy in two runs. difference: after − before, with its interval.
@@ -80,7 +47,7 @@ class ExposedChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Change(WithJudgement):
+class Change:
     """One case on two sides: of two kept runs, or of two sides that took turns.
 
     name: of the case for people, such as `all_reduce · gloo · 2 ranks · 64 KiB → 80 KiB` where the sides differ. case:
@@ -98,6 +65,26 @@ class Change(WithJudgement):
     where: str = ""
     ratios: tuple[float, ...] = ()
     exposed: ExposedChange | None = None
+
+    @property
+    def ratio(self) -> Interval:
+        return self.judgement.ratio
+
+    @property
+    def verdict(self) -> str:
+        return self.judgement.verdict
+
+    @property
+    def reason(self) -> str:
+        return self.judgement.reason
+
+    @property
+    def p(self) -> float | None:
+        return self.judgement.p
+
+    @property
+    def further_launches(self) -> int | None:
+        return self.judgement.further_launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +129,8 @@ class Comparison:
     @property
     def failed(self) -> bool:
         """Whether a verdict is a failure, or a case failed after."""
-        return failing(self.verdict, self.changes, self.fail_on) or bool(self.broken)
-
-
-def failing(verdict: str, changes: Iterable[WithJudgement], fail_on: Collection[str]) -> bool:
-    """Whether the verdict on the whole or on any change is a failure."""
-    return verdict in fail_on or any(change.verdict in fail_on for change in changes)
+        verdicts = {self.verdict, *(change.verdict for change in self.changes)}
+        return bool(self.broken) or not verdicts.isdisjoint(self.fail_on)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,13 +84,14 @@ def _whole_pieces(case: Case) -> Case:
 def unsupported(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
     """Why this machine, or the job that a launcher started, cannot measure the case; None if it can."""
     return (
-        _unsupported_here(case, machine)
+        unsupported_here(case, machine)
         or unsupported_anywhere(case)
         or _unsupported_by_memory(case, machine, pool_bytes, flush_bytes)
     )
 
 
-def _unsupported_here(case: Case, machine: Machine) -> str | None:
+def unsupported_here(case: Case, machine: Machine) -> str | None:
+    """Why this machine cannot measure the case, whatever its size: ranks, backend, GPUs; None if it can."""
     if machine.ranks is not None:
         if case.world_size > machine.ranks:
             return f"the job has {machine.ranks} ranks"
@@ -101,10 +102,8 @@ def _unsupported_here(case: Case, machine: Machine) -> str | None:
     if case.scheduling == "rr" and machine.realtime_missing is not None:
         return machine.realtime_missing
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
-        return (
-            f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus} "
-            "(oversubscribe_gpu: true only tries that it works)"
-        )
+        hint = "" if OPERATIONS[case.op].trains else " (oversubscribe_gpu: true only tries that it works)"
+        return f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus}{hint}"
     if case.memory != "plain" and machine.registered_missing is not None:
         return machine.registered_missing
     if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:

@@ -21,6 +21,7 @@ from bench.config.training import REAL_LINK, ShapeSection, TrainingSection
 from bench.model.records import Case, Machine, Plan, Scenario, Skip
 from bench.model.training import REFERENCE, Link, Shape, Strategy
 from bench.model.units import format_rounded_bytes, parse_link
+from bench.planning.cases import unsupported_here
 
 if TYPE_CHECKING:
     from bench.planning.buckets import ReadyTimes
@@ -179,17 +180,9 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
         return f"a model by its shape is timed on gloo or an emulated link, not on {case.backend}"
     if BACKENDS[case.backend].library != "torch" and case.dtype == "bfloat16":
         return f"{case.backend} has no bfloat16"
-    if BACKENDS[case.backend].library != "torch" and machine.ranks is not None:
-        return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
-    if missing := machine.backends_missing.get(case.backend):
-        return missing
     if machine.ranks is not None and scenario.link is not None:
         return "an emulated link is memory that ranks of one host share; in a job, measure the real one"
-    if machine.ranks is not None and case.world_size > machine.ranks:
-        return f"world size {case.world_size} exceeds the {machine.ranks} ranks of this job"
-    if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus:
-        return f"{case.world_size} ranks need as many GPUs; here are {machine.gpus}"
-    return None
+    return unsupported_here(case, machine)
 
 
 def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Machine) -> str | None:
