@@ -105,22 +105,14 @@ def _strategy(value: Any) -> Any:
         if name == "import":
             return {"name": name, "imported": _importable(str(settings))}
         if isinstance(settings, dict) and "name" not in settings:
-            return _checked(name, settings)
+            if name in STRATEGIES and (unknown := [key for key in settings if key not in StrategySection.model_fields]):
+                raise unknown_keys(unknown, (*STRATEGIES[name].takes, *BY_ALL))
+            return {"name": name, **settings}
     if isinstance(value, dict) and "name" in value:
         return value
     if isinstance(value, dict) and len(value) > 1 and next(iter(value)) in STRATEGIES:
         raise ValueError(f"indent the settings of {next(iter(value))} below it, or write {{ddp: {{cap: 1MiB}}}}")
     raise ValueError("write a name such as flat, or {ddp: {cap: 1MiB}}")
-
-
-def _checked(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    if name in STRATEGIES and (unknown := [key for key in settings if key not in StrategySection.model_fields]):
-        raise unknown_keys(unknown, (*STRATEGIES[name].takes, *BY_ALL))
-    return {"name": name, **settings}
-
-
-def _several(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
 
 
 def _link(value: str) -> str:
@@ -129,7 +121,9 @@ def _link(value: str) -> str:
     return value.replace(" ", "")
 
 
-Caps = Annotated[list[Bytes], BeforeValidator(_several), Field(min_length=1)]
+Caps = Annotated[
+    list[Bytes], BeforeValidator(lambda value: value if isinstance(value, list) else [value]), Field(min_length=1)
+]
 ModelName = Annotated[
     Annotated[Annotated[str, AfterValidator(_model)], Tag("by name")]
     | Annotated[ShapeSection, Tag("by shape")]

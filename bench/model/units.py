@@ -119,10 +119,7 @@ def parse_share(value: int | float | str) -> float:
 
 def format_bytes(size: int) -> str:
     """The shortest exact text: `1 MiB`, `1 MB`, `1536 B`. `parse_bytes` reads it back to the same number."""
-    for unit, factor in reversed(_BINARY.items()):
-        if size % factor == 0 and size:
-            return f"{size // factor} {unit}"
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+    for unit, factor in (*reversed(_BINARY.items()), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size % factor == 0 and size:
             return f"{size // factor} {unit}"
     return f"{size} B"
