@@ -12,8 +12,7 @@ from matplotlib.text import Text
 from bench.catalog.operations import OPERATIONS, busbw, usual
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Summary
 from bench.model.records import Case
-from bench.report.pictures import MOST_PAGES
-from bench.report.plots import figures, operations, sizes, timelines
+from bench.report.plots import MOST_PAGES, figures, operations, sizes, training
 from bench.report.plots.comparison import LOOKS
 from bench.report.plots.figures import COLOURS, MARKERS, MOST_SERIES, STYLE
 from conftest import invented_run
@@ -140,7 +139,7 @@ def test_colours_are_told_apart_with_deuteranopia():
     assert min_distance(COLOURS) > 12
     assert min_distance(["#AA3333", "#557711"]) < 12  # told apart by those who see red
     assert min_distance([colour for colour, _ in LOOKS.values()]) > 12
-    assert min_distance([look["facecolor"] for look in timelines.PARTS.values()]) > 12
+    assert min_distance([look["facecolor"] for look in training.PARTS.values()]) > 12
     assert len(set(MARKERS)) >= MOST_SERIES and len({marker for _, marker in LOOKS.values()}) == len(LOOKS)
 
 

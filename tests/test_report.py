@@ -27,9 +27,8 @@ from bench.planning.plan import expand
 from bench.report import comparison, document, listings, machine_format, markdown
 from bench.report.comparison import VERDICTS
 from bench.report.labels import label
-from bench.report.pictures import CATALOGUE
+from bench.report.plots import PICTURES, draw, figures, ranks_and_time
 from bench.report.plots import comparison as comparison_plots
-from bench.report.plots import figures, ranks_and_time
 from bench.report.progress import CaseProgress
 from conftest import TINY, invented_run, samples
 
@@ -70,7 +69,7 @@ def picture(name, run, analysis) -> str:
     """One picture as SVG, whose text is text; drawing all of them in both formats takes seconds."""
     file = io.StringIO()
     with rc_context(figures.STYLE):
-        (figure,) = next(kind for kind in CATALOGUE.kinds if kind.name == name).drawn_by(run, analysis)
+        (figure,) = next(kind for kind in PICTURES if kind.name == name).drawn_by(run, analysis)
         figure.savefig(file, format="svg")
     return file.getvalue()
 
@@ -133,8 +132,8 @@ def test_the_json_fits_its_schema(run):
 
 
 def test_every_picture_has_its_units_and_both_formats(run, tmp_path):
-    drawn = CATALOGUE.draw(run, analyze(run), tmp_path)
-    names = [kind.name for kind in CATALOGUE.kinds]
+    drawn = draw(run, analyze(run), tmp_path)
+    names = [kind.name for kind in PICTURES]
     assert [name for _, name in drawn] == [
         name for name in names if name not in {"matrix", "operations", "replay", "splits"} and "training" not in name
     ]
@@ -228,7 +227,7 @@ def test_a_tick_shows_its_value():
 
 def test_a_run_without_numbers_still_gets_a_report(tmp_path):
     dead = invented_run([Samples(case, 1, 0.0, failure=Failure("hang", None, "nobody")) for case in CASES])
-    assert CATALOGUE.draw(dead, analyze(dead), tmp_path) == []
+    assert draw(dead, analyze(dead), tmp_path) == []
     assert "| failed |" in written(dead).replace("  ", "")
     assert "## Failed" in written(dead)
     empty = invented_run([])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from bench.report import markdown
-from bench.report.screen import fitted
+from bench.report.markdown import fitted
 from conftest import ROOT
 
 WORDS = st.text(st.characters(categories=("L", "N")), min_size=1, max_size=12)

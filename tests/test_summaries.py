@@ -14,7 +14,7 @@ from bench.analyze.summaries import choice_changes, headlines, summarize
 from bench.launch import sweep
 from bench.launch.supervisor import LaunchOutcome
 from bench.model.records import Case, Failure, Fault, Launch, Samples
-from bench.report import findings, tables
+from bench.report import document, findings
 from bench.report.plots import sizes
 from conftest import invented_run, samples
 
@@ -236,7 +236,7 @@ def test_the_report_says_what_was_chosen_and_where_that_changes():
     run.environment[:] = [{"launches": [{"chosen": told()}]}]
     summaries = summarize(run)
     assert [one.chosen for one in summaries] == ["RING LL, 1 channel", *["NVLS SIMPLE, 16 channels"] * 2]
-    assert "NVLS SIMPLE, 16 channels" in tables.details(summaries)
+    assert "NVLS SIMPLE, 16 channels" in document.case_details(summaries)
     (sentence,) = choice_changes(summaries)
     assert sentence == (
         "all_reduce float32 8 ranks: RING LL, 1 channel from 1 KiB on; NVLS SIMPLE, 16 channels from 1 MiB on"
@@ -256,5 +256,5 @@ def test_a_picture_marks_where_the_choice_changes():
 
 def test_without_nccl_there_is_no_column():
     run = measured()
-    assert "NCCL chose" not in tables.details(summarize(run)) and choice_changes(summarize(run)) == []
+    assert "NCCL chose" not in document.case_details(summarize(run)) and choice_changes(summarize(run)) == []
     assert "What NCCL chose" not in "".join(findings.folded(analyze(run)))

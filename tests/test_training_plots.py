@@ -12,8 +12,7 @@ from matplotlib.patches import Rectangle
 import training_fixtures as invented
 from bench.model.conclusions import Analysis, Diagnosis, Interval
 from bench.model.training import Strategy
-from bench.report.pictures import CATALOGUE, MOST_TRAINING_PAGES
-from bench.report.plots import timelines, training_steps
+from bench.report.plots import MOST_TRAINING_PAGES, PICTURES, draw, training
 from bench.report.plots.figures import STYLE
 
 RUN = invented.run()
@@ -41,9 +40,9 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
         results=tuple(replace(r, timeline=r.timeline if n < 3 else None) for n, r in enumerate(comparison.results)),
     )
     (tmp_path / f"training-steps-{MOST_TRAINING_PAGES}.png").write_bytes(b"left behind")
-    drawn = CATALOGUE.draw(RUN, invented.analysis((few,)), tmp_path)
+    drawn = draw(RUN, invented.analysis((few,)), tmp_path)
     # Those of collectives have nothing to show.
-    assert [name for _, name in drawn] == [kind.name for kind in CATALOGUE.kinds if kind.trains]
+    assert [name for _, name in drawn] == [kind.name for kind in PICTURES if kind.trains]
     words = {
         "training-steps": ["How much of a step", "overlap_bucket 1 MiB (4)", "ms exposed", "not resolved", "(2 =)"],
         "training-timeline": ["naive_async: step", "rank 1", "waiting for gradients", "ms"],
@@ -64,7 +63,7 @@ def test_every_picture_is_drawn_in_both_formats_with_its_units(comparison, tmp_p
 
 
 def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
-    (figure,) = drawn_by(training_steps.steps, comparison)
+    (figure,) = drawn_by(training.steps, comparison)
     axes = figure.axes[0]
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     row_of = {label.get_text().split(" (")[0]: row for row, label in enumerate(axes.get_yticklabels())}
@@ -84,7 +83,7 @@ def test_bars_add_up_to_the_step_and_negative_is_not_hidden(comparison):
 
 
 def test_timelines_share_one_axis_and_show_every_call(comparison):
-    (figure,) = drawn_by(timelines.timelines, comparison)
+    (figure,) = drawn_by(training.timelines, comparison)
     assert len(figure.axes) == len(invented.STRATEGIES)
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     by_name = {axes.get_title(loc="left") or axes.get_title(): axes for axes in figure.axes}
@@ -100,14 +99,14 @@ def with_ranks(comparison, ranks):
 
 
 def test_the_first_page_has_the_reference_and_naive_however_slow_it_is(comparison):
-    pages = drawn_by(timelines.timelines, with_ranks(comparison, 4))
+    pages = drawn_by(training.timelines, with_ranks(comparison, 4))
     titles = [axes.get_title(loc="left") or axes.get_title() for axes in pages[0].axes]
     assert len(pages) > 1 and [title.split(":")[0] for title in titles[:2]] == ["none", "naive"]
     assert sum(len(page.axes) for page in pages) == len(invented.STRATEGIES)
 
 
 def test_many_ranks_go_on_to_more_pages_and_some_are_shown(comparison):
-    pages = drawn_by(timelines.timelines, with_ranks(comparison, 64))
+    pages = drawn_by(training.timelines, with_ranks(comparison, 64))
     assert sum(len(page.axes) for page in pages) == len(invented.STRATEGIES) and len(pages) == 2
     assert pages[0].get_figheight() < 14
     shown = [label.get_text() for label in pages[0].axes[0].get_yticklabels()]
@@ -116,21 +115,21 @@ def test_many_ranks_go_on_to_more_pages_and_some_are_shown(comparison):
 
 def test_labels_of_sizes_keep_their_distance():
     caps = [2**k for k in range(14, 31)]
-    found = training_steps._labelled([25 * 2**20, 0, 10**9], caps)
+    found = training._labelled([25 * 2**20, 0, 10**9], caps)
     assert {25 * 2**20, 10**9} <= set(found) and 0 not in found and 16 * 2**20 not in found
     assert all(b / a >= 1.9 for a, b in pairwise(found)) and len(found) <= 12
 
 
 def test_without_advice_only_what_was_measured_is_drawn(comparison):
-    (figure,) = drawn_by(training_steps.buckets, replace(comparison, advice=None))
+    (figure,) = drawn_by(training.buckets, replace(comparison, advice=None))
     text = svg(figure)
     assert "measured: overlap_bucket" in text and "predicted" not in text and "advised" not in text
     only_plan = replace(comparison, advice=None, results=(invented.result(invented.PLAN, 1),))
-    assert "plan [" in svg(drawn_by(training_steps.buckets, only_plan)[0])
+    assert "plan [" in svg(drawn_by(training.buckets, only_plan)[0])
 
 
 def test_the_legend_of_bucket_sizes_stays_on_the_page(comparison):
-    (figure,) = drawn_by(training_steps.buckets, comparison)
+    (figure,) = drawn_by(training.buckets, comparison)
     with rc_context(STYLE):
         figure.draw_without_rendering()
     box = figure.legends[0].get_window_extent()
@@ -139,19 +138,19 @@ def test_the_legend_of_bucket_sizes_stays_on_the_page(comparison):
 
 def test_nothing_measured_is_nothing_drawn(comparison, tmp_path):
     nothing = replace(RUN, samples=[])
-    assert CATALOGUE.draw(nothing, Analysis((), (), Diagnosis(())), tmp_path) == []
+    assert draw(nothing, Analysis((), (), Diagnosis(())), tmp_path) == []
     none = replace(comparison, results=(), advice=None)
-    assert CATALOGUE.draw(nothing, Analysis((), (), Diagnosis(()), scenarios=(none,)), tmp_path) == []
+    assert draw(nothing, Analysis((), (), Diagnosis(()), scenarios=(none,)), tmp_path) == []
     alone = replace(comparison, results=(invented.result(Strategy("none")),), advice=None)
-    assert len(drawn_by(training_steps.steps, alone)) == 1 and drawn_by(training_steps.buckets, alone) == []
+    assert len(drawn_by(training.steps, alone)) == 1 and drawn_by(training.buckets, alone) == []
 
 
 def test_intervals_without_ends_are_drawn_without_bars(comparison):
     wide = Interval(1e-3, -math.inf, math.inf, "over launches")
     results = tuple(replace(o, exposed=o.exposed and wide) for o in comparison.results)
     odd = replace(comparison, results=results, noise_s=math.inf, advice=None)
-    for draw in (training_steps.steps, training_steps.buckets):
-        (figure,) = drawn_by(draw, odd)
+    for drawing in (training.steps, training.buckets):
+        (figure,) = drawn_by(drawing, odd)
         text = svg(figure)
         assert "1.00 ms exposed" in text or "measured: overlap_bucket" in text
         assert "± inf" not in text and "two copies" not in text
@@ -161,5 +160,5 @@ def test_calls_that_cannot_be_seen_are_not_none(comparison):
     unseen = invented.timeline(Strategy("none"))
     ddp = invented.result(Strategy("ddp"), 3, calls=None, timeline=unseen)
     odd = replace(comparison, results=(comparison.results[0], ddp))
-    titles = [axes.get_title() for axes in drawn_by(timelines.timelines, odd)[0].axes]
+    titles = [axes.get_title() for axes in drawn_by(training.timelines, odd)[0].axes]
     assert titles[0].endswith("no calls") and titles[1].endswith("its calls cannot be seen")

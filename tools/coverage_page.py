@@ -81,7 +81,7 @@ def backend_section(backend: str, table: Table) -> str:
     rows = [[op, *row] for op, row in zip(operations, zip(*columns, strict=True), strict=True)]
     headers = ["", *(", ".join(dtypes) for dtypes in columns.values())]
     notes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
-    return "\n\n".join([f"## {backend}", markdown.table(rows, headers, ["left"] * len(headers)), notes])
+    return "\n\n".join([f"## {backend}", markdown.table(rows, headers, "l" * len(headers)), notes])
 
 
 def cell_text(cell: dict[str, str], reasons: list[str]) -> str:

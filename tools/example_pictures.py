@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from bench.cli.output import analyzed
-from bench.report.pictures import CATALOGUE
+from bench.report import plots
 from bench.store import folders
 from proof.code import fingerprint
 
@@ -43,7 +43,7 @@ def draw() -> None:
     for name, shown in SHOWN.items():
         run = folders.read(EXAMPLES / name)
         with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
-            CATALOGUE.draw(run, analyzed(run), Path(folder))
+            plots.draw(run, analyzed(run), Path(folder))
             for picture in shown:
                 shutil.copyfile(Path(folder) / f"{picture}.png", IMAGES / f"{picture}.png")
     MADE_FROM.write_text(json.dumps(made_from(), indent=1) + "\n")

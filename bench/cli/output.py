@@ -13,8 +13,8 @@ import typer
 from bench.cli.app import PLOTS, RESULTS
 from bench.model.conclusions import Analysis
 from bench.model.records import Run
-from bench.report.pictures import CATALOGUE
-from bench.report.screen import fitted
+from bench.report import plots as catalogue
+from bench.report.markdown import fitted
 from bench.store import folders
 
 
@@ -62,7 +62,7 @@ def write_report(run: Run, analysis: Analysis, plots: bool, output: Path | None 
 
     # A side of a run has a name with a colon, which is no name for a folder everywhere.
     pictures_at = PLOTS / (run.name.replace(":", "-") if "side" in run.manifest else run.path.resolve().name)
-    pictures = CATALOGUE.draw(run, analysis, pictures_at) if plots else CATALOGUE.drawn(pictures_at)
+    pictures = catalogue.draw(run, analysis, pictures_at) if plots else catalogue.drawn(pictures_at)
     if output is None and not is_ours(run.path):
         note = f"The report was not written: {run.path} is not a folder of {RESULTS}/ here (report --output FOLDER)."
         return [*([str(pictures_at)] if plots and pictures else []), note]

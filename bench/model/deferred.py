@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Deferred:
-    """An object in a module of `bench`: "module:name", such as "report.pictures:CATALOGUE.draw"."""
+    """An object in a module of `bench`: "module:name", such as "report.plots.sizes:scaling"."""
 
     target: str
 

@@ -72,7 +72,7 @@ def document(explained: ExplainedAdvice) -> str:
         "Regret: how much more than the best plan there a plan leaves exposed; the worst within "
         f"±{latency:.0%} of the latency, ±{rate:.0%} of the rate and ±{length:.0%} of backward.",
         "## What brings more",
-        markdown.table(ways, ["way", "exposed a step", "what it changes"], ["left", "right", "left"]),
+        markdown.table(ways, ["way", "exposed a step", "what it changes"], "lrl"),
         "Each has the buckets that are best for it. Forward is taken to last half as long as backward.",
         "## What to type",
         what_to_type(explained),
@@ -104,7 +104,7 @@ def _plans(explained: ExplainedAdvice) -> str:
     ]
     rows.append(["lower bound of all plans", "", "", format_seconds(explained.advice.bound_s), "", ""])
     headers = ["plan", "buckets", "largest", "exposed", "worst regret", "where link and backward are"]
-    return markdown.table(rows, headers, ["left", "right", "right", "right", "right", "left"])
+    return markdown.table(rows, headers, "lrrrrl")
 
 
 def _buckets(explained: ExplainedAdvice) -> str:
@@ -119,7 +119,7 @@ def _buckets(explained: ExplainedAdvice) -> str:
         half = MOST_BUCKETS // 2
         rows[half:-half] = [[f"{len(rows) - MOST_BUCKETS} more", *[""] * 6]]
     headers = ["bucket", "size", "gradients", "from … to", "ready at", "starts at", "through at"]
-    return markdown.table(rows, headers, ["right", "right", "right", "left", "right", "right", "right"])
+    return markdown.table(rows, headers, "rrrlrrr")
 
 
 # ── what to type ─────────────────────────────────────────────────────────────────────────────────
@@ -240,7 +240,7 @@ def verification(plans: Sequence[Verified], measured: ScenarioAnalysis) -> str:
     headers = ["plan", "predicted", "tail", "holds", "exposed in all", "its 95 % interval"]
     parts = [
         "## Predicted and measured",
-        markdown.table(rows, headers, ["left", *["right"] * 5]),
+        markdown.table(rows, headers, "lrrrrr"),
         f"Measured on {scenario_text(measured.scenario)}. A prediction holds if the tail, of the rank that comes last "
         f"in a step, is off by {format_seconds(OFF_S)} or {OFF_SHARE:.0%} at most. "
         "Where a model computes, backward is taken to last longer by what copying and sending cost it here.",

@@ -21,11 +21,7 @@ UNKNOWN = frozenset({"-", "", "none", NOT_AVAILABLE})
 # Characters of a fact; longer values, such as a commit with its branch, would make the table too wide.
 LONGEST_FACT = 60
 # Lists of cases that have a time on one side only, and their titles.
-LISTS = {
-    "broken": "Measured before, failed after",
-    "only_before": "Only before",
-    "only_after": "Only after",
-}
+LISTS = {"broken": "Measured before, failed after", "only_before": "Only before", "only_after": "Only after"}
 
 
 # ── two runs, or two sides that took turns ───────────────────────────────────────────────────────
@@ -41,7 +37,7 @@ def document(result: Comparison) -> str:
         parts += _tables(changes)
     if result.differences:
         rows = [[name, old[:LONGEST_FACT], new[:LONGEST_FACT]] for name, old, new in result.differences]
-        parts += ["What else differs:", markdown.table(rows, ["", "before", "after"], ["left"] * 3)]
+        parts += ["What else differs:", markdown.table(rows, ["", "before", "after"], "lll")]
     for name, title in LISTS.items():
         reasons: dict[str, list[str]] = {}
         unpaired: Sequence[Unpaired] = getattr(result, name)
@@ -122,13 +118,13 @@ def _tables(changes: Sequence[Change]) -> list[str]:
             exposed.append([name, *of_step, *moved, direction(change.exposed)])
     headers = ["case", "verdict", "before", "after", "after / before"]
     parts = [f"All: {common}"] if common else []
-    parts.append(markdown.table(rows, headers, ["left", "left", *["right"] * 3]))
+    parts.append(markdown.table(rows, headers, "llrrr"))
     parts += [markdown.lines(f"{text}: {', '.join(names)}" for text, names in remarks.items())] if remarks else []
     parts += [f"Where it changed:\n\n{markdown.lines(where)}"] if where else []
     if exposed:
         headers = ["case", "before", "after", "after − before", "interval", ""]
         parts.append("Exposed communication (a step less the same step without synchronisation):")
-        parts.append(markdown.table(exposed, headers, ["left", *["right"] * 4, "left"]))
+        parts.append(markdown.table(exposed, headers, "lrrrrl"))
     return parts
 
 
@@ -162,9 +158,9 @@ def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
         )
     changed = sum(bool(trend.changed) for trend in trends)
     total = f"{len(trends)} case{'' if len(trends) == 1 else 's'}"
-    names = markdown.table([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], ["right", "left"])
+    names = markdown.table([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], "rl")
     headers = ["case", "runs", "first", "last", "last / first", "level"]
-    table = markdown.table(rows, headers, ["left", *["right"] * 4, "left"])
+    table = markdown.table(rows, headers, "lrrrrl")
     return "\n\n".join([f"{changed} of {total} changed level over {len(runs)} runs", names, table])
 
 
@@ -196,4 +192,4 @@ def checks_document(result: CheckedTable, run: str) -> str:
     if result.index is not None and len(checks) > 1:
         ratio = interval_text(result.index, "{:.3f}".format)
         parts.append(f"The table as a whole: measured / least allowed {result.index.value:.3f} {ratio}")
-    return "\n\n".join([*parts, markdown.table(rows, headers, ["left", "left", *["right"] * 4, "left"])])
+    return "\n\n".join([*parts, markdown.table(rows, headers, "llrrrrl")])

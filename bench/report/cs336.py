@@ -52,7 +52,7 @@ def _steps(analysis: Analysis) -> list[str]:
         name = training.names_of(scenario)[result.label]
         rows.append([case.model, f"{case.backend} + {device}", str(case.world_size), batch, name, *cells])
     headers = ["model", "backend + device", "processes", "global batch", "gradients", "time per step", "communication"]
-    align = ["left", "left", "right", "right", "left", *["right"] * 3]
+    align = "llrrlrrr"
     table = markdown.table(rows, [*headers, "of the step, %"], align)
     return ["## Training steps", table, ABOUT_STEPS, *_numbered(reasons)] if rows else []
 
@@ -85,7 +85,7 @@ def _all_reduces(run: Run, analysis: Analysis) -> list[str]:
                 cells.append(f"[{reasons.index(reason) + 1}]" if reason else NOTHING)
         rows.append([f"{backend} + {DEVICES[BACKENDS[backend].device]}", str(ranks), *cells])
     headers = ["backend + device", "processes", *map(_size, sizes)]
-    table = markdown.table(rows, headers, ["left", *["right"] * (len(sizes) + 1)])
+    table = markdown.table(rows, headers, "l" + "r" * (len(sizes) + 1))
     return ["## All-reduce of float32", table, ABOUT, *_numbered(reasons)]
 
 

@@ -8,7 +8,7 @@ width of the intervals.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -17,9 +17,9 @@ from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Failure, Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
-from bench.report import findings, labels, machine_format, markdown, tables, trace, training
-from bench.report.labels import dtype_words, interval_text, label, metric_name, ranks_text, size_text, span
-from bench.report.pictures import Picture
+from bench.report import findings, labels, machine_format, markdown, trace, training
+from bench.report.labels import NOTHING, dtype_words, interval_text, label, metric_name, ranks_text, size_text, span
+from bench.report.plots import Picture
 
 # Host names that the report lists; environment.json has them all.
 SHOWN_HOSTS = 8
@@ -71,13 +71,13 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
     )
     groups = labels.groups(calls.summaries)
     noted = [[label(s.case), text] for s in calls.summaries for text in s.warnings if not text.startswith(IN_COLUMNS)]
-    notes = [markdown.table(noted[:MOST_NOTES], ["case", "note"], ["left"] * 2)] if noted else []
+    notes = [markdown.table(noted[:MOST_NOTES], ["case", "note"], "ll")] if noted else []
     if len(noted) > MOST_NOTES:
         notes.append(f"And {len(noted) - MOST_NOTES} more: column `warnings` of summary.csv.")
     details = []
     if len(groups) <= MOST_SECTIONS:
         for title, members in groups:
-            details += [*[f"**{title}**"] * (len(groups) > 1), tables.details(members)]
+            details += [*[f"**{title}**"] * (len(groups) > 1), case_details(members)]
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     call_sizes = training.call_sizes(analysis.call_sizes)
     found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
@@ -128,7 +128,7 @@ def _failed(run: Run) -> list[str]:
         for (case, failure), numbers in launches.items()
     ]
     headers = ["case", "launch", "kind", "rank", "what happened"]
-    return ["## Failed", markdown.table(rows, headers, ["left"] * 5)] if rows else []
+    return ["## Failed", markdown.table(rows, headers, "lllll")] if rows else []
 
 
 def _left_out(run: Run) -> list[str]:
@@ -137,7 +137,7 @@ def _left_out(run: Run) -> list[str]:
     for reason, cases in labels.by_reason(run.plan.skips):
         which = training.span(cases) if OPERATIONS[cases[0].op].trains else span(cases)
         rows.append([str(len(cases)), which, training.cell(reason)])
-    return [markdown.table(rows, ["cases", "which", "why"], ["right", "left", "left"])] if rows else []
+    return [markdown.table(rows, ["cases", "which", "why"], "rll")] if rows else []
 
 
 def markdown_of(run: Run, analysis: Analysis) -> str:
@@ -269,25 +269,30 @@ def summary_tables(summaries: Sequence[Summary]) -> str:
     if not groups:
         return NOTHING_MEASURED
     if len(groups) > MOST_TABLES:
-        return "\n\n".join([COMPACT, tables.compact(groups), _all_notes(groups)])
+        return "\n\n".join([COMPACT, _compact(groups), _all_notes(groups)])
     parts = []
     for title, members in groups:
         parts += [f"### {title}", markdown.lines(labels.notes_of(members))]
-        parts += ["time [95 % interval]", tables.overview(members)]
+        parts += ["time [95 % interval]", _pivot(members, lambda s: [_time_and_interval(s)])]
         if any(s.busbw for s in members):
-            parts += ["bus bandwidth, GB/s", tables.bandwidth_overview(members)]
+            rates = _pivot(members, lambda s: [_rate(s.busbw) if s.time_s else "failed"])
+            parts += ["bus bandwidth, GB/s", rates]
     return "\n\n".join(parts)
 
 
 def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> list[str]:
     """A section for each table, or one table for all if there are more than MOST_SECTIONS."""
     if len(groups) > MOST_SECTIONS:
-        return ["## All cases", COMPACT, tables.compact(groups), _all_notes(groups), IN_FULL]
+        return ["## All cases", COMPACT, _compact(groups), _all_notes(groups), IN_FULL]
     parts = []
     for title, members in groups:
         time = "Time, as imported," if any(s.imported for s in members) else "Median time"
         parts += [f"## {title}", f"{time} with its 95 % interval, and bus bandwidth:"]
-        parts += [tables.with_bandwidth(members), markdown.lines(labels.notes_of(members))]
+        if any(s.busbw for s in members):
+            table = _pivot(members, lambda s: [_time_and_interval(s), _rate(s.busbw)], ["GB/s"])
+        else:
+            table = _pivot(members, lambda s: [_time_and_interval(s)])
+        parts += [table, markdown.lines(labels.notes_of(members))]
     return parts
 
 
@@ -302,6 +307,110 @@ def _all_notes(groups: Sequence[tuple[str, list[Summary]]]) -> str:
         [f"**{name}**: {'; '.join(notes)}" for name, notes in texts.items()]
         + labels.rounding([s.case for _, members in groups for s in members])
     )
+
+
+def _pivot(members: Sequence[Summary], cells_of: Callable[[Summary], list[str]], further: Sequence[str] = ()) -> str:
+    """One row per size; for each world size the cells of its summary. further: headers of the second cell and on."""
+    worlds = sorted({s.case.world_size for s in members})
+    summaries = {s.case: s for s in members}
+    rows = []
+    for row in labels.size_rows(list(summaries)):
+        cells = {case.world_size: cells_of(summaries[case]) for case in row}
+        rows.append(
+            [labels.row_name(row), *(cell for n in worlds for cell in cells.get(n, [NOTHING] * (1 + len(further))))]
+        )
+    return markdown.table(rows, ["size", *(header for n in worlds for header in (ranks_text(n), *further))])
+
+
+def _compact(tables: Sequence[tuple[str, Sequence[Summary]]]) -> str:
+    """Many groups in one table, a row for each size of each group; above it what all have in common."""
+    words = [labels.attributes(members[0].case) for _, members in tables]
+    shared = labels.common_words(words)
+    worlds = sorted({s.case.world_size for _, members in tables for s in members})
+    rows = []
+    for (_, members), own in zip(tables, words, strict=True):
+        how = ", ".join(word for name, word in own.items() if name != "op" and name not in shared)
+        summaries = {s.case: s for s in members}
+        for row in labels.size_rows(list(summaries)):
+            cells = {case.world_size: _time_and_width(summaries[case]) for case in row}
+            rows.append([own["op"], how, labels.row_name(row), *(cells.get(n, NOTHING) for n in worlds)])
+    headers = ["operation", "how", "size", *map(ranks_text, worlds)]
+    table = markdown.table(rows, headers, "ll" + "r" * (1 + len(worlds)))
+    return f"All: {', '.join(labels.in_words(shared))}\n\n{table}"
+
+
+def case_details(members: Sequence[Summary]) -> str:
+    """One row per case with everything that says how far to trust it."""
+    headers = [
+        "ranks", "size", "time", "95 % interval", "±", "algbw GB/s", "busbw GB/s", "slowest / fastest rank", "skew",
+        "pure", "p90", "p99", "outliers", "floor", "iterations", "launches", "stopped by",
+    ]  # fmt: skip
+    host = any(s.host_time_s is not None for s in members)
+    if host:
+        headers.insert(5, "host time")
+    chosen = any(s.chosen for s in members)
+    headers += ["NCCL chose"] if chosen else []
+    rows = []
+    for s in members:
+        name = [str(s.case.world_size), size_text(s.case.size_bytes)]
+        if s.time_s is None:
+            rows.append([*name, "failed", *[NOTHING] * (len(headers) - 3)])
+            continue
+        outliers = f"{s.outliers} ({s.far_outliers} far)" if s.outliers else "0"
+        # Where it did not end for its precision: the mean half-width within the launches that it had reached.
+        imprecise = s.asked is not None and s.reached is not None and s.reached > s.asked
+        row = [
+            *name,
+            _time(s),
+            interval_text(s.time_s, format_seconds, "median " if s.stall else ""),
+            f"{s.time_s.relative_half_width:.0%}" if s.time_s.known else NOTHING,
+            _rate(s.algbw),
+            _rate(s.busbw),
+            f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.fastest_rank_s else NOTHING,
+            *(format_seconds(value) if value else NOTHING for value in (s.skew_s, s.pure_s, s.p90_s, s.p99_s)),
+            NOTHING if s.imported else outliers,
+            format_seconds(s.floor_s) if s.floor_s else NOTHING,
+            str(s.iterations) if s.iterations else NOTHING,
+            str(s.launches),
+            f"{s.stopped_by} at ±{s.reached:.0%}" if imprecise else s.stopped_by,
+        ]
+        if host:
+            row.insert(5, format_seconds(s.host_time_s) if s.host_time_s else NOTHING)
+        rows.append([*row, s.chosen or NOTHING] if chosen else row)
+    return markdown.table(rows, headers)
+
+
+def _rate(bytes_per_s: float | None) -> str:
+    return format_rate(bytes_per_s) if bytes_per_s else NOTHING
+
+
+def _time(summary: Summary) -> str:
+    """The time of a case; such as `98 µs, 27% at 3.1 ms` where it has two modes: a median may lie between them."""
+    assert summary.time_s is not None  # noqa: S101 - the callers see to it
+    if summary.stall is None:
+        return format_seconds(summary.time_s.value)
+    stall = summary.stall
+    return f"{format_seconds(stall.fast_s)}, {stall.share:.0%} at {format_seconds(stall.slow_s)}"
+
+
+def _time_and_interval(summary: Summary) -> str:
+    """The time with its interval; of two modes, the interval of the fast mode or, by name, that of the median."""
+    if summary.time_s is None:
+        return "failed"
+    stall = summary.stall
+    if stall is not None and stall.fast is not None:
+        slow = f"{stall.share:.0%} at {format_seconds(stall.slow_s)}"
+        return f"{format_seconds(stall.fast_s)} {interval_text(stall.fast, format_seconds)}, {slow}"
+    return f"{_time(summary)} {interval_text(summary.time_s, format_seconds, 'median ' if stall else '')}"
+
+
+def _time_and_width(summary: Summary) -> str:
+    """Such as `1.86 ms ±97% (0.281)`."""
+    if summary.time_s is None:
+        return "failed"
+    rate = f" ({format_rate(summary.busbw)})" if summary.busbw else ""
+    width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
+    return f"{_time(summary)}{width}{rate}"
 
 
 # ── what was measured, on what, and how ──────────────────────────────────────────────────────────

@@ -46,9 +46,7 @@ def tables(proof: Proof) -> str:
         size = NOTHING if difference is None else f"{difference:.2g}"
         rows.append([name, expected, size, verdict.limit or NOTHING, verdict.text])
     size = f"largest relative parameter difference after {proof.steps} steps"
-    table = markdown.table(
-        rows, ["trial", "expected", size, "allowed", "verdict"], ["left", "left", "right", "right", "left"]
-    )
+    table = markdown.table(rows, ["trial", "expected", size, "allowed", "verdict"], "llrrl")
     return f"{table}\n\nWhich examples the ranks read:\n\n{markdown.lines(readings)}"
 
 

@@ -6,16 +6,7 @@ In: conclusions. Out: Markdown. Computes only shares and layout.
 from collections.abc import Callable, Sequence
 
 from bench.model.comparisons import GateVerdict
-from bench.model.conclusions import (
-    Analysis,
-    Diagnosis,
-    Fit,
-    Interval,
-    Need,
-    NeedsInAll,
-    ReplayedKind,
-    ReplayedStep,
-)
+from bench.model.conclusions import Analysis, Diagnosis, Fit, Interval, Need, NeedsInAll, ReplayedKind, ReplayedStep
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.report.labels import NOTHING, common_parts, dtype_words, family, interval_text, label, ranks_text
@@ -69,7 +60,7 @@ def folded(analysis: Analysis) -> list[str]:
             for s in noticed
         ]
         headers = ["case", "outliers", "far", "seen beside them"]
-        outliers = [OUTLIERS_EXPLAINED, markdown.table(rows, headers, ["left", "right", "right", "left"])]
+        outliers = [OUTLIERS_EXPLAINED, markdown.table(rows, headers, "lrrl")]
     if analysis.fits:
         dependence += [MODEL_EXPLAINED, _models(analysis.fits)]
     if analysis.bounds:
@@ -77,7 +68,7 @@ def folded(analysis: Analysis) -> list[str]:
             [bound.backend, str(bound.world_size), bound.name, format_rate(bound.busbw)] for bound in analysis.bounds
         ]
         headers = ["backend", "ranks", "bound", "bus bandwidth GB/s"]
-        table = markdown.table(rows, headers, ["left", "right", "left", "right"])
+        table = markdown.table(rows, headers, "lrlr")
         dependence += ["No case can exceed these bus bandwidths:", table]
     return [
         *markdown.folded("Outliers", outliers),
@@ -110,7 +101,7 @@ def _models(fits: Sequence[Fit]) -> str:
         for fit in fits
     ]
     headers = ["operation", "ranks", "α", "r∞ GB/s", "n½", "n½ seen", "segments", "worst residual"]
-    return markdown.table(rows, headers, ["left", *["right"] * 6, "left"])
+    return markdown.table(rows, headers, "lrrrrrrl")
 
 
 def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float) -> str:
@@ -126,9 +117,7 @@ def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float)
         ]
         for name, need in zip(short, needed, strict=True)
     ]
-    table = markdown.table(
-        rows, ["case", "launches", "iterations each", "takes", "note"], ["left", "right", "right", "right", "left"]
-    )
+    table = markdown.table(rows, ["case", "launches", "iterations each", "takes", "note"], "lrrrl")
     table = f"All: {common}\n\n{table}" if common else table
     if together is None:
         return table
@@ -194,7 +183,7 @@ def replay_table(step: ReplayedStep) -> str:
         counted = [f"{len(rest)} further kinds", str(calls), format_rounded_bytes(moved)]
         rows.append([*counted, NOTHING, format_seconds(time_s), NOTHING, f"{time_s / total:.0%}"])
     headers = ["calls of a step", "number", "bytes", "recorded", "here", "here / recorded", "share"]
-    return markdown.table(rows, headers, ["left", *["right"] * 6])
+    return markdown.table(rows, headers, "lrrrrrr")
 
 
 # ── a fleet ──────────────────────────────────────────────────────────────────────────────────────
@@ -213,7 +202,7 @@ def gate_document(verdict: GateVerdict, names: Sequence[str]) -> str:
     lines = [f"{verdict.verdict}: {failed or 'none'} of {len(verdict.nodes)} nodes named", ""]
     if rows:
         headers = ["node", "verdict", "of the usual rate", "note"]
-        lines += [markdown.table(rows, headers, ["left", "left", "right", "left"]), ""]
+        lines += [markdown.table(rows, headers, "llrl"), ""]
     if len(shown) < len(verdict.nodes):
         lines.append(f"and {len(verdict.nodes) - len(shown)} further nodes that passed")
     for group in verdict.groups:

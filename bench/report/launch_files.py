@@ -63,10 +63,7 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
         idle = job.ranks - job.largest
         note = f"# The largest world size asked for is {job.largest}: {idle} of the {job.ranks} ranks will wait.\n"
     limits = ("          resources:", "            limits:", f"              nvidia.com/gpu: {job.each}", "")
-    gpus = {
-        LauncherName.SLURM: f"#SBATCH --gpus-per-node={job.each}\n",
-        LauncherName.KUBERNETES: "\n".join(limits),
-    }
+    gpus = {LauncherName.SLURM: f"#SBATCH --gpus-per-node={job.each}\n", LauncherName.KUBERNETES: "\n".join(limits)}
     arguments = ["run_bench.py", *job.arguments]
     return Template(_TEMPLATES[launcher]).substitute(
         nodes=job.nodes,
@@ -89,7 +86,8 @@ def launch_file(launcher: LauncherName, job: JobSpec) -> str:
 
 
 # ── one for each launcher ────────────────────────────────────────────────────────────────────────
-_TORCHRUN = """\
+_TEMPLATES = {
+    LauncherName.TORCHRUN: """\
 #!/bin/sh
 # CollBench on $nodes hosts, $each ranks on each, with torchrun. Start it on every host, in the folder of CollBench:
 #   sh torchrun.sh NODE HEAD     NODE: 0 on the first host, 1 on the next, ...; HEAD: address of the first host
@@ -99,9 +97,8 @@ ${note}set -eu
 usage="usage: sh torchrun.sh NODE HEAD"
 exec .venv/bin/torchrun --nnodes=$nodes --node-rank="$${1:?$$usage}" --nproc-per-node=$each \\
   --master-addr="$${2:?$$usage}" --master-port=29400 $command
-"""
-
-_SLURM = """\
+""",
+    LauncherName.SLURM: """\
 #!/bin/bash
 # CollBench on $nodes hosts, $each ranks on each, with Slurm: sbatch slurm.sbatch, in the folder of CollBench.
 # That folder must be at the same place on all hosts, with its .venv; results are in results/.
@@ -114,9 +111,8 @@ ${gpus}#SBATCH --exclusive
 #SBATCH --signal=TERM@$warning
 #SBATCH --output=%x-%j.log
 srun --cpu-bind=none ${bind}--kill-on-bad-exit=0 .venv/bin/python $command
-"""
-
-_KUBERNETES = """\
+""",
+    LauncherName.KUBERNETES: """\
 # CollBench on $nodes pods, $each ranks in each, on any Kubernetes: kubectl apply -f kubernetes.yaml
 # To be replaced: the image (CollBench in /collbench, with its packages) and the claim that keeps the results.
 # Pods that do not share the claim know each other by a secret; make one, and delete it afterwards:
@@ -180,9 +176,8 @@ ${gpus}          volumeMounts:
         - name: shared-memory
           emptyDir:
             medium: Memory
-"""
-
-_RAY = '''\
+""",
+    LauncherName.RAY: '''\
 """CollBench with $ranks ranks in a Ray Train job: python ray_train.py, in the folder of CollBench.
 
 That folder must be at the same place on all hosts; results are in results/ on the host of rank 0.
@@ -215,9 +210,8 @@ if __name__ == "__main__":
     scaling = ScalingConfig(num_workers=$ranks, use_gpu=$uses_gpus)
     settings = {"folder": str(Path.cwd()), "secret": secrets.token_hex(32)}
     TorchTrainer(measure, train_loop_config=settings, scaling_config=scaling).fit()
-'''
-
-_MPIRUN = """\
+''',
+    LauncherName.MPIRUN: """\
 #!/bin/sh
 # CollBench on $nodes hosts, $each ranks on each, with Open MPI. On the first host, in the folder of CollBench:
 #   sh mpirun.sh HOSTFILE     a line for each host, such as: node1 slots=$each
@@ -231,12 +225,5 @@ export COLLBENCH_SECRET="$${COLLBENCH_SECRET:-$$(head -c 32 /dev/urandom | od -A
 exec mpirun --hostfile "$$hosts" -n $ranks --map-by ppr:$each:node --bind-to none -x MASTER_ADDR="$$head" \\
   -x COLLBENCH_SECRET \\
   .venv/bin/python $command
-"""
-
-_TEMPLATES = {
-    LauncherName.TORCHRUN: _TORCHRUN,
-    LauncherName.SLURM: _SLURM,
-    LauncherName.KUBERNETES: _KUBERNETES,
-    LauncherName.RAY: _RAY,
-    LauncherName.MPIRUN: _MPIRUN,
+""",
 }

@@ -45,7 +45,7 @@ def plan(plan: Plan, machine: Machine) -> str:
     calls = [case for case in plan.cases if not OPERATIONS[case.op].trains]
     rows, scenarios = _plan_rows(plan, calls), _scenarios(plan)
     headers = ["operation", "backend", "data", "ranks", "sizes", "from – to", "cases", "buffers a rank"]
-    align = [*["left"] * 3, *["right"] * 2, "left", *["right"] * 2]
+    align = "lllrrlrr"
     lines = [markdown.table(rows, headers, align), ""] if rows else []
     lines += scenarios if rows or scenarios else ["nothing can be measured here", ""]
     total = f"{len(plan.cases)} cases × {plan.launches} launches = {plan.total} measurements"
@@ -82,7 +82,7 @@ def _scenarios(plan: Plan) -> list[str]:
         memory = "" if needed is None else f"; {format_rounded_bytes(needed)} of memory a rank, without activations"
         rows = [(label(strategy), kind(strategy).about) for strategy in strategies]
         lines += [f"{training.scenario_text(scenario)}: {len(rows)} strategies{memory}", ""]
-        lines += [markdown.table(rows, ["strategy", "what it does"], ["left"] * 2), ""]
+        lines += [markdown.table(rows, ["strategy", "what it does"], "ll"), ""]
     return lines
 
 
@@ -142,7 +142,7 @@ def runs(found: Iterable[tuple[str, Json, tuple[str, str]]]) -> str:
         for name, manifest, best in found
     ]
     headers = ["run", "started (UTC)", "status", "cases", "best result"]
-    return markdown.table(rows, headers, ["left", "left", "left", "right", "left"])
+    return markdown.table(rows, headers, "lllrl")
 
 
 def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
@@ -171,7 +171,7 @@ def calls(recording: CallList) -> str:
         for attributes, count in kinds.items():
             rows.append(["unknown" if cell is None else str(cell) for cell in (rank.rank, *attributes, count)])
     headers = ["rank", "operation", "dtype", "elements in", "elements out", "group", "number"]
-    lines = [markdown.table(rows, headers, ["right", "left", "left", *["right"] * 4]), ""]
+    lines = [markdown.table(rows, headers, "rllrrrr"), ""]
     if len(recording.ranks) > SHOWN_RANKS:
         lines.append(f"and {len(recording.ranks) - SHOWN_RANKS} further ranks")
     total = sum(len(rank.calls) for rank in recording.ranks)
@@ -224,10 +224,10 @@ def operations() -> str:
                 ", ".join(name for name, has in takes.items() if has) or NOTHING,
             ]
         )
-    table = markdown.table(rows, ["operation", "size is", "bus factor", "placements", "takes"], ["left"] * 5)
+    table = markdown.table(rows, ["operation", "size is", "bus factor", "placements", "takes"], "lllll")
     lacks = [[op, *(_lacks(op, name) for name in BACKENDS)] for op in OPERATIONS]
     lacks = [row for row in lacks if any(row[1:])]
-    lacking = markdown.table(lacks, ["operation", *BACKENDS], ["left"] * (1 + len(BACKENDS)))
+    lacking = markdown.table(lacks, ["operation", *BACKENDS], "l" * (1 + len(BACKENDS)))
     return f"{table}\n\nUnsupported for single operations (for all: list backends):\n\n{lacking}"
 
 
@@ -247,7 +247,7 @@ def _lacks(op: str, backend: str) -> str:
 def backends(missing: dict[str, str]) -> str:
     """The table of backends: whether they can be used here, and what they do not support."""
     rows = [[b.name, b.device, b.description, missing.get(b.name, "yes")] for b in BACKENDS.values()]
-    table = markdown.table(rows, ["backend", "device", "what it is", "usable here"], ["left"] * 4)
+    table = markdown.table(rows, ["backend", "device", "what it is", "usable here"], "llll")
     lacks = []
     for b in BACKENDS.values():
         without = [op for op in OPERATIONS if unsupported_operation(op, b) is not None]
@@ -255,7 +255,7 @@ def backends(missing: dict[str, str]) -> str:
         lacks.append([b.name, *(", ".join(sorted(names)) or NOTHING for names in unsupported)])
     headers = ["backend", "unsupported dtypes", "moved but not reduced", "unsupported reduce ops",
                "unsupported operations"]  # fmt: skip
-    return f"{table}\n\n{markdown.table(lacks, headers, ['left'] * 5)}"
+    return f"{table}\n\n{markdown.table(lacks, headers, 'lllll')}"
 
 
 def models() -> str:
@@ -270,7 +270,7 @@ def models() -> str:
         for name, preset in PRESETS.items()
     ]
     headers = ["model", "parameters", "gradients", *MODEL_SIZES]
-    table = markdown.table(rows, headers, ["left", *["right"] * 7])
+    table = markdown.table(rows, headers, "lrrrrrrr")
     return (
         f"{table}\n\nAny other by its sizes, such as {EXAMPLE}; either with -v50000 (vocabulary), -kv2 (heads of keys "
         "and values) and -tied behind it; or your own: {import: package.module:build}"
@@ -284,6 +284,6 @@ def configs(files: Sequence[Path]) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()
         comments = [line.lstrip("# ") for line in lines if line.startswith("#") and "yaml-language-server" not in line]
         rows.append([path.stem, comments[0] if comments else ""])
-    table = markdown.table(rows, ["name", "what it is for"], ["left"] * 2)
+    table = markdown.table(rows, ["name", "what it is for"], "ll")
     folders = dict.fromkeys(str(path.parent) for path in files)
     return f"{table}\n\nFiles: {', '.join(folders)}. run NAME measures one; a path of your own ends in .yaml."

@@ -100,7 +100,7 @@ TRAINING_FIELDS: dict[str, tuple[Any, str]] = {
     "link_latency_s": (NUMBER, "of the emulated link; null for a real one"),
     "link_bytes_per_s": (NUMBER, "its rate"),
 }
-# Our names of a summary's fields, where FIELDS says the unit.
+# Our names of a summary's fields, where FIELDS says the unit. summary.csv has our names.
 RENAMED = {
     "algbw_bytes_per_s": "algbw",
     "busbw_bytes_per_s": "busbw",
@@ -109,12 +109,8 @@ RENAMED = {
     "precision_reached": "reached",
     "foreign_cpu_share": "foreign_cpu",
 }
-# Fields of a summary that summary.csv has, between those of the interval and those of the second mode.
-CSV_FIELDS = (
-    "algbw", "busbw", "mean_s", "p90_s", "p95_s", "p99_s", "host_time_s", "fastest_rank_s", "skew_s", "pure_s",
-    "scatter", "outliers", "far_outliers", "steady", "timer_s", "floor_s", "asked", "reached",
-    "foreign_cpu", "launches", "iterations", "stopped_by", "chosen", "imported",
-)  # fmt: skip
+# A ratio with its interval, and what that was computed over.
+RATIO = ("ratio", "ratio_low", "ratio_high", "interval")
 # Facts of the manifest that the JSON of a run repeats.
 RUN_FACTS = ("started", "finished", "status", "argv", "overrides", "collbench", "imported")
 
@@ -126,20 +122,9 @@ def to_json(run: Run, analysis: Analysis) -> str:
     training = _training_columns(run, analysis)
     cases = []
     for summary in analysis.summaries:
-        special = {
-            **_time_and_modes(summary),
-            "key": summary.case.key,
-            "failures": [failure.text for failure in summary.failures],
-            "warnings": list(summary.warnings),
-        }
-        measured = {
-            name: special[name] if name in special else getattr(summary, RENAMED.get(name, name)) for name in FIELDS
-        }
-        case = {
-            "operation" if field.name == "op" else field.name: getattr(summary.case, field.name)
-            for field in fields(Case)
-        }
-        cases.append({"key": measured.pop("key"), **case, **measured})
+        measured = _columns(summary)
+        case = asdict(summary.case)
+        cases.append({"key": measured.pop("key"), "operation": case.pop("op"), **case, **measured})
         if summary.case in steps:
             result = steps[summary.case]
             checks = [asdict(check) for check in result.checks]
@@ -184,19 +169,10 @@ def to_csv(run: Run, analysis: Analysis) -> str:
     training = _training_columns(run, analysis)
     rows = []
     for summary in analysis.summaries:
-        timed = _time_and_modes(summary)
-        rows.append(
-            {
-                "key": summary.case.key,
-                **{name: value for name, value in asdict(summary.case).items() if name not in unused},
-                **{name: timed[name] for name in ("time_s", "time_low_s", "time_high_s", "interval")},
-                **{name: getattr(summary, name) for name in CSV_FIELDS},
-                **{name: timed[name] for name in ("stall_share", "stall_extra_s", "fast_mode_s")},
-                **training.get(summary.case, {}),
-                "failures": "; ".join(failure.text for failure in summary.failures),
-                "warnings": "; ".join(summary.warnings),
-            }
-        )
+        measured = {RENAMED.get(name, name): value for name, value in _columns(summary).items()}
+        case = {name: value for name, value in asdict(summary.case).items() if name not in unused}
+        texts = {name: "; ".join(measured.pop(name)) for name in ("failures", "warnings")}
+        rows.append({"key": measured.pop("key"), **case, **measured, **training.get(summary.case, {}), **texts})
     table = pd.DataFrame(rows)
     return str((table.convert_dtypes() if rows else table).to_csv(index=False))
 
@@ -232,16 +208,11 @@ def _training_columns(run: Run, analysis: Analysis) -> dict[Case, Json]:
             ("step_time", result.step, result.step_std),
             ("comm_time", result.exposed, result.exposed_std),
         ):
-            known = interval is not None and interval.known
-            columns |= {
-                f"{name}_avg": interval.value if interval else None,
-                f"{name}_std": std,
-                f"{name}_low": interval.low if interval and known else None,
-                f"{name}_high": interval.high if interval and known else None,
-            }
+            names = (f"{name}_avg", f"{name}_low", f"{name}_high")
+            columns |= {f"{name}_std": std, **_interval_columns(interval, *names)}
         return {name: columns[name] for name in TRAINING_FIELDS}
 
-    return {result.case: row(one.scenario, result) for one in analysis.scenarios for result in one.results}
+    return {result.case: row(entry.scenario, result) for entry in analysis.scenarios for result in entry.results}
 
 
 def _finite(data: Any) -> Any:
@@ -253,17 +224,30 @@ def _finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def _time_and_modes(summary: Summary) -> Json:
-    time_s, stall = summary.time_s, summary.stall
-    return {
-        "time_s": time_s.value if time_s else None,
-        "time_low_s": time_s.low if time_s and time_s.known else None,
-        "time_high_s": time_s.high if time_s and time_s.known else None,
-        "interval": time_s.kind if time_s else None,
+def _columns(summary: Summary) -> Json:
+    """FIELDS of a case."""
+    stall = summary.stall
+    columns = {
+        **_interval_columns(summary.time_s, "time_s", "time_low_s", "time_high_s", "interval"),
+        "key": summary.case.key,
         "stall_share": stall.share if stall else 0.0,
         "stall_extra_s": stall.extra_s if stall else None,
         "fast_mode_s": stall.fast_s if stall else None,
+        "failures": [failure.text for failure in summary.failures],
+        "warnings": list(summary.warnings),
     }
+    return {name: columns[name] if name in columns else getattr(summary, RENAMED.get(name, name)) for name in FIELDS}
+
+
+def _interval_columns(interval: Interval | None, *names: str) -> Json:
+    """A value and its interval under these names: value, lower and upper limit, kind; the kind may be left out.
+
+    All are None if there is no value, the limits if no interval is known.
+    """
+    if interval is None:
+        return dict.fromkeys(names)
+    low, high = (interval.low, interval.high) if interval.known else (None, None)
+    return dict(zip(names, (interval.value, low, high, interval.kind), strict=False))
 
 
 def json_schema() -> Json:
@@ -321,7 +305,7 @@ def comparison_json(result: Comparison) -> str:
 def _change_row(change: Change) -> Json:
     """One case. key: on the side before. The fields of exposed communication are None but for training steps."""
     exposed = change.exposed
-    difference = exposed.difference if exposed else None
+    limits = ("exposed_difference_s", "exposed_difference_low_s", "exposed_difference_high_s")
     return {
         "key": change.case.key,
         "name": change.name,
@@ -331,9 +315,7 @@ def _change_row(change: Change) -> Json:
         **judgement_columns(change.judgement),
         "exposed_before_s": exposed.before.value if exposed else None,
         "exposed_after_s": exposed.after.value if exposed else None,
-        "exposed_difference_s": difference.value if difference else None,
-        "exposed_difference_low_s": difference.low if difference and difference.known else None,
-        "exposed_difference_high_s": difference.high if difference and difference.known else None,
+        **_interval_columns(exposed.difference if exposed else None, *limits),
         "exposed_resolved": exposed.resolved if exposed else None,
         "note": change.note,
         "where": change.where,
@@ -358,15 +340,15 @@ def _trend_rows(trends: Sequence[Trend]) -> list[Json]:
             "steps": [{"run": trend.runs[level.first], "ratio": level.ratio} for level in trend.changed],
             "times": [
                 {
-                    "run": run, "time_s": time.value, "time_low_s": time.low if time.known else None,
-                    "time_high_s": time.high if time.known else None, "interval": time.kind,
+                    "run": run,
+                    **_interval_columns(time, "time_s", "time_low_s", "time_high_s", "interval"),
                     "step": position in {level.first for level in trend.changed},
                 }
                 for position, (run, time) in enumerate(zip(trend.runs, trend.times_s, strict=True))
             ],
         }
         for trend in trends
-    ]  # fmt: skip
+    ]
 
 
 def checks_csv(checks: Sequence[Check]) -> str:
@@ -380,7 +362,7 @@ def checks_json(result: CheckedTable, run: str) -> str:
         "run": run,
         "verdict": result.verdict,
         "reason": result.reason,
-        "index": ratio_columns(result.index) if result.index else None,
+        "index": _interval_columns(result.index, *RATIO) if result.index else None,
         "checks": _check_rows(result.checks),
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
@@ -393,10 +375,7 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
             "verdict": check.verdict,
             "expected_busbw": check.expected,
             "tolerance": check.tolerance,
-            "busbw": measured.value if (measured := check.measured) else None,
-            "busbw_low": measured.low if measured and measured.known else None,
-            "busbw_high": measured.high if measured and measured.known else None,
-            "interval": measured.kind if measured else None,
+            **_interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
             "note": check.note,
         }
         for check in checks
@@ -404,23 +383,13 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
 
 
 def judgement_columns(judged: Judgement) -> Json:
-    """A judgement; the ratio as in `ratio_columns`."""
+    """A judgement; the limits of the ratio are None if no interval is known."""
     return {
         "verdict": judged.verdict,
-        **ratio_columns(judged.ratio),
+        **_interval_columns(judged.ratio, *RATIO),
         "p": judged.p,
         "reason": judged.reason,
         "further_launches": judged.further_launches,
-    }
-
-
-def ratio_columns(ratio: Interval) -> Json:
-    """A ratio and its interval; the limits are None if no interval is known."""
-    return {
-        "ratio": ratio.value,
-        "ratio_low": ratio.low if ratio.known else None,
-        "ratio_high": ratio.high if ratio.known else None,
-        "interval": ratio.kind,
     }
 
 

@@ -205,7 +205,7 @@ def _listed(items: Iterable[str], separator: str = "; ") -> str:
     return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
 
 
-def _table(rows: list[list[str]], headers: list[str], align: list[str]) -> str:
+def _table(rows: list[list[str]], headers: list[str], align: str) -> str:
     return markdown.table(rows, headers, align) if rows else ""
 
 
@@ -285,7 +285,7 @@ def overview(scenario: ScenarioAnalysis) -> str:
         if result.step is not None
     ]
     headers = ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %"]
-    return _table(rows, [*headers, "hidden, %"], ["left", "left", *["right"] * 5]) or NOT_TIMED
+    return _table(rows, [*headers, "hidden, %"], "llrrrrr") or NOT_TIMED
 
 
 def _hidden(result: StrategyResult) -> str:
@@ -310,7 +310,7 @@ def brief(scenario: ScenarioAnalysis) -> str:
         if result.step is not None
     ]
     headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
-    return _table(rows, headers, ["left", "left", *["right"] * 3]) or NOT_TIMED
+    return _table(rows, headers, "llrrr") or NOT_TIMED
 
 
 def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str:
@@ -365,7 +365,7 @@ def split(scenario: ScenarioAnalysis) -> str:
         rows.append([names[result.label], calls, seconds(_value(result.exposed)), *map(seconds, times), adds_up])
     headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "update"]
     headers += [*(["gather"] if sharded else []), "residual", "calls alone", "adds up"]
-    return _table(rows, headers, ["left", *["right"] * (len(headers) - 2), "left"])
+    return _table(rows, headers, "l" + "r" * (len(headers) - 2) + "l")
 
 
 def aa_pairs(scenario: ScenarioAnalysis) -> str:
@@ -379,7 +379,7 @@ def aa_pairs(scenario: ScenarioAnalysis) -> str:
             holds_zero = "yes" if inside else "NO (by chance, 1 pair in 20 does not)"
         rows.append([short_name(pair.label), seconds(difference.value), bounds(difference), holds_zero])
     headers = ["strategy, twice", "second − first, a step", "its 95 % interval", "holds 0"]
-    return _table(rows, headers, ["left", "right", "right", "left"])
+    return _table(rows, headers, "lrrl")
 
 
 def advice(scenario: ScenarioAnalysis) -> str:
@@ -414,7 +414,7 @@ def advice(scenario: ScenarioAnalysis) -> str:
     rows.append(["bound: no plan beats it", NOTHING, seconds(advised.bound_s), NOTHING, NOTHING, NOTHING])
     headers = ["buckets", "which", "predicted tail", "worst regret", "measured tail"]
     headers.append("exposed communication (comm_time)")
-    table = markdown.table(rows, headers, ["left", "left", *["right"] * 4])
+    table = markdown.table(rows, headers, "llrrrr")
     sizes = ", ".join(map(format_rounded_bytes, advised.plan.buckets))
     what = {"default": "Leave torch's default", "cap": "Set the cap", "plan": "Set the plan"}[advised.advised]
     return f"**{what}.** {PREDICTION} The plan, in the order in which buckets are sent: {sizes}.\n\n{table}"
@@ -480,7 +480,7 @@ def invariants(scenarios: Sequence[ScenarioAnalysis]) -> str:
             ]
         )
     headers = ["invariant", "what must hold", "holds of", "VIOLATED by", "does not apply"]
-    return markdown.table(rows, headers, ["left", "left", "right", "left", "left"])
+    return markdown.table(rows, headers, "llrll")
 
 
 def call_sizes(points: Sequence[CallSize]) -> str:
@@ -502,7 +502,7 @@ def call_sizes(points: Sequence[CallSize]) -> str:
         for point in ladder
     ]
     headers = ["backend", "ranks", "bytes", "calls", "bytes a call", "time of all calls", "times the fastest"]
-    return _table(rows, headers, ["left", *["right"] * 6])
+    return _table(rows, headers, "lrrrrrr")
 
 
 def method_line(run: Run) -> str:

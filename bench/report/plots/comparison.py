@@ -146,8 +146,7 @@ def _saved(figure: Figure, folder: Path, name: str) -> Path:
 def standing_out(changes: Sequence[Change]) -> list[Change]:
     """At most MOST_ROWS changes: in the order of VERDICTS, and for each verdict those with the largest ratios first."""
     return sorted(
-        changes,
-        key=lambda change: (VERDICTS.index(change.verdict), -max(change.ratio.value, 1 / change.ratio.value)),
+        changes, key=lambda change: (VERDICTS.index(change.verdict), -max(change.ratio.value, 1 / change.ratio.value))
     )[:MOST_ROWS]
 
 

@@ -30,7 +30,7 @@ from bench.model.conclusions import Summary
 from bench.model.records import Run
 from bench.model.units import format_bytes, format_seconds
 from bench.report.labels import Words, attributes, common_words, in_words, without_usual, words_to_show
-from bench.report.pictures import MOST_PAGES
+from bench.report.plots import MOST_PAGES
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

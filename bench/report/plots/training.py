@@ -1,45 +1,27 @@
-"""Draw what steps cost: their times, exposed communication against bucket size, the same bytes in more calls.
+"""Draw training steps: what they cost, against bucket size, one step of each strategy, the same bytes in more calls.
 
-In: a run and its analysis. Out: figures, one for each scenario; none where there is nothing to draw.
+In: a run and its analysis. Out: figures of each scenario; none where there is nothing to draw.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
-from bench.model.conclusions import Advice, Analysis, CallSize, Interval, ScenarioAnalysis, StrategyResult
+from bench.model.conclusions import Advice, Analysis, Interval, ScenarioAnalysis, StrategyResult
 from bench.model.records import Run
-from bench.model.training import Strategy
+from bench.model.training import RankTimeline, Strategy, Timeline
 from bench.model.units import format_bytes, format_rounded_bytes
+from bench.report import training
 from bench.report.labels import ranks_text
-from bench.report.plots.figures import (
-    COLOURS,
-    WIDER,
-    dodged,
-    fitting_columns,
-    framed,
-    legend_entries,
-    log_time_axis,
-    size_axis,
-    time_axis,
-    with_intervals,
-    wrapped,
-)
-from bench.report.training import (
-    UNRESOLVED,
-    ends,
-    is_reference,
-    names_of,
-    ordered,
-    percent,
-    place_text,
-    scenario_text,
-    seconds,
-    short_names,
-)
+from bench.report.plots import figures
+from bench.report.plots.figures import COLOURS, WIDER, time_axis, wrapped
+from bench.report.trace import BACKWARD, FORWARD, UPDATE, WAITING, computing, lanes
+from bench.report.training import ends, is_reference, names_of, ordered, scenario_text, seconds
 
 # More rows than this are too small to read; the tables have all.
 MOST_ROWS = 40
@@ -52,6 +34,29 @@ MOST_SIZES = 10
 NEIGHBOURS = 1.9
 # Most lines of the call-size sweep that can be told apart.
 MOST_LINES = 6
+# Colours of calls. Calls without outlines alternate between the two, so that neighbours can be told apart.
+FLIGHT, DARKER = COLOURS[4], "#B37700"
+# Looks of the parts of a step. Waiting is hatched: it must stand out from updating also in black and white.
+PARTS: dict[str, dict[str, Any]] = {
+    FORWARD: {"facecolor": COLOURS[5], "linewidth": 0},
+    BACKWARD: {"facecolor": COLOURS[0], "linewidth": 0},
+    WAITING: {"facecolor": COLOURS[1], "linewidth": 0, "hatch": "////", "edgecolor": "white"},
+    UPDATE: {"facecolor": COLOURS[2], "linewidth": 0},
+}
+# Strategies that the others are meant to improve on: they are drawn first.
+BASELINES = ("naive",)
+QUESTION = "When does communication overlap with computing?  One step of each strategy"
+CAPTION = (
+    "Of each rank, the upper bar is what it computes, and the boxes below it are its calls.\n"
+    "A call is hidden where it lies below forward or backward, and exposed where the rank waits."
+)
+AXIS = "time since the first rank began the step (recorded in detail, which takes time: not one of the timed steps)"
+# Most ranks on one page, and of one strategy: a page with more does not fit on a screen.
+MOST_RANKS, SHOWN_RANKS = 24, 4
+# Heights of a compute lane, of a communication lane, and of the gap between them; a rank takes 1 on the y axis.
+COMPUTE, COMMUNICATION, BETWEEN = 0.36, 0.46, 0.04
+# Most ticks of ready gradients, calls with outlines, and lanes with outlines: more would hide what they mark.
+MOST_TICKS, MOST_OUTLINES, MOST_OUTLINED_LANES = 400, 150, 6
 
 
 # ── time of a step ───────────────────────────────────────────────────────────────────────────────
@@ -77,12 +82,14 @@ def _steps(scenario: ScenarioAnalysis) -> Figure:
     rows = []
     for row, (result, step_s) in enumerate(shown):
         _bar(axes, row, result, step_s)
-        place = place_text(result, scenario).removesuffix(f", {UNRESOLVED}")
+        place = training.place_text(result, scenario).removesuffix(f", {training.UNRESOLVED}")
         rows.append(f"{names[result.label]} ({place})")
         text = f"{seconds(step_s)} a step" if is_reference(result) else ""
         if result.exposed is not None:  # such as `2.42 ms exposed, 11.2 %`
-            share = "" if result.share is None else f", {percent(result.share)} %"
-            text = f"{seconds(result.exposed.value)} exposed{share}" + ("" if result.resolved else f", {UNRESOLVED}")
+            share = "" if result.share is None else f", {training.percent(result.share)} %"
+            text = f"{seconds(result.exposed.value)} exposed{share}" + (
+                "" if result.resolved else f", {training.UNRESOLVED}"
+            )
         axes.text(1.02 * _right(step_s, result.exposed) + 0.004 * right, row, text, va="center", fontsize=8.5)
     if scenario.compute is not None:
         axes.axvline(scenario.compute.value, color="black", linewidth=1, linestyle=":")
@@ -149,39 +156,45 @@ def _buckets(scenario: ScenarioAnalysis) -> Figure | None:
     caps = advice.caps if advice else ()
     if not measured and not caps:
         return None
-    figure, axes = framed("Which bucket size is best?", wrapped(scenario_text(scenario.scenario), WIDER))
+    figure, axes = figures.framed("Which bucket size is best?", wrapped(scenario_text(scenario.scenario), WIDER))
     figure.set_size_inches(9.5, 5.4)
     noise = scenario.noise_s
     if scenario.aa_pairs and math.isfinite(noise):
         label = f"two copies of one strategy: ± {seconds(noise)}"
         axes.axhspan(-noise, noise, color="#888888", alpha=0.15, linewidth=0, label=label)
     # A line for each kind of strategy over its caps; each plan is a point of its own.
-    names = short_names(result.label for result, _ in measured)
+    names = training.short_names(result.label for result, _ in measured)
     series: dict[str, list[tuple[int, Interval]]] = {}
     for result, exposed in measured:
         name = _series(result.strategy, names[result.label])
         series.setdefault(name, []).append((_size(result.strategy), exposed))
-    every_size = [size for points in series.values() for size, _ in points]
+    _lines(axes, series)
+    if advice:
+        _predicted(axes, advice)
+    of_plans = [] if caps else [_size(result.strategy) for result, _ in measured]
+    of_caps = [result.strategy.cap_bytes or 0 for result, _ in measured]
+    figures.size_axis(axes, _labelled(of_caps, [*(cap for cap, _ in caps), *of_plans]), MOST_SIZES)
+    time_axis(axes.yaxis)
+    axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
+    axes.set_ylabel("exposed communication of a step")
+    axes.axhline(0, color="black", linewidth=0.8)
+    entries = figures.legend_entries(axes)
+    columns = figures.fitting_columns(figure, entries)
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, fontsize=8.5)
+    return figure
+
+
+def _lines(axes: Axes, series: Mapping[str, list[tuple[int, Interval]]]) -> list[int]:
+    """Draw a line of times with their intervals for each name; return all sizes, ascending. series: (bytes, time)."""
+    every_size = sorted({size for points in series.values() for size, _ in points})
     for style, (name, points) in enumerate(series.items()):
         points.sort(key=lambda point: point[0])
         values = [interval.value for _, interval in points]
         limits = [ends(interval) or (interval.value, interval.value) for _, interval in points]
         sides = ([low for low, _ in limits], [high for _, high in limits])
-        x = dodged(axes, [size for size, _ in points], every_size, style, len(series))
-        with_intervals(axes, x, values, sides, style, name)
-    if advice:
-        _predicted(axes, advice)
-    of_plans = [] if caps else [_size(result.strategy) for result, _ in measured]
-    of_caps = [result.strategy.cap_bytes or 0 for result, _ in measured]
-    size_axis(axes, _labelled(of_caps, [*(cap for cap, _ in caps), *of_plans]), MOST_SIZES)
-    time_axis(axes.yaxis)
-    axes.set_xlabel("bucket size: cap, or the largest bucket of a plan")
-    axes.set_ylabel("exposed communication of a step")
-    axes.axhline(0, color="black", linewidth=0.8)
-    entries = legend_entries(axes)
-    columns = fitting_columns(figure, entries)
-    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, fontsize=8.5)
-    return figure
+        x = figures.dodged(axes, [size for size, _ in points], every_size, style, len(series))
+        figures.with_intervals(axes, x, values, sides, style, name)
+    return every_size
 
 
 def _size(strategy: Strategy) -> int:
@@ -225,31 +238,115 @@ def _predicted(axes: Axes, advice: Advice) -> None:
         axes.axhline(level, color=grey, linewidth=1.3, linestyle=line, label=name)
 
 
+# ── one step of each strategy ────────────────────────────────────────────────────────────────────
+def timelines(_: Run, analysis: Analysis) -> list[Figure]:
+    """Pages of strategies by place."""
+    return [page for scenario in analysis.scenarios for page in _pages(scenario)]
+
+
+def _pages(scenario: ScenarioAnalysis) -> list[Figure]:
+    # The reference, then those in BASELINES, then by place. The plainest strategy is usually the slowest one: by place
+    # alone it would begin the second page, and the first page would lack what all others are meant to improve on.
+    first = sorted(ordered(scenario), key=lambda r: (not is_reference(r), r.label not in BASELINES))
+    recorded = [(result, result.timeline) for result in first if result.timeline and result.timeline.ranks]
+    names = names_of(scenario)
+    strategies = [
+        (f"{names[result.label]}: {_in_words(timeline, result.calls is None and not is_reference(result))}", timeline)
+        for result, timeline in recorded
+    ]
+    ranks = max((min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in recorded), default=1)
+    many = MOST_RANKS // max(1, ranks)
+    last = max((line.begin_s + line.end_s for _, timeline in recorded for line in timeline.ranks), default=0.0)
+    what = scenario_text(scenario.scenario)
+    return [_page(what, strategies[start : start + many], last) for start in range(0, len(strategies), many)]
+
+
+def _in_words(timeline: Timeline, silent: bool) -> str:
+    """Such as `step 21.6 ms, waits 2.42 ms, 4 calls`. silent: the library does not show its calls."""
+    tail = max(line.usable_s - line.backward_s for line in timeline.ranks)
+    calls = max(len(line.calls) for line in timeline.ranks)
+    words = [f"step {seconds(max(line.end_s for line in timeline.ranks))}"]
+    words += [f"waits {seconds(tail)}"] if tail > 0 else []
+    words.append(
+        "its calls cannot be seen" if silent and not calls else "1 call" if calls == 1 else f"{calls or 'no'} calls"
+    )
+    if len(timeline.ranks) > SHOWN_RANKS:
+        words.append(f"{SHOWN_RANKS} of {len(timeline.ranks)} ranks shown")
+    return ", ".join(words)
+
+
+def _page(what: str, strategies: Sequence[tuple[str, Timeline]], last: float) -> Figure:
+    """strategies: title and timeline of each. last: when the longest step of all pages ends."""
+    heights = [0.24 + 0.42 * min(len(timeline.ranks), SHOWN_RANKS) for _, timeline in strategies]
+    figure = Figure(figsize=(10, 2.1 + sum(heights)), layout="constrained")
+    rows = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    figure.suptitle(f"{QUESTION}\n{wrapped(what, WIDER)}\n{CAPTION}", x=0.01, ha="left", fontsize=10.5)
+    for axes, (title, timeline) in zip(rows, strategies, strict=True):
+        # Rank under rank, each with its computing above its communication.
+        ranks = [timeline.ranks[rank] for rank in figures.spread(list(range(len(timeline.ranks))), SHOWN_RANKS)]
+        for row, line in enumerate(ranks):
+            _compute_lane(axes, line, row)
+            _communication_lane(axes, line, row + COMPUTE + BETWEEN)
+        axes.set_title(title, fontsize=9, pad=2)
+        axes.set_yticks([row + 0.42 for row in range(len(ranks))], [f"rank {line.rank}" for line in ranks])
+        axes.set_ylim(len(ranks) - 0.06, -0.08)
+        axes.tick_params(labelsize=8, length=0)
+        axes.grid(visible=False, axis="y")
+        axes.set_axisbelow(True)
+    rows[-1].set_xlim(0, 1.01 * last)
+    time_axis(rows[-1].xaxis)
+    rows[-1].set_xlabel(AXIS, fontsize=9)
+    handles = [
+        Patch(**look, label="waiting for gradients" if part == WAITING else part) for part, look in PARTS.items()
+    ]
+    handles += [Patch(facecolor=FLIGHT, edgecolor="black", linewidth=0.6, label="a call, from launch to completion")]
+    handles += [Patch(facecolor="none", hatch="|||", edgecolor="black", linewidth=0, label="a gradient becomes ready")]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
+    return figure
+
+
+def _compute_lane(axes: Axes, line: RankTimeline, y: float) -> None:
+    for bar in computing(line):
+        width = bar.end_s - bar.begin_s
+        axes.add_patch(Rectangle((line.begin_s + bar.begin_s, y), width, COMPUTE, **PARTS[bar.name]))
+    if len(line.ready_s) <= MOST_TICKS:
+        ticks = [((line.begin_s + t, y), (line.begin_s + t, y + 0.45 * COMPUTE)) for t in line.ready_s]
+        axes.add_collection(LineCollection(ticks, colors="black", linewidths=min(0.7, 40 / max(1, len(ticks)))))
+
+
+def _communication_lane(axes: Axes, line: RankTimeline, y: float) -> None:
+    """Calls that are under way at once share the height of the lane."""
+    filled = lanes(line.calls)
+    height = COMMUNICATION / max(1, len(filled))
+    outlined = len(line.calls) <= MOST_OUTLINES and len(filled) <= MOST_OUTLINED_LANES
+    bars, shades = [], []
+    for number, lane in enumerate(filled):
+        for place, call in enumerate(lane):
+            corner = (line.begin_s + call.launched_s, y + number * height)
+            bars.append(Rectangle(corner, call.done_s - call.launched_s, height))
+            shades.append(FLIGHT if outlined or (number + place) % 2 else DARKER)
+    look = {"edgecolor": "black", "linewidth": 0.5} if outlined else {"linewidth": 0}
+    axes.add_collection(PatchCollection(bars, facecolor=shades, **look))
+
+
 # ── the call-size ladder ─────────────────────────────────────────────────────────────────────────
 def call_sizes(_: Run, analysis: Analysis) -> list[Figure]:
     """The same bytes in more and more calls: time of all calls against bytes a call."""
-    lines: dict[str, list[tuple[int, CallSize]]] = {}
+    lines: dict[str, list[tuple[int, Interval]]] = {}
     for point in analysis.call_sizes:
         name = f"{format_bytes(point.total_bytes)}, {point.backend}, {ranks_text(point.world_size)}"
-        lines.setdefault(name, []).append((point.total_bytes // point.calls, point))
+        lines.setdefault(name, []).append((point.total_bytes // point.calls, point.time))
     shown = dict(list(lines.items())[:MOST_LINES])
     if not shown:
         return []
     more = f"; {len(lines) - len(shown)} more: see the table" if len(lines) > len(shown) else ""
-    figure, axes = framed(
+    figure, axes = figures.framed(
         "What do many small calls cost?",
         f"The same bytes in more and more all-reduces, one after the other; bars: 95 % intervals{more}",
     )
-    every_size = sorted({size for points in shown.values() for size, _ in points})
-    for style, (name, points) in enumerate(shown.items()):
-        points.sort(key=lambda pair: pair[0])
-        values = [point.time.value for _, point in points]
-        limits = [ends(point.time) or (point.time.value, point.time.value) for _, point in points]
-        sides = ([low for low, _ in limits], [high for _, high in limits])
-        x = dodged(axes, [size for size, _ in points], every_size, style, len(shown))
-        with_intervals(axes, x, values, sides, style, name)
-    size_axis(axes, every_size, MOST_SIZES, format_rounded_bytes)
-    log_time_axis(axes)
+    every_size = _lines(axes, shown)
+    figures.size_axis(axes, every_size, MOST_SIZES, format_rounded_bytes)
+    figures.log_time_axis(axes)
     axes.set_xlabel("bytes a call")
     axes.set_ylabel("time of all calls together")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
