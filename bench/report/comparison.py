@@ -11,7 +11,7 @@ from bench.model.comparisons import Change, CheckedTable, Comparison, ExposedCha
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_seconds
 from bench.report import markdown
-from bench.report.labels import NOTHING, common_parts, interval_text, label
+from bench.report.labels import NOTHING, common_parts, counted, interval_text, label
 
 VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
 CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
@@ -66,7 +66,7 @@ def headline(result: Comparison) -> str:
     counts = Counter(change.verdict for change in result.changes)
     first, *others = sorted(VERDICTS, key=lambda verdict: verdict != result.verdict)
     parts = [
-        f"{counts[first]} of {len(result.changes)} case{'' if len(result.changes) == 1 else 's'} {first.lower()}",
+        f"{counts[first]} of {counted(len(result.changes), 'case')} {first.lower()}",
         ", ".join(f"{counts[verdict]} {verdict.lower()}" for verdict in others if counts[verdict]),
         f"the whole {result.whole.verdict.lower()}" if result.whole else "",
         f"smallest change that matters {result.min_change * 100:g} %",
@@ -157,10 +157,10 @@ def trend_document(trends: Sequence[Trend], runs: Sequence[str]) -> str:
             ]
         )
     changed = sum(bool(trend.changed) for trend in trends)
-    total = f"{len(trends)} case{'' if len(trends) == 1 else 's'}"
     names = markdown.table([[str(number), name] for number, name in enumerate(runs, 1)], ["", "run"], "rl")
     headers = ["case", "runs", "first", "last", "last / first", "level"]
     table = markdown.table(rows, headers, "lrrrrl")
+    total = counted(len(trends), "case")
     return "\n\n".join([f"{changed} of {total} changed level over {len(runs)} runs", names, table])
 
 

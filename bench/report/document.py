@@ -18,7 +18,7 @@ from bench.model.conclusions import Analysis, Summary
 from bench.model.records import Case, Failure, Json, Run
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.report import findings, labels, machine_format, markdown, trace, training
-from bench.report.labels import NOTHING, dtype_words, interval_text, label, metric_name, ranks_text, size_text, span
+from bench.report.labels import NOTHING, counted, interval_text, label, ranks_text, size_text
 from bench.report.plots import Picture
 
 # Host names that the report lists; environment.json has them all.
@@ -78,6 +78,9 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
     if len(groups) <= MOST_SECTIONS:
         for title, members in groups:
             details += [*[f"**{title}**"] * (len(groups) > 1), case_details(members)]
+    reasons = labels.by_reason(run.plan.skips)
+    skipped = [[str(len(cases)), training.span(cases), training.cell(reason)] for reason, cases in reasons]
+    left_out = markdown.table(skipped, ["cases", "which", "why"], "rll")
     failed = {samples.case for samples in run.samples if samples.failure is not None}
     call_sizes = training.call_sizes(analysis.call_sizes)
     found = calls.diagnosis.findings or calls.inconsistencies or calls.replayed
@@ -99,7 +102,7 @@ def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str
         *findings.folded(calls),
         *markdown.folded("Notes on single cases", notes),
         *markdown.folded("What must hold of training steps", [training.invariants(scenarios)] if scenarios else []),
-        *markdown.folded("Left out", _left_out(run)),
+        *markdown.folded("Left out", [left_out] if left_out else []),
         *markdown.folded("What exposed communication is, and what the columns of training steps are", explained),
         *markdown.folded(
             "What was measured, on what, and how",
@@ -119,7 +122,7 @@ def _failed(run: Run) -> list[str]:
             launches.setdefault((samples.case, samples.failure), []).append(str(samples.launch))
     rows = [
         [
-            training.span([case]) if OPERATIONS[case.op].trains else label(case),
+            training.span([case]),
             ", ".join(numbers),
             failure.kind,
             NO_RANK if failure.rank is None else str(failure.rank),
@@ -129,15 +132,6 @@ def _failed(run: Run) -> list[str]:
     ]
     headers = ["case", "launch", "kind", "rank", "what happened"]
     return ["## Failed", markdown.table(rows, headers, "lllll")] if rows else []
-
-
-def _left_out(run: Run) -> list[str]:
-    """What was asked for and not measured: a row for each reason."""
-    rows = []
-    for reason, cases in labels.by_reason(run.plan.skips):
-        which = training.span(cases) if OPERATIONS[cases[0].op].trains else span(cases)
-        rows.append([str(len(cases)), which, training.cell(reason)])
-    return [markdown.table(rows, ["cases", "which", "why"], "rll")] if rows else []
 
 
 def markdown_of(run: Run, analysis: Analysis) -> str:
@@ -183,13 +177,9 @@ def problems(run: Run, analysis: Analysis) -> list[str]:
 
 def import_line(facts: Json, rows: int, cases: int, launches: int, results: int) -> str:
     """The files that an import read, and what they held, in one line. facts: of the import."""
-
-    def count(number: int, noun: str) -> str:
-        return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
-
     files = ", ".join(file["name"] for file in facts["files"])
-    counted = f"{count(rows, 'row')} → {count(results, 'result')} of {count(cases, 'case')}"
-    return f"imported {files} ({', '.join(facts['tool'])}): {counted} in {count(launches, 'launch')}"
+    held = f"{counted(rows, 'row')} → {counted(results, 'result')} of {counted(cases, 'case')}"
+    return f"imported {files} ({', '.join(facts['tool'])}): {held} in {counted(launches, 'launch')}"
 
 
 # ── the answer ───────────────────────────────────────────────────────────────────────────────────
@@ -205,7 +195,7 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
         lines.append(f"**{name if short.count(name) == 1 else title}**: {_group_answer(members)}")
     more = len(groups) - MOST_GROUPS
     if more > 0:
-        lines.append(f"{more} further kind{'s' if more > 1 else ''} of cases: see the tables below.")
+        lines.append(f"{counted(more, 'further kind')} of cases: see the tables below.")
     lines += training.answers(analysis.scenarios)
     if not lines:
         return []
@@ -219,8 +209,7 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
     noise = [scenario.noise_s for scenario in analysis.scenarios if scenario.aa_pairs]
     if noise:
         doubts.append(f"two copies of one strategy differ by up to {training.seconds(max(noise))} a step")
-    caveats = f"{len(analysis.warnings)} caveat{'s' if len(analysis.warnings) != 1 else ''}"
-    doubts += [_verified(run), caveats if analysis.warnings else "no caveats"]
+    doubts += [_verified(run), counted(len(analysis.warnings), "caveat") if analysis.warnings else "no caveats"]
     return [*lines, f"**Trust**: {'; '.join(doubts)}."]
 
 
@@ -250,12 +239,11 @@ def _verified(run: Run) -> str:
     """Whether the results were verified, and how many were wrong."""
     wrong = sum(samples.failure is not None and samples.failure.kind == "wrong" for samples in run.samples)
     if run.imported is not None and wrong:
-        results = f"{wrong} result{'' if wrong == 1 else 's'}"
-        return f"{results} WRONG by the tool's own check; no number is printed for them"
+        return f"{counted(wrong, 'result')} WRONG by the tool's own check; no number is printed for them"
     if run.imported is not None:
         return "not verified by CollBench; what the tool checked itself is said below"
     if wrong:
-        return f"{wrong} measurement{'' if wrong == 1 else 's'} gave WRONG results; no number is printed for them"
+        return f"{counted(wrong, 'measurement')} gave WRONG results; no number is printed for them"
     trains = {OPERATIONS[samples.case.op].trains for samples in run.samples}
     calls = ["every result was verified, before the first and after the last timed call"] if trains != {True} else []
     steps = ["the invariants of every strategy were checked before its first timed step"] if True in trains else []
@@ -432,18 +420,17 @@ def _circumstances(run: Run, analysis: Analysis) -> list[str]:
         sizes = [case.size_bytes for case in cases if case.size_bytes]
         worlds = ", ".join(str(n) for n in sorted({case.world_size for case in cases}))
         backends = ", ".join(sorted({case.backend for case in cases}))
-        dtypes = sorted({word for case in cases for word in dtype_words(case)})
+        dtypes = sorted({word for case in cases for word in labels.dtype_words(case)})
         what = [backends, *dtypes, *([f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}"] if sizes else [])]
         operations = dict.fromkeys(case.op for case in cases)
         if len(operations) > MOST_NAMED:
             lines.append(f"**Operations**: {', '.join(operations)}")
-        launches = f"{run.plan.launches} launch{'' if run.plan.launches == 1 else 'es'}"
+        launches = counted(run.plan.launches, "launch")
         lines.append(f"**What**: {', '.join(what)}, world sizes {worlds}; {len(cases)} cases × {launches}")
     if analysis.scenarios:
         results = [result for scenario in analysis.scenarios for result in scenario.results]
         timed = f"{sum(result.step is not None for result in results)} of {len(results)} strategies timed"
-        count = len(analysis.scenarios)
-        lines.append(f"**Training steps**: {count} scenario{'' if count == 1 else 's'}; {timed}")
+        lines.append(f"**Training steps**: {counted(len(analysis.scenarios), 'scenario')}; {timed}")
     done = sum(1 for samples in run.samples if samples.failure is None)
     state = "imported" if run.imported is not None else run.manifest.get("status")
     lines.append(
@@ -515,7 +502,7 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     cases, steps = [s.case for s in summaries], training.method_line(run)
     if not cases:
         return steps or "How measured: nothing was."
-    metrics = " and ".join(dict.fromkeys(map(metric_name, cases)))
+    metrics = " and ".join(dict.fromkeys(map(labels.metric_name, cases)))
     if run.imported is not None:
         several = run.plan.launches > 1
         launches = f"geometric mean over {run.plan.launches} launches" if several else "one launch, so no intervals"

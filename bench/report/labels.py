@@ -67,9 +67,14 @@ def size_text(size_bytes: int) -> str:
     return format_bytes(size_bytes) if size_bytes else NOTHING
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`, `3 launches`."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('ch') else 's'}"
+
+
 def ranks_text(count: int) -> str:
     """`1 rank`, `2 ranks`."""
-    return f"{count} rank{'' if count == 1 else 's'}"
+    return counted(count, "rank")
 
 
 def interval_text(interval: Interval, text: Callable[[float], str], of: str = "") -> str:
@@ -127,12 +132,8 @@ def extras(case: Case) -> list[str]:
 
 def _unusual(case: Case) -> Words:
     """The options that differ from the defaults."""
-    words = {option.name: _in_words(case, option) for option in OPTIONS if not _at_default(case, option)}
+    words = {option.name: _in_words(case, option) for option in OPTIONS if getattr(case, option.name) != option.default}
     return {name: word for name, word in words.items() if word}
-
-
-def _at_default(case: Case, option: Option) -> bool:
-    return bool(getattr(case, option.name) == option.default)
 
 
 def _in_words(case: Case, option: Option) -> str:

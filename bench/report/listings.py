@@ -21,7 +21,7 @@ from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.planning.training import notes, rank_bytes, scenarios_of
 from bench.report import labels, markdown, training
-from bench.report.labels import NOTHING, PLACES, dtype_words, extras, ranks_text, span, variety
+from bench.report.labels import NOTHING, PLACES, counted, dtype_words, extras, ranks_text, variety
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
@@ -64,8 +64,7 @@ def plan(plan: Plan, machine: Machine) -> str:
         reasons = labels.by_reason(plan.skips)
         lines += ["", f"{len(plan.skips)} cases are skipped:"]
         for reason, cases in reasons[:MOST_REASONS]:
-            which = training.span(cases) if OPERATIONS[cases[0].op].trains else span(cases)
-            lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{which}")
+            lines.append(f"  {reason}: {f'{len(cases)} × ' if len(cases) > 1 else ''}{training.span(cases)}")
         if len(reasons) > MOST_REASONS:
             lines.append(f"  and for {len(reasons) - MOST_REASONS} further reasons, which the run's report lists")
     if plan.settings.faults:
@@ -175,8 +174,8 @@ def calls(recording: CallList) -> str:
     if len(recording.ranks) > SHOWN_RANKS:
         lines.append(f"and {len(recording.ranks) - SHOWN_RANKS} further ranks")
     total = sum(len(rank.calls) for rank in recording.ranks)
-    steps = f"{recording.steps} step{'s' if recording.steps != 1 else ''}"
-    lines.append(f"{recording.kind}: {total} calls of {ranks_text(len(recording.ranks))}, {steps}")
+    ranks, steps = ranks_text(len(recording.ranks)), counted(recording.steps, "step")
+    lines.append(f"{recording.kind}: {total} calls of {ranks}, {steps}")
     lines += [f"{what}: unknown for {count} of {total} calls" for what, count in recording.unknown.items()]
     lines += [f"left out: {count} × {what}" for what, count in recording.left_out.items() if count]
     return "\n".join([*lines, *recording.notes])

@@ -73,7 +73,9 @@ _UNIT = re.compile(r"(\d) ([nµm]?s|min|h|[KMGT]?i?B|GB/s)\b")
 
 
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], align: str = "") -> str:
-    """A table. align: a letter for each column, l or r; all are r if empty. Cells are text: no number is rounded."""
+    """A table; empty without rows. align: l or r for each column; all are r if empty. Cells are text already."""
+    if not rows:
+        return ""
     words = [{"l": "left", "r": "right"}[letter] for letter in align or "r" * len(headers)]
     return tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=words)
 
@@ -177,11 +179,14 @@ def _sentence(line: str, width: int) -> list[str]:
 
 
 def _table(lines: Sequence[str], width: int) -> list[str]:
-    cells = [[_unbroken(cell.strip()) for cell in _split(line)] for line in lines if not _is_rule(line)]
+    cells = [
+        [_UNIT.sub(rf"\1{NO_BREAK}\2", cell.strip()) for cell in _split(line)] for line in lines if not _is_rule(line)
+    ]
     right = [mark.endswith(":") for line in lines if _is_rule(line) for mark in _split(line)]
     headers, *rows = cells
     columns = list(zip(*cells, strict=False))
-    widths = _narrowed([max(map(cell_len, column)) for column in columns], list(map(_longest_word, columns)), width)
+    longest_words = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in columns]
+    widths = _narrowed([max(map(cell_len, column)) for column in columns], longest_words, width)
     if widths is None:
         return [line.replace(NO_BREAK, " ") for line in _records(headers, rows, width)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
@@ -205,14 +210,6 @@ def _split(line: str) -> list[str]:
 def _is_rule(line: str) -> bool:
     """Whether it is the line below the headers, which says how columns are aligned."""
     return not line.strip("|:- ")
-
-
-def _unbroken(cell: str) -> str:
-    return _UNIT.sub(rf"\1{NO_BREAK}\2", cell)
-
-
-def _longest_word(column: Sequence[str]) -> int:
-    return max((cell_len(word) for cell in column for word in cell.split(" ")), default=0)
 
 
 def _narrowed(widths: list[int], least: Sequence[int], width: int) -> list[int] | None:

@@ -18,8 +18,8 @@ from bench.model.conclusions import Analysis, CallSize, Interval, ScenarioAnalys
 from bench.model.records import Case, Run, Scenario
 from bench.model.training import REFERENCE, Strategy
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
-from bench.report import markdown
-from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, ranks_text
+from bench.report import labels, markdown
+from bench.report.labels import NOTHING, SEPARATOR, between, common_parts, counted, ranks_text
 
 # What each invariant says, in the order of docs/training.md.
 INVARIANTS = {
@@ -122,7 +122,9 @@ def names_of(scenario: ScenarioAnalysis) -> dict[str, str]:
 
 
 def span(cases: Sequence[Case]) -> str:
-    """Many cases of training steps in one line: their strategies, and in brackets where they would be measured."""
+    """Many cases in one line; of training steps, their strategies, and in brackets where they would be measured."""
+    if not OPERATIONS[cases[0].op].trains:
+        return labels.span(cases)
     strategies = (short_name(label(strategy_of(c.strategy))) if c.strategy else "all strategies" for c in cases)
     places = (
         " ".join(filter(None, [c.model, c.backend, ranks_text(c.world_size), f"link {c.link}" if c.link else ""]))
@@ -205,10 +207,6 @@ def _listed(items: Iterable[str], separator: str = "; ") -> str:
     return separator.join(distinct[:MOST_NAMED] + more) or NOTHING
 
 
-def _table(rows: list[list[str]], headers: list[str], align: str) -> str:
-    return markdown.table(rows, headers, align) if rows else ""
-
-
 # ── one scenario ─────────────────────────────────────────────────────────────────────────────────
 def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
     """Its part of a report. failed: cases whose failures the report lists elsewhere."""
@@ -250,7 +248,7 @@ def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
             text += f", {exposed} of it exposed" if best.resolved else f"; what it exposes is {UNRESOLVED}: {exposed}"
         lines.append(f"{text}.")
     more = len(scenarios) - MOST_SCENARIOS
-    return [*lines, *([f"{more} further scenario{'s' if more > 1 else ''}: see below."] if more > 0 else [])]
+    return [*lines, *([f"{counted(more, 'further scenario')}: see below."] if more > 0 else [])]
 
 
 def _titles(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
@@ -270,6 +268,13 @@ def reference(scenario: ScenarioAnalysis) -> str:
 
 def overview(scenario: ScenarioAnalysis) -> str:
     """One row for each strategy that was timed, by place: estimate ± standard deviation over rounds."""
+
+    def hidden(result: StrategyResult) -> str:
+        # Known where exposed communication is; below 0 with the reason.
+        if result.hidden is None or not result.resolved:
+            return NOTHING
+        return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
+
     names = names_of(scenario)
     rows = [
         [
@@ -279,20 +284,13 @@ def overview(scenario: ScenarioAnalysis) -> str:
             spread(_value(result.exposed), result.exposed_std, seconds),
             bounds(result.exposed),
             spread(result.share, result.share_std, percent),
-            _hidden(result),
+            hidden(result),
         ]
         for result in ordered(scenario)
         if result.step is not None
     ]
     headers = ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %"]
-    return _table(rows, [*headers, "hidden, %"], "llrrrrr") or NOT_TIMED
-
-
-def _hidden(result: StrategyResult) -> str:
-    """The share of communication that is hidden: known where exposed communication is, below 0 with the reason."""
-    if result.hidden is None or not result.resolved:
-        return NOTHING
-    return percent(result.hidden) + (f": {DEARER}" if result.hidden < 0 else "")
+    return markdown.table(rows, [*headers, "hidden, %"], "llrrrrr") or NOT_TIMED
 
 
 def brief(scenario: ScenarioAnalysis) -> str:
@@ -310,7 +308,7 @@ def brief(scenario: ScenarioAnalysis) -> str:
         if result.step is not None
     ]
     headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
-    return _table(rows, headers, "llrrr") or NOT_TIMED
+    return markdown.table(rows, headers, "llrrr") or NOT_TIMED
 
 
 def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str:
@@ -365,7 +363,7 @@ def split(scenario: ScenarioAnalysis) -> str:
         rows.append([names[result.label], calls, seconds(_value(result.exposed)), *map(seconds, times), adds_up])
     headers = ["strategy", "calls a step", "comm_time", "tail", "of it late ranks", "pack", "interference", "update"]
     headers += [*(["gather"] if sharded else []), "residual", "calls alone", "adds up"]
-    return _table(rows, headers, "l" + "r" * (len(headers) - 2) + "l")
+    return markdown.table(rows, headers, "l" + "r" * (len(headers) - 2) + "l")
 
 
 def aa_pairs(scenario: ScenarioAnalysis) -> str:
@@ -379,7 +377,7 @@ def aa_pairs(scenario: ScenarioAnalysis) -> str:
             holds_zero = "yes" if inside else "NO (by chance, 1 pair in 20 does not)"
         rows.append([short_name(pair.label), seconds(difference.value), bounds(difference), holds_zero])
     headers = ["strategy, twice", "second − first, a step", "its 95 % interval", "holds 0"]
-    return _table(rows, headers, "lrrl")
+    return markdown.table(rows, headers, "lrrl")
 
 
 def advice(scenario: ScenarioAnalysis) -> str:
@@ -502,7 +500,7 @@ def call_sizes(points: Sequence[CallSize]) -> str:
         for point in ladder
     ]
     headers = ["backend", "ranks", "bytes", "calls", "bytes a call", "time of all calls", "times the fastest"]
-    return _table(rows, headers, "lrrrrrr")
+    return markdown.table(rows, headers, "lrrrrrr")
 
 
 def method_line(run: Run) -> str:
@@ -514,7 +512,7 @@ def method_line(run: Run) -> str:
     return (
         f"How training steps were measured: {'–'.join(map(str, steps))} steps of a strategy between two barriers, "
         f"slowest rank · all strategies in every round, each round in another random order, seed {settings.seed} · "
-        f"{settings.warmup_steps} steps of each beforehand · {plan.launches} "
-        f"launch{'' if plan.launches == 1 else 'es'} of fresh processes · blocks in which others used more than "
-        f"{plan.max_foreign_cpu:.0%} of the machine's CPU time are left out · ± is the standard deviation over rounds"
+        f"{settings.warmup_steps} steps of each beforehand · {counted(plan.launches, 'launch')} of fresh processes · "
+        f"blocks in which others used more than {plan.max_foreign_cpu:.0%} of the machine's CPU time are left out · "
+        "± is the standard deviation over rounds"
     )

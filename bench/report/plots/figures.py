@@ -29,7 +29,7 @@ from bench.catalog import metrics
 from bench.model.conclusions import Summary
 from bench.model.records import Run
 from bench.model.units import format_bytes, format_seconds
-from bench.report.labels import Words, attributes, common_words, in_words, without_usual, words_to_show
+from bench.report.labels import Words, attributes, common_words, counted, in_words, without_usual, words_to_show
 from bench.report.plots import MOST_PAGES
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -291,7 +291,7 @@ def pages(question: str, run: Run, shown: Sequence[Panel], marks: str, left_out:
         count = math.ceil(len(of_metric) / PANELS_A_PAGE)
         a_page = math.ceil(len(of_metric) / count) if count <= MOST_PAGES else PANELS_A_PAGE
         parts += [of_metric[start : start + a_page] for start in range(0, len(of_metric), a_page)]
-    launches = f"{run.plan.launches} launch{'es' if run.plan.launches > 1 else ''}"
+    launches = counted(run.plan.launches, "launch")
     made = []
     for number, part in enumerate(parts[:MOST_PAGES], start=1):
         place = f" ({number} of {min(len(parts), MOST_PAGES)})" if len(parts) > 1 else ""

@@ -16,19 +16,9 @@ from bench.catalog.operations import ranks_together
 from bench.model.conclusions import Analysis, ReplayedStep, Summary
 from bench.model.records import Case, Run
 from bench.model.units import format_rounded_bytes, format_seconds
+from bench.report import labels
 from bench.report.findings import kind_name
-from bench.report.labels import (
-    WORDS,
-    attributes,
-    common_words,
-    in_words,
-    ranks_text,
-    row_name,
-    size_rows,
-    title,
-    without_usual,
-    words_to_show,
-)
+from bench.report.labels import common_words, in_words, ranks_text, words_to_show
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, log_ticks, marks, time_axis, time_label, wrapped
 
 # Fewer rows show no more than the picture of time against size; more are too small to read.
@@ -52,7 +42,7 @@ def operations(run: Run, analysis: Analysis) -> list[Figure]:
     of_case = {s.case: s for s in analysis.summaries if s.time_s}
     size, chosen = _at_one_size(list(of_case))
     must = words_to_show(chosen)
-    words = {case: without_usual(attributes(case), case.op, must) for case in chosen}
+    words = {case: labels.without_usual(labels.attributes(case), case.op, must) for case in chosen}
     shared = common_words(list(words.values()))
     rows: dict[str, list[Summary]] = {}
     for case in chosen:
@@ -72,8 +62,12 @@ def _at_one_size(cases: Sequence[Case]) -> tuple[str, list[Case]]:
     """The size that most tables have (the largest of several), and the cases with this size or with none."""
     tables: dict[str, list[Case]] = {}
     for case in cases:
-        tables.setdefault(title(case), []).append(case)
-    rows = [(row_name(row).removeprefix("≤ "), row) for members in tables.values() for row in size_rows(members)]
+        tables.setdefault(labels.title(case), []).append(case)
+    rows = [
+        (labels.row_name(row).removeprefix("≤ "), row)
+        for members in tables.values()
+        for row in labels.size_rows(members)
+    ]
     count = Counter(name for name, row in rows if row[0].size_bytes)
     if not count:
         return "no size", list(cases)
@@ -143,7 +137,7 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
         axes.set_xlabel("receiving rank")
         axes.set_ylabel("sending rank")
         heaviest, even = itemsize * splits.heaviest(matrix), case.size_bytes * (n - 1) / n
-        text = f"{WORDS['splits'](case)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
+        text = f"{labels.WORDS['splits'](case)}: the busiest rank moves {format_rounded_bytes(heaviest)}, "
         text += f"{heaviest / even:.1f} times as much as with equal parts"
         axes.set_title(wrapped(text, SPLIT_TITLE), fontsize=9)
     text = "Who sends how much to whom?  all_to_all, one call; the busiest rank bounds the time"

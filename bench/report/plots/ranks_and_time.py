@@ -17,7 +17,7 @@ from bench.catalog.operations import cycle
 from bench.model.conclusions import Analysis, Finding
 from bench.model.records import Case, Run, Samples, Timings, case_order
 from bench.model.units import format_rate, format_seconds
-from bench.report.labels import label
+from bench.report.labels import counted, label, ranks_text
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks, log_time_axis, time_axis, wrapped
 
 # Rows of histograms (and names of late ranks), and ranks in a matrix with numbers: more are too small to read.
@@ -144,7 +144,7 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
     named = ", ".join(operations) if len(operations) <= MOST_NAMED else f"{len(operations)} operations"
     backends = ", ".join(dict.fromkeys(s.case.backend for s in good))
     cases, launches = len({s.case for s in good}), run.plan.launches
-    count = f"{cases} case{'s' if cases > 1 else ''}, {launches} launch{'es' if launches > 1 else ''}"
+    count = f"{counted(cases, 'case')}, {counted(launches, 'launch')}"
     what = wrapped(f"{named} on {backends}, {count}", WIDE)
     figure, axes = framed("Was it steady?", f"{what}; a dot: one iteration")
     worlds = sorted({s.case.world_size for s in good})
@@ -153,7 +153,7 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
         x, y = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
         axes.plot(
             x, y, MARKERS[style % len(MARKERS)], color=COLOURS[style % len(COLOURS)], markersize=2.5, alpha=0.5,
-            markeredgewidth=0, rasterized=True, label=f"{n} rank{'s' if n > 1 else ''}",
+            markeredgewidth=0, rasterized=True, label=ranks_text(n),
         )  # fmt: skip
     warm = [_in_time(s, began, warmup=True) for s in good if s.warmup is not None]
     if warm:  # drawn behind the dots, which matter more
@@ -196,8 +196,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     figure = Figure(figsize=(8.5, 1.8 + 0.95 * len(chosen)), layout="constrained")
     rows = figure.subplots(len(chosen), 1, sharex=True, squeeze=False)[:, 0]
     kind = "those that stall most" if len(stalled) > MOST_ROWS else "all that stall" if stalled else "none stalls"
-    cases = f"{len(good)} case{'' if len(good) == 1 else 's'}"
-    text = f"Is there one usual time, or two?  {len(chosen)} of {cases}, {kind}"
+    text = f"Is there one usual time, or two?  {len(chosen)} of {counted(len(good), 'case')}, {kind}"
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5)
     launches: dict[Case, list[Any]] = {s.case: [] for s in chosen}
     for samples in run.samples:

@@ -16,20 +16,7 @@ from bench.model.records import Run
 from bench.model.units import format_rate
 from bench.report.labels import ranks_text, row_name, size_rows
 from bench.report.plots import figures
-from bench.report.plots.figures import (
-    COLOURS,
-    Line,
-    Page,
-    Panel,
-    dodged,
-    log_ticks,
-    log_time_axis,
-    marks,
-    size_axis,
-    spread,
-    time_label,
-    with_intervals,
-)
+from bench.report.plots.figures import COLOURS, Line, Page, Panel, log_time_axis, marks, spread, time_label
 
 # A bound above so many times the best bandwidth is named in the legend and not drawn.
 FAR_BOUND = 4
@@ -77,7 +64,7 @@ def bandwidth_against_size(run: Run, analysis: Analysis) -> list[Figure]:
         # a page of many panels has no room for it.
         axes = page.places[0][0]
         axes.set_yscale("log")
-        log_ticks(axes.yaxis)
+        figures.log_ticks(axes.yaxis)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         _finish(page, _size, "bus bandwidth, GB/s")
@@ -142,7 +129,7 @@ def _placed(page: Page, x_of: Callable[[Summary], int]) -> Iterator[tuple[Axes, 
     for axes, panel in page.places:
         for number, (style, line) in enumerate(page.styled(panel)):
             x = [x_of(s) for s in line.members]
-            yield axes, style, line, dodged(axes, x, every, number, len(panel.lines))
+            yield axes, style, line, figures.dodged(axes, x, every, number, len(panel.lines))
 
 
 def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
@@ -150,9 +137,9 @@ def _finish(page: Page, x_of: Callable[[Summary], int], y: str) -> None:
     axes = page.places[0][0]
     every = sorted({x_of(s) for _, panel in page.places for s in panel.members})
     if x_of is _world:
-        size_axis(axes, every, MOST_WORLDS, str)
+        figures.size_axis(axes, every, MOST_WORLDS, str)
     else:
-        size_axis(axes, every, MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE)
+        figures.size_axis(axes, every, MOST_SIZES_ALONE if len(page.places) == 1 else MOST_SIZES_BESIDE)
     # An interval that reaches further than FAR_INTERVAL beyond all values is cut, and the legend says so.
     series = [drawn[0] for axes, _ in page.places for drawn in axes.containers]
     values = [float(value) for line in series for value in line.get_ydata()]
@@ -171,7 +158,7 @@ def _draw_times(axes: Axes, line: Line, x: Sequence[float], style: int) -> list[
     """Draw the times of a line with their intervals; return the times."""
     times = [s.time_s for s in line.members if s.time_s]
     values = [t.value for t in times]
-    with_intervals(axes, x, values, ([t.low for t in times], [t.high for t in times]), style, line.name)
+    figures.with_intervals(axes, x, values, ([t.low for t in times], [t.high for t in times]), style, line.name)
     return values
 
 
@@ -180,7 +167,7 @@ def _draw_rates(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
     times = [s.time_s for s in line.members if s.time_s]
     low = [b * t.value / t.high for b, t in zip(busbw, times, strict=True)]
     high = [b * t.value / t.low for b, t in zip(busbw, times, strict=True)]
-    with_intervals(axes, x, busbw.tolist(), (low, high), style, line.name)
+    figures.with_intervals(axes, x, busbw.tolist(), (low, high), style, line.name)
     _draw_choices(axes, line, x, busbw.tolist(), style)
 
 
