@@ -67,7 +67,7 @@ def report(
         show("\n" + "\n".join(write_report(result, analysis, plots, output)))
     else:
         writers = {
-            Format.MARKDOWN: document.markdown_of,
+            Format.MARKDOWN: document.build,
             Format.CSV: machine_format.to_csv,
             Format.JSON: machine_format.to_json,
             Format.JUNIT: machine_format.to_junit,

@@ -54,7 +54,7 @@ def documents(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder:
     return written
 
 
-def build(run: Run, analysis: Analysis, pictures: Sequence[Picture], folder: str) -> str:
+def build(run: Run, analysis: Analysis, pictures: Sequence[Picture] = (), folder: str = "") -> str:
     """The whole report as Markdown: the answer first, what only some readers need folded.
 
     folder: the path from the report to the pictures.
@@ -132,11 +132,6 @@ def _failed(run: Run) -> list[str]:
     ]
     headers = ["case", "launch", "kind", "rank", "what happened"]
     return ["## Failed", markdown.table(rows, headers, "lllll")] if rows else []
-
-
-def markdown_of(run: Run, analysis: Analysis) -> str:
-    """The report without pictures."""
-    return build(run, analysis, [], "")
 
 
 def tables_of(run: Run, analysis: Analysis) -> str:
@@ -516,15 +511,13 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     barrier = "barrier over the network" if any("job" in session for session in run.environment) else "barrier"
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
     counts = [s.iterations // s.launches for s in summaries if s.launches] or [0]
-    n = "–".join(str(count) for count in sorted({min(counts), max(counts)}))
     each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
-    launches = "–".join(str(count) for count in sorted({min(each), max(each)}))
-    launches += " launch" if max(each) == 1 else " launches"
+    iterations, launches = ("–".join(map(str, sorted({min(n), max(n)}))) for n in (counts, each))
     buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
     scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
-        f"median over {n} iterations, geometric mean over {launches} · "
+        f"median over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
         f"{scheduling}{buffers}order shuffled, seed {run.plan.settings.seed} · "
         "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
     )

@@ -422,21 +422,22 @@ def advice(scenario: ScenarioAnalysis) -> str:
 def without_steps(run: Run, analysis: Analysis) -> tuple[Run, Analysis]:
     """The run without training steps and the calls of `call_sizes`: what tables and pictures of collectives show."""
 
+    # The bytes of a point were rounded to whole elements of each call.
+    ladder = {
+        (point.backend, point.world_size, point.calls, round(point.total_bytes / point.calls))
+        for point in analysis.call_sizes
+    }
+
     def is_shown(case: Case) -> bool:
-        return not OPERATIONS[case.op].trains and not any(_is_of(case, point) for point in analysis.call_sizes)
+        is_point = (case.backend, case.world_size, case.depth, case.size_bytes) in ladder
+        kind = (case.op, case.metric, case.call)
+        return not OPERATIONS[case.op].trains and not (is_point and kind == ("all_reduce", "pipelined", "async"))
 
     summaries = tuple(summary for summary in analysis.summaries if is_shown(summary.case))
     if len(summaries) == len(analysis.summaries):
         return run, analysis
     samples = [samples for samples in run.samples if is_shown(samples.case)]
     return replace(run, samples=samples), replace(analysis, summaries=summaries)
-
-
-def _is_of(case: Case, point: CallSize) -> bool:
-    """Whether the case was measured for this point, whose bytes were rounded to whole elements of each call."""
-    same = (case.op, case.metric, case.call, case.backend, case.world_size, case.depth)
-    wanted = ("all_reduce", "pipelined", "async", point.backend, point.world_size, point.calls)
-    return same == wanted and case.size_bytes == round(point.total_bytes / point.calls)
 
 
 def unexplained(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:

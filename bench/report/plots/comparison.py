@@ -23,7 +23,7 @@ from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement
 from bench.model.records import case_order
 from bench.report.comparison import VERDICTS, headline, in_order, percent
 from bench.report.labels import common_parts, label
-from bench.report.plots.figures import COLOURS, STYLE, WIDE, WIDER, save, tick, time_axis, wrapped
+from bench.report.plots.figures import COLOURS, STYLE, WIDE, WIDER, save, time_axis, wrapped
 
 GREY = "#666666"
 # Verdict → colour and marker. Triangles point to longer or shorter times.
@@ -269,5 +269,5 @@ def _one_trend(axes: Axes, name: str, trend: Trend, runs: Sequence[str]) -> None
     axes.set_xlim(0.4, len(runs) + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    time_axis(axes.yaxis)
     axes.set_title(wrapped(name, PANEL_WIDE), fontsize=8.5)
