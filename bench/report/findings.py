@@ -40,7 +40,10 @@ def standing_out(analysis: Analysis) -> list[str]:
     if analysis.inconsistencies:
         parts += ["The run contradicts itself:", markdown.lines(finding.text for finding in analysis.inconsistencies)]
     for step in analysis.replayed:
-        parts += replay_section(step)
+        parts += [f"## The recorded job, made again on {ranks_text(step.case.world_size)}", replay_sentence(step)]
+        parts += [replay_table(step), REPLAY_EXPLAINED]
+        if step.changes:
+            parts += ["Not as recorded:", markdown.lines(step.changes)]
     return parts
 
 
@@ -130,15 +133,6 @@ def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float)
 
 
 # ── a recorded job, made again ───────────────────────────────────────────────────────────────────
-def replay_section(step: ReplayedStep) -> list[str]:
-    """Parts of the report on one replay."""
-    parts = [f"## The recorded job, made again on {ranks_text(step.case.world_size)}", replay_sentence(step)]
-    parts += [replay_table(step), REPLAY_EXPLAINED]
-    if step.changes:
-        parts += ["Not as recorded:", markdown.lines(step.changes)]
-    return parts
-
-
 def replay_sentence(step: ReplayedStep) -> str:
     """The communication of a step, recorded and here, and the kind of call that is most of it."""
     recorded = "its times were not recorded; "

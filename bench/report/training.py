@@ -226,9 +226,23 @@ def section(scenario: ScenarioAnalysis, failed: Collection[Case]) -> list[str]:
 
 
 def brief_section(scenario: ScenarioAnalysis) -> str:
-    """The same for a terminal: its main table, what cannot be told apart, and what got no times."""
-    parts = [f"### {scenario_text(scenario.scenario)}", reference(scenario), brief(scenario), alike(scenario)]
-    return "\n\n".join(filter(None, [*parts, refused(scenario)]))
+    """The same for a terminal: its main table without standard deviations, what is alike, and what got no times."""
+    names = names_of(scenario)
+    rows = [
+        [
+            names[result.label],
+            place_text(result, scenario).removesuffix(f", {UNRESOLVED}"),
+            seconds(result.step.value),
+            f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
+            percent(result.share),
+        ]
+        for result in ordered(scenario)
+        if result.step is not None
+    ]
+    headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
+    table = markdown.table(rows, headers, "llrrr") or NOT_TIMED
+    parts = [f"### {scenario_text(scenario.scenario)}", reference(scenario), table, alike(scenario), refused(scenario)]
+    return "\n\n".join(filter(None, parts))
 
 
 def answers(scenarios: Sequence[ScenarioAnalysis]) -> list[str]:
@@ -291,24 +305,6 @@ def overview(scenario: ScenarioAnalysis) -> str:
     ]
     headers = ["strategy", "place", "step_time ± std", "comm_time ± std", "its 95 % interval", "comm_frac ± std, %"]
     return markdown.table(rows, [*headers, "hidden, %"], "llrrrrr") or NOT_TIMED
-
-
-def brief(scenario: ScenarioAnalysis) -> str:
-    """The table of `overview` for a terminal: without standard deviations, and without what is hidden."""
-    names = names_of(scenario)
-    rows = [
-        [
-            names[result.label],
-            place_text(result, scenario).removesuffix(f", {UNRESOLVED}"),
-            seconds(result.step.value),
-            f"{seconds(result.exposed.value)} {bounds(result.exposed)}" if result.exposed else NOTHING,
-            percent(result.share),
-        ]
-        for result in ordered(scenario)
-        if result.step is not None
-    ]
-    headers = ["strategy", "place", "step_time", "comm_time [95 % interval]", "of it, %"]
-    return markdown.table(rows, headers, "llrrr") or NOT_TIMED
 
 
 def refused(scenario: ScenarioAnalysis, elsewhere: Collection[Case] = ()) -> str:
