@@ -63,7 +63,7 @@ bench-mpi: .venv/.installed-mpi  ## gloo against MPI, and which of them is faste
 	@$(BENCH) run configs/mpi.yaml $(SET)
 	@$(BENCH) compare --across backend=gloo,mpi
 
-bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets (3 to 4 min)
+bench-ddp: .venv/.installed  ## What gradient synchronisation costs a training step, and the best buckets (4 to 5 min)
 	@$(BENCH) run configs/ddp-buckets.yaml $(SET)
 	@$(BENCH) run configs/ddp.yaml $(SET)
 	@$(BENCH) advise --from ddp

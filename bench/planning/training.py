@@ -87,8 +87,8 @@ def case_of(scenario: Scenario, strategy: Strategy) -> Case:
 def call_sizes(config: Config) -> Iterator[Case]:
     """The call-size ladder: the same parameters all-reduced in more and more calls, back to back."""
     ladder = config.training.call_sizes if config.training is not None else None
-    if ladder is None:
-        return
+    if config.training is None or ladder is None or REAL_LINK not in config.training.links:
+        return  # it tells of the real link
     for backend, ranks, calls in product(config.backends, config.world_sizes, ladder.calls):
         size = ladder.parameters // calls * DTYPES["float32"].itemsize
         yield Case("all_reduce", backend, ranks, "float32", size, metric="pipelined", depth=calls, call="async")
