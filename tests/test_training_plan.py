@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from bench.config.models import parse
+from bench.model.errors import ConfigError
 from bench.model.records import Machine
 from bench.planning.plan import expand
 from bench.planning.training import notes
@@ -50,6 +53,21 @@ def test_a_trap_is_named_with_its_remedy_and_a_sound_setting_is_not():
         (note,) = notes(planned(f"models: [nano], {trap}"), 4)
         assert said in note
         assert notes(planned(f"models: [nano], {sound}"), 4) == []
+
+
+def test_variables_and_scheduling_hold_for_steps_and_for_the_ladder_and_other_options_are_refused():
+    """Sides of `ab` that differ in nothing that is measured would be called the same."""
+    ladder = "training: {models: [nano], strategies: [flat], call_sizes: {parameters: 600, calls: [1, 6]}}"
+    base = f"backends: [gloo]\nworld_sizes: [2]\nenv: {{GLOO_X: [1, 2]}}\n{ladder}\n"
+    plan = expand(parse(base.encode(), "x.yaml", [], "x"), HOST, 1)
+    assert {(case.op, case.settings) for case in plan.cases} == {
+        (op, f"GLOO_X={value}") for op in ("training_step", "all_reduce") for value in (1, 2)
+    }
+    assert all(len({case.settings for case in launch.cases}) == 1 for launch in plan.order)
+    for wrong in ("metrics: [isolated]", "sizes: [1KiB]", "reduce_ops: [max]", "groups: [world]"):
+        with pytest.raises(ConfigError, match=f"{wrong.split(':')[0]}: .*steps of training do not have it"):
+            parse(f"{base}{wrong}\n".encode(), "x.yaml", [], "x")
+        parse(f"{base}operations: [all_reduce]\nsizes: [2KiB]\n".encode(), "x.yaml", [], "x")
 
 
 def test_plan_prints_notes(warm):

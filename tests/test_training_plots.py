@@ -1,4 +1,4 @@
-"""Pictures of the training benchmark show what was concluded, with units, and bear many strategies, ranks and calls."""
+"""Pictures of training steps show what was concluded, with units, and bear many strategies, ranks and calls."""
 
 import io
 import math

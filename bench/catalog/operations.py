@@ -20,6 +20,8 @@ ALIGNMENT = 512
 PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
 COALESCED_PIECES = 8
+# Options of all operations that steps of training have, too: how they are timed, and what holds for the process.
+OF_STEPS = ("metric", "depth", "scheduling", "settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Operation:
 
     def has(self, option: Option) -> bool:
         """Whether its cases have the option."""
+        if self.trains and not option.of:
+            return option.name in OF_STEPS
         return not option.of or bool(getattr(self, option.of))
 
 

@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from bench.catalog import splits
 from bench.catalog.metrics import METRICS
-from bench.catalog.operations import REPLAY, TRAINING_STEP
+from bench.catalog.operations import OPERATIONS, REPLAY, TRAINING_STEP
 from bench.config import documents
 from bench.config.fields import (
     Alignment,
@@ -47,6 +47,7 @@ from bench.config.fields import (
     validate,
 )
 from bench.config.training import TrainingSection
+from bench.model.records import OPTIONS
 
 # Enough for memory that the second-level caches of ranks do not hold; filling more takes longer than measuring.
 POOL_BYTES = 64 * 2**20
@@ -355,6 +356,11 @@ class Config(Strict):
             raise problem_at(("recording",), f"only the operation {REPLAY} uses a recording")
         if self.training is not None and self.budget is not None:
             raise problem_at(("budget",), "steps of training take launches and rounds; a budget is for collectives")
+        if self.training is not None and set(self.operations) <= {TRAINING_STEP}:
+            step = OPERATIONS[TRAINING_STEP]
+            of_collectives = {option.key for option in OPTIONS if option.key and not step.has(option)}
+            for key in sorted(self.model_fields_set & (of_collectives | {"metrics", "pipeline_depth", "sizes"})):
+                raise problem_at((key,), "steps of training do not have it, and no other operation is asked for")
         for index, fault in enumerate(self.faults):
             if fault.rank >= max(self.world_sizes):
                 raise problem_at(("faults", index, "rank"), f"{fault.rank}: no world size has a rank {fault.rank}")

@@ -96,9 +96,7 @@ def sweep(
     def measure(launch: Launch, probe: bool = False) -> LaunchOutcome:
         """Start the ranks of one launch, watch them, and end them."""
         observer.launching(launch)
-        names = {case.recording for case in launch.cases}
-        replays = {name: replay for name, replay in plan.settings.replays.items() if name in names}
-        job = Job(launch, replace(plan.settings, replays=replays), str(log.resolve()), probe)
+        job = Job(launch, plan.settings.needed_by(launch.cases), str(log.resolve()), probe)
         requested, in_order = time.monotonic(), iter(launch.cases)
         try:
             ranks = launcher.start(launch.world_size, RANK, job)

@@ -10,11 +10,12 @@ or nanoseconds; a plain number has `_bytes`, `_s` or `_ns` in its name. Nothing 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from bench.model.training import InvariantCheck, Link, Shape, StepDetail
 
 if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and listing start without it
+    from collections.abc import Sequence
     from pathlib import Path
 
     import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     Floats = NDArray[np.float64]
 
 Json = dict[str, Any]
+T = TypeVar("T")
 # Recorded in place of a fact that could not be read; the fact is never left out.
 NOT_AVAILABLE = "not available"
 # More ranks than any cluster has; a larger number is a typing error.
@@ -330,6 +332,20 @@ class Settings:
     replays: dict[str, Replay] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
+
+    def needed_by(self, cases: Sequence[Case]) -> Settings:
+        """The settings with only those replays, shapes and links that the cases name."""
+
+        def named(table: dict[str, T], option: str) -> dict[str, T]:
+            names = {getattr(case, option) for case in cases}
+            return {name: value for name, value in table.items() if name in names}
+
+        return replace(
+            self,
+            replays=named(self.replays, "recording"),
+            shapes=named(self.shapes, "model"),
+            links=named(self.links, "link"),
+        )
 
     def scenario(self, case: Case) -> Scenario:
         """The scenario of a case of training steps."""

@@ -44,7 +44,7 @@ def combinations(
     for operation, backend, dtype, n, size in what:
         options = [option for option in OPTIONS if option.key and operation.has(option)]
         shared = config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus
-        for values in itertools.product(*(_values(config, option, n) for option in options)):
+        for values in itertools.product(*(values_of(config, option, n) for option in options)):
             chosen = {option.name: value for option, value in zip(options, values, strict=True)}
             if operation.paired or operation.recorded or operation.startup:
                 chosen["metric"] = ONE_BY_ONE
@@ -59,7 +59,7 @@ def combinations(
     return distinct.values()
 
 
-def _values(config: Config, option: Option, world_size: int) -> Sequence[Any]:
+def values_of(config: Config, option: Option, world_size: int) -> Sequence[Any]:
     """The values that a configuration lists for an option."""
     if option.name == "settings":
         # Every combination of values of the environment variables, each as one text, such as `A=1 B=2`.

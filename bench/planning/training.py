@@ -9,19 +9,19 @@ a rank needs, and notes on settings that measure something other than their auth
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import DTYPES
-from bench.catalog.operations import TRAINING_STEP
+from bench.catalog.operations import OPERATIONS, TRAINING_STEP
 from bench.catalog.presets import find, parameters
 from bench.catalog.strategies import CALLED, kind, label, reference_of, strategy_of, text_of, unsupported
 from bench.config.models import Config
 from bench.config.training import REAL_LINK, ShapeSection, TrainingSection
-from bench.model.records import Case, Machine, Plan, Scenario, Skip
+from bench.model.records import OPTIONS, Case, Machine, Plan, Scenario, Skip
 from bench.model.training import REFERENCE, Link, Shape, Strategy
 from bench.model.units import format_rounded_bytes, parse_link
-from bench.planning.cases import unsupported_here
+from bench.planning.cases import unsupported_here, values_of
 
 if TYPE_CHECKING:
     from bench.planning.buckets import ReadyTimes
@@ -89,15 +89,26 @@ def call_sizes(config: Config) -> Iterator[Case]:
     ladder = config.training.call_sizes if config.training is not None else None
     if config.training is None or ladder is None or REAL_LINK not in config.training.links:
         return  # it tells of the real link
-    for backend, ranks, calls in product(config.backends, config.world_sizes, ladder.calls):
+    for backend, ranks, calls, how in product(config.backends, config.world_sizes, ladder.calls, _ways(config)):
         size = ladder.parameters // calls * DTYPES["float32"].itemsize
-        yield Case("all_reduce", backend, ranks, "float32", size, metric="pipelined", depth=calls, call="async")
+        yield Case("all_reduce", backend, ranks, "float32", size, metric="pipelined", depth=calls, call="async", **how)
+
+
+def _ways(config: Config) -> list[dict[str, Any]]:
+    """Every combination of the options that steps have and that hold for the process: scheduling, and variables."""
+    step = OPERATIONS[TRAINING_STEP]
+    options = [option for option in OPTIONS if option.key and step.has(option) and option.name != "metric"]
+    names = [option.name for option in options]
+    return [
+        dict(zip(names, values, strict=True))
+        for values in product(*(values_of(config, option, 0) for option in options))
+    ]
 
 
 def _scenarios(config: Config, section: TrainingSection) -> Iterator[Scenario]:
-    """Every combination of model, backend, link, dtype and world size."""
-    for model, backend, link, dtype, ranks in product(
-        section.models, config.backends, section.links, config.dtypes, config.world_sizes
+    """Every combination of model, backend, link, dtype, world size, and what holds for the process."""
+    for model, backend, link, dtype, ranks, how in product(
+        section.models, config.backends, section.links, config.dtypes, config.world_sizes, _ways(config)
     ):
         # A model given by its sizes, or imported, is its name by now.
         by_shape = model if isinstance(model, ShapeSection) else None
@@ -116,6 +127,7 @@ def _scenarios(config: Config, section: TrainingSection) -> Iterator[Scenario]:
             link="" if link == REAL_LINK else link,
             threads=section.threads,
             clip=section.clip,
+            **how,
         )
         emulated = None if link == REAL_LINK else Link(*parse_link(link))
         shape = shape_of(by_shape.shape, by_shape.backward, dtype) if by_shape else None

@@ -53,7 +53,7 @@ TRACED_STEPS = 3
 # What cuBLAS needs to add up in one order, where bits are compared; to be set before its first call.
 REPEATABLE = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
 # What building and running a user's model or strategy may raise; on any rank it becomes the failed check `runs`.
-REFUSALS = (RuntimeError, ValueError, TypeError, ImportError, AttributeError, NotImplementedError)
+REFUSALS = (RuntimeError, ValueError, TypeError, ImportError, AttributeError)
 
 
 def prepare_process(case: Case, rank: int) -> None:
