@@ -22,7 +22,7 @@ from bench.advise.advisor import advise, plan_of
 from bench.analyze.training import (
     by_launch,
     parts_s,
-    pooled_median,
+    pooled_mean,
     reference_case,
     rounds_of,
     samples_of,
@@ -78,7 +78,7 @@ def shape_of(run: Run, scenario: Scenario) -> Shape | None:
         return None
     shape, timed = recorded_shape(timeline), by_launch(rounds_of(run, scenario), reference, parts_s("backward"))
     # The length of a single step is a matter of chance, and stamps for each gradient take time.
-    factor = pooled_median(timed) / max(shape.ready_s) if timed else 1.0
+    factor = pooled_mean(timed) / max(shape.ready_s) if timed else 1.0
     return replace(shape, ready_s=tuple(factor * time_s for time_s in shape.ready_s))
 
 
@@ -96,11 +96,11 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
         same = (case.backend, case.world_size) == (scenario.case.backend, scenario.case.world_size)
         back_to_back = (case.op, case.metric, case.call, case.groups) == ("all_reduce", "pipelined", "async", "world")
         if same and back_to_back and timed is not None and samples.failure is None:
-            points[case.size_bytes].append(float(np.median(timed.slowest_s)))
+            points[case.size_bytes].append(float(np.mean(timed.slowest_s)))
     for samples in (samples for tries in samples_of(run, scenario).values() for samples in tries):
         if (detail := samples.detail) is not None and detail.alone_s and len(set(detail.calls or ())) == 1:
             (nbytes,) = set(detail.calls or ())
-            points[nbytes].append(float(np.median(detail.alone_s)) / len(detail.calls or ()))
+            points[nbytes].append(float(np.mean(detail.alone_s)) / len(detail.calls or ()))
     if len(points) < 2:
         return None
     sizes = sorted(points)
@@ -153,7 +153,7 @@ def stretch_of(run: Run, scenario: Scenario, ready_times: ReadyTimes) -> Stretch
         more = by_launch(rounds, case, parts_s("forward", "backward", "pack"), reference_case(case))
         if plan is not None and more:
             plans.append(plan)
-            longer.append(pooled_median(more))
+            longer.append(pooled_mean(more))
     return fitted_stretch(ready_times, plans, longer)
 
 

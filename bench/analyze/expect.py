@@ -56,7 +56,7 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
         for summary in fitting:
             rate, note, verdict = _bandwidth(summary)
             if not verdict:
-                rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.medians_s]
+                rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
                 margins[len(checks)] = np.log(np.array(rates) / (line.busbw * (1 - tolerance)))
             checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note))
         if not fitting:

@@ -34,7 +34,7 @@ from bench.stats.intervals import Floats
 FEWEST_RANKS = 4
 LEVEL = 0.05
 SMALLEST_EFFECT = 0.10
-# With fewer launches, groups of iterations stand for them: several for the t-test, each large enough for a median.
+# With fewer launches, groups of iterations stand for them: several for the t-test, each large enough for a mean.
 FEWEST_LAUNCHES, GROUPS = 3, 6
 # Ranks up to which a dense matrix is as fast as a sparse one (4 ranks: 4 ms against 28 ms; 128: 1.9 s against 0.5 s).
 LARGEST_DENSE = 64
@@ -43,9 +43,9 @@ LOSS_SCALE = 0.05
 
 
 def matrices(run: Run) -> list[Matrix]:
-    """One matrix of median times for each pairwise case, over all its launches."""
+    """One matrix of mean times for each pairwise case, over all its launches."""
     return [
-        Matrix(case, np.median(np.concatenate([_pair_series(samples) for samples in launches]), axis=0))
+        Matrix(case, np.mean(np.concatenate([_pair_series(samples) for samples in launches]), axis=0))
         for case, launches in _by_case(run).items()
     ]
 
@@ -65,7 +65,7 @@ def slow_ranks_and_links(run: Run) -> tuple[list[Finding], list[str]]:
         if len(series) < FEWEST_LAUNCHES:
             parts = [part for times in series for part in np.array_split(times, min(GROUPS, max(1, len(times) // 2)))]
             where = f"in {'this launch' if len(series) == 1 else 'these 2 launches'}; {where}"
-        groups = [np.asarray(np.median(part, axis=0)) for part in parts if len(part)]
+        groups = [np.asarray(np.mean(part, axis=0)) for part in parts if len(part)]
         if len(groups) < 3:
             silent.append(f"{where}: too few iterations to tell chance from a slow link")
             continue

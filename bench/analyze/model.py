@@ -30,6 +30,9 @@ from bench.model.units import format_bytes, format_rate
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 
+# Half-width of a 95 % interval, in standard errors.
+NORMAL_QUANTILE = 1.96
+
 Spans = list[tuple[int, int]]
 
 # Two parameters through three points leave one degree of freedom: any bend would look like another protocol.
@@ -167,7 +170,7 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
     little from the segment's. Otherwise the intervals of the times are propagated.
     """
     sizes = np.array([s.case.size_bytes for s in segment], dtype=float)
-    counts = {len(s.medians_s) for s in segment}
+    counts = {len(s.means_s) for s in segment}
     times = [s.time_s for s in segment if s.time_s is not None]
     if not all(time.known for time in times):
         # The values alone: a good fit does not show how certain its points are.
@@ -180,8 +183,8 @@ def _parameter_intervals(segment: list[Summary]) -> tuple[Interval | None, Inter
         )
     if len(counts) > 1 or counts.pop() < 2:
         return _propagated(sizes, times)
-    launches = np.array([s.medians_s for s in segment]).T
-    alphas, betas = np.array([_affine(sizes, medians) for medians in launches]).T
+    launches = np.array([s.means_s for s in segment]).T
+    alphas, betas = np.array([_affine(sizes, times_s) for times_s in launches]).T
     if not betas.all():
         return _over_launches(alphas), None, None
     return _over_launches(alphas), _over_launches(1 / betas), _over_launches(alphas / betas)
@@ -213,7 +216,7 @@ def _propagated(sizes: Floats, times: list[Interval]) -> tuple[Interval | None, 
     freedom = len(times) - len(free)
     scatter = math.sqrt(np.sum(((alpha + beta * sizes) / values - 1) ** 2) / freedom)
     student = intervals.student_quantile(freedom)
-    sigma = np.array([max(scatter, math.log(t.high / t.low) / 2 / intervals.NORMAL_QUANTILE) for t in times])
+    sigma = np.array([max(scatter, math.log(t.high / t.low) / 2 / NORMAL_QUANTILE) for t in times])
     covariance = np.zeros((2, 2))
     inverse = np.linalg.pinv((np.column_stack([np.ones_like(sizes), sizes]) / values[:, None])[:, free])
     covariance[np.ix_(free, free)] = inverse * sigma**2 @ inverse.T

@@ -15,25 +15,18 @@ from scipy.special import stdtrit
 from bench.analyze.sessions import machine_of
 from bench.analyze.training import samples_that_count, trains
 from bench.model.conclusions import Analysis, Need, NeedsInAll, Summary
-from bench.model.records import Run, Samples, Timings
+from bench.model.records import Case, Run, Samples, Timings
 from bench.planning.plan import NEXT_START_S
-from bench.stats.intervals import (
-    CONFIDENCE,
-    FEWEST_BLOCKS,
-    FEWEST_FOR_MEDIAN,
-    block_medians,
-    student_quantile,
-)
+from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, block_means, student_quantile
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 
 # Fewer occasions say too little of how occasions differ.
 FEWEST_OCCASIONS = 8
 # Upper limit of the advice: more launches than this are not practical.
 MOST_LAUNCHES = 1000
-# Half-width of a 95 % interval, in standard errors.
-STANDARD_ERRORS = 1.96
 # Factor on the seconds needed: the first launch of a budget measures every case, whether the case needs it or not.
 BUDGET_MARGIN = 1.3
+NS = 1e-9
 
 
 # ── the noise of one run ─────────────────────────────────────────────────────────────────────────
@@ -52,19 +45,21 @@ def entry_of(run: Run, analysis: Analysis) -> LedgerEntry | None:
 
 
 def _noise(summary: Summary, launches: Sequence[Timings]) -> CaseNoise:
-    medians, means = np.log(summary.medians_s), np.log(summary.means_s)
-    in_blocks = [timed for timed in launches if len(timed.blocks) >= FEWEST_BLOCKS]
-    blocks = [float(np.var(np.log(block_medians(timed.slowest_s, timed.blocks)), ddof=1)) for timed in in_blocks]
-    iterations = [float(np.var(np.log(timed.slowest_s))) for timed in launches]
+    means, blocks = np.log(summary.means_s), _block_variance(launches)
     return CaseNoise(
         launches=summary.launches,
-        median_s=float(np.exp(medians.mean())),
         mean_s=float(np.exp(means.mean())),
-        launch=float(np.std(medians, ddof=1)),
-        launch_of_means=float(np.std(means, ddof=1)),
-        block=float(np.sqrt(np.mean(blocks))) if blocks else None,
-        iteration=float(np.sqrt(np.mean(iterations))) if iterations else None,
+        launch=float(np.std(means, ddof=1)),
+        block=None if blocks is None else math.sqrt(blocks),
     )
+
+
+def _block_variance(launches: Sequence[Timings]) -> float | None:
+    """Variance of the logarithms of the means of blocks within a launch; None without a launch of enough blocks."""
+    series = [(timed.slowest_s, timed.blocks) for timed in launches if len(timed.blocks) >= FEWEST_BLOCKS]
+    if not series:
+        return None
+    return float(np.mean([np.var(np.log(block_means(times_s, blocks)), ddof=1) for times_s, blocks in series]))
 
 
 # ── from the ledger ──────────────────────────────────────────────────────────────────────────────
@@ -85,18 +80,16 @@ def occasions(
 
 
 def _scatter(history: Sequence[CaseNoise]) -> tuple[float, float]:
-    """The larger one of medians and of geometric means: which of them a comparison uses depends on its runs.
+    """What launches explain is subtracted from the variance of the runs' levels.
 
-    What launches explain is subtracted from the variance of the runs' levels, and the rest is known less well than that
-    variance: its relative error is larger by total / rest (Satterthwaite, Biometrics Bulletin 2, 1946).
+    The rest is known less well than that variance: its relative error is larger by total / rest (Satterthwaite,
+    Biometrics Bulletin 2, 1946).
     """
-    between, freedom = 0.0, 1.0
-    for value, scatter in (("median_s", "launch"), ("mean_s", "launch_of_means")):
-        total = float(np.var(np.log([getattr(noise, value) for noise in history]), ddof=1))
-        rest = total - float(np.mean([getattr(noise, scatter) ** 2 / noise.launches for noise in history]))
-        if rest > between:
-            between, freedom = rest, max(1.0, (len(history) - 1) * (rest / total) ** 2)
-    return float(np.sqrt(between)), freedom
+    total = float(np.var(np.log([noise.mean_s for noise in history]), ddof=1))
+    rest = total - float(np.mean([noise.launch**2 / noise.launches for noise in history]))
+    if rest <= 0:
+        return 0.0, 1.0
+    return math.sqrt(rest), max(1.0, (len(history) - 1) * (rest / total) ** 2)
 
 
 def smallest_changes(
@@ -112,7 +105,7 @@ def smallest_changes(
     for entry in entries:
         if entry.machine.is_same(machine):
             for key in entry.cases.keys() & set(keys):
-                variances[key].append(min(entry.cases[key].launch, entry.cases[key].launch_of_means) ** 2)
+                variances[key].append(entry.cases[key].launch ** 2)
     t = student_quantile(2 * (launches - 1))
     return {
         key: float(np.expm1(t * np.sqrt(2 * (np.mean(values) / launches + between.get(key, (0.0, 0.0))[0] ** 2))))
@@ -124,16 +117,17 @@ def smallest_changes(
 def needs(run: Run, summaries: Sequence[Summary], precision: float) -> list[Need]:
     """What each measured case needs; precision: relative half-width of the 95 % interval over launches.
 
-    Kalibera & Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013: with the variance T₁² between iterations
-    and T₂² between launches, an iteration costing c₁ and a launch c₂, the cheapest number of iterations per launch is
-    ⌈√((c₂/c₁)(T₁²/T₂²))⌉; launches then follow from the wanted interval. Variances are those of logarithms; T₁² is the
-    variance at which independent iterations would give the interval that was seen within a launch. Of training steps,
-    whose strategies share their rounds, the number of iterations stays as it is.
+    Kalibera & Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013: with the variance T₁² between blocks within
+    a launch and T₂² between launches, a block costing c₁ and a launch c₂, the cheapest number of blocks in a launch is
+    ⌈√((c₂/c₁)(T₁²/T₂²))⌉; launches then follow from the wanted interval. Variances are those of the logarithms of the
+    means of blocks and launches. Of training steps, whose strategies share their rounds, the number of iterations stays
+    as it is.
     """
-    samples: dict[str, list[Samples]] = defaultdict(list)
-    for launch in run.samples:
-        samples[launch.case.key].append(launch)
-    return [_need(s, precision, samples[s.case.key], run) for s in summaries if s.time_s is not None]
+    samples: dict[Case, list[Samples]] = defaultdict(list)
+    for launch in samples_that_count(run):
+        if launch.failure is None and launch.timed is not None and launch.usage is not None:
+            samples[launch.case].append(launch)
+    return [_need(s, precision, samples[s.case], run) for s in summaries if s.time_s is not None]
 
 
 def _need(summary: Summary, precision: float, samples: Sequence[Samples], run: Run) -> Need:
@@ -141,47 +135,44 @@ def _need(summary: Summary, precision: float, samples: Sequence[Samples], run: R
     if summary.imported:
         note = "imported: nothing is known of single iterations and of what a launch costs"
         return Need(case, None, None, None, note)
-    if summary.scatter is None or summary.reached is None:
+    if summary.scatter is None:
         return Need(case, None, None, None, "one launch cannot show how launches differ: pilot with launches: 3")
-    iteration_s, launch_s = _cost(run, samples)
-    within = (summary.reached / STANDARD_ERRORS) ** 2  # variance of one launch's median
-    iteration_variance = within * (summary.iterations / summary.launches)
-    launch_variance = max(0.0, summary.scatter**2 - within)
-    most = run.plan.settings.sampling.max_iterations
-    iterations = most
-    if launch_variance > 0 and iteration_s > 0:
-        iterations = math.ceil(math.sqrt(launch_s / iteration_s * iteration_variance / launch_variance))
-    iterations = min(max(iterations, FEWEST_FOR_MEDIAN), most)
-    if trains(case):
-        iterations = max(1, summary.iterations // summary.launches)
-    variance = launch_variance + iteration_variance / iterations
+    timed = [launch.timed for launch in samples if launch.timed is not None]
+    block_variance = _block_variance(timed)
+    if block_variance is None:
+        note = f"launches of fewer than {FEWEST_BLOCKS} blocks cannot show how blocks differ: set more iterations"
+        return Need(case, None, None, None, note)
+    blocks = sum(len(timings.blocks) for timings in timed) / len(timed)
+    in_block = sum(len(timings.duration_ns) for timings in timed) / (blocks * len(timed))
+    block_s, launch_s = _cost(run, samples)
+    launch_variance = max(0.0, summary.scatter**2 - block_variance / blocks)
+    most = max(FEWEST_BLOCKS, math.floor(run.plan.settings.sampling.max_iterations / in_block))
+    wanted = blocks if trains(case) else most
+    if not trains(case) and launch_variance > 0:
+        cheapest = math.ceil(math.sqrt(launch_s / block_s * block_variance / launch_variance))
+        wanted = min(max(cheapest, FEWEST_BLOCKS), most)
+    iterations = round(wanted * in_block)
+    variance = launch_variance + block_variance / wanted
     # The fewest launches whose Student interval of the mean logarithm is as narrow as wanted.
     counts = np.arange(2, MOST_LAUNCHES + 1)
     narrow = stdtrit(counts - 1, (1 + CONFIDENCE) / 2) * np.sqrt(variance / counts) <= math.log1p(precision)
     if not narrow.any():
         return Need(case, None, iterations, None, f"±{precision:.0%} would take more than {MOST_LAUNCHES} launches")
     launches = int(counts[np.argmax(narrow)])
-    return Need(case, launches, iterations, launches * (launch_s + iterations * iteration_s))
+    return Need(case, launches, iterations, launches * (launch_s + wanted * block_s))
 
 
 def _cost(run: Run, samples: Sequence[Samples]) -> tuple[float, float]:
-    """(seconds per iteration, seconds per launch besides its iterations) of one case."""
-    iterations, spans, walls = [], [], []
-    for launch in samples:
-        if launch.timed is not None and launch.usage is not None:
-            starts, durations = launch.timed.start_ns, launch.timed.duration_ns
-            count, span = len(durations), (starts + durations).max() - starts.min()
-            if trains(launch.case):  # between two of its blocks lie those of other strategies
-                span = durations.max(axis=1).sum()
-            spans.append(float(span) / 1e9 / count)
-            iterations.append(count)
-            walls.append(launch.usage.wall_s)
-    if not iterations:
-        return 0.0, 0.0
+    """(seconds per block, seconds per launch besides its blocks) of one case.
+
+    Iterations of other cases lie between two of its blocks, so its own add up to what it took.
+    """
+    timed = [(launch.timed, launch.usage.wall_s) for launch in samples if launch.timed and launch.usage]
+    blocks = float(np.mean([len(timings.blocks) for timings, _ in timed]))
+    timed_s = float(np.mean([timings.duration_ns.max(axis=1).sum() for timings, _ in timed])) * NS
+    wall_s = float(np.mean([wall_s for _, wall_s in timed]))
     cases_together = max(1, max(len(launch.cases) for launch in run.plan.order))
-    iteration_s = float(np.mean(spans))
-    start_s = NEXT_START_S / cases_together
-    return iteration_s, max(0.0, float(np.mean(walls)) - iteration_s * float(np.mean(iterations))) + start_s
+    return timed_s / blocks, max(0.0, wall_s - timed_s) + NEXT_START_S / cases_together
 
 
 def in_all(needs: Sequence[Need]) -> NeedsInAll | None:

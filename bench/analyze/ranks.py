@@ -20,19 +20,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.analyze.sessions import Clocks, Hosts, hosts, in_words
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Finding
 from bench.model.records import Case, Run, Samples
 from bench.model.units import format_seconds
-from bench.stats.intervals import FEWEST_FOR_MEDIAN, Floats, effective_size
+from bench.stats.intervals import Floats
+
+Booleans = NDArray[np.bool_]
 
 LEVEL = 0.05
 # Smallest delay that counts, as a share of the operation's time: a smaller one is not worth investigating.
 SMALLEST_COST = 0.10
 # At most this share of all ranks, or nodes, can be late: to be late is to differ from most others.
 LARGEST_SHARE = 0.25
+# With fewer iterations nothing is said of who is late.
+FEWEST_ITERATIONS = 6
+# Parts of a launch whose shares show by how much iterations are alike.
+PARTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +125,9 @@ def _nodes(placed: Hosts) -> list[_Unit]:
 def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: Sequence[_Unit]) -> list[_Suspicion]:
     """The late nodes of one case, and the late ranks of its other nodes."""
     arrivals, unsure_s = _arrivals(launches, clocks)
-    if sum(map(len, arrivals)) < FEWEST_FOR_MEDIAN:
+    if sum(map(len, arrivals)) < FEWEST_ITERATIONS:
         return []
-    time_s = float(np.median([np.median(s.timed.duration_ns.max(axis=1)) for s in launches if s.timed])) / 1e9
+    time_s = float(np.mean([s.timed.slowest_s.mean() for s in launches if s.timed]))
     limit_s = max(SMALLEST_COST * time_s, unsure_s)
     late_nodes: list[_Suspicion] = []
     if nodes:
@@ -158,8 +165,7 @@ def _late(
         behind = [a[:, position] - bound for a, bound in zip(arrivals, bounds, strict=True)]
         after = np.concatenate([a[:, position] - middle for a, middle in zip(arrivals, middles, strict=True)])
         together = np.concatenate(behind)
-        # Iterations are autocorrelated: the test counts an effective number of them.
-        counts = [min(effective_size(b), len(b)) if len(b) >= FEWEST_FOR_MEDIAN else len(b) for b in behind]
+        counts = [_independent(b > 0) for b in behind]
         last = sum(round(float((b > 0).mean()) * count) for b, count in zip(behind, counts, strict=True))
         suspicions.append(
             _Suspicion(
@@ -174,6 +180,19 @@ def _late(
             )
         )
     return suspicions
+
+
+def _independent(last: Booleans) -> int:
+    """How many independent iterations say as much as these: their number over the design effect of clusters (Kish).
+
+    Iterations are autocorrelated, so that shares of parts of a launch scatter by more than chance would have them.
+    """
+    if len(last) < 2 * PARTS:
+        return len(last)
+    share = float(last.mean())
+    by_chance = share * (1 - share) / (len(last) // PARTS)
+    scatter = float(np.var([part.mean() for part in np.array_split(last, PARTS)], ddof=1))
+    return max(1, round(len(last) / max(1.0, scatter / by_chance))) if by_chance else len(last)
 
 
 def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[int]]:

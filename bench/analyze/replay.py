@@ -121,10 +121,9 @@ def attributed(starts: Sequence[float], stops: Sequence[float]) -> Floats:
 
 
 def _interval(launches: Sequence[Floats]) -> Interval:
-    """Over launches if there are several, else within the one."""
-    if len(launches) == 1:
-        return intervals.median_interval(launches[0])
-    return intervals.launch_interval(np.array([np.median(times) for times in launches]))
+    """Over launches if there are several; one alone says nothing of how its steps scatter."""
+    means = np.array([float(np.mean(times)) for times in launches])
+    return intervals.launch_interval(means) if len(means) > 1 else intervals.without_interval(float(means[0]))
 
 
 def _recorded(replay: Replay) -> Floats:

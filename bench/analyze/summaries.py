@@ -1,7 +1,7 @@
 """Summarise the cases of a run: `Run` → one `Summary` per case.
 
 Facts in, conclusions out; nothing is printed, nothing is dropped silently. Per iteration the maximum over ranks counts,
-per launch the median over iterations, over launches the geometric mean with Student's t on the logarithms
+per launch the mean over iterations, over launches the geometric mean with Student's t on the logarithms
 (docs/method.md). Averages over ranks are never taken: they hide the straggler that everybody waited for. Of training
 steps, timed blocks that others disturbed do not count.
 """
@@ -32,8 +32,6 @@ FOREIGN_CPU_LIMIT = 0.10
 FOREIGN_CPU_MIN_S = 0.3
 # Shares above which a disturbance is named: stolen time of the wall time; other processes of the busy CPU time.
 STEAL_SHARE, FOREIGN_SHARE = 0.01, 0.05
-# Shares of the iterations whose times show where a comparison found a change.
-QUANTILES = (0.1, 0.5, 0.9)
 # Share of iterations beyond the far fence above which the mean says little.
 OUTLIER_LIMIT = 0.05
 
@@ -54,7 +52,7 @@ def summarize(run: Run) -> list[Summary]:
 
 
 def headlines(run: Run) -> list[Summary]:
-    """Summaries with only what a comparison needs: times with intervals, medians of the launches, failures.
+    """Summaries with only what a comparison needs: times with intervals, percentiles, failures.
 
     The numbers are those of `summarize`, in a fraction of its time: comparisons read many runs with many cases.
     """
@@ -80,27 +78,24 @@ def _by_case(run: Run, summarizer: Summarizer) -> list[Summary]:
     return summaries
 
 
-def quantiles_of(times_s: Floats) -> list[float]:
-    """The QUANTILES of the iterations of one launch."""
-    return intervals.quantiles(np.sort(times_s), QUANTILES)
-
-
 def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]) -> Summary:
     timed = [samples.timed for samples in launches if samples.timed is not None]
     series = [timings.slowest_s for timings in timed]
-    medians = np.array([np.median(times) for times in series])
+    ordered = [np.sort(times) for times in series]
+    means = np.array([times.mean() for times in series])
     if len(timed) == 1:
         time_s = intervals.within_launch(series[0], timed[0].blocks)
     else:
-        time_s = intervals.launch_interval(medians)
+        time_s = intervals.launch_interval(means)
     return Summary(
         case=case,
         launches=len(timed),
         iterations=sum(map(len, series)),
         time_s=time_s,
-        medians_s=tuple(medians.tolist()),
-        means_s=tuple(map(over_launches, series)),
-        quantiles_s=tuple(map(over_launches, np.transpose([quantiles_of(times) for times in series]))),
+        means_s=tuple(means.tolist()),
+        p10_s=_percentile(ordered, 10),
+        p50_s=_percentile(ordered, 50),
+        p90_s=_percentile(ordered, 90),
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
         stall=common_mode(series) if _one_series(case) else None,
@@ -119,7 +114,7 @@ def _one_series(case: Case) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredLaunch:
-    """One launch of one case. slowest_s: maximum over ranks of each iteration, and the interval of its median.
+    """One launch of one case. slowest_s: maximum over ranks of each iteration. interval: of their mean.
 
     aligned: None where arrivals are not on one clock.
     """
@@ -144,14 +139,14 @@ def _summary(
     series = [launch.slowest_s for launch in launches]
     ordered = [np.sort(times) for times in series]
     usages = [samples.usage for samples in good if samples.usage is not None]
-    medians = np.array([launch.interval.value for launch in launches])
-    time_s = launches[0].interval if len(launches) == 1 else intervals.launch_interval(medians)
+    means = np.array([launch.interval.value for launch in launches])
+    time_s = launches[0].interval if len(launches) == 1 else intervals.launch_interval(means)
     near, far = outliers(series)
     fastest, skew, pure = _of_ranks(launches)
     if trains(case):  # ranks leave the barrier together; what they wait for is a part of the step
         skew = pure = None
     hosts = [(launch.timings.host_ns, launch.timings.calls) for launch in launches]
-    host_times = [float(np.median(ns.max(axis=1) / calls)) / 1e9 for ns, calls in hosts if ns is not None]
+    host_times = [float(np.mean(ns.max(axis=1) / calls)) / 1e9 for ns, calls in hosts if ns is not None]
     floors = [max(usage.floor_ns) for usage in usages if usage.floor_ns]
     timers = [max(usage.timer_cost_ns) for usage in usages if usage.timer_cost_ns]
     summary = Summary(
@@ -159,14 +154,13 @@ def _summary(
         launches=len(launches),
         iterations=sum(map(len, series)),
         time_s=time_s,
-        medians_s=tuple(medians.tolist()),
-        means_s=tuple(map(over_launches, series)),
-        scatter=float(np.std(np.log(medians), ddof=1)) if len(launches) > 1 else None,
+        means_s=tuple(means.tolist()),
+        scatter=float(np.std(np.log(means), ddof=1)) if len(launches) > 1 else None,
         algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),
-        mean_s=over_launches([float(times.mean()) for times in series]),
+        p10_s=_percentile(ordered, 10),
+        p50_s=_percentile(ordered, 50),
         p90_s=_percentile(ordered, 90),
-        p95_s=_percentile(ordered, 95),
         p99_s=_percentile(ordered, 99),
         host_time_s=over_launches(host_times) if host_times else None,
         fastest_rank_s=fastest,
@@ -203,8 +197,8 @@ def _warnings(summary: Summary, time_s: Interval, bound: int) -> list[str]:
     if summary.stall is not None:
         stall = summary.stall
         warnings.append(
-            f"two modes: {stall.share:.0%} of the iterations take {format_seconds(stall.extra_s)} longer than "
-            f"the usual {format_seconds(stall.fast_s)}"
+            f"two modes: {1 - stall.share:.0%} of the calls take {format_seconds(stall.fast_s)}, "
+            f"{stall.share:.0%} {format_seconds(stall.slow_s)}"
         )
     elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
         beside = f"; beside them: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
@@ -231,7 +225,7 @@ def _of_ranks(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None,
         last = start.max(axis=1)
         pure = (start + duration).max(axis=1) - last
         quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
-        rows.append(np.median(quantities, axis=1) / 1e9)
+        rows.append(np.mean(quantities, axis=1) / 1e9)
     fastest, *of_arrivals = (over_launches(list(column)) for column in np.transpose(rows))
     uncertainties = [launch.aligned.uncertainty_s for launch in launches if launch.aligned is not None]
     if len(uncertainties) < len(launches):
@@ -287,24 +281,21 @@ def _disturbances(launches: Sequence[Samples]) -> tuple[str, ...]:
 def _of_aggregates(case: Case, launches: Sequence[Samples], failures: tuple[Failure, ...]) -> Summary:
     """The summary of a case that another tool measured: one number per launch, and each call's time where it tells.
 
-    One number has no interval, because what it scatters by is unknown; of times of single calls the median counts,
-    with its interval, outliers and modes.
+    A launch has no interval, because what it scatters by is unknown: single calls, if the tool tells their times, are
+    neighbours in time.
     """
     good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
-    series = [np.array(launch.each_s) for launch in good if len(launch.each_s) >= intervals.FEWEST_FOR_MEDIAN]
+    series = [np.array(launch.each_s) for launch in good if launch.each_s]
     series = series if len(series) == len(good) else []
-    times = np.array([np.median(calls) for calls in series] or [launch.time_s for launch in good])
-    if len(good) > 1:
-        time_s = intervals.launch_interval(times)
-    else:
-        time_s = intervals.median_interval(series[0]) if series else intervals.without_interval(float(times[0]))
+    times = np.array([calls.mean() for calls in series] or [launch.time_s for launch in good])
+    time_s = intervals.launch_interval(times) if len(good) > 1 else intervals.without_interval(float(times[0]))
     near, far = outliers(series)
     return Summary(
         case=case,
         launches=len(good),
         iterations=sum(launch.iterations or 0 for launch in good),
         time_s=time_s,
-        medians_s=tuple(times.tolist()),
+        means_s=tuple(times.tolist()),
         scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
         algbw=operations.algbw(case.size_bytes, time_s.value),
         busbw=operations.busbw(case, time_s.value),

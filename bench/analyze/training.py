@@ -2,7 +2,7 @@
 
 In: a `Run` whose samples contain the operation `training_step`, and its summaries. Out: a `ScenarioAnalysis` for each
 scenario. Iteration i of every strategy of a launch is round i: differences are taken within rounds; then comes the
-median of each launch, then the mean of the launches (docs/training.md). With fewer than three launches, the rounds of
+mean of each launch, then the mean of the launches (docs/training.md). With fewer than three launches, the rounds of
 all launches are pooled, and the interval is marked within-run. The time of a step is that of the slowest rank.
 Also from here: which timed blocks count, by the one rule that summaries and comparisons follow, too.
 """
@@ -228,9 +228,9 @@ def _values(rounds: Rounds, case: Case, value: Value) -> Series:
     }
 
 
-def medians(series: Series) -> Floats:
-    """The median of each launch."""
-    return np.array([float(np.median(values)) for values in series.values()])
+def means(series: Series) -> Floats:
+    """The mean of each launch."""
+    return np.array([float(np.mean(values)) for values in series.values()])
 
 
 def pooled(series: Series) -> Floats:
@@ -238,9 +238,9 @@ def pooled(series: Series) -> Floats:
     return np.concatenate(list(series.values()))
 
 
-def pooled_median(series: Series) -> float:
-    """The median over the rounds of all launches."""
-    return float(np.median(pooled(series)))
+def pooled_mean(series: Series) -> float:
+    """The mean over the rounds of all launches."""
+    return float(np.mean(pooled(series)))
 
 
 def estimate(series: Series) -> Interval:
@@ -249,22 +249,29 @@ def estimate(series: Series) -> Interval:
 
 
 def estimates(many: Mapping[K, Series]) -> dict[K, Interval]:
-    """Mean of the launches' medians of each, with Student's t; with too few launches, the median of all rounds.
+    """Mean of the launches' means of each, with Student's t; with too few launches, the mean of all rounds.
 
     Five launches know a variance to a factor of 3 only, so variances are moderated over all of `many`, which differ by
-    the same launches (`bench.stats.verdicts`). The interval of a median of rounds does not include how launches
-    differ, and with very few rounds it is only their range. Empty series are left out.
+    the same launches (`bench.stats.verdicts`). The interval of rounds takes each as a block, and does not include how
+    launches differ; there is none with fewer than `intervals.FEWEST_BLOCKS` rounds. Empty series are left out.
     """
     filled = {name: series for name, series in many.items() if series}
-    per_launch = {name: medians(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
+    per_launch = {name: means(series) for name, series in filled.items() if len(series) >= LAUNCHES_FOR_INTERVAL}
     freedom = np.array([len(values) - 1.0 for values in per_launch.values()])
     variances = np.array([max(float(np.var(values, ddof=1)), LEAST_VARIANCE) for values in per_launch.values()])
     priors = zip(*moderated(variances, freedom), strict=True) if per_launch else iter(())
     over_launches = {name: intervals.mean_interval(values, *next(priors)) for name, values in per_launch.items()}
     return {
-        name: over_launches[name] if name in over_launches else intervals.median_interval(pooled(series))
+        name: over_launches[name] if name in over_launches else _of_rounds(pooled(series))
         for name, series in filled.items()
     }
+
+
+def _of_rounds(values: Floats) -> Interval:
+    if len(values) < intervals.FEWEST_BLOCKS:
+        return intervals.without_interval(float(np.mean(values)))
+    of_rounds = intervals.mean_interval(values, float(np.var(values, ddof=1)), len(values) - 1.0)
+    return replace(of_rounds, kind="within-run")
 
 
 # ── the scenarios ────────────────────────────────────────────────────────────────────────────────
@@ -354,7 +361,7 @@ def _result(
         return result
     split = _split(rounds, case, exposed.value)
     alone = [time_s for detail in details for time_s in detail.alone_s]
-    alone_s = float(np.median(alone)) if alone else None
+    alone_s = float(np.mean(alone)) if alone else None
     return replace(
         result,
         exposed=exposed,
@@ -395,8 +402,8 @@ def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
     own, reference = kind(strategy_of(case.strategy)).own, reference_case(case)
 
     def part(*names: str) -> float:
-        """Seconds a step by which these parts exceed those of the reference: mean over ranks, median over rounds."""
-        return pooled_median(by_launch(rounds, case, parts_s(*names), reference))
+        """Seconds a step by which these parts exceed those of the reference: mean over ranks and rounds."""
+        return pooled_mean(by_launch(rounds, case, parts_s(*names), reference))
 
     split = Split(
         tail_s=part("tail"),
@@ -405,7 +412,7 @@ def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:
         update_s=part("clip", "update"),
         interference_s=part("forward", "backward"),
         residual_s=0.0,
-        late_s=pooled_median(by_launch(rounds, case, late_s)),
+        late_s=pooled_mean(by_launch(rounds, case, late_s)),
     )
     explained = split.tail_s + (split.pack_s or 0.0) + split.gather_s + split.update_s + split.interference_s
     return replace(split, residual_s=exposed_s - explained)

@@ -57,25 +57,25 @@ def trend(runs: Sequence[Measured], min_change: float = MIN_CHANGE) -> list[Tren
 
 def _trend(row: Sequence[tuple[str, Summary]], min_change: float, cases: int) -> Trend:
     times = tuple(summary.time_s for _, summary in row if summary.time_s)
-    edges = [0, *steps([np.array(summary.medians_s) for _, summary in row], min_change, cases), len(times)]
+    edges = [0, *steps([np.array(summary.means_s) for _, summary in row], min_change, cases), len(times)]
     means = [geometric_mean(time.value for time in times[a:b]) for a, b in pairwise(edges)]
     ratios = [1.0, *(after / before for before, after in pairwise(means))]
     levels = tuple(map(Level, edges[:-1], means, ratios))
     return Trend(row[0][1].case, tuple(name for name, _ in row), times, levels)
 
 
-def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1) -> tuple[int, ...]:
-    """Positions of the runs at which a new level begins. medians: of the launches of each run, seconds.
+def steps(means: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int = 1) -> tuple[int, ...]:
+    """Positions of the runs at which a new level begins. means: of the launches of each run, seconds.
 
     Of all partitions, the one with the least squared deviations from the levels' means, plus `noise² t²` per step:
     t is Student's quantile for the uncertainty of the noise, at ERROR_RATE over all possible positions of a step and
     all cases (Bonferroni). Steps smaller than `min_change` are left out.
     """
-    level = np.array([float(np.mean(np.log(launches))) for launches in medians])
+    level = np.array([float(np.mean(np.log(launches))) for launches in means])
     places = len(level) - 2 * RUNS_OF_A_LEVEL + 1
     if places < 1:
         return ()
-    noise, freedom = _noise(medians, level)
+    noise, freedom = _noise(means, level)
     t = float(stdtrit(freedom, 1 - ERROR_RATE / (2 * places * cases)))
     earlier, earlier_noise = _changes(level[:-1], noise, t)
     same_level = level[earlier[-1] if earlier else 0 : -1]
@@ -86,8 +86,8 @@ def steps(medians: Sequence[Floats], min_change: float = MIN_CHANGE, cases: int 
     else:
         changes, _ = _changes(level, noise, t)
     edges = [0, *changes, len(level)]
-    means = [float(level[a:b].mean()) for a, b in pairwise(edges)]
-    moved = np.abs(np.diff(means))
+    levels = [float(level[a:b].mean()) for a, b in pairwise(edges)]
+    moved = np.abs(np.diff(levels))
     return tuple(edge for edge, change in zip(edges[1:-1], moved, strict=True) if change >= np.log1p(min_change))
 
 
@@ -120,7 +120,7 @@ def _alike(level: Floats, changes: Sequence[int]) -> float:
     return float(np.sqrt((1 + rho) / (1 - rho)))
 
 
-def _noise(medians: Sequence[Floats], level: Floats) -> tuple[float, float]:
+def _noise(means: Sequence[Floats], level: Floats) -> tuple[float, float]:
     """Standard deviation of a run's level if nothing changes, and the degrees of freedom of that estimate.
 
     The larger of two estimates: from the launches within runs, and from neighbouring runs (the median of their
@@ -128,11 +128,11 @@ def _noise(medians: Sequence[Floats], level: Floats) -> tuple[float, float]:
     """
     between = FROM_MAD * float(np.median(np.abs(np.diff(level))))
     freedom = WORTH_OF_A_DIFFERENCE * (len(level) - 1)
-    several = [np.log(launches) for launches in medians if len(launches) >= 2]
+    several = [np.log(launches) for launches in means if len(launches) >= 2]
     if several:
         spare = [len(launches) - 1 for launches in several]
         variance = sum(float(np.var(logs, ddof=1)) * n for logs, n in zip(several, spare, strict=True)) / sum(spare)
-        within = float(np.sqrt(variance * np.mean([1 / len(launches) for launches in medians])))
+        within = float(np.sqrt(variance * np.mean([1 / len(launches) for launches in means])))
         if within >= between:
             between, freedom = within, float(sum(spare))
     return max(between, SMALLEST_SCATTER), freedom

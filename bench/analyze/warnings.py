@@ -15,7 +15,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.model.conclusions import Summary
 from bench.model.records import NOT_AVAILABLE, Json, Run
-from bench.model.units import format_bytes, format_seconds
+from bench.model.units import format_bytes
 
 # Load average per core before the start above which the machine was not idle.
 LOAD_LIMIT = 0.25
@@ -203,12 +203,10 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
     stalled = [s for s in good if s.stall is not None]
     if stalled:
         shares = [s.stall.share for s in stalled if s.stall]
-        extras = [s.stall.extra_s for s in stalled if s.stall]
-        mean = max((s.mean_s or 0.0) / s.time_s.value for s in stalled if s.time_s)
+        slow = [s.stall.slow_s / s.stall.fast_s for s in stalled if s.stall]
         text = (
-            f"stalls: in {len(stalled)} of {len(good)} cases {min(shares):.0%} to {max(shares):.0%} of the iterations "
-            f"take {format_seconds(min(extras))} to {format_seconds(max(extras))} longer than usual (a mean would be "
-            f"up to {mean:.1f} times the median)"
+            f"stalls: in {len(stalled)} of {len(good)} cases {min(shares):.0%} to {max(shares):.0%} of the calls take "
+            f"{min(slow):.1f} to {max(slow):.1f} times as long as the others"
         )
         if all(s.case.backend == "gloo" and s.case.scheduling == "normal" for s in stalled):
             text += (

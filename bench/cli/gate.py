@@ -176,5 +176,5 @@ class _Fleet:
         for nodes in groups:
             ranks = [rank for node in nodes for rank in self._ranks[node]]
             slowest = samples.timed.duration_ns[:, ranks].max(axis=1)
-            times_s[tuple(nodes)] = float(np.median(slowest)) / 1e9
+            times_s[tuple(nodes)] = float(np.mean(slowest)) / 1e9
         return times_s

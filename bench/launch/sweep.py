@@ -219,11 +219,11 @@ def _chosen(launch: Launch, outcome: LaunchOutcome) -> Json:
 class Spent:
     """Time spent and results so far, by case key.
 
-    medians_s, wall_s: median and wall time of each launch. within: relative half-width of the interval within the last
+    means_s, wall_s: mean and wall time of each launch. within: relative half-width of the interval within the last
     launch. launches: number of the last launch.
     """
 
-    medians_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    means_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     wall_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     within: dict[str, float] = field(default_factory=dict)
     launches: int = 0
@@ -233,7 +233,7 @@ class Spent:
         self.launches = max(self.launches, samples.launch)
         if samples.failure is None and samples.timed is not None and samples.usage is not None:
             interval = within_launch(samples.timed.slowest_s, samples.timed.blocks)
-            self.medians_s[samples.case.key].append(interval.value)
+            self.means_s[samples.case.key].append(interval.value)
             self.within[samples.case.key] = interval.relative_half_width
             self.wall_s[samples.case.key].append(samples.usage.wall_s)
 
@@ -249,10 +249,10 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     asked = plan.settings.sampling.relative_error
     wide: list[tuple[float, float, Case]] = []
     for case in plan.cases:
-        medians = spent.medians_s[case.key]
-        if medians and not (len(medians) >= FEWEST_TO_STOP and max(_width(medians), _width(medians[:-1])) <= asked):
+        means = spent.means_s[case.key]
+        if means and not (len(means) >= FEWEST_TO_STOP and max(_width(means), _width(means[:-1])) <= asked):
             # Cases of equal width (after a single launch) are ordered by the width within the launch.
-            wide.append((_width(medians), spent.within[case.key], case))
+            wide.append((_width(means), spent.within[case.key], case))
     cases: dict[tuple[object, ...], list[Case]] = {}
     for _, _, case in sorted(wide, key=lambda widths: widths[:2], reverse=True):
         kind = process_kind(case)
@@ -263,6 +263,6 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     return [Launch(c[0].backend, c[0].world_size, spent.launches + 1, tuple(c)) for c in cases.values()]
 
 
-def _width(medians_s: list[float]) -> float:
+def _width(means_s: list[float]) -> float:
     """Relative half-width of the interval that a report would give; infinite with a single launch."""
-    return launch_interval(np.array(medians_s)).relative_half_width if len(medians_s) > 1 else float("inf")
+    return launch_interval(np.array(means_s)).relative_half_width if len(means_s) > 1 else float("inf")

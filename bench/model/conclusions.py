@@ -34,7 +34,7 @@ OFF_S, OFF_SHARE = 1e-3, 0.1
 class Interval:
     """A value and the interval around it.
 
-    kind: "over launches"; "within-run" for one launch; "range of too few" iterations; "stated noise floor"; or
+    kind: "over launches"; "within-run" for one launch; "stated noise floor"; or
     NO_INTERVAL, as for a single number of another tool: low and high are then the value, and must not be shown.
     """
 
@@ -54,34 +54,27 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A second, slower mode in the times of one case.
+    """A second, slower mode in the times of one case. share: of the iterations that are in it.
 
-    share: of the iterations that are in it. fast_s: median of the fast mode. extra_s: slow median less fast median.
-    fast: interval of `fast_s` over launches; None within one launch.
+    fast_s, slow_s: mean of each mode, so that within a launch they and their shares add up to the mean of all.
     """
 
     share: float
     fast_s: float
-    extra_s: float
-    fast: Interval | None = None
-
-    @property
-    def slow_s(self) -> float:
-        """Median of the slow mode."""
-        return self.fast_s + self.extra_s
+    slow_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One case over all its launches. Times are the per-iteration maximum over ranks, for one call.
 
-    medians_s: the median of each launch. time_s: their geometric mean and its interval; None if no launch succeeded,
-        and then `failures` says why. scatter: standard deviation of the logarithms of the launches' medians; None
-        with one launch.
-    means_s: the geometric mean of each launch's iterations. quantiles_s: 10 %, 50 % and 90 % of the iterations,
-        geometric means over launches. Both are empty if not known.
-    fastest_rank_s: like `time_s`, with the minimum over ranks. skew_s: median of last minus first start.
-    pure_s: median of last end minus last start: the time after all ranks had arrived. Both are None where starts
+    means_s: the mean of each launch's iterations. time_s: their geometric mean and its interval, which is the time of
+        the case wherever one is quoted; None if no launch succeeded, and then `failures` says why. scatter: standard
+        deviation of the logarithms of `means_s`; None with one launch.
+    p10_s, p50_s, p90_s, p99_s: percentiles of the iterations of each launch, geometric means over the launches; None
+        where a launch has too few iterations for one.
+    fastest_rank_s: like `time_s`, with the minimum over ranks. skew_s: mean of last minus first start.
+    pure_s: mean of last end minus last start: the time after all ranks had arrived. Both are None where starts
         on different ranks cannot be compared on one clock.
     outliers, far_outliers: iterations beyond Tukey's fences, 1.5 and 3 interquartile ranges above the upper
         quartile, counted and kept. outlier_causes: disturbances seen while the case ran.
@@ -98,15 +91,13 @@ class Summary:
     launches: int
     iterations: int
     time_s: Interval | None
-    medians_s: tuple[float, ...] = ()
     means_s: tuple[float, ...] = ()
-    quantiles_s: tuple[float, ...] = ()
     scatter: float | None = None
     algbw: float | None = None
     busbw: float | None = None
-    mean_s: float | None = None
+    p10_s: float | None = None
+    p50_s: float | None = None
     p90_s: float | None = None
-    p95_s: float | None = None
     p99_s: float | None = None
     host_time_s: float | None = None
     fastest_rank_s: float | None = None

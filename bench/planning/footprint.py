@@ -33,8 +33,7 @@ MOST_BATCH_BYTES = 2**30
 MOST_TOGETHER = 16
 # Operations of which ProcessGroupNCCL makes one flat tensor in each call.
 FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
-# With fewer, a median has no interval. Equal to `intervals.FEWEST_FOR_MEDIAN`, which is not imported because it would
-# load scipy for planning.
+# Fewer iterations than this are no measurement of a case.
 FEWEST_ITERATIONS = 6
 
 

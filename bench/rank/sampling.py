@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from bench.model.records import Sampling, Timings
-from bench.stats.intervals import FEWEST_BLOCKS, FEWEST_FOR_MEDIAN, within_launch
+from bench.planning.footprint import FEWEST_ITERATIONS
+from bench.stats.intervals import FEWEST_BLOCKS, within_launch
 
 # The time for a case is spent in so many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
 ROUNDS, LONGEST_BLOCK_S = 5, 0.03
@@ -25,8 +26,8 @@ ROUNDS, LONGEST_BLOCK_S = 5, 0.03
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
 LOOKS = 2
-# A fixed count is divided into FEWEST_BLOCKS blocks if each then has as many iterations as an interval needs.
-FEWEST_TO_DIVIDE = FEWEST_BLOCKS * FEWEST_FOR_MEDIAN
+# A fixed count is divided into FEWEST_BLOCKS blocks from so many iterations on.
+FEWEST_TO_DIVIDE = FEWEST_BLOCKS * FEWEST_ITERATIONS
 UNBOUNDED = 2**62
 # Those of `Timings` that have a row for each iteration.
 ARRAYS = ("start_ns", "duration_ns", "host_ns", "inner_start_ns", "inner_duration_ns")
@@ -107,7 +108,7 @@ class Sampler:
             return None
         timed = self.timed
         narrow = within_launch(timed.slowest_s, timed.blocks).relative_half_width <= sampling.relative_error
-        self._narrow = self._narrow + 1 if narrow and done >= FEWEST_FOR_MEDIAN else 0
+        self._narrow = self._narrow + 1 if narrow and done >= FEWEST_ITERATIONS else 0
         if self._narrow == LOOKS:
             return "precision"
         # The last block may end a little late rather than be left out.

@@ -94,10 +94,9 @@ def second_mode(times_s: Floats) -> Stall | None:
     lower, upper = times_s[logs <= valley], times_s[logs > valley]
     if len(upper) < max(FEWEST_SLOW, SMALLEST_SHARE * len(logs)) or len(lower) < FEWEST_SLOW:
         return None
-    usual, stalled = float(np.median(lower)), float(np.median(upper))
-    if stalled < SMALLEST_RATIO * usual:
+    if np.median(upper) < SMALLEST_RATIO * np.median(lower):
         return None
-    return Stall(share=len(upper) / len(times_s), fast_s=usual, extra_s=stalled - usual)
+    return Stall(share=len(upper) / len(times_s), fast_s=float(lower.mean()), slow_s=float(upper.mean()))
 
 
 def _deepest_valley(logs: Floats) -> float | None:
@@ -119,15 +118,13 @@ def _density(values: Floats, grid: Floats) -> Floats:
 def common_mode(launches: Sequence[Floats]) -> Stall | None:
     """The second mode that at least half of the launches have; launches are never pooled: a slow one is no mode.
 
-    share: mean over all launches. fast_s, extra_s: geometric means over those that have the mode.
+    share: mean over all launches. fast_s, slow_s: geometric means over those that have the mode.
     """
     modes = [mode for times in launches if (mode := second_mode(times)) is not None]
     if 2 * len(modes) < len(launches) or not modes:
         return None
     share = sum(mode.share for mode in modes) / len(launches)
-    levels = [mode.fast_s for mode in modes]
-    fast = intervals.launch_interval(np.array(levels)) if len(levels) > 1 else None
-    return Stall(share, over_launches(levels), over_launches([mode.extra_s for mode in modes]), fast)
+    return Stall(share, over_launches([mode.fast_s for mode in modes]), over_launches([mode.slow_s for mode in modes]))
 
 
 def outliers(launches: Sequence[Floats]) -> tuple[int, int]:

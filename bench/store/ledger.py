@@ -38,18 +38,14 @@ class MachineIdentity:
 class CaseNoise:
     """One case in one run: its times in seconds, and standard deviations of logarithms.
 
-    median_s, mean_s: geometric means over launches of the launches' medians, and of their geometric means. launch,
-    launch_of_means: from launch to launch, of the same two. block: from block to block within a launch; iteration: from
-    iteration to iteration. None if there are too few.
+    mean_s: the time of the case, the geometric mean over launches of their means. launch: from launch to launch.
+    block: from block to block within a launch; None if there are too few.
     """
 
     launches: int
-    median_s: float
     mean_s: float
     launch: float
-    launch_of_means: float
     block: float | None
-    iteration: float | None
 
 
 @dataclass(frozen=True, slots=True)
