@@ -41,8 +41,8 @@ sizes: {from: 4KiB, to: 64MiB, factor: 4}   # or a list: [1MB, 10MB]
 metrics: [isolated]              # one call between two stamps; pipelined: several back to back
 launches: 8                      # all of it in new processes, so many times
 sampling:
-  relative_error: 0.02           # a case ends when its interval is within 2 % of its median
-  seconds_per_case: 250ms        # or after this time
+  relative_error: 0.02           # a case ends early when its interval is within 2 % of its mean
+  seconds_per_case: 250ms        # its time in a launch
 timeout: 2min                    # a rank without progress for this time counts as hung
 """
 TRAINING = """\

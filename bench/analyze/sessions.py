@@ -73,7 +73,7 @@ def facts_of(run: Run) -> Facts:
     }
     return {
         "measured by": "CollBench",
-        "aggregation": "maximum over ranks, median over iterations",
+        "aggregation": "maximum over ranks, mean over iterations",
         **of_sessions(run.environment),
         **{f"sampling.{name}": str(value) for name, value in dataclasses.asdict(settings.sampling).items()},
         "launches": str(run.plan.launches),

@@ -19,7 +19,7 @@ from bench.analyze.training import samples_that_count, trains
 from bench.catalog import operations
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import Case, Failure, Json, Run, Samples, Timings, case_order
-from bench.model.units import format_bytes, format_seconds
+from bench.model.units import format_bytes, format_modes
 from bench.stats import intervals
 from bench.stats.intervals import Floats
 from bench.stats.series import common_mode, outliers, over_launches, steady
@@ -174,7 +174,9 @@ def _summary(
         timer_s=max(timers) / 1e9 if timers else None,
         floor_s=max(floors) / 1e9 if floors else None,
         asked=None if trains(case) else asked,  # a fixed number of rounds
-        reached=float(np.mean([launch.interval.relative_half_width for launch in launches])),
+        reached=float(np.mean([launch.interval.relative_half_width for launch in launches]))
+        if all(launch.interval.known for launch in launches)
+        else None,
         stopped_by=" and ".join(sorted({samples.stopped_by or "?" for samples in good})),
         foreign_cpu=_foreign_cpu(good),
         failures=failures,
@@ -196,10 +198,7 @@ def _warnings(summary: Summary, time_s: Interval, bound: int) -> list[str]:
         warnings.append(f"other processes used {summary.foreign_cpu:.0%} of the busy CPU time")
     if summary.stall is not None:
         stall = summary.stall
-        warnings.append(
-            f"two modes: {1 - stall.share:.0%} of the calls take {format_seconds(stall.fast_s)}, "
-            f"{stall.share:.0%} {format_seconds(stall.slow_s)}"
-        )
+        warnings.append(f"two modes: {format_modes(stall.share, stall.fast_s, stall.slow_s)}")
     elif summary.far_outliers > OUTLIER_LIMIT * summary.iterations:
         beside = f"; beside them: {', '.join(summary.outlier_causes)}" if summary.outlier_causes else ""
         warnings.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")

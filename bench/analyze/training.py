@@ -394,8 +394,8 @@ def _std(series: Series) -> float:
 
 
 def _resolved(difference: Interval) -> bool:
-    """True if a difference is not zero."""
-    return difference.low > 0 or difference.high < 0
+    """True if a difference is not zero, as far as its interval tells."""
+    return difference.known and (difference.low > 0 or difference.high < 0)
 
 
 def _split(rounds: Rounds, case: Case, exposed_s: float) -> Split:

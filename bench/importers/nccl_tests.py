@@ -154,9 +154,7 @@ def _describe(section: Section, reading: Reading) -> None:
     for error in section.errors:
         reading.notes.append(f"the file records an error: {error}")
     if any(half.each_us for row in section.rows for half in row.halves):
-        reading.notes.append(
-            "times of single calls, by events between them: their median is given, not the tool's mean"
-        )
+        reading.notes.append("times of single calls, by events between them: the mean is that of the slowest process's")
     elif section.timed_each:
         reading.notes.append(
             "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
@@ -216,13 +214,13 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
         else:
             iterations = section.iterations or row.iterations
             calls = iterations * section.aggregated if iterations else None
-            statistic = _statistic(section, iterations, "median" if half.each_us else "mean")
             each_s = tuple(time * US for time in half.each_us)
+            statistic = _statistic(section, iterations, slowest=bool(each_s))
             yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s), None, verified)
 
 
-def _statistic(section: Section, iterations: int | None, kind: str) -> str:
-    """How a time of this execution was obtained, in words. kind: mean or median."""
+def _statistic(section: Section, iterations: int | None, slowest: bool) -> str:
+    """How a time of this execution was obtained, in words. slowest: from the times of single calls."""
     calls = f"{iterations} calls" if iterations else "an unknown number of calls"
     if section.aggregated > 1:
         calls = f"{iterations or 'an unknown number of'} groups of {section.aggregated} calls"
@@ -230,7 +228,7 @@ def _statistic(section: Section, iterations: int | None, kind: str) -> str:
     if section.graph:
         manner = f" captured in a CUDA graph that was launched {section.graph} times"
     events = ", with an event recorded after each" if section.timed_each else ""
-    return f"{kind} of {calls}{manner}{events}, {AVERAGES[section.average or 'avg']}"
+    return f"mean of {calls}{manner}{events}, {AVERAGES['max' if slowest else section.average or 'avg']}"
 
 
 def _verdict(half: Half, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:

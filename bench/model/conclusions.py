@@ -49,7 +49,8 @@ class Interval:
 
     @property
     def relative_half_width(self) -> float:
-        return (self.high - self.low) / 2 / self.value if self.value else float("inf")
+        """Infinite where no interval is known."""
+        return (self.high - self.low) / 2 / self.value if self.known and self.value else float("inf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,15 +246,15 @@ class Launch:
 class Sampling:
     """How many iterations a case gets.
 
-    iterations: a fixed count; None means adaptive, until the relative half-width of the interval of
-        the median is at most `relative_error`, or `seconds_per_case` are spent, or `max_iterations`.
+    iterations: a fixed count; None means adaptive, until `seconds_per_case` are spent, or `max_iterations`, or the
+        relative half-width of the interval of the mean is at most `relative_error` (None: no precision is asked for).
     warmup, warmup_s: so many iterations come before, but no longer than these seconds; stored, not used.
     """
 
     warmup: int
     warmup_s: float
     iterations: int | None
-    relative_error: float
+    relative_error: float | None
     seconds_per_case: float
     max_iterations: int
 

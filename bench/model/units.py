@@ -158,3 +158,8 @@ def _three_digits(number: float) -> str:
     if magnitude >= 0.9995 or magnitude == 0:
         return f"{number:.2f}"
     return f"{number:.3g}"
+
+
+def format_modes(slow_share: float, fast_s: float, slow_s: float) -> str:
+    """Such as `61% of the calls take 620 µs, 39% 3.70 ms`. fast_s, slow_s: mean of each mode."""
+    return f"{1 - slow_share:.0%} of the calls take {format_seconds(fast_s)}, {slow_share:.0%} {format_seconds(slow_s)}"

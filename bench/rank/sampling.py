@@ -107,10 +107,11 @@ class Sampler:
         if rounds < FEWEST_BLOCKS:
             return None
         timed = self.timed
-        narrow = within_launch(timed.slowest_s, timed.blocks).relative_half_width <= sampling.relative_error
-        self._narrow = self._narrow + 1 if narrow and done >= FEWEST_ITERATIONS else 0
-        if self._narrow == LOOKS:
-            return "precision"
+        if sampling.relative_error is not None and done >= FEWEST_ITERATIONS:
+            width = within_launch(timed.slowest_s, timed.blocks).relative_half_width
+            self._narrow = self._narrow + 1 if width <= sampling.relative_error else 0
+            if self._narrow == LOOKS:
+                return "precision"
         # The last block may end a little late rather than be left out.
         return "time" if self._elapsed_s + self._block_s / 2 > sampling.seconds_per_case else None
 

@@ -1,7 +1,7 @@
 """Lay all-reduces and training steps out as assignment 2 of CS336 asks for them: `report --format cs336`.
 
 In: a `Run` and its analysis. Out: Markdown. Of all-reduces, a row for each backend and number of processes, a column
-for each size; a cell has the median over iterations of the slowest process's time; cells that could not be measured are
+for each size; a cell has the mean over iterations of the slowest process's time; cells that could not be measured are
 numbered, with the reasons below. Of training steps, a row for each way to synchronise gradients.
 """
 
@@ -16,12 +16,12 @@ from bench.report.labels import NOTHING
 
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 ABOUT = (
-    "Each cell: the median over the iterations of the time of the slowest process, for one all-reduce; with several "
-    "launches, their mean and its 95 % interval. Untimed calls came first, each timed call began at a barrier, and "
+    "Each cell: the mean over the iterations of the time of the slowest process, for one all-reduce; with several "
+    "launches, their geometric mean and its 95 % interval. Untimed calls came first, each timed call began at a barrier, and "
     "every element of the result was verified."
 )
 ABOUT_STEPS = (
-    "Time per step: of the slowest process, the median over rounds of steps between two barriers. Communication: that "
+    "Time per step: of the slowest process, the mean over rounds of steps between two barriers. Communication: that "
     "time less the time of the same step without any communication (none), not the time that a timer sees around the "
     "calls. ± is the standard deviation over rounds; all ways took turns in every round."
 )

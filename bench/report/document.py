@@ -33,8 +33,8 @@ COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus ba
 NO_RANK = "none"
 # Pictures that are not folded, besides the first: they are the answer of the runs that have them.
 UNFOLDED = ("matrix", "training-steps", "training-buckets")
-# Beginnings of notes on cases that the tables have as columns.
-IN_COLUMNS = ("stopped by", "two modes")
+# Beginning of a note on a case that the tables have as a column.
+IN_COLUMNS = "stopped by"
 NOTHING_MEASURED = "Nothing was measured: the run has no samples (run --resume goes on where it ended)."
 IN_FULL = "Everything about each case is in summary.csv."
 
@@ -195,10 +195,13 @@ def answer(run: Run, analysis: Analysis) -> list[str]:
     if not lines:
         return []
     doubts = []
-    widths = sorted(s.time_s.relative_half_width for s in summaries if s.time_s is not None and s.time_s.known)
-    if widths:
-        within = f"±{median(widths):.0%}, all within ±{widths[-1]:.0%}"
-        doubts.append(f"half of the 95 % intervals of medians are within {within}")
+    widths = {s.case: s.time_s.relative_half_width for s in summaries if s.time_s is not None and s.time_s.known}
+    if len(widths) > 1:
+        worst = max(widths, key=lambda case: widths[case])
+        where = ", ".join([ranks_text(worst.world_size), *([size_text(worst.size_bytes)] if worst.size_bytes else [])])
+        doubts.append(f"typical precision ±{median(widths.values()):.0%}, worst ±{widths[worst]:.0%} ({where})")
+    elif widths:
+        doubts.append(f"precision ±{next(iter(widths.values())):.0%}")
     elif groups:
         doubts.append("no interval is known, as there is one launch only")
     noise = [scenario.noise_s for scenario in analysis.scenarios if scenario.aa_pairs]
@@ -214,14 +217,7 @@ def _group_answer(members: Sequence[Summary]) -> str:
     times = []
     for summary in sorted((s for s in members if s.case.size_bytes == smallest), key=lambda s: s.case.world_size):
         assert summary.time_s is not None  # noqa: S101 - the caller selects such
-        stall = summary.stall
-        # Of two modes, the fast one has its own interval, or it stands beside that of the median, by name.
-        interval = summary.time_s if stall is None or stall.fast is None else stall.fast
-        of = "median " if stall is not None and stall.fast is None else ""
-        text = format_seconds(stall.fast_s if stall else interval.value)
-        text += f" {interval_text(interval, format_seconds, of)}" if interval.known else ""
-        text += f" ({stall.share:.0%} of the calls {format_seconds(stall.slow_s)})" if stall is not None else ""
-        times.append(f"{text} among {ranks_text(summary.case.world_size)}")
+        times.append(f"{_time_and_interval(summary)} among {ranks_text(summary.case.world_size)}")
     answer = (f"{size_text(smallest)} takes " if smallest else "") + ", ".join(times)
     best = max(members, key=lambda s: s.busbw or 0.0)
     if best.busbw:
@@ -269,7 +265,7 @@ def _sections(groups: Sequence[tuple[str, list[Summary]]]) -> list[str]:
         return ["## All cases", COMPACT, _compact(groups), _all_notes(groups), IN_FULL]
     parts = []
     for title, members in groups:
-        time = "Time, as imported," if any(s.imported for s in members) else "Median time"
+        time = "Time, as imported," if any(s.imported for s in members) else "Mean time"
         parts += [f"## {title}", f"{time} with its 95 % interval, and bus bandwidth:"]
         if any(s.busbw for s in members):
             table = _pivot(members, lambda s: [_time_and_interval(s), _rate(s.busbw)], ["GB/s"])
@@ -326,7 +322,7 @@ def case_details(members: Sequence[Summary]) -> str:
     """One row per case with everything that says how far to trust it."""
     headers = [
         "ranks", "size", "time", "95 % interval", "±", "algbw GB/s", "busbw GB/s", "slowest / fastest rank", "skew",
-        "pure", "p90", "p99", "outliers", "floor", "iterations", "launches", "stopped by",
+        "pure", "p10", "p50", "p90", "p99", "outliers", "floor", "iterations", "launches", "stopped by",
     ]  # fmt: skip
     host = any(s.host_time_s is not None for s in members)
     if host:
@@ -344,13 +340,16 @@ def case_details(members: Sequence[Summary]) -> str:
         imprecise = s.asked is not None and s.reached is not None and s.reached > s.asked
         row = [
             *name,
-            _time(s),
-            interval_text(s.time_s, format_seconds, "median " if s.stall else ""),
+            format_seconds(s.time_s.value),
+            interval_text(s.time_s, format_seconds),
             f"{s.time_s.relative_half_width:.0%}" if s.time_s.known else NOTHING,
             _rate(s.algbw),
             _rate(s.busbw),
             f"{s.time_s.value / s.fastest_rank_s:.2f}" if s.fastest_rank_s else NOTHING,
-            *(format_seconds(value) if value else NOTHING for value in (s.skew_s, s.pure_s, s.p90_s, s.p99_s)),
+            *(
+                format_seconds(value) if value else NOTHING
+                for value in (s.skew_s, s.pure_s, s.p10_s, s.p50_s, s.p90_s, s.p99_s)
+            ),
             NOTHING if s.imported else outliers,
             format_seconds(s.floor_s) if s.floor_s else NOTHING,
             str(s.iterations) if s.iterations else NOTHING,
@@ -367,24 +366,12 @@ def _rate(bytes_per_s: float | None) -> str:
     return format_rate(bytes_per_s) if bytes_per_s else NOTHING
 
 
-def _time(summary: Summary) -> str:
-    """The time of a case; such as `98 µs, 27% at 3.1 ms` where it has two modes: a median may lie between them."""
-    assert summary.time_s is not None  # noqa: S101 - the callers see to it
-    if summary.stall is None:
-        return format_seconds(summary.time_s.value)
-    stall = summary.stall
-    return f"{format_seconds(stall.fast_s)}, {stall.share:.0%} at {format_seconds(stall.slow_s)}"
-
-
 def _time_and_interval(summary: Summary) -> str:
-    """The time with its interval; of two modes, the interval of the fast mode or, by name, that of the median."""
+    """Such as `1.86 ms [1.51 – 2.29 ms]`; without the bracket if no interval is known."""
     if summary.time_s is None:
         return "failed"
-    stall = summary.stall
-    if stall is not None and stall.fast is not None:
-        slow = f"{stall.share:.0%} at {format_seconds(stall.slow_s)}"
-        return f"{format_seconds(stall.fast_s)} {interval_text(stall.fast, format_seconds)}, {slow}"
-    return f"{_time(summary)} {interval_text(summary.time_s, format_seconds, 'median ' if stall else '')}"
+    time_s = summary.time_s
+    return format_seconds(time_s.value) + (f" {interval_text(time_s, format_seconds)}" if time_s.known else "")
 
 
 def _time_and_width(summary: Summary) -> str:
@@ -393,7 +380,7 @@ def _time_and_width(summary: Summary) -> str:
         return "failed"
     rate = f" ({format_rate(summary.busbw)})" if summary.busbw else ""
     width = f" ±{summary.time_s.relative_half_width:.0%}" if summary.time_s.known else ""
-    return f"{_time(summary)}{width}{rate}"
+    return f"{format_seconds(summary.time_s.value)}{width}{rate}"
 
 
 # ── what was measured, on what, and how ──────────────────────────────────────────────────────────
@@ -517,7 +504,7 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
-        f"median over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
+        f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "
         f"{scheduling}{buffers}order shuffled, seed {run.plan.settings.seed} · "
         "what size counts stands with each table, GB = 10⁹ bytes" + (f"\n\n{steps}" if steps else "")
     )

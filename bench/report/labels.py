@@ -14,7 +14,7 @@ from bench.catalog.dtypes import dtype_named
 from bench.catalog.operations import OPERATIONS, heaviest_bytes, placement, ranks_together, size_unit
 from bench.model.conclusions import Interval, Summary
 from bench.model.records import OPTIONS, Case, Option, Skip
-from bench.model.units import format_bytes
+from bench.model.units import format_bytes, format_modes
 
 # Attribute of a case → its value in words.
 Words = dict[str, str]
@@ -50,10 +50,8 @@ SMALLEST_ROUND = 1024
 # Rounded sizes that a note names; the tables have them all.
 MOST_NAMED = 3
 OPTION_NAMED = {option.name: option for option in OPTIONS}
-TWO_MODES = (
-    "where a cell has two times, the first is the median of the fast mode; bandwidth, pictures and models take the "
-    "median of all iterations, which may lie between the modes"
-)
+# Cases with two modes that a note names; the notes on single cases have them all.
+MOST_MODES = 3
 
 
 def _short(text: str) -> str:
@@ -77,9 +75,9 @@ def ranks_text(count: int) -> str:
     return counted(count, "rank")
 
 
-def interval_text(interval: Interval, text: Callable[[float], str], of: str = "") -> str:
-    """Such as `[1.00 – 1.20 ms]`; a dash if no interval is known. of: what it is the interval of, if not clear."""
-    return f"[{of}{between(text(interval.low), text(interval.high))}]" if interval.known else NOTHING
+def interval_text(interval: Interval, text: Callable[[float], str]) -> str:
+    """Such as `[1.00 – 1.20 ms]`; a dash if no interval is known."""
+    return f"[{between(text(interval.low), text(interval.high))}]" if interval.known else NOTHING
 
 
 def between(low: str, high: str) -> str:
@@ -324,5 +322,16 @@ def rounding(cases: Sequence[Case]) -> list[str]:
 
 def notes_of(members: Sequence[Summary]) -> list[str]:
     """The notes on a table of these summaries."""
-    two = any(summary.stall is not None for summary in members)
-    return [*notes([summary.case for summary in members]), *[TWO_MODES] * two]
+    return [*notes([summary.case for summary in members]), *_two_modes(members)]
+
+
+def _two_modes(members: Sequence[Summary]) -> list[str]:
+    """A sentence on the cases of a table whose calls have two modes: the widest apart; empty if there is none."""
+    modes = [(summary.case, summary.stall) for summary in members if summary.stall is not None]
+    modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
+    named = [
+        f"{ranks_text(case.world_size)}, {size_text(case.size_bytes)}: {format_modes(stall.share, stall.fast_s, stall.slow_s)}"
+        for case, stall in modes[:MOST_MODES]
+    ]
+    more = f"; and {len(modes) - MOST_MODES} more" if len(modes) > MOST_MODES else ""
+    return [f"two modes: {'; '.join(named)}{more}"] if modes else []

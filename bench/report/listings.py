@@ -40,7 +40,13 @@ def plan(plan: Plan, machine: Machine) -> str:
     count = (
         f"{s.iterations} iterations each"
         if s.iterations
-        else f"until ±{s.relative_error:.0%}, {format_seconds(s.seconds_per_case)} or {s.max_iterations} iterations"
+        else " or ".join(
+            [
+                *([f"until ±{s.relative_error:.0%}"] if s.relative_error is not None else []),
+                f"{format_seconds(s.seconds_per_case)} each",
+                f"{s.max_iterations} iterations",
+            ]
+        )
     )
     calls = [case for case in plan.cases if not OPERATIONS[case.op].trains]
     rows, scenarios = _plan_rows(plan, calls), _scenarios(plan)
@@ -128,7 +134,7 @@ def smallest_change(changes: Sequence[float], cases: int) -> str:
     middle = changes[len(changes) // 2]
     known = "" if len(changes) == cases else f"; of {cases - len(changes)} cases the ledger has nothing"
     return (
-        f"two such runs would show a change of {middle:.0%} in the median case ({changes[0]:.0%} to "
+        f"two such runs would show a change of {middle:.0%} in the typical case ({changes[0]:.0%} to "
         f"{changes[-1]:.0%}), as the noise ledger has it{known}\n"
     )
 

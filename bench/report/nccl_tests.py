@@ -1,7 +1,7 @@
 """Write a run in the layout of nccl-tests, for scripts that read its output: `report --format nccl-tests`.
 
 In: a `Run` and its summaries. Out: text, one table for each operation, backend, world size and metric. The columns are
-those of nccl-tests 2.17 and later; everything else is in comments. Times are CollBench's (median over iterations of
+those of nccl-tests 2.17 and later; everything else is in comments. Times are CollBench's (mean over iterations of
 the maximum over ranks), not the mean over calls and ranks of nccl-tests; a comment above each table says so.
 """
 
@@ -101,7 +101,7 @@ def _how(run: Run, members: Sequence[Summary]) -> Iterable[str]:
     several = "–".join(str(count) for count in dict.fromkeys([launches[0], launches[-1]]))
     over = f", geometric mean over {several} launches" if launches[-1] > 1 else ", one launch"
     ours = (
-        f"# How measured: {metric_name(case)}; time is the median over iterations of the maximum over ranks{over}; "
+        f"# How measured: {metric_name(case)}; time is the mean over iterations of the maximum over ranks{over}; "
         "nccl-tests would print the mean over calls and ranks"
     )
     yield ours if run.imported is None else f"# {method_line(run, members)}"

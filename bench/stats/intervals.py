@@ -89,7 +89,12 @@ def ratio_of_intervals(before: Interval, after: Interval) -> Interval:
 
 
 def difference_of_intervals(before: Interval, after: Interval) -> Interval:
-    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. No verdict may rest on it."""
+    """AFTER − BEFORE where a side has too few launches: half-widths add in quadrature. No verdict may rest on it.
+
+    Without an interval if a side has none.
+    """
+    if not (before.known and after.known):
+        return without_interval(after.value - before.value)
     down = float(np.hypot(before.high - before.value, after.value - after.low))
     up = float(np.hypot(before.value - before.low, after.high - after.value))
     center = after.value - before.value

@@ -235,7 +235,7 @@ def draw_trend(trends: Sequence[Trend], runs: Sequence[str], folder: Path) -> Pa
         text = f"When did it change?  {changed} of {len(trends)} cases changed level over {len(runs)} runs"
         title = "\n".join(wrapped(line, TREND_WIDE[columns - 1]) for line in (text, common) if line)
         figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-        figure.supylabel("time of one operation (median)", fontsize=9)
+        figure.supylabel("time of one operation (mean)", fontsize=9)
         handles = [
             Line2D([], [], color=COLOURS[0], marker="o", label="a run, with its 95 % interval"),
             Line2D([], [], color="black", linewidth=2, alpha=0.5, label="level"),

@@ -168,7 +168,7 @@ def marks(summaries: Sequence[Summary]) -> str:
 
 def time_label(run: Run) -> str:
     """The label of an axis of times."""
-    return "time of one operation " + ("(median)" if run.imported is None else "(as imported)")
+    return "time of one operation " + ("(mean)" if run.imported is None else "(as imported)")
 
 
 def time_axis(axis: Any) -> None:

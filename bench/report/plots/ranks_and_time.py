@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from bench.catalog.operations import cycle
 from bench.model.conclusions import Analysis, Finding
 from bench.model.records import Case, Run, Samples, Timings, case_order
-from bench.model.units import format_rate, format_seconds
+from bench.model.units import format_modes, format_rate, format_seconds
 from bench.report.labels import counted, label, ranks_text
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, framed, log_ticks, log_time_axis, time_axis, wrapped
 
@@ -135,7 +135,7 @@ def _bands(axes: Axes, data: Any, late: Sequence[Finding]) -> None:
 
 
 def over_time(run: Run, analysis: Analysis) -> list[Figure]:
-    """The time of every iteration in order, as a multiple of its case's median in its launch."""
+    """The time of every iteration in order, as a multiple of its case's mean in its launch."""
     good = [s for s in run.samples if s.failure is None and s.timed is not None]
     if not good:
         return []
@@ -165,7 +165,7 @@ def over_time(run: Run, analysis: Analysis) -> list[Figure]:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("seconds since the first case began")
-    axes.set_ylabel("time of one iteration / median of its case")
+    axes.set_ylabel("time of one iteration / mean of its case")
     legend = figure.legend(loc="outside lower center", ncols=8, fontsize=9)
     for handle in legend.legend_handles:
         getattr(handle, "set_markersize", lambda _: None)(6)
@@ -179,7 +179,7 @@ def _in_time(samples: Samples, began: float, warmup: bool = False) -> tuple[Any,
     assert timed is not None and part is not None  # noqa: S101 - the caller selects such
     first = samples.warmup.start_ns.min() if samples.warmup is not None else timed.start_ns.min()
     seconds = (part.start_ns.min(axis=1) - first) / 1e9 + samples.unix_s - began
-    return seconds, part.duration_ns.max(axis=1) / np.median(timed.duration_ns.max(axis=1))
+    return seconds, part.duration_ns.max(axis=1) / timed.duration_ns.max(axis=1).mean()
 
 
 def modes(run: Run, analysis: Analysis) -> list[Figure]:
@@ -188,7 +188,9 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     All share one axis of times, because a delay that does not depend on the size shows as modes below one another.
     """
     good = [s for s in analysis.summaries if s.time_s and not s.imported and cycle(s.case) == 1]
-    stalled = sorted((s for s in good if s.stall), key=lambda s: -(s.stall.share * s.stall.extra_s if s.stall else 0))
+    stalled = sorted(
+        (s for s in good if s.stall), key=lambda s: -s.stall.share * (s.stall.slow_s - s.stall.fast_s) if s.stall else 0
+    )
     chosen = stalled[:MOST_ROWS] or good[:: max(1, len(good) // MOST_ROWS)][:MOST_ROWS]
     if not chosen:
         return []
@@ -214,12 +216,10 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
         times, stall = times_of[summary.case], summary.stall
         axes.hist(times, bins=bins, weights=np.full(len(times), 100 / len(times)), color=COLOURS[5], edgecolor="none")
         axes.axvline(summary.time_s.value, color="black", linewidth=1)
-        text = f"{label(summary.case)}, {len(times)} iterations: median {format_seconds(summary.time_s.value)}"
+        text = f"{label(summary.case)}, {len(times)} iterations: mean {format_seconds(summary.time_s.value)}"
         if stall is not None:
-            slow = round(100 * stall.share)
-            modes = ((100 - slow, stall.fast_s), (slow, stall.slow_s))
-            text += "; " + ", ".join(f"{share} % near {format_seconds(time_s)}" for share, time_s in modes)
-            for _, time_s in modes:
+            text += f"; {format_modes(stall.share, stall.fast_s, stall.slow_s)}"
+            for time_s in (stall.fast_s, stall.slow_s):
                 axes.axvline(time_s, color=COLOURS[1], linestyle="--", linewidth=1.8)
         axes.set_title(wrapped(text, ROW_TITLE), fontsize=9)
     rows[-1].set_xscale("log")
@@ -228,7 +228,7 @@ def modes(run: Run, analysis: Analysis) -> list[Figure]:
     time_axis(rows[-1].xaxis)
     rows[-1].set_xlabel("time of one iteration (slowest rank)")
     figure.supylabel("share of the iterations, %", fontsize=9)
-    handles = [Line2D([], [], color="black", label="median over launches")]
+    handles = [Line2D([], [], color="black", label="mean")]
     if stalled:
         handles.append(Line2D([], [], color=COLOURS[1], linestyle="--", linewidth=1.8, label="fast and slow mode"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)

@@ -29,13 +29,13 @@ MOST_WORLDS = 8
 # Labels of sizes that fit below a single panel, and below each of several.
 MOST_SIZES_ALONE, MOST_SIZES_BESIDE = 10, 5
 # An interval that reaches further beyond all values is cut at the edge of the picture: two or three launches know the
-# median only within decades, and the axis would show nothing else.
+# mean only within decades, and the axis would show nothing else.
 FAR_INTERVAL = 10
 BOUND_DASHES = ((6, 2), (2, 2), (8, 2, 2, 2))
 
 
 def time_against_size(run: Run, analysis: Analysis) -> list[Figure]:
-    """Median time with its interval, one line per world size, and the fitted model behind it."""
+    """Mean time with its interval, one line per world size, and the fitted model behind it."""
     shown, left_out = _over_sizes([s for s in analysis.summaries if s.time_s])
     made = figures.pages("How long does it take?", run, shown, marks(analysis.summaries), left_out)
     for page in made:
@@ -187,7 +187,7 @@ def _draw_choices(axes: Axes, line: Line, x: Sequence[float], values: Sequence[f
 
 
 def _draw_modes(axes: Axes, line: Line, x: Sequence[float], style: int) -> None:
-    """Mark the two modes of a case by bars, the longer the more iterations are in them: the median may lie between."""
+    """Mark the two modes of a case by bars, the longer the more iterations are in them: the mean lies between."""
     stalls = [(at, s.stall) for s, at in zip(line.members, x, strict=True) if s.stall]
     for at, stall in stalls:
         for time_s, share in ((stall.fast_s, 1 - stall.share), (stall.slow_s, stall.share)):
