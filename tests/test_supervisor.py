@@ -8,7 +8,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from bench.launch import supervisor, sweep
+from bench.launch import supervisor, sweep, turns
 from bench.launch.ranks import Ranks
 from bench.launch.supervisor import Evidence, LaunchOutcome, explain_exit, explain_hang, innermost_frame, watchdog
 from bench.model.records import Case, Failure, Launch
@@ -62,9 +62,11 @@ class SilentRank:
 def watch(monkeypatch, rank, events, timeout_s=2.0):
     clock = Clock(events)
     monkeypatch.setattr(supervisor, "time", clock)
-    monkeypatch.setattr(supervisor, "wait", clock.wait)
+    monkeypatch.setattr(turns, "wait", clock.wait)
     ranks = Ranks([rank], lambda: None)
-    outcome = supervisor.watch(ranks, 100.0, timeout_s, lambda: None, lambda index: None, lambda line, failure: None)
+    (outcome,) = turns.drive(
+        supervisor.watch(ranks, 100.0, timeout_s, lambda: None, lambda index: None, lambda line, failure: None)
+    )
     return outcome, clock
 
 

@@ -129,7 +129,7 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         "argv": list(argv),
         "collbench": __version__,
         "sides": sides,
-        "ab": {**asked, "seed": seed},
+        "ab": {**asked, "seed": seed, "alternate": None},
     }
     return folders.create_sides(RESULTS, (plans[0], plans[1]), (raws[0], raws[1]), facts)
 

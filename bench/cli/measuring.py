@@ -105,7 +105,7 @@ def _conclude(path: Path, plots: bool) -> int:
 
 def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None) -> None:
     """Measure what is missing in a run, with a progress bar."""
-    from bench.launch import mpirun, sweep
+    from bench.launch import mpirun, sweep, turns
     from bench.report.progress import CaseProgress
 
     with Journal(path) as journal:
@@ -128,7 +128,7 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None) -
             modules = (*CONCLUDING, *(DRAWING if plots else ()))
             loading = threading.Thread(target=_load, args=(modules,), daemon=True)
             loading.start()
-            sweep.sweep(
+            measuring = sweep.sweep(
                 before.plan,
                 before.samples,
                 launcher,
@@ -138,6 +138,7 @@ def measure(path: Path, plots: bool, coordinator: "Coordinator | None" = None) -
                 observing,
                 loading.join,
             )
+            turns.drive(measuring)
 
 
 def _load(modules: Sequence[str]) -> None:

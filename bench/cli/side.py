@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from bench.cli.sides import one_launch
-from bench.launch import mpirun, sweep
+from bench.launch import mpirun, sweep, turns
 from bench.launch.side_process import SideLine
 from bench.machine import host
 from bench.model.errors import BenchError
@@ -20,7 +20,7 @@ def main(folder: str, descriptor: str) -> None:
     """Measure until the connection is closed. folder: of the side, in the run's. descriptor: of the connection."""
     line = SideLine(descriptor)
     try:
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(EOFError, OSError):  # nobody listens any more
             _serve(Path(folder), line)
     except BenchError as error:
         with contextlib.suppress(OSError):
@@ -34,7 +34,7 @@ def _serve(path: Path, line: SideLine) -> None:
     with mpirun.ByBackend(sweep.preload([plan])) as launcher:
         line.tell("ready", facts=host.facts())
         for number in line.requests():
-            sweep.sweep(
+            measuring = sweep.sweep(
                 one_launch(plan, number),
                 [samples for samples in before if samples.launch == number],
                 launcher,
@@ -42,7 +42,10 @@ def _serve(path: Path, line: SideLine) -> None:
                 path.parent / folders.LOG,
                 lambda record: line.tell("launched", record=record),
                 sweep.Silent(),
+                turn=line,
+                probe=number == 1,
             )
+            turns.drive(line.listening(measuring))
             line.tell("measured")
 
 

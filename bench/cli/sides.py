@@ -7,7 +7,7 @@ be read from the folder again, so an interrupted run goes on where it was.
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from bench.cli.measuring import recorded_sides
 from bench.launch import mpirun, sweep
 from bench.launch.ranks import Starter
 from bench.launch.side_process import SideProcess
+from bench.launch.turns import Measuring, Turn, Turns, drive
 from bench.machine import host
 from bench.model.records import Json, Plan, Samples
 from bench.planning import plan as planning
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from bench.analyze.pairs import PairedCase
     from bench.launch.coordinator import Coordinator
 
-# Measures what a launch of a side lacks: side, number of the launch, what takes each line, what takes the records.
-Measure = Callable[[str, int, Callable[[bytes], None], Callable[[Json], None]], None]
+# Measures what a launch of a side lacks: side, number of the launch, what takes each line and the records, its turns.
+Measure = Callable[[str, int, Callable[[bytes], None], Callable[[Json], None], Turn], Measuring[None]]
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
         records = stack.enter_context(recorded_sides(path, sessions, facts))
         progress = stack.enter_context(PairProgress(Console(stderr=True), asked["budget_s"], asked["spent_s"]))
 
-        def measure_launch(side: str, number: int) -> None:
+        def measure_launch(side: str, number: int, turns: Turns) -> Measuring[None]:
             def keep(line: bytes) -> None:
                 journal.append(folders.of_side(line, side))
                 samples = encoding.samples_from_line(line)
@@ -85,20 +86,30 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
                 if samples.failure is not None:
                     progress.print_failure(f"side {side}: {samples.failure.text}")
 
-            measure(side, number, keep, records[side].append)
+            yield from measure(side, number, keep, records[side].append, turns.of(side))
+            turns.end(side)
+
+        def measure_pair(missing: Sequence[str], number: int) -> None:
+            for together in [missing] if asked["alternate"] is None else [[side] for side in missing]:
+                turns = Turns(together, f"{asked['seed']}/{number}")
+                drive(*(measure_launch(side, number, turns) for side in together))
 
         began = time.monotonic() - asked["spent_s"]
         try:
-            asked["ended"] = _until_decided(measured, asked, measure_launch, began, progress)
+            asked["ended"] = _until_decided(measured, asked, measure_pair, began, progress)
         finally:
             asked["spent_s"] = round(time.monotonic() - began, 2)
             folders.update_manifest(path, ab=asked)
 
 
 def _until_decided(
-    measured: _TwoSides, asked: Json, measure_launch: Callable[[str, int], None], began: float, progress: PairProgress
+    measured: _TwoSides,
+    asked: Json,
+    measure_pair: Callable[[Sequence[str], int], None],
+    began: float,
+    progress: PairProgress,
 ) -> str:
-    """Measure pair after pair; returns why it ended."""
+    """Measure pair after pair; returns why it ended. measure_pair: takes the sides that lack a launch, its number."""
     from bench.analyze import pairs
 
     first, decided_at, made, latest_s = pairs.FirstLook(), None, 0, 0.0
@@ -109,8 +120,7 @@ def _until_decided(
         spent = time.monotonic() - began
         if missing and made and spent + latest_s > asked["budget_s"]:
             return f"the budget of {asked['budget_s']:g} s was spent after {made} pairs"
-        for side in missing:
-            measure_launch(side, number)
+        measure_pair(missing, number)
         made, latest_s = number, time.monotonic() - began - spent
         if number not in pairs.LOOKS:
             progress.show_pairs(made, time.monotonic() - began)
@@ -161,14 +171,16 @@ def _measuring(
         for process in processes.values():
             process.wait_until_ready()
 
-        def measure(side: str, number: int, append: Callable[[bytes], None], launched: Callable[[Json], None]) -> None:
+        def measure(
+            side: str, number: int, append: Callable[[bytes], None], launched: Callable[[Json], None], turn: Turn
+        ) -> Measuring[None]:
             if side in processes:
-                processes[side].measure(number, append, launched)
-                return
+                return processes[side].measure(number, append, launched, turn)
             plan, done = one_launch(measured.plans[side], number), measured.of_launch(side, number)
             starter = replace(coordinator.launcher, side=side) if coordinator else launcher
             assert starter is not None  # noqa: S101 - some side has no process of its own
-            sweep.sweep(plan, done, starter, append, path / folders.LOG, launched, sweep.Silent())
+            log, probe = path / folders.LOG, number == 1
+            return sweep.sweep(plan, done, starter, append, log, launched, sweep.Silent(), turn=turn, probe=probe)
 
         more = coordinator.facts() if coordinator else {}
         facts = {side: {"host": processes[side].facts if side in processes else host.facts(), **more} for side in SIDES}

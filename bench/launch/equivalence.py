@@ -13,6 +13,7 @@ from typing import Any
 from bench.catalog.equivalence import TIMEOUT_S, EquivalenceJob, Trial, TrialResult
 from bench.launch.ranks import Starter
 from bench.launch.supervisor import watch
+from bench.launch.turns import drive
 
 
 def run_trials(
@@ -33,7 +34,8 @@ def run_trials(
     requested = time.monotonic()
     ranks = launcher.start(world_size, "bench.rank.training.equivalence:main", job)
     try:
-        outcome = watch(ranks, requested, TIMEOUT_S, before_go=lambda: None, begun=begun, sampled=sampled)
+        watching = watch(ranks, requested, TIMEOUT_S, before_go=lambda: None, begun=begun, sampled=sampled)
+        (outcome,) = drive(watching)
     finally:
         ranks.kill()
     results += [TrialResult(trial) for trial in trials[len(results) :]]

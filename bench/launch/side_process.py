@@ -10,9 +10,11 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.launch.turns import Measuring, Turn
 from bench.machine import environment
 from bench.model.errors import BenchError
 from bench.model.records import Json
@@ -61,18 +63,28 @@ class SideProcess:
         message, _ = self._received()
         self.facts = message["facts"]
 
-    def measure(self, launch: int, append: Callable[[bytes], None], launched: Callable[[Json], None]) -> None:
+    def measure(
+        self, launch: int, append: Callable[[bytes], None], launched: Callable[[Json], None], turn: Turn
+    ) -> Measuring[None]:
         """Measure what this launch lacks. append: takes each line. launched: takes the records of process groups."""
         messages.send(self._line, {"kind": "measure", "launch": launch})
         while True:
-            message, line = self._received()
-            match message["kind"]:
-                case "line":
-                    append(line)
-                case "launched":
-                    launched(message["record"])
-                case "measured":
-                    return
+            yield [self._line]
+            while self._line.poll():
+                message, line = self._received()
+                match message["kind"]:
+                    case "turn":
+                        turn.ask(partial(self._tell_go, message["number"]))
+                    case "line":
+                        append(line)
+                    case "launched":
+                        launched(message["record"])
+                    case "measured":
+                        return
+
+    def _tell_go(self, number: int) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which is noticed when its line is read
+            messages.send(self._line, {"kind": "go", "number": number})
 
     def _received(self) -> tuple[Json, bytes]:
         """The next message; raises BenchError if the process has ended or says that something is wrong."""
@@ -106,19 +118,46 @@ def check_python(name: str, python: str) -> None:
 
 
 class SideLine:
-    """The other end, in the process of the side. descriptor: of its socket."""
+    """The other end, in the process of the side. descriptor: of its socket. Also the `Turn` of the side."""
 
     def __init__(self, descriptor: str) -> None:
         os.set_inheritable(int(descriptor), False)  # ranks must not keep it open
         self._line = Connection(int(descriptor))
+        self._granted: Callable[[], None] | None = None
+        self._asked = 0
 
     def requests(self) -> Iterator[int]:
         """The launches to measure, until the connection is closed."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 message, _ = messages.receive(self._line)
-                yield message["launch"]
+                if message["kind"] == "measure":
+                    yield message["launch"]
 
     def tell(self, kind: str, payload: bytes = b"", **more: Any) -> None:
         """Send a message; raises OSError if nobody listens."""
         messages.send(self._line, {"kind": kind, **more}, payload)
+
+    def ask(self, granted: Callable[[], None]) -> None:
+        """See `Turn.ask`."""
+        self._granted = granted
+        self._asked += 1
+        self.tell("turn", number=self._asked)
+
+    def leave(self) -> None:
+        """See `Turn.leave`. The other end learns of it when other ranks ask, or when all is measured."""
+        self._granted = None
+
+    def listening(self, measuring: Measuring[None]) -> Measuring[None]:
+        """The same, and meanwhile hear when the turn comes. Raises EOFError if nobody holds the other end."""
+        with contextlib.closing(measuring), contextlib.suppress(StopIteration):
+            waits = next(measuring)
+            while True:
+                ready = yield [*waits, self._line]
+                if self._line in ready:
+                    message, _ = messages.receive(self._line)
+                    # A turn that was asked for by ranks that have ended meanwhile is none.
+                    if self._granted is not None and message["number"] == self._asked:
+                        granted, self._granted = self._granted, None
+                        granted()
+                waits = measuring.send(ready)

@@ -13,17 +13,17 @@ import contextlib
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from bench.launch.ranks import Rank, Ranks
+from bench.launch.turns import LOOK_EVERY_S, Measuring, Turn
 from bench.model.records import Failure, Json
 from bench.protocol import messages
+from bench.protocol.channel import Line
 
-# Polling interval of the supervisor, in seconds. Ctrl-C is answered within it.
-LOOK_EVERY_S = 0.25
 # Most that one poll adds to the silence, in seconds. If the machine sleeps, is migrated or starves this process, that
 # also stops the ranks: the time between two polls does not show that they hang.
 LONGEST_LOOK_S = 2 * LOOK_EVERY_S
@@ -74,33 +74,36 @@ def watch(
     begun: Begun,
     sampled: Sampled,
     log: Path | None = None,
-) -> LaunchOutcome:
+    turn: Turn | None = None,
+) -> Measuring[LaunchOutcome]:
     """Watch until every rank is done or one of them fails. requested: monotonic time at which the start began.
 
     timeout_s: longest silence; START_ALLOWANCE_S is added to it until all ranks have joined. before_go: called when all
     ranks have joined, before they are told to measure. begun: takes the number in each message `begin`. sampled: takes
     each line for the journal, and why it holds no number, or None. log: the file into which ranks of this host print.
+    turn: of ranks that take turns with others; while they wait for it, their silence does not count.
     """
     printed_from = _size(log)
     outcome = LaunchOutcome()
     listener = _Listener(ranks, outcome, begun, sampled)
     last_progress, silence_s, looked = ranks.progress(), 0.0, time.monotonic()
     while not all(report.finished for report in listener.reports):
-        alive = listener.listen()
+        alive = listener.listen((yield listener.connections()))
         if outcome.ready_s is None and all(report.ready for report in listener.reports):
             outcome.ready_s = time.monotonic() - requested
             before_go()
-            for member in ranks.members:
-                with contextlib.suppress(OSError):  # it has ended already, which is noticed below
-                    messages.send(member.connection, {"kind": "go"})
+            listener.tell_go()
             alive = True
+        if turn is not None and not listener.waiting and all(report.asks for report in listener.reports):
+            listener.waiting = True
+            turn.ask(listener.tell_go)
         if listener.one_ended_early():
             listener.read_last_messages()
             outcome.failure = explain_exit(_evidence(ranks, listener.reports, log, printed_from))
             break
         progress = ranks.progress()
         now = time.monotonic()
-        if alive or progress != last_progress:
+        if alive or listener.waiting or progress != last_progress:
             silence_s = 0.0
         else:
             silence_s += min(now - looked, LONGEST_LOOK_S)
@@ -114,15 +117,21 @@ def watch(
                 time.sleep(0.02)
             outcome.failure = explain_hang(_evidence(ranks, listener.reports, log, printed_from), allowed)
             break
+    if turn is not None:
+        turn.leave()
     outcome.position = ranks.position()
     return outcome
 
 
 @dataclass(slots=True)
 class _Report:
-    """What a rank has reported so far. silent: its connection is closed, so that no more messages can come."""
+    """What a rank has reported so far. silent: its connection is closed, so that no more messages can come.
+
+    asks: it waits for its turn.
+    """
 
     ready: bool = False
+    asks: bool = False
     finished: bool = False
     silent: bool = False
     error: str | None = None
@@ -130,11 +139,15 @@ class _Report:
 
 
 class _Listener:
-    """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped."""
+    """Receives the messages of the ranks and records them by rank. Rule: no message is ever dropped.
+
+    waiting: all ranks wait for their turn, and it has been asked for.
+    """
 
     def __init__(self, ranks: Ranks, outcome: LaunchOutcome, begun: Begun, sampled: Sampled) -> None:
         self._members, self._outcome, self._begun, self._sampled = ranks.members, outcome, begun, sampled
         self.reports = [_Report() for _ in ranks.members]
+        self.waiting = False
 
     def one_ended_early(self) -> bool:
         """Whether a rank has raised an error, closed its connection or been lost before it had finished."""
@@ -143,12 +156,23 @@ class _Listener:
             for member, report in zip(self._members, self.reports, strict=True)
         )
 
-    def listen(self) -> bool:
-        """Receive what has arrived, waiting at most LOOK_EVERY_S; returns whether there was a message."""
-        # `wait` also returns the connection of a killed rank: reading it gives EOFError, and the rank counts as silent.
-        listening = {member.connection: member for member in self._members if not self.reports[member.rank].silent}
-        ready = wait(list(listening), LOOK_EVERY_S)  # type: ignore[arg-type]
-        return sum(self._receive(member) for connection, member in listening.items() if connection in ready) > 0
+    def connections(self) -> list[Line]:
+        """The connections on which messages can come."""
+        return [member.connection for member in self._members if not self.reports[member.rank].silent]
+
+    def listen(self, ready: Collection[Any]) -> bool:
+        """Receive what has arrived on the connections that are ready; returns whether there was a message."""
+        # That of a killed rank is ready, too: reading it gives EOFError, and the rank counts as silent.
+        ready = set(ready)
+        return sum(self._receive(member) for member in self._members if member.connection in ready) > 0
+
+    def tell_go(self) -> None:
+        """Tell all ranks to begin, or that it is their turn."""
+        self.waiting = False
+        for member, report in zip(self._members, self.reports, strict=True):
+            report.asks = False
+            with contextlib.suppress(OSError):  # it has ended already, which is noticed elsewhere
+                messages.send(member.connection, {"kind": "go"})
 
     def read_last_messages(self) -> None:
         """Receive until all ranks have ended, or for LAST_MESSAGES_S: last messages may still be on the way."""
@@ -177,6 +201,8 @@ class _Listener:
                 case "ready":
                     report.ready, report.waits_in = True, tuple(message["waits_in"])
                     self._outcome.facts.append(message["facts"])
+                case "turn":
+                    report.asks = True
                 case "begin":
                     self._begun(message["index"])
                 case "sampled":

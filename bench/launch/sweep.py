@@ -23,6 +23,7 @@ from bench.catalog.backends import BACKENDS
 from bench.catalog.operations import OPERATIONS
 from bench.launch.ranks import RANK, Starter
 from bench.launch.supervisor import LaunchOutcome, watch
+from bench.launch.turns import Measuring, Turn
 from bench.machine import gpus, host, nccl_log
 from bench.model.errors import LostRankError, MpirunError, RankError
 from bench.model.records import Case, Failure, Job, Json, Launch, Plan, Samples
@@ -76,11 +77,14 @@ def sweep(
     launched: Callable[[Json], None],
     observer: Observer,
     before_go: Callable[[], None] = lambda: None,
-) -> None:
+    turn: Turn | None = None,
+    probe: bool = True,
+) -> Measuring[None]:
     """Measure what is in the plan and not among the samples that are `done`.
 
     append: takes each line of samples.jsonl. launched: takes a record of each launch, with the facts of its ranks.
-    before_go: called when ranks are ready to measure.
+    before_go: called when ranks are ready to measure. turn: of a side that takes turns with another one.
+    probe: ask NCCL what it chooses, in launches at the end.
     """
     spent = Spent()
     for samples in done if plan.budget_s is not None else ():
@@ -93,10 +97,11 @@ def sweep(
             spent.add(encoding.samples_from_line(line))
         observer.ended(case, failure)
 
-    def measure(launch: Launch, probe: bool = False) -> LaunchOutcome:
+    def measure(launch: Launch, probing: bool = False) -> Measuring[LaunchOutcome]:
         """Start the ranks of one launch, watch them, and end them."""
         observer.launching(launch)
-        job = Job(launch, plan.settings.needed_by(launch.cases), str(log.resolve()), probe)
+        settings = plan.settings.needed_by(launch.cases)
+        job = Job(launch, settings, str(log.resolve()), probing, turns=turn is not None)
         requested, in_order = time.monotonic(), iter(launch.cases)
         try:
             ranks = launcher.start(launch.world_size, RANK, job)
@@ -107,7 +112,7 @@ def sweep(
         meter = gpus.HealthMeter(host.visible_gpus() if BACKENDS[launch.backend].device == "cuda" else [])
         try:
             with meter:
-                outcome = watch(
+                outcome = yield from watch(
                     ranks,
                     requested,
                     plan.settings.timeout_s,
@@ -115,6 +120,7 @@ def sweep(
                     begun=lambda number: observer.round_begins(launch, number),
                     sampled=lambda line, failure: keep(next(in_order), line, failure),
                     log=log,
+                    turn=turn,
                 )
         finally:
             stuck = ranks.kill()
@@ -125,13 +131,13 @@ def sweep(
         measured.append(launch)
         rest = launch
         while rest.cases:
-            outcome = measure(rest)
+            outcome = yield from measure(rest)
             launched(_record(rest, outcome))
             rest = _after(rest, outcome, keep)
             if outcome.stuck:
                 raise RankError(f"{outcome.stuck}; what was measured is kept, go on once it has ended")
-    for launch in _to_probe(measured):
-        outcome = measure(launch, probe=True)
+    for launch in _to_probe(measured) if probe else ():
+        outcome = yield from measure(launch, probing=True)
         launched(_record(launch, outcome) | {"chosen": _chosen(launch, outcome)})
 
 

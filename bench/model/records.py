@@ -387,13 +387,15 @@ class Plan:
 class Job:
     """What every rank of one launch is told. log: path of the file into which ranks print.
 
-    probe: time nothing; have NCCL tell what it chooses for each case.
+    probe: time nothing; have NCCL tell what it chooses for each case. turns: before each timed block, wait for the
+        turn, because the ranks of another side may be alive, too.
     """
 
     launch: Launch
     settings: Settings
     log: str
     probe: bool = False
+    turns: bool = False
 
 
 def case_order(case: Case) -> tuple[object, ...]:

@@ -3,13 +3,14 @@
 From a rank to its parent:
 
     ready     the rank has joined; facts: about its process; waits_in: source files in which it waits for other ranks
+    turn      the rank waits for its turn to measure, and sleeps until the next `go`
     begin     rank 0: a round begins, or the check of a strategy; index: its number, from 0
     chosen    rank 0: what NCCL wrote before the first case and during each; texts
     sampled   rank 0: a case has ended; failure: why it has no number, or None; payload: its line for samples.jsonl
     error     an exception ends the rank; text
     done      the rank has done all its work; clocks: how the clocks of the ranks differ (rank 0)
 
-From a parent to its rank: go (begin to measure). From rank 0 of a job to its agents:
+From a parent to its rank: go (begin to measure, or: it is your turn). From rank 0 of a job to its agents:
 
     start     start a rank; launch, world_size, rendezvous, device, job, side
     inspect   report the state and the stack of the rank
@@ -27,7 +28,8 @@ From an agent to rank 0:
     interrupted   the agent received Ctrl-C or SIGTERM: the job shall end
 
 Between the verb `ab` and the process of a side (`launch/side_process.py`): measure (launch), and in answer ready
-(facts), line (payload), launched (record), measured, error (text).
+(facts), turn (number; all its ranks wait), line (payload), launched (record), measured, error (text). The answer to
+turn is go, with the same number.
 
 Messages are never pickled: unpickling data from a network can run any code. (`Connection.send` and `.recv` pickle, so
 only `send_bytes` and `recv_bytes` are used.)

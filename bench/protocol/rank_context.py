@@ -100,6 +100,11 @@ class RankContext:
         """Wait for a message of the parent; the only one that it sends is `go`."""
         self.connection.recv_bytes()
 
+    def wait_for_turn(self) -> None:
+        """Give up the turn, and sleep until the next one. Every rank does so itself: in a barrier, MPI would spin."""
+        self.send({"kind": "turn"})
+        self.wait_for_go()
+
 
 def enter(target: str, context: RankContext, argument: Any) -> None:
     """First function of a rank. `target` is text, "package.module:function": the parent must not import that module."""

@@ -4,6 +4,7 @@ In: a `RankContext` (which rank this is, the connection to its parent) and a `Jo
 messages:
 
     ready    every rank, with facts that only it knows; it then waits until the parent tells it to begin
+    turn     any rank, if the job takes turns: it has timed a block, and waits until the parent tells it to go on
     begin    rank 0: a round begins
     sampled  rank 0: a case ended, with its line for samples.jsonl
     error    any rank: an exception, which ends it

@@ -1,7 +1,8 @@
 """Measure cases together, in rounds: each round visits every case for one block, in a new random order.
 
 In: cases, the `Job`, the joined `Group`, the rank's `Arena`. Out: `Samples` of each case, in the order of the cases.
-Every rank goes through the same calls in the same order. One gather before the rounds tells which results are wrong
+Every rank goes through the same calls in the same order; in a job with turns, each rank waits for its turn before each
+block, and keeps it until it asks for the next one. One gather before the rounds tells which results are wrong
 and how long a call takes, one a round has the times of all cases, and one at the end the last checks and the costs.
 `sampling` decides how long the next block is, `timing` times it.
 """
@@ -129,6 +130,9 @@ class Batch:
             gc.collect()  # a step leaves cycles, which would keep its gradients
         own: dict[int, RankTimings] = {}
         for measured in order:
+            if self._job.turns:
+                self._context.wait_for_turn()
+                self._meter.reset()
             self._context.enters(measured.position)
             own[measured.position] = measured.timed_block()
             measured.spent = self._meter.spent(measured.spent)
@@ -189,7 +193,8 @@ class _MeasuredCase:
             rounds = 1 if operation.once else self._job.settings.rounds
             sampling = replace(sampling, iterations=rounds, warmup=0)
         most = most_iterations(self.case)
-        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, singly=operation.trains)
+        in_turns = self._job.turns
+        self.sampler = Sampler(sampling, cycle(self.case), most, first_s, operation.trains, in_turns)
 
     @property
     def unfinished(self) -> bool:

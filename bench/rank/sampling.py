@@ -26,6 +26,8 @@ ROUNDS, LONGEST_BLOCK_S = 5, 0.03
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
 LOOKS = 2
+# Two sides in turns measure equally many blocks, but none goes on when a case has taken so many times its time.
+LONGEST_IN_TURNS = 2.0
 # A fixed count is divided into FEWEST_BLOCKS blocks from so many iterations on.
 FEWEST_TO_DIVIDE = FEWEST_BLOCKS * FEWEST_ITERATIONS
 UNBOUNDED = 2**62
@@ -50,17 +52,24 @@ class Sampler:
 
     cycle: iterations until an operation is back at its first round; blocks are whole cycles. most: upper limit of the
     iterations of the warm-up, and of those after it. first_s: how long one call took that was made before, on the
-    slowest rank. singly: each iteration of a fixed number is a block of its own.
+    slowest rank. singly: each iteration of a fixed number is a block of its own. in_turns: the number of blocks follows
+    from the time for a case, not from what was measured, so that both of two sides have as many.
     """
 
     def __init__(
-        self, sampling: Sampling, cycle: int = 1, most: int = UNBOUNDED, first_s: float = 0.0, singly: bool = False
+        self,
+        sampling: Sampling,
+        cycle: int = 1,
+        most: int = UNBOUNDED,
+        first_s: float = 0.0,
+        singly: bool = False,
+        in_turns: bool = False,
     ) -> None:
         fixed = min(sampling.iterations, most) if sampling.iterations else None
         self._sampling = replace(
             sampling, max_iterations=min(sampling.max_iterations, most), warmup=min(sampling.warmup, most)
         )
-        self._cycle, self._one_s = cycle, first_s
+        self._cycle, self._one_s, self._in_turns = cycle, first_s, in_turns
         self._elapsed_s, self._narrow = 0.0, 0
         self._warmups, self._blocks = list[Timings](), list[Timings]()
         self.stopped_by: str | None = None
@@ -106,6 +115,9 @@ class Sampler:
             return "count"
         if rounds < FEWEST_BLOCKS:
             return None
+        if self._in_turns:
+            enough = rounds >= round(sampling.seconds_per_case / self._block_s)
+            return "time" if enough or self._elapsed_s > LONGEST_IN_TURNS * sampling.seconds_per_case else None
         timed = self.timed
         if sampling.relative_error is not None and done >= FEWEST_ITERATIONS:
             width = within_launch(timed.slowest_s, timed.blocks).relative_half_width
