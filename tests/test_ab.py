@@ -20,6 +20,7 @@ from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import folders
 from conftest import invented_run, samples
 from test_measure import assert_nothing_left
+from test_turns import IN_TURNS, assert_took_turns
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 1024)
 
@@ -215,9 +216,10 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(cli, warm):
 def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
     variables = ("--b-env", "GLOO_DUMMY=1", "--b-env", "OMP_NUM_THREADS=2")
     options = ("--budget", "2s", "--a-python", sys.executable, "--no-plots")
-    done = cli("ab", cli.config(), *variables, *options)
+    done = cli("ab", cli.config(IN_TURNS), *variables, *options)
     assert done.returncode in {0, 1}, done.stdout + done.stderr
     (path,) = cli.runs()
+    assert_took_turns({side: [s for s in folders.read(path / side).samples if s.launch == 1] for side in "ab"})
     a, b = (folders.read(path / side).environment[0]["launches"][0]["ranks"] for side in "ab")
     assert {rank["variables"].get("GLOO_DUMMY") for rank in a} == {None}
     assert {rank["variables"].get("GLOO_DUMMY") for rank in b} == {"1"}

@@ -88,7 +88,7 @@ def test_an_agent_that_says_nonsense_is_lost_and_the_others_are_heard(agents):
     agents._world_size = 3
     with honest(agents, 1) as odd, honest(agents, 2) as right:
         assert len(agents.gather(OWN, 20)) == 3
-        agents._members[1].current = type("Rank", (), {"launch": 1})()
+        agents._members[1].ranks[1] = type("Rank", (), {"launch": 1})()
         messages.send(odd, {"kind": "progress", "launch": 1})  # without its value
         assert until(lambda: agents._members[1].lost)
         assert "speaks another language" in agents._members[1].lost
@@ -137,7 +137,7 @@ def answer_to(order, tmp_path):
             made.mkdir(parents=True)
             return made
 
-        def fork(self, *_):
+        def fork(self, *_, **__):
             raise AssertionError("a rank was started")
 
     told = []
@@ -147,7 +147,7 @@ def answer_to(order, tmp_path):
         line = type("Line", (), {"send_bytes": staticmethod(told.append)})()
         agent = _Agent(1, line, listener.getsockname(), KEY, Launchers(), {}, lambda: b"")
         where = {"launch": 1, "world_size": 2, "rendezvous": "tcp:127.0.0.1:1", "device": 0}
-        agent._start({"kind": "start", **where, "side": "", **order})
+        agent._start({"kind": "start", **where, "variables": {}, **order})
         answering.join()
     (answer,) = [message for message in told if isinstance(message, bytes)]
     assert b'"failed"' in answer and b"could not be started" in answer
@@ -159,6 +159,11 @@ def test_an_agent_sets_no_variable_that_a_configuration_may_not_set(tmp_path, se
     """Whoever sends the order: the rules are those of YAML."""
     order = {"job": dataclasses.asdict(job(settings))}
     assert settings.split("=")[0] in answer_to(order, tmp_path)
+
+
+@pytest.mark.parametrize("variables", [{"LD_PRELOAD": "x"}, {"GLOO_X": "/tmp/x"}, {"GLOO_X": 7}, 7])
+def test_an_agent_sets_no_variable_of_a_side_that_it_does_not_know(tmp_path, variables):
+    answer_to({"job": dataclasses.asdict(job("")), "variables": variables}, tmp_path)
 
 
 def test_an_agent_starts_nothing_for_an_order_that_is_no_job(tmp_path):

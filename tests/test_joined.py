@@ -28,6 +28,7 @@ from conftest import ROOT, TINY, CommandLine
 from proof import links
 from test_faults import wait_for_samples
 from test_measure import assert_nothing_left
+from test_turns import IN_TURNS, assert_took_turns
 
 SWEEP = TINY.replace("[2]", "[1, 2]")
 SLOW = TINY.replace("iterations: 8", "iterations: 400").replace("sizes: [4KiB, 64KiB]", "sizes: [4KiB]")
@@ -112,20 +113,34 @@ def test_two_torchruns_of_two_ranks_each_are_one_job_of_four(cli):
     assert {skip.reason for skip in cli.only_run().plan.skips} == {"the job has 4 ranks"}
 
 
-def test_two_sides_in_a_job_differ_in_variables(cli):
-    """Each process of the job adds those of its own command line."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    words = ["ab", cli.config(), "--b-env", "GLOO_DUMMY=1", "--budget", "1s", "--no-plots"]
-    done = subprocess.run(
-        [*command, str(ROOT / "run_bench.py"), *words],
-        cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert done.returncode in {0, 1}, done.stdout + done.stderr
+def test_two_sides_in_a_job_take_turns_and_differ_in_variables_also_when_resumed(cli):
+    """Rank 0 tells the variables, which no process has on its command line when it resumes."""
+
+    def job(*words: str) -> None:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+        done = subprocess.run(
+            [*command, str(ROOT / "run_bench.py"), *words, "--no-plots"],
+            cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode in {0, 1, 3}, done.stdout + done.stderr
+        assert_nothing_left(cli)
+
+    job("ab", cli.config(IN_TURNS), "--b-env", "GLOO_DUMMY=1", "--budget", "1s")
     (path,) = cli.runs()
+    pairs = {sample.launch for sample in folders.read(path / "a").samples}
+    asked = folders.read_manifest(path)["ab"]
+    folders.update_manifest(path, ab={**asked, "budget_s": asked["spent_s"] + 2, "ended": None})
+    job("run", "--resume", path.name)
     for side, wanted in (("a", None), ("b", "1")):
-        ranks = folders.read(path / side).environment[0]["launches"][0]["ranks"]
-        assert [rank["variables"].get("GLOO_DUMMY") for rank in ranks] == [wanted] * 2
-    assert_nothing_left(cli)
+        run = folders.read(path / side)
+        assert {sample.launch for sample in run.samples} > pairs
+        sessions = [[launch["ranks"] for launch in session["launches"]] for session in run.environment]
+        assert len(sessions) == 2 and all(sessions)
+        variables = [
+            rank["variables"].get("GLOO_DUMMY") for launches in sessions for ranks in launches for rank in ranks
+        ]
+        assert set(variables) == {wanted}
+    assert_took_turns({side: [s for s in folders.read(path / side).samples if s.launch == 1] for side in "ab"})
 
 
 def test_tasks_of_a_slurm_step(cli):

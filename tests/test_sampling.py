@@ -79,6 +79,15 @@ def test_a_hopeless_case_stops_by_time_and_within_it():
     assert got.timed.duration_ns.max(axis=1).sum() / 1e9 * 1.2 < 0.5
 
 
+@pytest.mark.parametrize("scale", [0.01, 0.5])
+def test_in_turns_the_number_of_blocks_follows_from_the_time_for_a_case(scale):
+    """Both of two sides have as many, whether their times scatter or not."""
+    got = sample(settings(seconds_per_case=0.24, max_iterations=10**6), FakeRanks(noisy(scale)), in_turns=True)
+    assert (got.stopped_by, len(got.timed.blocks)) == ("time", 8)
+    slow = sample(settings(seconds_per_case=0.24), FakeRanks(noisy(scale, mean=1.0)), in_turns=True)
+    assert (slow.stopped_by, len(slow.timed.blocks)) == ("time", 4)
+
+
 @pytest.mark.parametrize("cycle", [1, 3])
 def test_a_slow_case_gets_four_blocks_of_one_cycle(cycle):
     got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)), cycle=cycle)

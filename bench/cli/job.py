@@ -24,7 +24,7 @@ def run_task(
     """Run `task` and return its exit code. It gets the `Coordinator` of the job; None if this process is in no job.
 
     asked: returns the configuration and whatever else must be the same in all processes, as bytes. sides: variables of
-    the ranks of each side, in a run that has sides.
+    the ranks of each side, in a run that has sides; rank 0 tells the others, which check what they do not know.
     """
     from bench.launch import job
     from bench.launch.job import JobSecret

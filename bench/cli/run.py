@@ -43,11 +43,24 @@ def run(
         if sets:
             raise BenchError("run --resume: goes on with the settings of the run, so --set is not possible")
         name = resume
-        return run_task(lambda coordinator: _resume(name, plots, coordinator), lambda: f"resume {name}".encode())
+        return run_task(
+            lambda coordinator: _resume(name, plots, coordinator),
+            lambda: f"resume {name}".encode(),
+            _variables_of_sides(name),
+        )
     return run_task(
         lambda coordinator: start(source("run", config, given, coordinator), sets, plots, coordinator, context.obj),
         lambda: b"\0".join([fingerprint(config, given), *map(str.encode, sets)]),
     )
+
+
+def _variables_of_sides(name: str) -> dict[str, dict[str, str]]:
+    """The variables of each side of a run that has sides; none where this process of a job does not see its folder."""
+    try:
+        sides = folders.read_manifest(folders.find(RESULTS, name)).get("sides", {})
+    except StoreError:  # rank 0 says so
+        return {}
+    return {side: facts["variables"] for side, facts in sides.items()}
 
 
 def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:

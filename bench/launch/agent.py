@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -44,7 +44,7 @@ Sides = Mapping[str, Mapping[str, str]]
 def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sides: Sides) -> int:
     """Serve rank 0 until it sends `leave`. Raises JobError if rank 0 cannot be reached, or is lost.
 
-    sides: variables of each side, from this process's own command line.
+    sides: variables of each side, as this process knows them from its own command line, or from the run to resume.
     """
     deadline = time.monotonic() + JOIN_WAIT_S
     interface = None
@@ -60,7 +60,7 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
 
 @dataclass(slots=True)
 class _Child:
-    """The rank that runs. reported: its progress as rank 0 knows it. asked: its stack is requested and not yet sent."""
+    """A rank that runs. reported: its progress as rank 0 knows it. asked: its stack is requested and not yet sent."""
 
     launch: int
     process: LocalRank
@@ -71,7 +71,10 @@ class _Child:
 
 @dataclass(slots=True)
 class _Agent:
-    """Carries out the messages of rank 0, one after the other. reached: address and port of rank 0."""
+    """Carries out the messages of rank 0, one after the other. reached: address and port of rank 0.
+
+    children: launch → its rank; several while two sides take turns.
+    """
 
     rank: int
     line: AuthenticatedConnection
@@ -80,13 +83,13 @@ class _Agent:
     launcher: Launcher
     sides: Sides
     asked: Callable[[], bytes]
-    child: _Child | None = None
+    children: dict[int, _Child] = field(default_factory=dict)
 
     def serve(self) -> int:
         """Obey until rank 0 sends `leave`; returns the status that it sends."""
         try:
             while True:
-                sentinels = [self.child.process.process.sentinel] if self.child else []
+                sentinels = [child.process.process.sentinel for child in self.children.values()]
                 ready: list[Any] = wait([self.line, *sentinels], LOOK_EVERY_S)  # type: ignore[list-item]
                 if self.line in ready:
                     message, _ = messages.receive(self.line)
@@ -96,7 +99,7 @@ class _Agent:
                 self._report()
         except KeyboardInterrupt:
             with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-                self._kill()
+                self._kill_all()
                 self._report()
                 messages.send(self.line, {"kind": "interrupted"})
                 self._wait_for_leave()
@@ -104,19 +107,21 @@ class _Agent:
         except (EOFError, OSError):
             raise JobError("rank 0 is lost: its process has ended or its host no longer answers") from None
         finally:
-            self._kill()
+            self._kill_all()
 
     def _obey(self, message: Json) -> None:
         if message["kind"] == "start":
             self._start(message)
-        elif self.child is None or message.get("launch") != self.child.launch:
+            return
+        child = self.children.get(message.get("launch", 0))
+        if child is None:
             return  # that rank has ended meanwhile, and rank 0 has been told
-        elif message["kind"] == "kill":
-            self._kill()
+        if message["kind"] == "kill":
+            _kill(child)
         elif message["kind"] == "inspect":
-            self.child.asked = True
-            self.child.process.ask_stack()
-            self._tell("inspected", state=self.child.process.state(), stack="")
+            child.asked = True
+            child.process.ask_stack()
+            self._tell(child, "inspected", state=child.process.state(), stack="")
 
     def _start(self, message: Json) -> None:
         launch, folder = message["launch"], self.launcher.folder()
@@ -131,6 +136,7 @@ class _Agent:
             for name, value in encoding.variables_of(job):
                 if reason := unsettable(name, value):
                     raise RankError(f"{name}: {reason}")
+            variables = _checked(dict(message["variables"]), self.sides)
             process = self.launcher.fork(
                 RANK,
                 replace(job, log=str(folder / "log")),
@@ -140,9 +146,9 @@ class _Agent:
                 rendezvous=message["rendezvous"],
                 device=message["device"],
                 line=line,
-                variables=self.sides.get(message["side"], {}),
+                variables=variables,
             )
-            self.child = _Child(launch, process, folder)
+            self.children[launch] = _Child(launch, process, folder)
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))
@@ -153,33 +159,29 @@ class _Agent:
 
     def _report(self) -> None:
         """Send what has changed since the last report."""
-        child = self.child
-        if child is None:
-            return
-        if (count := child.process.progress()) != child.reported:
-            child.reported = count
-            self._tell("progress", value=count)
-        if child.asked and (stack := child.process.stack()):
-            child.asked = False
-            self._tell("inspected", state=child.process.state(), stack=stack)
-        if child.process.exit_code is not None:
-            printed = b""
-            with contextlib.suppress(OSError), (child.folder / "log").open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - LOG_BYTES))
-                printed = file.read()
-            self._tell("ended", code=child.process.exit_code, log=printed.decode(errors="replace"))
-            shutil.rmtree(child.folder, ignore_errors=True)
-            self.child = None
+        for child in list(self.children.values()):
+            if (count := child.process.progress()) != child.reported:
+                child.reported = count
+                self._tell(child, "progress", value=count)
+            if child.asked and (stack := child.process.stack()):
+                child.asked = False
+                self._tell(child, "inspected", state=child.process.state(), stack=stack)
+            if child.process.exit_code is not None:
+                printed = b""
+                with contextlib.suppress(OSError), (child.folder / "log").open("rb") as file:
+                    size = file.seek(0, 2)
+                    file.seek(max(0, size - LOG_BYTES))
+                    printed = file.read()
+                self._tell(child, "ended", code=child.process.exit_code, log=printed.decode(errors="replace"))
+                shutil.rmtree(child.folder, ignore_errors=True)
+                del self.children[child.launch]
 
-    def _kill(self) -> None:
-        if self.child is not None:
-            self.child.process.kill()
-            self.child.process.join(KILL_WAIT_S)
+    def _kill_all(self) -> None:
+        for child in self.children.values():
+            _kill(child)
 
-    def _tell(self, kind: str, **what: object) -> None:
-        assert self.child is not None  # noqa: S101 - the callers have seen it
-        messages.send(self.line, {"kind": kind, "launch": self.child.launch, **what})
+    def _tell(self, child: _Child, kind: str, **what: object) -> None:
+        messages.send(self.line, {"kind": kind, "launch": child.launch, **what})
 
     def _wait_for_leave(self) -> None:
         deadline = time.monotonic() + LEAVE_WAIT_S
@@ -189,6 +191,20 @@ class _Agent:
                 return
             if message["kind"] == "start":  # rank 0 did not know of the interrupt yet
                 self._refuse(message["launch"], "interrupted")
+
+
+def _kill(child: _Child) -> None:
+    child.process.kill()
+    child.process.join(KILL_WAIT_S)
+
+
+def _checked(variables: Mapping[str, str], sides: Sides) -> Mapping[str, str]:
+    """The variables of a side, if this process knows them itself, or if a configuration might set them."""
+    if variables and variables not in sides.values():
+        for name, value in variables.items():
+            if reason := unsettable(name, value):
+                raise RankError(f"{name}: {reason}, or on the command line of all processes")
+    return variables
 
 
 def _reach(

@@ -135,7 +135,7 @@ class JobLauncher:
     """Starts rank 0 of each launch here, and has the agents start the others.
 
     address: of this host, where rank 0 listens. devices: GPU of each rank. sides: variables of each side of a run that
-    has sides, from the command line of this process; the agents have theirs. side: the one whose variables ranks get.
+    has sides. side: the one whose variables ranks get.
     """
 
     launcher: Launcher
@@ -153,7 +153,8 @@ class JobLauncher:
         with listener:
             host, port = listener.getsockname()[:2]
             rendezvous = f"tcp:{host}:{port}"
-            task = {"job": asdict(job), "side": self.side}
+            variables = self.sides.get(self.side, {})
+            task = {"job": asdict(job), "variables": dict(variables)}
             orders = [
                 {"world_size": world_size, "rendezvous": rendezvous, "device": self.devices[rank], **task}
                 for rank in range(1, world_size)
@@ -180,7 +181,7 @@ class JobLauncher:
                     rendezvous=rendezvous,
                     device=self.devices[0],
                     listener=listener,
-                    variables=self.sides.get(self.side, {}),
+                    variables=variables,
                 )
             except BaseException:
                 ranks.kill()
@@ -192,14 +193,17 @@ class JobLauncher:
 # ── the agents ───────────────────────────────────────────────────────────────────────────────────
 @dataclass(slots=True)
 class RemoteAgent:
-    """One other process of the job. lost: why it no longer answers; None while it does. reader: reads its messages."""
+    """One other process of the job. lost: why it no longer answers; None while it does. reader: reads its messages.
+
+    ranks: launch → the rank that it has started for it and that has not ended; several while two sides take turns.
+    """
 
     rank: int
     line: AuthenticatedConnection
     handshake: Json
     lost: str | None = None
     gone: bool = False
-    current: "RemoteRank | None" = None
+    ranks: "dict[int, RemoteRank]" = field(default_factory=dict)
     reader: threading.Thread = field(default_factory=threading.Thread)
 
     @property
@@ -359,7 +363,7 @@ class Agents:
                 raise LostRankError(rank.rank, rank.lost)
         try:
             for rank, order in zip(ranks, orders, strict=True):
-                rank.agent.current = rank
+                rank.agent.ranks[launch] = rank
                 rank.agent.tell({"kind": "start", "launch": launch, **order})
             for rank in ranks:
                 rank.line = self._line(rank)
@@ -449,17 +453,19 @@ class Agents:
                 self._changed.notify_all()
 
     def _record(self, agent: RemoteAgent, message: Json) -> None:
-        kind, rank = message["kind"], agent.current
+        kind, rank = message["kind"], agent.ranks.get(message.get("launch", 0))
         if kind == "end":
             agent.lose()
         elif kind == "interrupted":
             self._interrupted = True
-        elif rank is not None and message.get("launch") == rank.launch:
+        elif rank is not None:
             if kind == "progress":
                 rank.reported_progress = message["value"]
             elif kind == "inspected":
                 rank.reported_state, rank.reported_stack = message["state"], message["stack"]
             elif kind == "failed":
                 rank.problem = message["text"]
+                del agent.ranks[rank.launch]
             elif kind == "ended":
                 rank.log, rank.exit_code = message["log"], message["code"]
+                del agent.ranks[rank.launch]

@@ -12,7 +12,7 @@ From a rank to its parent:
 
 From a parent to its rank: go (begin to measure, or: it is your turn). From rank 0 of a job to its agents:
 
-    start     start a rank; launch, world_size, rendezvous, device, job, side
+    start     start a rank; launch, world_size, rendezvous, device, job, variables
     inspect   report the state and the stack of the rank
     kill      kill the rank
     leave     exit with the status `code`
