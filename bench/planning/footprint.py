@@ -33,8 +33,8 @@ MOST_BATCH_BYTES = 2**30
 MOST_TOGETHER = 16
 # Operations of which ProcessGroupNCCL makes one flat tensor in each call.
 FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
-# Fewer iterations than this are no measurement of a case.
-FEWEST_ITERATIONS = 6
+# Fewer iterations than this are no measurement of a case: two in each of four blocks.
+FEWEST_ITERATIONS = 8
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:

@@ -28,8 +28,9 @@ AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 LOOKS = 2
 # Two sides in turns measure equally many blocks, but none goes on when a case has taken so many times its time.
 LONGEST_IN_TURNS = 2.0
-# A fixed count is divided into FEWEST_BLOCKS blocks from so many iterations on.
-FEWEST_TO_DIVIDE = FEWEST_BLOCKS * FEWEST_ITERATIONS
+# Long calls are made FEWEST_ITERATIONS times if that takes no longer than so many times `seconds_per_case`: four calls
+# say too little where blocks explain half of what launches seem to differ by.
+PATIENCE = 8
 UNBOUNDED = 2**62
 # Those of `Timings` that have a row for each iteration.
 ARRAYS = ("start_ns", "duration_ns", "host_ns", "inner_start_ns", "inner_duration_ns")
@@ -75,7 +76,7 @@ class Sampler:
         self.stopped_by: str | None = None
         self._fixed: list[int] | None = None  # the sizes of the blocks of a fixed number of iterations
         if fixed is not None:
-            count = fixed if singly else FEWEST_BLOCKS if fixed >= FEWEST_TO_DIVIDE else 1
+            count = fixed if singly else FEWEST_BLOCKS if fixed >= FEWEST_ITERATIONS else 1
             self._fixed = [fixed * (block + 1) // count - fixed * block // count for block in range(count)]
         warmup = _fitting(self._sampling.warmup, self._sampling.warmup_s, first_s)
         self.block = Block(warmup, 0) if warmup else self._next()
@@ -118,8 +119,10 @@ class Sampler:
         if self._in_turns:
             enough = rounds >= round(sampling.seconds_per_case / self._block_s)
             return "time" if enough or self._elapsed_s > LONGEST_IN_TURNS * sampling.seconds_per_case else None
+        if done < FEWEST_ITERATIONS and self._elapsed_s < PATIENCE * sampling.seconds_per_case:
+            return None
         timed = self.timed
-        if sampling.relative_error is not None and done >= FEWEST_ITERATIONS:
+        if sampling.relative_error is not None:
             width = within_launch(timed.slowest_s, timed.blocks).relative_half_width
             self._narrow = self._narrow + 1 if width <= sampling.relative_error else 0
             if self._narrow == LOOKS:

@@ -17,8 +17,8 @@ from bench.report.labels import NOTHING
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 ABOUT = (
     "Each cell: the mean over the iterations of the time of the slowest process, for one all-reduce; with several "
-    "launches, their geometric mean and its 95 % interval. Untimed calls came first, each timed call began at a barrier, and "
-    "every element of the result was verified."
+    "launches, their geometric mean and its 95 % interval. Untimed calls came first, each timed call began at a "
+    "barrier, and every element of the result was verified."
 )
 ABOUT_STEPS = (
     "Time per step: of the slowest process, the mean over rounds of steps between two barriers. Communication: that "

@@ -329,9 +329,9 @@ def _two_modes(members: Sequence[Summary]) -> list[str]:
     """A sentence on the cases of a table whose calls have two modes: the widest apart; empty if there is none."""
     modes = [(summary.case, summary.stall) for summary in members if summary.stall is not None]
     modes.sort(key=lambda mode: -mode[1].slow_s / mode[1].fast_s)
-    named = [
-        f"{ranks_text(case.world_size)}, {size_text(case.size_bytes)}: {format_modes(stall.share, stall.fast_s, stall.slow_s)}"
-        for case, stall in modes[:MOST_MODES]
-    ]
+    named = []
+    for case, stall in modes[:MOST_MODES]:
+        text = format_modes(stall.share, stall.fast_s, stall.slow_s)
+        named.append(f"{ranks_text(case.world_size)}, {size_text(case.size_bytes)}: {text}")
     more = f"; and {len(modes) - MOST_MODES} more" if len(modes) > MOST_MODES else ""
     return [f"two modes: {'; '.join(named)}{more}"] if modes else []
