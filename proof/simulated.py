@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.analyze import pairs
 from bench.analyze.compare import compare
-from bench.analyze.noise import occasions
+from bench.analyze.occasions import occasions
 from bench.model.conclusions import Summary
 from bench.model.records import Case, Run
 from bench.stats import verdicts

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bench.model.records import Sampling, Timings
-from bench.rank.sampling import FEWEST_TO_DIVIDE, LONG_CALL_S, Sampler
+from bench.planning.footprint import FEWEST_ITERATIONS
+from bench.rank.sampling import LONG_CALL_S, PATIENCE, Sampler
 from bench.stats.intervals import within_launch
 from conftest import timings
 
@@ -73,6 +74,11 @@ def test_blocks_within_a_mode_are_no_precision():
     assert within_launch(got.timed.slowest_s, got.timed.blocks).relative_half_width > 0.05
 
 
+def test_nothing_ends_for_its_precision_where_none_is_asked_for():
+    got = sample(settings(relative_error=None, seconds_per_case=0.1), FakeRanks(lambda: 0.001))
+    assert (got.stopped_by, len(got.timed.blocks)) == ("time", 5)
+
+
 def test_a_hopeless_case_stops_by_time_and_within_it():
     got = sample(settings(seconds_per_case=0.3), FakeRanks(noisy(1.5)))
     assert got.stopped_by == "time"
@@ -90,8 +96,16 @@ def test_in_turns_the_number_of_blocks_follows_from_the_time_for_a_case(scale):
 
 @pytest.mark.parametrize("cycle", [1, 3])
 def test_a_slow_case_gets_four_blocks_of_one_cycle(cycle):
-    got = sample(settings(seconds_per_case=0.5), FakeRanks(noisy(0.5, mean=1.0)), cycle=cycle)
+    got = sample(settings(seconds_per_case=0.1), FakeRanks(noisy(0.5, mean=1.0)), cycle=cycle)
     assert (got.stopped_by, got.timed.blocks) == ("time", (cycle,) * 4)
+
+
+@pytest.mark.parametrize(("call_s", "blocks"), [(0.02, (2,) * 4), (0.06, (1,) * 8), (0.11, (1,) * 6), (0.2, (1,) * 4)])
+def test_long_calls_are_made_eight_times_if_that_does_not_take_far_too_long(call_s, blocks):
+    """The last two take longer than PATIENCE allows: measuring ends with the call that goes beyond it."""
+    got = sample(settings(seconds_per_case=0.1), FakeRanks(lambda: call_s, overhead=1.0))
+    assert (got.stopped_by, got.timed.blocks) == ("time", blocks)
+    assert sum(blocks) == FEWEST_ITERATIONS or sum(blocks) * call_s >= PATIENCE * 0.1
 
 
 @pytest.mark.parametrize("cycle", [1, 3])
@@ -115,11 +129,11 @@ def test_the_greatest_count_is_kept():
 
 def test_a_small_fixed_count_is_one_block_and_looks_at_no_clock():
     ranks = FakeRanks(noisy(0.5, mean=9.0))
-    got = sample(settings(iterations=13, warmup=4, seconds_per_case=0.0), ranks)
-    assert (got.stopped_by, got.timed.blocks) == ("count", (13,))
+    got = sample(settings(iterations=7, warmup=4, seconds_per_case=0.0), ranks)
+    assert (got.stopped_by, got.timed.blocks) == ("count", (7,))
 
 
-@pytest.mark.parametrize("iterations", [FEWEST_TO_DIVIDE, 30, 103])
+@pytest.mark.parametrize("iterations", [FEWEST_ITERATIONS, 30, 103])
 def test_a_larger_fixed_count_is_four_blocks(iterations):
     got = sample(settings(iterations=iterations), FakeRanks(noisy(0.5)))
     assert (got.stopped_by, len(got.timed.duration_ns), len(got.timed.blocks)) == ("count", iterations, 4)

@@ -74,7 +74,13 @@ def test_share_and_size_are_recovered(share, factor):
     stall = second_mode(mixture(share, factor))
     assert stall is not None
     assert stall.share == pytest.approx(share, abs=0.05)
-    assert stall.extra_s == pytest.approx((factor - 1) * 1e-3, rel=0.1)
+    assert (stall.fast_s, stall.slow_s) == pytest.approx((1e-3, factor * 1e-3), rel=0.1)
+
+
+def test_modes_and_their_shares_add_up_to_the_mean():
+    times = mixture(0.3, 5)
+    stall = second_mode(times)
+    assert (1 - stall.share) * stall.fast_s + stall.share * stall.slow_s == pytest.approx(times.mean())
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])

@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from bench.analyze import training
-from bench.analyze.noise import FEWEST_OCCASIONS, occasions
+from bench.analyze.occasions import FEWEST_OCCASIONS, occasions
 from bench.analyze.sessions import differences, facts_of, machine_of
 from bench.analyze.summaries import headlines
 from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired

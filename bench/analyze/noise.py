@@ -1,13 +1,12 @@
-"""Estimate by how much a case varies from iteration to iteration, launch to launch and occasion to occasion.
+"""Estimate by how much a case varies from block to block and launch to launch.
 
-In: a run with its analysis or summaries; or entries of the noise ledger. Out: a `LedgerEntry`; for each case a standard
-deviation of logarithms between occasions; and, for `plan`, the smallest change that a planned run could show, or one
-`Need` per case: how many launches and iterations reach a wanted precision, and how long that takes.
+In: a run with its analysis or summaries. Out: a `LedgerEntry`; and, for `plan`, one `Need` per case: how many launches
+and iterations reach a wanted precision, and how long that takes. What occasions differ by: `occasions`.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import stdtrit
@@ -17,11 +16,9 @@ from bench.analyze.training import samples_that_count, trains
 from bench.model.conclusions import Analysis, Need, NeedsInAll, Summary
 from bench.model.records import Case, Run, Samples, Timings
 from bench.planning.plan import NEXT_START_S
-from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, block_means, student_quantile
-from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
+from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, block_means
+from bench.store.ledger import CaseNoise, LedgerEntry
 
-# Fewer occasions say too little of how occasions differ.
-FEWEST_OCCASIONS = 8
 # Upper limit of the advice: more launches than this are not practical.
 MOST_LAUNCHES = 1000
 # Factor on the seconds needed: the first launch of a budget measures every case, whether the case needs it or not.
@@ -60,57 +57,6 @@ def _block_variance(launches: Sequence[Timings]) -> float | None:
     if not series:
         return None
     return float(np.mean([np.var(np.log(block_means(times_s, blocks)), ddof=1) for times_s, blocks in series]))
-
-
-# ── from the ledger ──────────────────────────────────────────────────────────────────────────────
-def occasions(
-    entries: Sequence[LedgerEntry], machine: MachineIdentity, without: Collection[str] = ()
-) -> dict[str, tuple[float, float]]:
-    """By key: standard deviation of log times between occasions, and its degrees of freedom.
-
-    Only of cases with FEWEST_OCCASIONS runs on this machine. without: names of runs that do not count, such as those
-    that are compared. A case whose runs differ by no more than their launches explain has 0.
-    """
-    history: dict[str, list[CaseNoise]] = defaultdict(list)
-    for entry in entries:
-        if entry.machine.is_same(machine) and entry.run not in without:
-            for key, noise in entry.cases.items():
-                history[key].append(noise)
-    return {key: _scatter(noise) for key, noise in history.items() if len(noise) >= FEWEST_OCCASIONS}
-
-
-def _scatter(history: Sequence[CaseNoise]) -> tuple[float, float]:
-    """What launches explain is subtracted from the variance of the runs' levels.
-
-    The rest is known less well than that variance: its relative error is larger by total / rest (Satterthwaite,
-    Biometrics Bulletin 2, 1946).
-    """
-    total = float(np.var(np.log([noise.mean_s for noise in history]), ddof=1))
-    rest = total - float(np.mean([noise.launch**2 / noise.launches for noise in history]))
-    if rest <= 0:
-        return 0.0, 1.0
-    return math.sqrt(rest), max(1.0, (len(history) - 1) * (rest / total) ** 2)
-
-
-def smallest_changes(
-    entries: Sequence[LedgerEntry], machine: MachineIdentity, launches: int, keys: Collection[str]
-) -> Mapping[str, float]:
-    """By key: the relative change that a comparison of two runs of so many launches would just show, half of the times.
-
-    From what launches scattered by in the ledger, and occasions, if there are enough of them. Without correction for
-    the number of cases.
-    """
-    between = occasions(entries, machine)
-    variances: dict[str, list[float]] = defaultdict(list)
-    for entry in entries:
-        if entry.machine.is_same(machine):
-            for key in entry.cases.keys() & set(keys):
-                variances[key].append(entry.cases[key].launch ** 2)
-    t = student_quantile(2 * (launches - 1))
-    return {
-        key: float(np.expm1(t * np.sqrt(2 * (np.mean(values) / launches + between.get(key, (0.0, 0.0))[0] ** 2))))
-        for key, values in variances.items()
-    }
 
 
 # ── from a pilot run ─────────────────────────────────────────────────────────────────────────────

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from bench.catalog.operations import OPERATIONS
 from bench.model.records import NOT_AVAILABLE, Json, Run, Samples, Timings
 from bench.store.ledger import MachineIdentity
@@ -223,6 +221,8 @@ class Clocks:
         # After a failure new processes measure the rest: which of them made these samples is not recorded.
         if len(launches) != 1 or not launches[0].get("clocks"):
             return None
+        import numpy as np  # here: `plan` needs the rest of this module, and not numpy
+
         # `rank.clocks.Bounds` of each rank (at, low, high; ns), at the start and at the end of the launch.
         begin, end = (np.array(bounds, dtype=np.int64) for bounds in launches[0]["clocks"])
         offset_0, offset_1 = ((bounds[:, 1] + bounds[:, 2]) // 2 for bounds in (begin, end))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bench.analyze.occasions import smallest_changes
+from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
 from bench.cli.app import RESULTS, Sets
 from bench.cli.measuring import planned
@@ -70,9 +72,6 @@ def plan(
     expanded = planned(settings, machine, seed)
     show(listings.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
-        from bench.analyze.noise import smallest_changes  # here: loads numpy and scipy
-        from bench.analyze.sessions import machine_of_sessions
-
         here = machine_of_sessions([{"host": host.facts()}])
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
         show(listings.smallest_change(sorted(changes.values()), len(expanded.cases)).rstrip("\n"))

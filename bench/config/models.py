@@ -106,7 +106,7 @@ class SamplingConfig(Strict):
         default=None,
     )
     seconds_per_case: Seconds = key(
-        "Time of a case in one launch; for long calls up to 8 times as much, because a few of them say too little.",
+        "Time of a case in one launch; for long calls up to 6 times as much, because a few of them say too little.",
         "250ms",
         default=0.12,
     )

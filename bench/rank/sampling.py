@@ -30,7 +30,7 @@ LOOKS = 2
 LONGEST_IN_TURNS = 2.0
 # Long calls are made FEWEST_ITERATIONS times if that takes no longer than so many times `seconds_per_case`: four calls
 # say too little where blocks explain half of what launches seem to differ by.
-PATIENCE = 8
+PATIENCE = 6
 UNBOUNDED = 2**62
 # Those of `Timings` that have a row for each iteration.
 ARRAYS = ("start_ns", "duration_ns", "host_ns", "inner_start_ns", "inner_duration_ns")
@@ -135,6 +135,8 @@ class Sampler:
             return Block(self._again(), self._fixed[len(self._blocks)])
         done = sum(len(block.duration_ns) for block in self._blocks)
         wanted = self._block_s / self._one_s if self._one_s else self._sampling.max_iterations / ROUNDS
+        if self._again() and not self._in_turns:  # few blocks of two calls take less warm-up than many of one
+            wanted = max(FEWEST_ITERATIONS / FEWEST_BLOCKS, wanted)
         cycles = max(1, int(wanted / self._cycle))
         return Block(self._again(), min(cycles * self._cycle, self._sampling.max_iterations - done))
 

@@ -36,8 +36,8 @@ def within_launch(times_s: Floats, blocks: Sequence[int]) -> Interval:
     if len(blocks) < FEWEST_BLOCKS:
         return without_interval(mean)
     variance = float(np.var(np.log(block_means(times_s, blocks)), ddof=1)) / len(blocks)
-    half = _t_half_width(variance, len(blocks) - 1)
-    return _from_logs(float(np.log(mean)), half, half, "within-run")
+    factor = float(np.exp(_t_half_width(variance, len(blocks) - 1)))
+    return Interval(mean, mean / factor, mean * factor, "within-run")
 
 
 def block_means(times_s: Floats, blocks: Sequence[int]) -> Floats:
