@@ -16,6 +16,7 @@ from bench.analyze.pairs import FirstLook, PairedCase, TimedCase
 from bench.model.comparisons import Unpaired
 from bench.model.errors import ConfigError
 from bench.model.records import Case, Failure
+from bench.planning import plan as planning
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SAME, SLOWER
 from bench.store import folders
 from conftest import invented_run, samples
@@ -226,6 +227,20 @@ def test_a_side_can_have_variables_and_an_interpreter_of_its_own(cli):
     assert {rank["variables"]["OMP_NUM_THREADS"] for rank in b} == {"2"}
     assert "GLOO_DUMMY" in done.stdout
     assert_nothing_left(cli)
+
+
+def test_sides_whose_ranks_cannot_be_alive_at_once_alternate_and_it_is_said(warm, monkeypatch):
+    monkeypatch.setattr(planning, "reason_to_alternate", lambda *_: "there is no room")
+    done = warm("ab", warm.config(), "--budget", "1s", "--no-plots")
+    assert done.returncode in {0, 1}, done.stdout + done.stderr
+    (path,) = warm.runs()
+    (first_a, last_a), (first_b, last_b) = (
+        [ends([s.base_ns + s.timed.start_ns.min() for s in folders.read(path / side).samples if s.launch == 1])
+         for ends in (min, max)]
+        for side in "ab"
+    )  # fmt: skip
+    assert last_a < first_b or last_b < first_a
+    assert "there is no room" in done.stderr and "there is no room" in (path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

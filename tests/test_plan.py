@@ -50,6 +50,21 @@ def test_what_does_not_fit_into_memory_is_skipped_with_the_numbers():
     assert "6 × 1.03 GiB" in skip.reason and "3.20 GiB may be used" in skip.reason
 
 
+def test_sides_whose_ranks_cannot_be_alive_at_once_alternate():
+    """Whether they can is a matter of what both need on the same GPU or host."""
+    host = replace(MACHINE, memory_available_bytes=5 * 2**30)
+    large, small = (expand([f"sizes=[{size}]", "world_sizes=[2]", "buffers=hot"], host) for size in ("1GB", "1MB"))
+    assert "2.06 GiB + 2.06 GiB of memory on a host; 4.00 GiB" in planning.reason_to_alternate([large, large], host)
+    assert planning.reason_to_alternate([large, small], host) is None
+    gpus = replace(host, gpus=2, gpu_free_bytes=10 * 2**30)
+    nccl = expand(["backends=[nccl]", "sizes=[4GB]", "world_sizes=[2]", "buffers=hot"], gpus)
+    assert "on a GPU; 8.00 GiB may be used" in planning.reason_to_alternate([nccl, nccl], gpus)
+    assert planning.reason_to_alternate([nccl, large], gpus) is None
+    exclusive = replace(gpus, gpu_free_bytes=2**40, gpu_exclusive=True)
+    assert "exclusive mode" in planning.reason_to_alternate([nccl, nccl], exclusive)
+    assert planning.reason_to_alternate([large, small], exclusive) is None
+
+
 def test_what_does_not_fit_into_a_gpu_is_skipped_with_the_numbers():
     """Buffers, what torch flattens, and what several ranks on one GPU need together; the host's memory is not asked."""
     gpus = replace(MACHINE, gpus=2, gpu_free_bytes=10 * 2**30, memory_available_bytes=2**30)

@@ -1,4 +1,4 @@
-"""The verb `ab`: measure two sides in turn, now, until it is clear whether B is slower than A."""
+"""The verb `ab`: measure two sides in turns, now, until it is clear whether B is slower than A."""
 
 import secrets
 import sys
@@ -52,7 +52,7 @@ def ab(
     fail_on: Annotated[FailOn, typer.Option(help="What gives exit code 1.")] = FailOn.SLOWER,
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
 ) -> int:
-    """Launches of A and B take turns, in pairs, so that what the machine does meanwhile cancels out.
+    """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
 
     It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent. `run --resume RUN`
     goes on. RUN:a and RUN:b name its sides for other verbs. Exit code 1 if B is slower, or a case fails on B only.
@@ -125,11 +125,14 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         raws.append(raw)
         plans.append(plan)
     pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))  # raises ConfigError before any measuring
+    alternate = planning.reason_to_alternate(plans, machine)
+    if alternate is not None:
+        typer.echo(f"note: launches of A and B alternate: {alternate}", err=True)
     facts = {
         "argv": list(argv),
         "collbench": __version__,
         "sides": sides,
-        "ab": {**asked, "seed": seed, "alternate": None},
+        "ab": {**asked, "seed": seed, "alternate": alternate},
     }
     return folders.create_sides(RESULTS, (plans[0], plans[1]), (raws[0], raws[1]), facts)
 

@@ -73,7 +73,8 @@ def compare_sides(path: Path) -> Comparison:
     a, b = (folders.read(path / side) for side in folders.SIDES)
     names = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
     ended = asked.get("ended") or "interrupted: run --resume goes on"
-    return replace(pairs.compare_sides(a, b, names, label, asked["min_change"], ended), fail_on=tuple(asked["fail_on"]))
+    result = pairs.compare_sides(a, b, names, label, asked["min_change"], ended)
+    return replace(result, fail_on=tuple(asked["fail_on"]), alternate=asked["alternate"])
 
 
 def conclude_sides(path: Path, plots: bool) -> Comparison:

@@ -124,6 +124,7 @@ def merged(handshakes: Sequence[Json]) -> Machine:
         gpu_free_bytes=min((m.gpu_free_bytes for m in machines if m.gpu_free_bytes is not None), default=None),
         gpu_capability=min((m.gpu_capability for m in machines if m.gpu_capability is not None), default=None),
         registered_missing=next(filter(None, (m.registered_missing for m in machines)), None),
+        gpu_exclusive=any(machine.gpu_exclusive for machine in machines),
     )
 
 

@@ -145,6 +145,11 @@ def unsupported_registration(handle: Any) -> str | None:
     return None
 
 
+def exclusive(handle: Any) -> bool:
+    """Whether only one process at a time may use the GPU (compute mode EXCLUSIVE_PROCESS)."""
+    return _ask(lambda n: n.nvmlDeviceGetComputeMode(handle) == n.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS) is True
+
+
 def capability(handle: Any) -> int | None:
     """Compute capability, such as 90 for 9.0; None if it cannot be read."""
     version = _ask(lambda n: n.nvmlDeviceGetCudaComputeCapability(handle))

@@ -55,6 +55,7 @@ def machine() -> Machine:
         gpu_free_bytes=min(free, default=None),
         gpu_capability=min(filter(None, map(gpus.capability, handles)), default=None),
         registered_missing=next(filter(None, map(gpus.unsupported_registration, handles)), None),
+        gpu_exclusive=any(map(gpus.exclusive, handles)),
     )
 
 

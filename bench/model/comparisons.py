@@ -105,7 +105,8 @@ class Comparison:
         failed on the second. fail_on: the verdicts that are failures.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
-    ended: why measuring ended. rule: by which the verdict was reached.
+    ended: why measuring ended. rule: by which the verdict was reached. alternate: why launches of A and B alternated,
+        because the ranks of both could not be alive at once; None if they took turns block by block.
     """
 
     before: str
@@ -125,6 +126,7 @@ class Comparison:
     ratios: tuple[float, ...] = ()
     ended: str = ""
     rule: str = ""
+    alternate: str | None = None
 
     @property
     def failed(self) -> bool:

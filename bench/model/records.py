@@ -47,6 +47,7 @@ class Machine:
     gpu_free_bytes: memory that is free on the GPU with least; None without GPUs, or if NVML does not tell.
     gpu_capability: compute capability of the least GPU, such as 90 for 9.0; None without GPUs, or if it is not told.
     registered_missing: why buffers cannot be registered with NCCL here; None if they can, or without GPUs.
+    gpu_exclusive: whether a GPU is in the mode in which only one process at a time may use it.
     """
 
     hostname: str
@@ -61,6 +62,7 @@ class Machine:
     gpu_free_bytes: int | None = None
     gpu_capability: int | None = None
     registered_missing: str | None = None
+    gpu_exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)

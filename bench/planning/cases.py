@@ -140,21 +140,32 @@ def unsupported_anywhere(case: Case) -> str | None:
 
 
 def _unsupported_by_memory(case: Case, machine: Machine, pool_bytes: int, flush_bytes: int) -> str | None:
-    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes)
-    if BACKENDS[case.backend].device == "cuda":
-        if machine.gpu_free_bytes is None:
-            return None
-        a_rank += temporary_bytes(case) + GPU_OVERHEAD_BYTES
-        together = math.ceil(case.world_size / max(1, machine.gpus)) if case.oversubscribed else 1
-        usable, place, free = USABLE_SHARE_OF_MEMORY * machine.gpu_free_bytes, " on a GPU", "free"
-    else:
-        a_rank += RANK_OVERHEAD_BYTES
-        together = min(case.world_size, machine.ranks_a_host or case.world_size)
-        usable, free = USABLE_SHARE_OF_MEMORY * machine.memory_available_bytes, "available"
-        place = " on a host" if machine.ranks else ""
-    if together * a_rank <= usable:
+    on_gpu, together = BACKENDS[case.backend].device == "cuda", sharing_memory(case, machine)
+    a_rank = buffer_bytes(case, pool_bytes) + scratch_bytes(case, flush_bytes) + overhead_bytes(case)
+    usable = usable_bytes(machine, on_gpu)
+    if usable is None or together * a_rank <= usable:
         return None
+    place, free = (" on a GPU", "free") if on_gpu else (" on a host" if machine.ranks else "", "available")
     return (
         f"needs {together} × {format_rounded_bytes(a_rank)} of memory{place}; {format_rounded_bytes(usable)} may be "
         f"used ({USABLE_SHARE_OF_MEMORY:.0%} of what is {free})"
     )
+
+
+def overhead_bytes(case: Case) -> int:
+    """Bytes of a rank besides the buffers of its case, on its GPU or its host."""
+    on_gpu = BACKENDS[case.backend].device == "cuda"
+    return temporary_bytes(case) + GPU_OVERHEAD_BYTES if on_gpu else RANK_OVERHEAD_BYTES
+
+
+def sharing_memory(case: Case, machine: Machine) -> int:
+    """Number of ranks that share the memory of one GPU or host."""
+    if BACKENDS[case.backend].device == "cuda":
+        return math.ceil(case.world_size / max(1, machine.gpus)) if case.oversubscribed else 1
+    return min(case.world_size, machine.ranks_a_host or case.world_size)
+
+
+def usable_bytes(machine: Machine, on_gpu: bool) -> float | None:
+    """Bytes that all ranks on one GPU or host may use; None if that is not known."""
+    free = machine.gpu_free_bytes if on_gpu else machine.memory_available_bytes
+    return None if free is None else USABLE_SHARE_OF_MEMORY * free

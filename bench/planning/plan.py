@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from bench.catalog.backends import BACKENDS
 from bench.catalog.metrics import makes_groups
+from bench.catalog.operations import OPERATIONS
+from bench.catalog.strategies import strategy_of
 from bench.config.models import Config
 from bench.config.training import TrainingSection
 from bench.model.recorded_calls import CallList
@@ -29,10 +31,11 @@ from bench.model.records import (
     Settings,
     Skip,
 )
+from bench.model.units import format_rounded_bytes
 from bench.planning import replays
-from bench.planning.cases import combinations, unsupported
-from bench.planning.footprint import most_iterations
-from bench.planning.training import STRATEGY_S, Advise, call_sizes, training_cases
+from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes
+from bench.planning.footprint import arena_bytes, batches, most_iterations, scratch_bytes
+from bench.planning.training import STRATEGY_S, Advise, call_sizes, rank_bytes, training_cases
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
@@ -164,6 +167,39 @@ def unmeasurable_reason(plan: Plan) -> str | None:
         return None
     reasons = list(dict.fromkeys(skip.reason for skip in plan.skips))
     return reasons[0] + (f" (and {len(reasons) - 1} other reasons: see plan)" if len(reasons) > 1 else "")
+
+
+def reason_to_alternate(plans: Sequence[Plan], machine: Machine) -> str | None:
+    """Why the ranks of all plans cannot be alive at once, so that their launches must alternate; None if they can."""
+    needed: dict[bool, list[int]] = {False: [], True: []}  # by whether it is on a GPU: of each plan that uses it
+    for plan in plans:
+        launches: dict[bool, list[int]] = {}
+        for launch in (launch for launch in plan.order if launch.number == 1):
+            on_gpu = BACKENDS[launch.backend].device == "cuda"
+            launches.setdefault(on_gpu, []).append(_launch_bytes(launch, plan.settings, machine))
+        for on_gpu, nbytes in launches.items():
+            needed[on_gpu].append(max(nbytes))
+    if machine.gpu_exclusive and len(needed[True]) > 1:
+        return "a GPU here is in exclusive mode: only one process at a time may use it (nvidia-smi -c 0 ends that)"
+    for on_gpu, nbytes in needed.items():
+        usable = usable_bytes(machine, on_gpu)
+        if len(nbytes) > 1 and usable is not None and sum(nbytes) > usable:
+            parts, place = " + ".join(map(format_rounded_bytes, nbytes)), "GPU" if on_gpu else "host"
+            return f"both at once need {parts} of memory on a {place}; {format_rounded_bytes(usable)} may be used"
+    return None
+
+
+def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
+    """Bytes that the ranks of a launch hold together on one GPU or host, as far as they are known."""
+    cases = launch.cases
+    if OPERATIONS[cases[0].op].trains:
+        strategies = [strategy_of(case.strategy) for case in cases]
+        buffers = rank_bytes(settings.scenario(cases[0]), strategies) or 0
+    else:
+        together = batches(cases, settings.pool_bytes, settings.batch_bytes)
+        buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in together)
+        buffers += max(scratch_bytes(case, settings.flush_bytes) for case in cases)
+    return sharing_memory(cases[0], machine) * (buffers + max(map(overhead_bytes, cases)))
 
 
 def demands(asked: Config | Plan) -> Demands:

@@ -47,10 +47,11 @@ def document(result: Comparison) -> str:
             lines = [f"{'; '.join(names)}: {reason}" for reason, names in reasons.items()]
             parts.append(f"{title}:\n\n{markdown.lines(lines)}")
     if result.ended:
-        parts.append(
-            f"How measured: {result.pairs} pairs of launches, A and B in random order; the pair is the unit; "
-            f"{result.ended} · {result.rule}"
-        )
+        how = "A and B take turns block by block, in random order"
+        if result.alternate is not None:
+            how = f"A and B one after the other, in random order ({result.alternate})"
+        unit = f"{result.pairs} pairs of launches, {how}; the pair is the unit"
+        parts.append(f"How measured: {unit}; {result.ended} · {result.rule}")
     if result.warnings:
         parts.append(f"Warnings:\n\n{markdown.lines(result.warnings)}")
     return "\n\n".join(parts)
