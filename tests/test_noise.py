@@ -3,16 +3,20 @@ much more is needed, by Kalibera and Jones, and says when it cannot.
 """
 
 import dataclasses
+import math
 import multiprocessing as mp
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from bench.analyze.analysis import analyze
-from bench.analyze.noise import entry_of, needs, occasions, smallest_changes
+from bench.analyze.noise import entry_of, needs
+from bench.analyze.occasions import occasions, smallest_changes
 from bench.analyze.summaries import summarize
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
+from bench.planning.plan import NEXT_START_S
 from bench.store import ledger
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from conftest import invented_run, samples
@@ -23,7 +27,7 @@ FACTS = {"hostname": "a", "cpu": {"model": "EPYC", "usable_cores": 2}, "boot_id"
 
 
 def entry(number: int, level: float = 1e-3, launch: float = 0.1, machine: MachineIdentity = HERE) -> LedgerEntry:
-    noise = CaseNoise(8, level, level, launch, launch, 0.05, 0.2)
+    noise = CaseNoise(8, level, launch, 0.05)
     return LedgerEntry(f"run-{number}", "2026-01-01T00:00:00+00:00", machine, {CASE.key: noise})
 
 
@@ -53,7 +57,7 @@ def test_a_run_that_was_resumed_counts_once(tmp_path):
     for level in (1e-3, 2e-3):
         ledger.append(tmp_path, entry(1, level))
     (one,) = ledger.read(tmp_path)
-    assert one.cases[CASE.key].median_s == 2e-3
+    assert one.cases[CASE.key].mean_s == 2e-3
 
 
 def test_a_full_disk_is_one_line_and_leaves_whole_lines(small_disk):
@@ -75,7 +79,7 @@ def test_the_line_of_a_run_has_what_scatters_at_each_level():
     found = entry_of(run, analyze(run))
     noise = found.cases[CASE.key]
     assert found.machine == HERE
-    assert 0.1 < noise.launch < 0.4 and 0.07 < noise.block < 0.13 and noise.iteration > noise.block
+    assert 0.1 < noise.launch < 0.4 and 0.07 < noise.block < 0.13
     settings = dataclasses.replace(run.plan.settings, faults=(Fault("late", 1),))
     faulty = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings))
     assert entry_of(faulty, analyze(faulty)) is None
@@ -103,45 +107,86 @@ def test_only_enough_runs_of_the_same_machine_count():
 def test_the_smallest_change_shrinks_with_launches_but_not_below_what_occasions_differ_by():
     alike = [entry(number) for number in range(8)]
     few, many = (smallest_changes(alike, HERE, launches, [CASE.key])[CASE.key] for launches in (4, 32))
-    assert 0.15 < few < 0.22 and few / many > 2.5
+    assert few == pytest.approx(math.expm1(stdtrit(6, 0.975) * 0.1 * math.sqrt(2 / 4)), rel=1e-3)
+    assert few / many > 2.5
+    assert smallest_changes(alike, HERE, 1, [CASE.key]) == {}
+    # Too few runs to tell what occasions differ by: as much as launches do.
+    unknown = smallest_changes(alike[:7], HERE, 4, [CASE.key])[CASE.key]
+    assert unknown == pytest.approx(math.expm1(stdtrit(6, 0.975) * 0.1 * math.sqrt(2 / 4 + 2)), rel=1e-3)
     apart = [entry(number, 1e-3 * (1 + 0.2 * (number % 2))) for number in range(8)]
     assert smallest_changes(apart, HERE, 10_000, [CASE.key])[CASE.key] > 0.2
 
 
 # ── a pilot run ──────────────────────────────────────────────────────────────────────────────────
-def run_of(launches, between, within=0.05, count=60, seed=0):
+BLOCK_S, LAUNCH_S = 0.01, 0.05
+EACH = 10
+
+
+def run_of(launches, between, of_blocks, blocks=6, seed=0):
+    """Launches of which the variances are known, and of which each takes LAUNCH_S besides its blocks.
+
+    An hour of other cases lies between two blocks, and costs this one nothing.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for launch in range(1, launches + 1):
-        times = 1e6 * np.exp(between * rng.normal()) * rng.lognormal(0, within, (count, 1))
-        made.append(samples(CASE, launch, np.repeat(times, 2, axis=1)))
+        levels = np.exp(between * rng.normal() + of_blocks * rng.normal(size=blocks))
+        durations = np.repeat(np.round(BLOCK_S / EACH * 1e9 * levels), EACH)[:, None] * np.ones(2)
+        starts = np.cumsum(durations, axis=0) - durations + np.repeat(np.arange(blocks), EACH)[:, None] * 3600e9
+        one = samples(CASE, launch, durations, starts)
+        usage = dataclasses.replace(one.usage, wall_s=LAUNCH_S + float(durations[:, 0].sum()) / 1e9)
+        timed = dataclasses.replace(one.timed, blocks=(EACH,) * blocks)
+        made.append(dataclasses.replace(one, timed=timed, usage=usage))
     return invented_run(made, launches=launches)
 
 
 def need_of(run, precision):
-    (need,) = needs(run, summarize(run), precision)
+    ((need,), _) = needs(run, summarize(run), precision)
     return need
 
 
 def test_more_precision_needs_more_launches():
-    run = run_of(10, 0.1)
+    run = run_of(10, 0.1, 0.1)
     assert need_of(run, 0.10).launches < need_of(run, 0.05).launches < need_of(run, 0.02).launches
 
 
-def test_what_it_asks_for_reaches_the_precision():
+@pytest.mark.parametrize(("between", "of_blocks"), [(0.1, 0.05), (0.1, 0.4), (0.0, 0.4)])
+def test_what_it_asks_for_reaches_the_precision_in_the_time_that_it_says(between, of_blocks):
     """New runs of the size that it asks for are as narrow as wanted in the middle of them."""
-    need = need_of(run_of(30, 0.1), 0.05)
-    widths = []
-    for seed in range(1, 40):
-        (summary,) = summarize(run_of(need.launches, 0.1, count=max(6, need.iterations), seed=seed))
-        widths.append(summary.time_s.relative_half_width)
+    need = need_of(run_of(40, between, of_blocks), 0.05)
+    blocks = round(need.iterations / EACH)
+    runs = [run_of(need.launches, between, of_blocks, blocks, seed) for seed in range(1, 40)]
+    widths = [summarize(run)[0].time_s.relative_half_width for run in runs]
     assert np.median(widths) == pytest.approx(0.05, rel=0.35)
+    seconds = [sum(one.usage.wall_s for one in run.samples) for run in runs]
+    assert need.seconds == pytest.approx(np.mean(seconds) + need.launches * NEXT_START_S, rel=0.15)
 
 
-def test_launches_that_differ_want_few_iterations_each():
-    assert need_of(run_of(10, 0.2), 0.05).iterations < need_of(run_of(10, 0.005, within=0.3), 0.05).iterations
+def test_nothing_cheaper_would_do():
+    """Against what is known of the variances: Kalibera and Jones' best division, and Student's quantile of it."""
+    need = need_of(run_of(200, 0.1, 0.4), 0.02)
+    best = math.sqrt((LAUNCH_S + NEXT_START_S) / BLOCK_S * 0.4**2 / 0.1**2)
+    launches = 1.96**2 * (0.1**2 + 0.4**2 / best) / math.log(1.02) ** 2
+    seconds = launches * (LAUNCH_S + NEXT_START_S + best * BLOCK_S * math.exp((0.1**2 + 0.4**2) / 2))
+    assert need.seconds == pytest.approx(seconds, rel=0.15)
 
 
-def test_one_launch_cannot_tell():
-    need = need_of(run_of(1, 0.1), 0.05)
+def test_launches_that_differ_want_few_blocks_each():
+    assert need_of(run_of(10, 0.2, 0.05), 0.05).iterations < need_of(run_of(10, 0.005, 0.3), 0.05).iterations
+
+
+def test_one_setting_for_all_suffices_for_the_worst_case():
+    small, large = run_of(20, 0.05, 0.2), run_of(20, 0.2, 0.2, seed=1)
+    other = dataclasses.replace(CASE, size_bytes=8192)
+    both = invented_run([*small.samples, *(dataclasses.replace(s, case=other) for s in large.samples)], launches=20)
+    of_cases, together = needs(both, summarize(both), 0.05)
+    assert together.seconds == pytest.approx(sum(need.seconds for need in of_cases))
+    assert together.launches >= max(need.launches for need in of_cases) * 0.7
+    assert together.uniform_s > together.seconds
+
+
+def test_one_launch_cannot_tell_nor_can_launches_of_few_blocks():
+    need = need_of(run_of(1, 0.1, 0.1), 0.05)
     assert need.launches is None and "one launch" in need.note
+    need = need_of(run_of(8, 0.1, 0.1, blocks=3), 0.05)
+    assert need.launches is None and "fewer than 4 blocks" in need.note

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bench.model.records import Sampling, Timings
-from bench.planning.footprint import FEWEST_ITERATIONS
-from bench.rank.sampling import LONG_CALL_S, PATIENCE, Sampler
+from bench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
+from bench.rank.sampling import LONG_CALL_S, Sampler
 from bench.stats.intervals import within_launch
 from conftest import timings
 

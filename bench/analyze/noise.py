@@ -7,6 +7,7 @@ and iterations reach a wanted precision, and how long that takes. What occasions
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
@@ -16,14 +17,15 @@ from bench.analyze.training import samples_that_count, trains
 from bench.model.conclusions import Analysis, Need, NeedsInAll, Summary
 from bench.model.records import Case, Run, Samples, Timings
 from bench.planning.plan import NEXT_START_S
-from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, block_means
+from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, Floats, block_means
 from bench.store.ledger import CaseNoise, LedgerEntry
 
-# Upper limit of the advice: more launches than this are not practical.
-MOST_LAUNCHES = 1000
+# With fewer launches nothing is claimed (docs/method.md); more are not practical.
+FEWEST_LAUNCHES, MOST_LAUNCHES = 4, 1000
+# Values of seconds_per_case that are tried for all cases together.
+TIMES_S = np.array([0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0, 4.0])
 # Factor on the seconds needed: the first launch of a budget measures every case, whether the case needs it or not.
 BUDGET_MARGIN = 1.3
-NS = 1e-9
 
 
 # ── the noise of one run ─────────────────────────────────────────────────────────────────────────
@@ -60,73 +62,123 @@ def _block_variance(launches: Sequence[Timings]) -> float | None:
 
 
 # ── from a pilot run ─────────────────────────────────────────────────────────────────────────────
-def needs(run: Run, summaries: Sequence[Summary], precision: float) -> list[Need]:
-    """What each measured case needs; precision: relative half-width of the 95 % interval over launches.
+@dataclass(frozen=True, slots=True)
+class _Pilot:
+    """What a pilot run shows of a case: variances of the logarithms of means, and what blocks and launches cost.
 
-    Kalibera & Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013: with the variance T₁² between blocks within
-    a launch and T₂² between launches, a block costing c₁ and a launch c₂, the cheapest number of blocks in a launch is
-    ⌈√((c₂/c₁)(T₁²/T₂²))⌉; launches then follow from the wanted interval. Variances are those of the logarithms of the
-    means of blocks and launches. Of training steps, whose strategies share their rounds, the number of iterations stays
-    as it is.
+    launch_s: seconds of a launch besides its blocks. blocks: numbers of blocks that a launch may have.
+    """
+
+    case: Case
+    block_variance: float
+    launch_variance: float
+    block_s: float
+    launch_s: float
+    iterations_a_block: float
+    blocks: Floats
+
+    def variance(self, blocks: Floats) -> Floats:
+        """Of the logarithm of the mean of a launch of so many blocks."""
+        return self.launch_variance + self.block_variance / blocks
+
+    def seconds(self, blocks: Floats) -> Floats:
+        """Of a launch of so many blocks."""
+        return self.launch_s + blocks * self.block_s
+
+
+def needs(run: Run, summaries: Sequence[Summary], precision: float) -> tuple[list[Need], NeedsInAll | None]:
+    """What each measured case needs, and all together; precision: relative half-width of the interval over launches.
+
+    As in Kalibera & Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013: from the variances between blocks and
+    between launches, and from what each costs, follow the number of blocks in a launch and the number of launches that
+    reach the precision in the least time. They have a formula for it; all numbers of blocks are tried here, so that
+    Student's quantile of few launches counts, too. Of training steps, whose strategies share their rounds, the number
+    of iterations stays as it is.
     """
     samples: dict[Case, list[Samples]] = defaultdict(list)
     for launch in samples_that_count(run):
-        if launch.failure is None and launch.timed is not None and launch.usage is not None:
+        if launch.failure is None:
             samples[launch.case].append(launch)
-    return [_need(s, precision, samples[s.case], run) for s in summaries if s.time_s is not None]
+    of_cases, pilots = [], []
+    for summary in (summary for summary in summaries if summary.time_s is not None):
+        pilot = _pilot(summary, samples[summary.case], run)
+        if isinstance(pilot, str):
+            of_cases.append(Need(summary.case, None, None, None, pilot))
+            continue
+        of_cases.append(need := _need(pilot, precision))
+        if need.launches:
+            pilots.append(pilot)
+    return of_cases, _in_all(of_cases, pilots, precision) if pilots else None
 
 
-def _need(summary: Summary, precision: float, samples: Sequence[Samples], run: Run) -> Need:
-    case = summary.case
+def _pilot(summary: Summary, samples: Sequence[Samples], run: Run) -> _Pilot | str:
+    """What a case needs is computed from this; or why it cannot be."""
     if summary.imported:
-        note = "imported: nothing is known of single iterations and of what a launch costs"
-        return Need(case, None, None, None, note)
+        return "imported: nothing is known of single iterations and of what a launch costs"
     if summary.scatter is None:
-        return Need(case, None, None, None, "one launch cannot show how launches differ: pilot with launches: 3")
-    timed = [launch.timed for launch in samples if launch.timed is not None]
-    block_variance = _block_variance(timed)
+        return "one launch cannot show how launches differ: pilot with launches: 4"
+    launches = [(launch.timed, launch.usage.wall_s) for launch in samples if launch.timed and launch.usage]
+    block_variance = _block_variance([timed for timed, _ in launches])
     if block_variance is None:
-        note = f"launches of fewer than {FEWEST_BLOCKS} blocks cannot show how blocks differ: set more iterations"
-        return Need(case, None, None, None, note)
-    blocks = sum(len(timings.blocks) for timings in timed) / len(timed)
-    in_block = sum(len(timings.duration_ns) for timings in timed) / (blocks * len(timed))
-    block_s, launch_s = _cost(run, samples)
-    launch_variance = max(0.0, summary.scatter**2 - block_variance / blocks)
-    most = max(FEWEST_BLOCKS, math.floor(run.plan.settings.sampling.max_iterations / in_block))
-    wanted = blocks if trains(case) else most
-    if not trains(case) and launch_variance > 0:
-        cheapest = math.ceil(math.sqrt(launch_s / block_s * block_variance / launch_variance))
-        wanted = min(max(cheapest, FEWEST_BLOCKS), most)
-    iterations = round(wanted * in_block)
-    variance = launch_variance + block_variance / wanted
-    # The fewest launches whose Student interval of the mean logarithm is as narrow as wanted.
-    counts = np.arange(2, MOST_LAUNCHES + 1)
-    narrow = stdtrit(counts - 1, (1 + CONFIDENCE) / 2) * np.sqrt(variance / counts) <= math.log1p(precision)
-    if not narrow.any():
-        return Need(case, None, iterations, None, f"±{precision:.0%} would take more than {MOST_LAUNCHES} launches")
-    launches = int(counts[np.argmax(narrow)])
-    return Need(case, launches, iterations, launches * (launch_s + wanted * block_s))
-
-
-def _cost(run: Run, samples: Sequence[Samples]) -> tuple[float, float]:
-    """(seconds per block, seconds per launch besides its blocks) of one case.
-
-    Iterations of other cases lie between two of its blocks, so its own add up to what it took.
-    """
-    timed = [(launch.timed, launch.usage.wall_s) for launch in samples if launch.timed and launch.usage]
-    blocks = float(np.mean([len(timings.blocks) for timings, _ in timed]))
-    timed_s = float(np.mean([timings.duration_ns.max(axis=1).sum() for timings, _ in timed])) * NS
-    wall_s = float(np.mean([wall_s for _, wall_s in timed]))
+        return f"launches of fewer than {FEWEST_BLOCKS} blocks cannot show how blocks differ: set more iterations"
+    blocks = float(np.mean([len(timed.blocks) for timed, _ in launches]))
+    in_block = float(np.mean([len(timed.duration_ns) for timed, _ in launches])) / blocks
+    blocks_s = float(np.mean([_blocks_s(timed) for timed, _ in launches]))
+    wall_s = float(np.mean([wall_s for _, wall_s in launches]))
     cases_together = max(1, max(len(launch.cases) for launch in run.plan.order))
-    return timed_s / blocks, max(0.0, wall_s - timed_s) + NEXT_START_S / cases_together
+    most = max(FEWEST_BLOCKS, run.plan.settings.sampling.max_iterations / in_block)
+    return _Pilot(
+        summary.case,
+        block_variance,
+        max(0.0, summary.scatter**2 - block_variance / blocks),
+        blocks_s / blocks,
+        max(0.0, wall_s - blocks_s) + NEXT_START_S / cases_together,
+        in_block,
+        np.array([blocks]) if trains(summary.case) else np.unique(np.floor(np.geomspace(FEWEST_BLOCKS, most, 100))),
+    )
 
 
-def in_all(needs: Sequence[Need]) -> NeedsInAll | None:
-    """What these cases take together; None where no need is known."""
-    known = [(need.seconds, need.launches, need.iterations or 0) for need in needs if need.launches and need.seconds]
-    if not known:
-        return None
-    launches = max(count for _, count, _ in known)
-    seconds = sum(of_case for of_case, _, _ in known)
-    uniform_s = sum(of_case / count * launches for of_case, count, _ in known)
-    return NeedsInAll(seconds, launches, max(each for _, _, each in known), uniform_s, BUDGET_MARGIN * seconds)
+def _blocks_s(timed: Timings) -> float:
+    """Seconds from the first start to the last end of each block, added up: between blocks lie those of other cases."""
+    ends = np.cumsum(timed.blocks)
+    firsts = timed.start_ns[np.array([0, *ends[:-1]])].min(axis=1)
+    lasts = (timed.start_ns + timed.duration_ns)[ends - 1].max(axis=1)
+    return float((lasts - firsts).sum()) / 1e9
+
+
+def _need(pilot: _Pilot, precision: float) -> Need:
+    launches = _launches(pilot.variance(pilot.blocks), precision)
+    seconds = launches * pilot.seconds(pilot.blocks)
+    best = int(np.argmin(seconds))
+    iterations = round(pilot.blocks[best] * pilot.iterations_a_block)
+    if not np.isfinite(seconds[best]):
+        return Need(pilot.case, None, None, None, f"±{precision:.0%} would take more than {MOST_LAUNCHES} launches")
+    return Need(pilot.case, int(launches[best]), iterations, float(seconds[best]))
+
+
+def _launches(variances: Floats, precision: float) -> Floats:
+    """For each variance, the fewest launches whose interval is as narrow as wanted; infinite beyond MOST_LAUNCHES."""
+    counts = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1)
+    widths = stdtrit(counts - 1, (1 + CONFIDENCE) / 2) * np.sqrt(variances[:, None] / counts)
+    narrow = np.sinh(widths) <= precision
+    return np.where(narrow.any(axis=1), counts[narrow.argmax(axis=1)], np.inf)
+
+
+def _in_all(of_cases: Sequence[Need], pilots: Sequence[_Pilot], precision: float) -> NeedsInAll:
+    """pilots: of the cases whose needs are known."""
+    seconds = sum(need.seconds for need in of_cases if need.seconds)
+    launches, uniform_s = np.zeros(len(TIMES_S)), np.zeros(len(TIMES_S))
+    for pilot in pilots:
+        blocks = np.clip(TIMES_S / pilot.block_s, pilot.blocks[0], pilot.blocks[-1])
+        launches = np.maximum(launches, _launches(pilot.variance(blocks), precision))
+        uniform_s += pilot.seconds(blocks)
+    best = int(np.argmin(launches * uniform_s))
+    uniform = float((launches * uniform_s)[best])
+    known = math.isfinite(uniform)
+    return NeedsInAll(
+        seconds=seconds,
+        launches=int(launches[best]) if known else None,
+        seconds_per_case=None if all(trains(pilot.case) for pilot in pilots) else float(TIMES_S[best]),
+        uniform_s=uniform,
+        budget_s=BUDGET_MARGIN * seconds,
+    )

@@ -75,11 +75,11 @@ def _student(freedom: int) -> float:
 
     The expansion of Abramowitz & Stegun, 26.7.5. `intervals.student_quantile` is exact and loads scipy.
     """
-    z = NORMAL_QUANTILE
+    z: float = NORMAL_QUANTILE
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return z + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))

@@ -84,7 +84,7 @@ def plan(
 def _needs(name: str, precision: str) -> int:
     """Print how many launches and iterations a run like this one needs."""
     # Imported here: it loads pandas and scipy, which the rest of this verb does not need.
-    from bench.analyze.noise import in_all, needs
+    from bench.analyze.noise import needs
     from bench.analyze.summaries import summarize
     from bench.report import findings
 
@@ -94,8 +94,7 @@ def _needs(name: str, precision: str) -> int:
         raise BenchError(f"--precision: {error}") from None
     path = folders.find(RESULTS, name)
     run = folders.read(path)
-    of_cases = needs(run, summarize(run), wanted)
-    show(findings.needs(of_cases, in_all(of_cases), wanted))
+    show(findings.needs(*needs(run, summarize(run), wanted), wanted))
     return 0
 
 

@@ -180,13 +180,14 @@ class Need:
 class NeedsInAll:
     """Needs of all cases together, as far as they are known.
 
-    seconds: sum of the needs. launches, iterations: the largest need. uniform_s: seconds if every case gets so many
-    launches. budget_s: value for the setting `budget`, which gives further launches only to cases that need them.
+    seconds: sum of the needs. launches, seconds_per_case: settings that suffice for every case, and uniform_s: what
+    they take; launches is None if none suffice, seconds_per_case if all are training steps. budget_s: value for the
+    setting `budget`, which gives further launches only to cases that need them.
     """
 
     seconds: float
-    launches: int
-    iterations: int
+    launches: int | None
+    seconds_per_case: float | None
     uniform_s: float
     budget_s: float
 

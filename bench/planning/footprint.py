@@ -35,6 +35,9 @@ MOST_TOGETHER = 16
 FLATTENED = frozenset({"all_gather_list", "reduce_scatter_list"})
 # Fewer iterations than this are no measurement of a case: two in each of four blocks.
 FEWEST_ITERATIONS = 8
+# Long calls are made so often if that takes no longer than so many times `seconds_per_case`: four calls say too little
+# where blocks explain half of what launches seem to differ by.
+PATIENCE = 6
 
 
 def pool_slots(case: Case, pool_bytes: int) -> int:

@@ -34,7 +34,14 @@ from bench.model.records import (
 from bench.model.units import format_rounded_bytes
 from bench.planning import replays
 from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes
-from bench.planning.footprint import arena_bytes, batches, most_iterations, scratch_bytes
+from bench.planning.footprint import (
+    FEWEST_ITERATIONS,
+    PATIENCE,
+    arena_bytes,
+    batches,
+    most_iterations,
+    scratch_bytes,
+)
 from bench.planning.training import STRATEGY_S, Advise, call_sizes, rank_bytes, training_cases
 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
@@ -245,7 +252,8 @@ def estimate_s(plan: Plan) -> float:
             continue
         seconds += sampling.warmup_s + _handling_s(case)
         if sampling.iterations is None:
-            seconds += sampling.seconds_per_case
+            most_s = PATIENCE * sampling.seconds_per_case
+            seconds += max(sampling.seconds_per_case, min(FEWEST_ITERATIONS * _call_s(case), most_s))
         else:
             seconds += _call_s(case) * (sampling.warmup + min(sampling.iterations, most_iterations(case)))
     return seconds

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench.model.records import Sampling, Timings
-from bench.planning.footprint import FEWEST_ITERATIONS
+from bench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
 from bench.stats.intervals import FEWEST_BLOCKS, within_launch
 
 # The time for a case is spent in so many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
@@ -28,9 +28,6 @@ AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 LOOKS = 2
 # Two sides in turns measure equally many blocks, but none goes on when a case has taken so many times its time.
 LONGEST_IN_TURNS = 2.0
-# Long calls are made FEWEST_ITERATIONS times if that takes no longer than so many times `seconds_per_case`: four calls
-# say too little where blocks explain half of what launches seem to differ by.
-PATIENCE = 6
 UNBOUNDED = 2**62
 # Those of `Timings` that have a row for each iteration.
 ARRAYS = ("start_ns", "duration_ns", "host_ns", "inner_start_ns", "inner_duration_ns")

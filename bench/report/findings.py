@@ -124,10 +124,16 @@ def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float)
     table = f"All: {common}\n\n{table}" if common else table
     if together is None:
         return table
-    settings = f"launches: {together.launches}, sampling: {{iterations: {together.iterations}}}"
+    uniform = ""
+    if together.launches is not None:
+        settings = f"launches: {together.launches}"
+        if together.seconds_per_case is not None:
+            time = format_seconds(together.seconds_per_case).replace(" ", "")
+            settings += f", sampling: {{seconds_per_case: {time}}}"
+        uniform = f"; with one setting for all ({settings}) {format_seconds(together.uniform_s)}"
     return (
         f"{table}\n\nFor ±{precision:.0%} over launches: {format_seconds(together.seconds)} if each case gets what it "
-        f"needs; with one setting for all ({settings}) {format_seconds(together.uniform_s)}.\n"
+        f"needs{uniform}.\n"
         f"A budget spends where it is needed: budget: {format_seconds(together.budget_s).replace(' ', '')}"
     )
 
