@@ -85,8 +85,8 @@ def test_nothing_is_concluded_from_what_is_not_there():
     run = aggregated(1e-3, 1.1e-3)
     analysis = analyze(run)
     assert not analysis.diagnosis.findings and "nobody can be named" in analysis.diagnosis.silent[0]
-    (need,) = needs(run, analysis.summaries, 0.05)
-    assert need.launches is None and "imported" in need.note
+    (need,), together = needs(run, analysis.summaries, 0.05)
+    assert need.launches is together is None and "imported" in need.note
 
 
 def test_the_report_says_whose_numbers_these_are():

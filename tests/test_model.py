@@ -84,7 +84,7 @@ def test_one_launch_propagates_the_intervals_of_its_times():
     wide, narrow = model.fits(series(one_segment, launches=1))[0], []
     for s in series(one_segment, launches=1):
         t = s.time_s.value
-        narrow.append(Summary(s.case, 1, 100, Interval(t, t * 0.99, t * 1.01, "within-run"), s.medians_s))
+        narrow.append(Summary(s.case, 1, 100, Interval(t, t * 0.99, t * 1.01, "within-run"), s.means_s))
     (other,) = model.fits(narrow)
     for name in ("alpha_s", "rate", "half_size"):
         assert getattr(wide, name).kind == "within-run"

@@ -39,7 +39,7 @@ def test_a_table():
     found = text(*(measured(case, t) for case, t in zip(cases, times, strict=True)))
     assert found.startswith("# CollBench version") and HEADER in found
     assert "minBytes 4096 maxBytes 1048576 step: 256(factor) warmup iters: 100 iters: 20" in found
-    assert "median over iterations" in found and "graph: 0" in found
+    assert "mean over iterations" in found and "graph: 0" in found
     assert [" ".join(row) for row in rows(found)] == [
         "4096 1024 bfloat16 none -1 100.00 0.04 0.02 0 50.00 0.08 0.04 0",
         "1048576 262144 bfloat16 none -1 400.00 2.62 1.31 0 123456 0.01 0.00 0",

@@ -22,7 +22,7 @@ from bench.config.models import parse
 from bench.model.comparisons import Check, CheckedTable, Level, Trend, Unpaired
 from bench.model.conclusions import Analysis, Diagnosis, Interval, Stall, Summary
 from bench.model.records import Case, Failure, Machine, Samples, Skip
-from bench.model.units import format_seconds
+from bench.model.units import format_modes
 from bench.planning.plan import expand
 from bench.report import comparison, document, listings, machine_format, markdown
 from bench.report.comparison import VERDICTS
@@ -81,7 +81,7 @@ def written(run, pictures=()):
 def test_a_report_says_what_how_far_and_what_is_missing(run):
     text = written(run)
     for part in (
-        "# invented: all_reduce", "How far to trust it", "median over 30 iterations", "over 2 launches", " 4 KiB |",
+        "# invented: all_reduce", "How far to trust it", "mean over 30 iterations", "over 2 launches", " 4 KiB |",
         "## Failed", "rank 3 was ended by SIGKILL", "<summary>Left out", "needs 6 × 1.03 GiB of memory",
     ):  # fmt: skip
         assert part in text, part
@@ -199,8 +199,7 @@ def test_a_second_mode_is_drawn_with_its_share():
     )
     stall = analysis.summaries[0].stall
     drawn = picture("modes", run, analysis)
-    for time_s in (stall.fast_s, stall.slow_s):  # as times, not as multiples of the median
-        assert f"% near {format_seconds(time_s)}" in drawn
+    assert format_modes(stall.share, stall.fast_s, stall.slow_s) in drawn
 
 
 def test_a_rank_that_is_always_first_is_seen():
@@ -415,15 +414,36 @@ def answer(*summaries, warnings=()):
 def test_the_answer_pairs_each_time_with_its_interval():
     first, trust = answer(USUAL)
     assert "1 KiB takes 1.00 ms [900 µs – 1.20 ms] among 2 ranks" in first and "0.001 GB/s (1 KiB, 2 ranks)" in first
-    assert "within ±15%" in trust
+    assert "precision ±15%" in trust
 
 
-def test_the_fast_mode_has_its_interval_or_the_median_s_by_name():
-    fast = Interval(5e-4, 4.5e-4, 5.5e-4, "over launches")
-    two = dataclasses.replace(USUAL, stall=Stall(0.45, 5e-4, 3e-3, fast))
-    assert "takes 500 µs [450 – 550 µs] (45% of the calls 3.50 ms) among" in answer(two)[0]
-    alone = dataclasses.replace(USUAL, stall=Stall(0.45, 5e-4, 3e-3))
-    assert "takes 500 µs [median 900 µs – 1.20 ms] (45% of the calls 3.50 ms) among" in answer(alone)[0]
+def test_the_answer_says_the_precision_that_was_reached_and_where_it_was_worst():
+    wide = dataclasses.replace(USUAL.case, world_size=4, size_bytes=65536)
+    others = [
+        dataclasses.replace(USUAL, case=dataclasses.replace(ANSWERED, size_bytes=2048)),
+        dataclasses.replace(USUAL, case=wide, time_s=Interval(1e-3, 0.6e-3, 1.7e-3, "over launches")),
+    ]
+    assert "typical precision ±15%, worst ±55% (4 ranks, 64 KiB)" in answer(USUAL, *others)[-1]
+
+
+def test_two_modes_change_no_number_and_are_a_sentence_beside_the_table():
+    two = dataclasses.replace(USUAL, stall=Stall(0.45, 5e-4, 3.5e-3))
+    assert answer(two) == answer(USUAL)
+    sentence = "two modes: 2 ranks, 1 KiB: 55% of the calls take 500 µs, 45% 3.50 ms"
+    assert document.summary_tables([two]).replace(f"- {sentence}\n", "") == document.summary_tables([USUAL])
+
+
+def test_a_precision_is_missed_only_where_it_was_asked_for():
+    def notes(relative_error):
+        run = run_of(CASES[:1])
+        sampling = dataclasses.replace(run.plan.settings.sampling, relative_error=relative_error)
+        settings = dataclasses.replace(run.plan.settings, sampling=sampling)
+        stopped = [dataclasses.replace(one, stopped_by="time") for one in run.samples]
+        run = dataclasses.replace(run, plan=dataclasses.replace(run.plan, settings=settings), samples=stopped)
+        text = document.build(run, analyze(run))
+        return "ran out of time before" in text, "time at ±" in text
+
+    assert (notes(None), notes(0.9), notes(1e-6)) == ((False, False), (False, False), (True, True))
 
 
 def test_an_answer_without_intervals_or_numbers():

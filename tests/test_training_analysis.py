@@ -70,8 +70,10 @@ def test_what_steps_do_not_resolve_the_order_of_tails_may():
 
 
 def test_strategies_that_cannot_be_told_apart_share_a_place():
-    of = results(run_of({"flat": 0.005, "naive": 0.005, "ddp": 0.05}, strategies=with_copies(FLAT, NAIVE, DDP)))
-    assert [of[name].place for name in ("flat", "naive", "ddp")] == [1, 1, 3]
+    extra, strategies = {"flat": 0.005, "naive": 0.005, "ddp": 0.05}, with_copies(FLAT, NAIVE, DDP)
+    of_runs = [results(run_of(extra, strategies=strategies, seed=seed)) for seed in range(12)]
+    shared = [[of[name].place for name in ("flat", "naive", "ddp")] == [1, 1, 3] for of in of_runs]
+    assert sum(shared) >= 9  # two that are equal are told apart in 5 % of runs
 
 
 def test_parts_that_do_not_add_up_are_said_so():
@@ -158,7 +160,8 @@ def test_a_strategy_that_shares_no_calm_round_with_the_reference_is_kept():
 # ── intervals ────────────────────────────────────────────────────────────────────────────────────
 def test_two_launches_claim_nothing_of_how_launches_differ():
     assert results(run_of({"flat": 0.005}, launches=2))["flat"].exposed.kind == "within-run"
-    assert results(run_of({"flat": 0.005}, launches=1, rounds=4))["flat"].exposed.kind == "range of too few"
+    few = results(run_of({"flat": 0.005}, launches=1, rounds=3))["flat"]
+    assert not few.exposed.known and not few.resolved
 
 
 def test_strategies_learn_from_each_other_how_launches_differ():
@@ -221,9 +224,10 @@ def test_other_analyses_claim_nothing_of_training_steps():
 
 def test_a_pilot_keeps_the_rounds_and_says_how_many_launches():
     run = run_of({"flat": 0.005}, launches=4, launch_scatter=0.05)
-    rough, fine = (needs(run, summarize(run), precision) for precision in (0.1, 0.02))
+    (rough, _), (fine, together) = (needs(run, summarize(run), precision) for precision in (0.1, 0.02))
     assert {need.iterations for need in (*rough, *fine)} == {12}
     assert all(a.launches < b.launches for a, b in zip(rough, fine, strict=True))
+    assert (together.launches, together.seconds_per_case) == (max(need.launches for need in fine), None)
 
 
 def test_the_same_bytes_in_more_calls_are_a_ladder():

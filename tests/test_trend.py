@@ -68,7 +68,7 @@ def test_runs_come_oldest_first_and_cases_need_three_of_them():
         run = invented_run([])
         run.manifest["started"] = f"2026-01-{day:02d}T00:00:00+00:00"
         times = np.array([day, day * 1.01])
-        return run, [Summary(case, 2, 20, launch_interval(times), medians_s=tuple(times)) for case in cases]
+        return run, [Summary(case, 2, 20, launch_interval(times), means_s=tuple(times)) for case in cases]
 
     rare = Case("all_reduce", "gloo", 4, "float32", 4096)
     (found,) = trend.trend([measured(3, [CASE]), measured(1, [CASE, rare]), measured(2, [CASE, rare])])

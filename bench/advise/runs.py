@@ -37,12 +37,13 @@ from bench.planning import buckets
 from bench.planning.buckets import BucketPlan, ReadyTimes, recorded_shape
 from bench.planning.link_model import AllReduceCost
 from bench.planning.training import case_of, unsupported_scenario, with_controls
+from bench.stats.series import over_launches
 
 # Three launches give an interval over launches; a few rounds of two steps per launch take half a minute.
 LAUNCHES, ROUNDS, STEPS = 3, 6, 2
 TIMEOUT_S = 60.0
 # Of operations that are not timed here.
-SAMPLING = Sampling(0, 0.0, ROUNDS, 0.05, 1.0, ROUNDS)
+SAMPLING = Sampling(0, 0.0, ROUNDS, None, 1.0, ROUNDS)
 # The plan and others in common use, each as a strategy, by name.
 Candidates = Mapping[str, tuple[Strategy, BucketPlan]]
 
@@ -104,7 +105,7 @@ def all_reduce_cost_of(run: Run, scenario: Scenario) -> AllReduceCost | None:
     if len(points) < 2:
         return None
     sizes = sorted(points)
-    return AllReduceCost.through(sizes, [float(np.median(points[size])) for size in sizes])
+    return AllReduceCost.through(sizes, [over_launches(points[size]) for size in sizes])
 
 
 @dataclass(frozen=True, slots=True)

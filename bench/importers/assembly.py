@@ -65,7 +65,7 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         skips=(),
         launches=max(launches.values()),
         # A plan needs these values; nothing reads them, because an imported run is not measured here.
-        settings=Settings(Sampling(0, 0.0, iterations, 0.05, 0.0, iterations), seed=0, timeout_s=0.0, pool_bytes=0),
+        settings=Settings(Sampling(0, 0.0, iterations, None, 0.0, iterations), seed=0, timeout_s=0.0, pool_bytes=0),
     )
 
     notes = _joined(reading.notes for reading in readings)
