@@ -23,7 +23,7 @@ from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case, Json, Run
 from bench.model.units import format_seconds
 from bench.stats import intervals, verdicts
-from bench.stats.intervals import launch_interval
+from bench.stats.intervals import Floats, launch_interval
 from bench.stats.verdicts import FASTER, INCONCLUSIVE, SLOWER
 from bench.store.ledger import LedgerEntry
 
@@ -33,7 +33,6 @@ MIN_CHANGE = 0.05
 AXES = ("op", "backend", "world_size", "dtype", *(option.name for option in OPTIONS))
 # A comma between two values, not one within the settings of a strategy: flat,ddp(cap_bytes=1024,options=fp16).
 COMMA = re.compile(r",(?![^()]*\))")
-TWO_MODES = "two modes: geometric means of the iterations"
 ONE_LAUNCH = "one launch on a side: says nothing of how launches differ"
 NOT_ASKED = "not asked for"
 
@@ -79,7 +78,8 @@ def compare(
     # Two sides of one run were measured on one occasion, launch by launch.
     by_occasion = {} if by_occasion is None or before.path == after.path else by_occasion
     several = [pair for pair in pairs if min(side.launches for side in pair) >= 2]
-    tested, whole = _tested(several, min_change, by_occasion) if several else ([], None)
+    apart = before.path != after.path
+    tested, whole = _tested(several, min_change, by_occasion, apart) if several else ([], None)
     of_key = {change.case.key: change for change in tested}
     changes = [of_key.get(pair[0].case.key) or _single(*pair, min_change, noise_floor) for pair in pairs]
     changes = [
@@ -224,66 +224,59 @@ def _unpaired(
 
 
 # ── verdicts ─────────────────────────────────────────────────────────────────────────────────────
-def _tested(pairs: Sequence[Pair], min_change: float, by_occasion: Occasions) -> tuple[list[Change], Judgement | None]:
+def _tested(
+    pairs: Sequence[Pair], min_change: float, by_occasion: Occasions, apart: bool
+) -> tuple[list[Change], Judgement | None]:
     """The changes of cases with two launches or more on each side, and the judgement of the whole.
 
-    They rest on the median of each launch, or on the geometric mean where there are two modes. Where about half of the
-    iterations are in the slow mode, the median of a launch jumps between the modes: at 2 ranks and 1 KiB to 1 MiB on
-    two cores, medians scattered by 0.3 to 0.9 over launches, geometric means by 0.2 to 0.3.
+    apart: the sides were measured on different occasions. By how much those differ is taken from `by_occasion` if it
+    has all cases, and else assumed to be as much as launches do.
     """
-    two_modes = [any(side.stall for side in pair) and all(side.means_s for side in pair) for pair in pairs]
-    before, after = (
-        [
-            np.array(pair[side].means_s if two else pair[side].medians_s)
-            for pair, two in zip(pairs, two_modes, strict=True)
-        ]
-        for side in (0, 1)
-    )
+    before, after = ([np.array(pair[side].means_s) for pair in pairs] for side in (0, 1))
     estimates = verdicts.unpaired(before, after)
-    index = verdicts.index(before, after, verdicts.weights(estimates)) if len(pairs) > 1 else None
+    together = verdicts.index(before, after) if len(pairs) > 1 else None
     spans = [by_occasion[pair[0].case.key] for pair in pairs if pair[0].case.key in by_occasion]
-    if len(spans) == len(pairs):
-        # Widened by what occasions differ by. The index takes them as moving all cases alike: the worst case.
+    if apart and len(spans) == len(pairs):
         scatter, freedom = (np.array(column) for column in zip(*spans, strict=True))
         estimates = verdicts.with_occasions(estimates, scatter, freedom)
-        if index is not None:
-            together, least = np.array([float(index.weights @ scatter)]), np.array([freedom.min()])
-            index = replace(index, estimates=verdicts.with_occasions(index.estimates, together, least))
-    rate = verdicts.ERROR_RATE if index is None else verdicts.ERROR_RATE_OF_EACH
-    judgements = verdicts.judge(estimates, min_change, rate)
+        if together is not None:  # as if an occasion moved all cases alike: the worst case
+            together = verdicts.with_occasions(together, scatter.mean(keepdims=True), freedom.min(keepdims=True))
+    elif apart:
+        estimates = verdicts.occasions_as_launches(estimates)
+        together = verdicts.occasions_as_launches(together) if together is not None else None
+    levels = verdicts.Levels() if together is None else verdicts.Levels().shared
     changes = [
-        Change(
-            "",
-            pair[0].case,
-            launch_interval(a),
-            launch_interval(b),
-            verdicts.decided(judgement, a, b),
-            TWO_MODES if two else "",
-            _where(pair),
+        Change("", pair[0].case, launch_interval(a), launch_interval(b), _enough(judgement, a, b), "", _where(pair))
+        for pair, a, b, judgement in zip(
+            pairs, before, after, verdicts.judge(estimates, min_change, levels), strict=True
         )
-        for pair, two, a, b, judgement in zip(pairs, two_modes, before, after, judgements, strict=True)
     ]
-    if index is None:
+    if together is None:
         return changes, None
-    (whole,) = verdicts.judge(index.estimates, min_change, rate)
-    return changes, verdicts.decided(whole, index.before, index.after)
+    (whole,) = verdicts.judge(together, min_change, levels)
+    return changes, _enough(whole, before[0], after[0])
+
+
+def _enough(judgement: Judgement, before: Floats, after: Floats) -> Judgement:
+    """The judgement, unless launches are too few."""
+    if min(len(before), len(after)) >= verdicts.FEWEST_LAUNCHES:
+        return judgement
+    return verdicts.undecided(judgement, f"fewer than {verdicts.FEWEST_LAUNCHES} launches on a side")
 
 
 def _where(pair: Pair) -> str:
-    """How the modes changed, or the quantiles of the iterations; without intervals."""
+    """How the modes changed, or percentiles of the iterations; without intervals."""
     before, after = pair
     if before.stall and after.stall:
         fast = f"{format_seconds(before.stall.fast_s)} → {format_seconds(after.stall.fast_s)}"
         return f"fast mode {fast}, share of the slow one {before.stall.share:.0%} → {after.stall.share:.0%}"
-    if not (before.quantiles_s and after.quantiles_s):
-        return ""
-    return moved_text([b / a for a, b in zip(before.quantiles_s, after.quantiles_s, strict=True)])
+    return moved_text((before.p10_s, before.p50_s, before.p90_s), (after.p10_s, after.p50_s, after.p90_s))
 
 
-def moved_text(ratios: Iterable[float]) -> str:
-    """What happened to the quantiles of the iterations (`summaries.QUANTILES`)."""
-    low, middle, high = ratios
-    return f"fastest tenth × {low:.2f}, median × {middle:.2f}, slowest tenth × {high:.2f}"
+def moved_text(before: Iterable[float | None], after: Iterable[float | None]) -> str:
+    """What happened to the 10th, 50th and 90th percentile of the iterations, as far as both sides know them."""
+    ratios = zip(("p10", "p50", "p90"), before, after, strict=True)
+    return ", ".join(f"{name} × {b / a:.2f}" for name, a, b in ratios if a is not None and b is not None)
 
 
 def _single(old: Summary, new: Summary, min_change: float, noise_floor: float | None) -> Change:
@@ -314,8 +307,9 @@ def _exposed(before: Run, after: Run, pairs: Sequence[Pair]) -> list[ExposedChan
     olds, news = exposed_of(before), exposed_of(after)
     both = [(olds.get(old.case, ({}, 0.0)), news.get(new.case, ({}, 0.0))) for old, new in pairs]
     enough = [min(len(old), len(new)) >= training.LAUNCHES_FOR_INTERVAL for (old, _), (new, _) in both]
-    several = [(training.medians(old), training.medians(new)) for (old, _), (new, _) in compress(both, enough)]
-    tested = iter(verdicts.differences([old for old, _ in several], [new for _, new in several]))
+    several = [(training.means(old), training.means(new)) for (old, _), (new, _) in compress(both, enough)]
+    old_s, new_s = ([side[which] for side in several] for which in (0, 1))
+    tested = iter(verdicts.differences(old_s, new_s, occasions=before.path != after.path))
     changes: list[ExposedChange | None] = []
     for ((old, old_noise_s), (new, new_noise_s)), over_launches in zip(both, enough, strict=True):
         if not (old and new):
@@ -346,7 +340,7 @@ def _warnings(
         yield f"{run.name} was imported from {tool}: {statistic}; not verified here"
     if len(imports) == 1:
         yield (
-            "the other run was measured here (maximum over ranks, median over iterations): what the two ways of "
+            "the other run was measured here (maximum over ranks, mean over iterations): what the two ways of "
             "counting differ by is part of each ratio"
         )
     if broken:
@@ -371,16 +365,16 @@ def _warnings(
 
 
 def _of_occasions(before: Run, after: Run, keys: Sequence[str], by_occasion: Occasions) -> Iterable[str]:
-    """What the verdicts speak of: these two occasions, or the machine."""
-    if before.path == after.path or before.imported is not None or after.imported is not None:
+    """Where the verdicts have from by how much occasions differ."""
+    if before.path == after.path:
         return
     if all(key in by_occasion for key in keys):
         yield "the intervals include by how much occasions differ on this machine, as its noise ledger shows"
     else:
         yield (
-            "the verdict is about these two occasions: it cannot tell a change from what differs between occasions "
-            f"(neighbours, boots). With {FEWEST_OCCASIONS} runs of these cases in the noise ledger it could; `ab` "
-            "measures both sides on one occasion"
+            "the intervals assume that occasions (neighbours, boots) differ by as much as launches do: with "
+            f"{FEWEST_OCCASIONS} runs of these cases in the noise ledger it would be known; `ab` measures both sides "
+            "on one occasion"
         )
 
 

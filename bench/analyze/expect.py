@@ -116,15 +116,15 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     if not margins:
         return None
     estimates = verdicts.paired(list(margins.values()))
-    half = verdicts.half_width(estimates, verdicts.ERROR_RATE)
+    half, _ = verdicts.half_width(estimates, verdicts.ERROR_RATE)
     for position, margin, width in zip(margins, estimates.difference.tolist(), half.tolist(), strict=True):
         verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
         note = "above its limit in the mean" if verdict == INCONCLUSIVE and margin >= 0 else ""
         checks[position] = replace(checks[position], verdict=verdict, note=note)
     if len({len(logs) for logs in margins.values()}) > 1:
         return None
-    together = verdicts.paired([np.asarray(verdicts.weights(estimates) @ np.array(list(margins.values())))])
-    (width,) = verdicts.half_width(together, verdicts.ERROR_RATE).tolist()
+    together = verdicts.paired([np.mean(list(margins.values()), axis=0)])
+    (width,), _ = verdicts.half_width(together, verdicts.ERROR_RATE)
     middle = float(together.difference[0])
     low, value, high = (float(np.exp(middle + shift)) for shift in (-width, 0, width))
     return Interval(value, low, high, "over launches")

@@ -4,9 +4,8 @@ In: for each side the times of each case in each launch. Out: a `Comparison`. A 
 other, one of each side, so that whatever differs from occasion to occasion cancels out of their ratio. The pair is the
 unit.
 
-Each look at the pairs is a chance to be wrong, so each gets a part of the error rate: Pocock's boundary (Biometrika 64,
-1977), the same nominal level at each of LOOKS. It was chosen by simulation (docs/method.md, "Two sides at once"): a
-sequence that is valid at any time has intervals 1.2 to 1.9 times as wide at 8 to 96 pairs. Prints nothing.
+Each look at the pairs is a chance to be wrong, so each gets a part of the error rate (`stats.spending`): the longer the
+budget has run, the more of it may be spent. The budget is fixed before the first pair. Prints nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,25 +16,22 @@ from pathlib import Path
 import numpy as np
 
 from bench.analyze import training
-from bench.analyze.compare import TWO_MODES, Label, absences, exposed_of, joined, moved_text
+from bench.analyze.compare import Label, absences, exposed_of, joined, moved_text
 from bench.analyze.sessions import differences, facts_of
-from bench.analyze.summaries import quantiles_of
 from bench.catalog.operations import OPERATIONS
 from bench.catalog.strategies import strategy_of
 from bench.model.comparisons import Change, Comparison, ExposedChange, Judgement, Unpaired
 from bench.model.errors import ConfigError
 from bench.model.records import OPTIONS, Case, Plan, Run, Samples
-from bench.stats import verdicts
+from bench.stats import spending, verdicts
 from bench.stats.intervals import Floats, launch_interval
-from bench.stats.series import over_launches, second_mode
-from bench.stats.verdicts import ERROR_RATE, ERROR_RATE_OF_EACH, FASTER, INCONCLUSIVE, SAME, SLOWER
+from bench.stats.verdicts import ERROR_RATE, FASTER, INCONCLUSIVE, SAME, SAME_RATE, SLOWER, Levels
 
-# Numbers of pairs at which there is a verdict.
-LOOKS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
-# Nominal error rate of one look, as a share of that of all looks together.
-SHARE_OF_A_LOOK = 0.1
-# After the whole is decided, so many times as many pairs may be added to name the cases that changed.
-TO_NAME_CASES = 2
+# Numbers of pairs at which there is a verdict; there is one more where the budget ends.
+LOOKS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+FEWEST_PAIRS = LOOKS[0]
+# Percentiles that show where times changed.
+PERCENTILES = (10, 50, 90)
 
 SIZE = "size_bytes"
 # Field of a case → the property of the operations that have it; fields that are not listed have all.
@@ -43,6 +39,8 @@ OF = {SIZE: "sized", "dtype": "typed", **{option.name: option.of for option in O
 
 # Launch → the times of its iterations, in seconds.
 Launches = Mapping[int, Floats]
+# Each look so far: number of pairs, and share of the budget that was spent.
+Looks = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +72,6 @@ class PairedCase:
         return sorted(self.a.launches.keys() & self.b.launches.keys())
 
 
-@dataclass(slots=True)
-class FirstLook:
-    """What is fixed at the first look: which cases have two modes, and the weights of the cases in the index."""
-
-    two_modes: dict[str, bool] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-
-    def has_two_modes(self, case: PairedCase, count: int) -> bool:
-        """Whether half of the launches of a side have two modes, among the first `count` pairs when first asked."""
-        if case.name not in self.two_modes:
-            pairs = case.pairs[:count]
-            modes = ([second_mode(side[pair]) is not None for pair in pairs] for side in case.launches)
-            self.two_modes[case.name] = any(2 * sum(of_side) >= len(pairs) for of_side in modes)
-        return self.two_modes[case.name]
-
-
 @dataclass(frozen=True, slots=True)
 class Look:
     """The judgements at one look. ratios: log ratios of the pairs, by case; index: of the whole, None with one case."""
@@ -98,6 +80,7 @@ class Look:
     whole: Judgement | None
     ratios: dict[str, Floats]
     index: Floats | None
+    levels: Levels
 
     @property
     def verdicts(self) -> list[str]:
@@ -108,55 +91,57 @@ class Look:
         ]
 
 
-def look(cases: Sequence[PairedCase], count: int, min_change: float, first: FirstLook) -> Look:
-    """The judgements from the first `count` pairs, of the cases that have two pairs or more.
-
-    first: is filled at the first look; later looks use what it holds.
-    """
-    ratios: dict[str, Floats] = {}
+def look(cases: Sequence[PairedCase], looks: Looks, min_change: float) -> Look:
+    """The judgements at the last of these looks, of the cases that have two pairs or more."""
+    count = looks[-1][0]
     pairs = {case.name: case.pairs[:count] for case in cases if min(count, len(case.pairs)) >= 2}
+    ratios: dict[str, Floats] = {}
     for case in cases:
         if case.name in pairs:
-            a, b = (_levels(side, pairs[case.name], first.has_two_modes(case, count)) for side in case.launches)
-            ratios[case.name] = np.array([np.log(after / before) for before, after in zip(a, b, strict=True)])
+            a, b = (_means(side, pairs[case.name]) for side in case.launches)
+            ratios[case.name] = np.log(b / a)
     if not ratios:
-        return Look({}, None, {}, None)
-    estimates = verdicts.paired(list(ratios.values()))
-    index = _index(pairs, ratios, estimates, first)
-    rate = (ERROR_RATE if index is None else ERROR_RATE_OF_EACH) * SHARE_OF_A_LOOK
-    judged = dict(zip(ratios, verdicts.judge(estimates, min_change, rate), strict=True))
-    whole = None if index is None else verdicts.judge(verdicts.paired([index]), min_change, rate)[0]
-    few = f"fewer than {LOOKS[0]} pairs"
-    judgements = {
-        name: judgement if len(ratios[name]) >= LOOKS[0] else verdicts.undecided(judgement, few)
-        for name, judgement in judged.items()
-    }
-    if whole is not None and index is not None and len(index) < LOOKS[0]:
-        whole = verdicts.undecided(whole, few)
-    return Look(judgements, whole, ratios, index)
+        return Look({}, None, {}, None, Levels())
+    index = _index(pairs, ratios)
+    levels = levels_at(looks)
+    levels = levels if index is None else levels.shared
+    judged = verdicts.judge(verdicts.paired(list(ratios.values())), min_change, levels)
+    judgements = {name: _enough(judgement, len(ratios[name])) for name, judgement in zip(ratios, judged, strict=True)}
+    whole = None
+    if index is not None:
+        whole = _enough(verdicts.judge(verdicts.paired([index]), min_change, levels)[0], len(index))
+    return Look(judgements, whole, ratios, index, levels)
 
 
-def _levels(side: Launches, pairs: Sequence[int], two_modes: bool) -> Floats:
-    """The time of each launch: the median of its iterations, or the geometric mean where there are two modes."""
-    level = over_launches if two_modes else np.median
-    return np.array([level(side[pair]) for pair in pairs], dtype=float)
+def levels_at(looks: Looks) -> Levels:
+    """The nominal levels at the last look, from what may be spent by then and what was spent before."""
+    counts, shares = zip(*looks, strict=True)
+    change, same = (
+        spending.levels(shares, counts, rate, two_sided)[-1]
+        for rate, two_sided in ((ERROR_RATE, True), (SAME_RATE, False))
+    )
+    return Levels(change, same)
 
 
-def _index(
-    pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats], estimates: verdicts.Estimates, first: FirstLook
-) -> Floats | None:
-    """The index of each pair that has all cases; None with a single case, or with less than two such pairs."""
-    if len(ratios) < 2:
+def _enough(judgement: Judgement, pairs: int) -> Judgement:
+    """The judgement, unless pairs are too few."""
+    return judgement if pairs >= FEWEST_PAIRS else verdicts.undecided(judgement, f"fewer than {FEWEST_PAIRS} pairs")
+
+
+def _means(side: Launches, pairs: Sequence[int]) -> Floats:
+    """The time of each launch."""
+    return np.array([side[pair].mean() for pair in pairs])
+
+
+def _index(pairs: Mapping[str, Sequence[int]], ratios: Mapping[str, Floats]) -> Floats | None:
+    """The mean of all cases in each pair that has them all; None with a single case, or with less than two such pairs.
+
+    All cases weigh the same: weights that are chosen on the pairs that are tested make more false verdicts.
+    """
+    common = sorted(set.intersection(*map(set, pairs.values())))
+    if len(ratios) < 2 or len(common) < 2:
         return None
-    if not first.weights:
-        first.weights = dict(zip(ratios, verdicts.weights(estimates).tolist(), strict=True))
-    known = [name for name in ratios if name in first.weights]
-    common = sorted(set.intersection(*(set(pairs[name]) for name in known))) if known else []
-    if len(common) < 2:
-        return None
-    total = sum(first.weights[name] for name in known)
-    rows = [first.weights[name] / total * ratios[name][[pairs[name].index(pair) for pair in common]] for name in known]
-    return np.asarray(np.sum(rows, axis=0))
+    return np.asarray(np.mean([ratios[name][np.searchsorted(pairs[name], common)] for name in ratios], axis=0))
 
 
 # ── which cases form a pair ──────────────────────────────────────────────────────────────────────
@@ -227,41 +212,36 @@ def _by_key(side: Sequence[TimedCase], names: Sequence[str]) -> dict[tuple[objec
 
 
 # ── when to end ──────────────────────────────────────────────────────────────────────────────────
-def why_end(latest: Look, pairs: int, decided_at: int | None) -> str | None:
-    """Why to end at this look; None to go on. decided_at: number of pairs at which the whole was decided first."""
-    cases = [judgement.verdict for judgement in latest.judgements.values()]
-    changed = {SLOWER, FASTER}
-    if changed & set(cases):
+def why_end(latest: Look, pairs: int) -> str | None:
+    """Why to end at this look; None to go on."""
+    if {SLOWER, FASTER} & set(latest.verdicts):
         return f"decided after {pairs} pairs"
-    if latest.whole is not None and latest.whole.verdict in changed:
-        if decided_at is not None and pairs >= TO_NAME_CASES * decided_at:
-            return f"the whole was decided after {decided_at} pairs, and no case by {pairs}"
-        return None
-    if cases and set(latest.verdicts) == {SAME}:
+    if latest.verdicts and set(latest.verdicts) == {SAME}:
         return f"all are the same after {pairs} pairs"
     return f"{pairs} pairs are the most" if pairs >= LOOKS[-1] else None
 
 
 # ── the comparison at the end ────────────────────────────────────────────────────────────────────
-def compare_sides(a: Run, b: Run, names: tuple[str, str], label: Label, min_change: float, ended: str) -> Comparison:
-    """The comparison of all pairs there are. names: of the sides. ended: why measuring ended."""
+def compare_sides(
+    a: Run, b: Run, names: tuple[str, str], label: Label, min_change: float, ended: str, looks: Looks
+) -> Comparison:
+    """The comparison at the last look. names: of the sides. ended: why measuring ended. looks: that were taken.
+
+    Without a look, as when measuring was interrupted early, all pairs are shown, undecided.
+    """
     cases, only_a, only_b = matched(*(timed_cases(run.samples, run.plan, label) for run in (a, b)))
-    first, shown = FirstLook(), Look({}, None, {}, None)
     most = max((len(case.pairs) for case in cases), default=0)
-    # Where a budget ended between two looks, the last look takes the place of the next one.
-    for count in sorted({*(number for number in LOOKS if number <= most), *([most] if most >= LOOKS[0] else [])}):
-        shown = look(cases, count, min_change, first)
-    if not shown.judgements:
-        shown = look(cases, most, min_change, first)
+    shown = look(cases, looks or [(max(1, most), 1.0)], min_change)
     judged = [case for case in cases if case.name in shown.judgements]
+    count = looks[-1][0] if looks else most
     changes = []
-    for case, exposed in zip(judged, _exposed(judged, most), strict=True):
-        ratios, two_modes = shown.ratios[case.name], first.two_modes[case.name]
+    for case, exposed in zip(judged, _exposed(judged, count, shown.levels), strict=True):
+        ratios = shown.ratios[case.name]
         pairs = case.pairs[: len(ratios)]
-        before, after = (launch_interval(_levels(side, pairs, two_modes)) for side in case.launches)
-        # What happened to the fastest tenth, the median and the slowest tenth of the iterations, over the pairs.
-        quantiles = [[quantiles_of(side[pair]) for pair in pairs] for side in case.launches]
-        moved = np.exp(np.mean(np.log(quantiles[1]) - np.log(quantiles[0]), axis=0))
+        before, after = (launch_interval(_means(side, pairs)) for side in case.launches)
+        # What happened to percentiles of the iterations: geometric means over the pairs.
+        of_sides = [[np.percentile(side[pair], PERCENTILES) for pair in pairs] for side in case.launches]
+        moved = (np.exp(np.mean(np.log(percentiles), axis=0)).tolist() for percentiles in of_sides)
         changes.append(
             Change(
                 name=case.name,
@@ -269,8 +249,7 @@ def compare_sides(a: Run, b: Run, names: tuple[str, str], label: Label, min_chan
                 before=before,
                 after=after,
                 judgement=shown.judgements[case.name],
-                note=TWO_MODES if two_modes else "",
-                where=moved_text(moved),
+                where=moved_text(*moved),
                 ratios=tuple(np.exp(ratios).tolist()),
                 exposed=exposed,
             )
@@ -295,8 +274,10 @@ def compare_sides(a: Run, b: Run, names: tuple[str, str], label: Label, min_chan
         ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),
         ended=ended,
         rule=(
-            f"looks at {', '.join(map(str, LOOKS[:6]))}, … pairs, each at the same level (Pocock), so that all looks "
-            f"together are wrong in {ERROR_RATE:.0%}"
+            f"looks at {', '.join(map(str, LOOKS[:4]))}, … pairs and at the end of the budget, over which error rates "
+            f"of {ERROR_RATE:.0%} (a change) and {SAME_RATE:.0%} (SAME) are spent (Lan and DeMets), fixed before the first pair: at this look a change of "
+            f"{'the whole or of a case' if shown.whole else 'the case'} is named at p ≤ {shown.levels.change:.2g}, and "
+            f"SAME is shown by two one-sided tests at {shown.levels.same:.2g}"
         ),
     )
 
@@ -306,20 +287,20 @@ def _failed(side: TimedCase, other: TimedCase) -> bool:
     return bool(other.launches) and not side.launches
 
 
-def _exposed(cases: Sequence[PairedCase], count: int) -> list[ExposedChange | None]:
+def _exposed(cases: Sequence[PairedCase], count: int, levels: Levels) -> list[ExposedChange | None]:
     """How exposed communication differs within the first `count` pairs; None for a case with less than two.
 
-    The median of each launch counts. All cases are tested together, at the level of one look.
+    The mean of each launch counts. All cases are tested together, at the level of the look.
     """
     both = [[{n: side.exposed[n] for n in case.pairs[:count] if n in side.exposed} for side in (case.a, case.b)]
             for case in cases]  # fmt: skip
     pairs = [[number for number in a if number in b] for a, b in both]
     several = [len(numbers) >= 2 for numbers in pairs]
     differences_s = [
-        np.array([np.median(b[number]) - np.median(a[number]) for number in numbers])
+        np.array([np.mean(b[number]) - np.mean(a[number]) for number in numbers])
         for (a, b), numbers in compress(zip(both, pairs, strict=True), several)
     ]
-    tested = iter(verdicts.differences(differences_s, error_rate=ERROR_RATE * SHARE_OF_A_LOOK))
+    tested = iter(verdicts.differences(differences_s, error_rate=levels.change))
     changes: list[ExposedChange | None] = []
     for (a, b), numbers, enough in zip(both, pairs, several, strict=True):
         if not enough:
@@ -327,5 +308,5 @@ def _exposed(cases: Sequence[PairedCase], count: int) -> list[ExposedChange | No
             continue
         difference, significant = next(tested)
         before, after = (training.estimate({number: side[number] for number in numbers}) for side in (a, b))
-        changes.append(ExposedChange(before, after, difference, significant and len(numbers) >= LOOKS[0]))
+        changes.append(ExposedChange(before, after, difference, significant and len(numbers) >= FEWEST_PAIRS))
     return changes

@@ -9,7 +9,7 @@ import typer
 
 from bench import __version__
 from bench.cli.app import RESULTS, Sets
-from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, share
+from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
 from bench.cli.measuring import planned
 from bench.cli.sides import measure_sides
@@ -20,14 +20,13 @@ from bench.machine import host
 from bench.model import units
 from bench.model.errors import BenchError, ConfigError, UnmeasurableError
 from bench.model.records import Json
+from bench.model.units import format_seconds
 from bench.planning import plan as planning
 from bench.report.labels import label
 from bench.store import folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
-
-SLOWER_OR_FAILED = 1
 
 
 def _option(flag: str, text: str, metavar: str) -> Any:
@@ -49,7 +48,9 @@ def ab(
     min_change: Annotated[
         str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")
     ] = f"{MIN_CHANGE:.0%}",
-    fail_on: Annotated[FailOn, typer.Option(help="What gives exit code 1.")] = FailOn.SLOWER,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; nothing decided gives 3).")
+    ] = None,
     plots: Annotated[bool, typer.Option(help="Draw the picture at the end.")] = True,
 ) -> int:
     """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
@@ -71,10 +72,10 @@ def ab(
         for side in sides.values():
             # If one side needs a process of its own, both get one: the sides must differ in nothing else.
             side["own_process"] = coordinator is None and bool(pythons or any(variables.values()))
-        asked = {"min_change": smallest, "budget_s": budget_s, "spent_s": 0.0, "fail_on": fail_on.verdicts}
+        asked = {"min_change": smallest, "budget_s": budget_s, "spent_s": 0.0, "looks": [], "fail_on": fail_on}
         path = _create(sides, asked, context.obj, coordinator)
         measure_sides(path, coordinator)
-        return SLOWER_OR_FAILED if conclude_sides(path, plots).failed else 0
+        return exit_code(conclude_sides(path, plots))
 
     return run_task(
         task, lambda: _fingerprint(a, b, [sets, a_sets, b_sets, a_env, b_env, budget, min_change]), variables
@@ -125,6 +126,12 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         raws.append(raw)
         plans.append(plan)
     pairs.matched(*(pairs.timed_cases([], plan, label) for plan in plans))  # raises ConfigError before any measuring
+    fewest_s = sum(planning.estimate_s(plan) for plan in plans) / pairs.LOOKS[-1] * pairs.FEWEST_PAIRS
+    if asked["budget_s"] < fewest_s:
+        raise ConfigError(
+            f"--budget {format_seconds(asked['budget_s'])}: a verdict needs {pairs.FEWEST_PAIRS} pairs, which "
+            f"take about {format_seconds(fewest_s)}: set a longer budget, fewer cases or fewer seconds_per_case"
+        )
     alternate = planning.reason_to_alternate(plans, machine)
     if alternate is not None:
         typer.echo(f"note: launches of A and B alternate: {alternate}", err=True)

@@ -10,9 +10,11 @@ from bench.cli.app import PLOTS, RESULTS
 from bench.cli.comparison import (
     MIN_CHANGE,
     SLOWER_OR_FAILED,
+    UNDECIDED,
     ComparisonFormat,
     FailOn,
     compare_runs,
+    failing,
     print_as,
     print_comparison,
     share,
@@ -39,7 +41,8 @@ Across = Annotated[
     ),
 ]
 WhatFails = Annotated[
-    FailOn | None, typer.Option(help="What gives exit code 1 (default: slower; with --against: inconclusive).")
+    FailOn | None,
+    typer.Option(help="What gives exit code 1 (default: slower; with --against, undecided: 3)."),
 ]
 
 
@@ -66,7 +69,7 @@ def compare(
     One run --across backend=gloo,mpi: which of the two is faster (in the newest run if none is named).
 
     Exit code 1 if the run as a whole or a case is slower, was measured before and failed after, or does not reach its
-    table; within one run a slower case is no fault. 3 if nothing is comparable.
+    table; within one run a slower case is no fault. 3 if nothing is comparable, or a table is neither met nor missed.
     """
     runs = runs or []
     smallest = share("--min-change", min_change)
@@ -77,7 +80,7 @@ def compare(
         _refuse(pairwise, "compares two runs, not one with a table")
         if len(runs) != 1:
             raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
-        return _check(runs[0], against, format, fail_on or FailOn.INCONCLUSIVE)
+        return _check(runs[0], against, format, fail_on)
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
@@ -87,7 +90,7 @@ def compare(
     if len(runs) == 2:
         before, after = (folders.find(RESULTS, name) for name in runs)
         result = compare_runs(before, after, smallest, floor, across)
-        result = replace(result, fail_on=(fail_on or FailOn.SLOWER).verdicts)
+        result = replace(result, fail_on=failing(fail_on))
         return print_comparison(result, PLOTS / f"{result.before}-vs-{result.after}", format)
     _refuse(pairwise, f"is for two runs, but {len(runs)} were named")
     return _trend(runs, format, smallest)
@@ -146,7 +149,7 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
     return 0
 
 
-def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: FailOn) -> int:  # noqa: A002
+def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: FailOn | None) -> int:  # noqa: A002
     from bench.analyze import expect
     from bench.analyze.sessions import places_of
     from bench.analyze.summaries import headlines
@@ -159,12 +162,14 @@ def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: Fai
     if all(check.measured is None for check in result.checks):
         raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects ({result.reason})")
     # A line that was not measured is a failure in any case.
-    failing = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
+    fatal = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {
         ComparisonFormat.MARKDOWN: lambda: comparison.checks_document(result, run.name),
         ComparisonFormat.CSV: lambda: machine_format.checks_csv(result.checks),
         ComparisonFormat.JSON: lambda: machine_format.checks_json(result, run.name),
-        ComparisonFormat.JUNIT: lambda: machine_format.checks_junit(result, run.name, failing),
+        ComparisonFormat.JUNIT: lambda: machine_format.checks_junit(result, run.name, fatal),
     }
     print_as(format, writers)
-    return SLOWER_OR_FAILED if result.verdict in failing else 0
+    if result.verdict in fatal:
+        return SLOWER_OR_FAILED
+    return UNDECIDED if result.verdict == expect.INCONCLUSIVE and fail_on is None else 0

@@ -18,16 +18,19 @@ MIN_CHANGE = 0.05
 SLOWER_OR_FAILED = 1
 
 
+UNDECIDED = 3
+
+
 class FailOn(StrEnum):
     """What makes a comparison exit with 1, besides cases that failed."""
 
     SLOWER = "slower"
     INCONCLUSIVE = "inconclusive"
 
-    @property
-    def verdicts(self) -> tuple[str, ...]:
-        """The verdicts that are failures."""
-        return ("SLOWER",) if self is FailOn.SLOWER else ("SLOWER", "INCONCLUSIVE")
+
+def failing(fail_on: FailOn | None) -> tuple[str, ...]:
+    """The verdicts that are failures."""
+    return ("SLOWER", "INCONCLUSIVE") if fail_on is FailOn.INCONCLUSIVE else ("SLOWER",)
 
 
 class ComparisonFormat(StrEnum):
@@ -73,8 +76,9 @@ def compare_sides(path: Path) -> Comparison:
     a, b = (folders.read(path / side) for side in folders.SIDES)
     names = f"A: {sides['a']['text']}", f"B: {sides['b']['text']}"
     ended = asked.get("ended") or "interrupted: run --resume goes on"
-    result = pairs.compare_sides(a, b, names, label, asked["min_change"], ended)
-    return replace(result, fail_on=tuple(asked["fail_on"]), alternate=asked["alternate"])
+    fail_on = FailOn(asked["fail_on"]) if asked["fail_on"] else None
+    result = pairs.compare_sides(a, b, names, label, asked["min_change"], ended, asked["looks"])
+    return replace(result, fail_on=failing(fail_on), undecided_fails=fail_on is None, alternate=asked["alternate"])
 
 
 def conclude_sides(path: Path, plots: bool) -> Comparison:
@@ -107,7 +111,12 @@ def print_comparison(result: Comparison, folder: Path, format: ComparisonFormat 
     print_as(format, writers)
     if format is None:
         _draw(result, folder, "\n")
-    return SLOWER_OR_FAILED if result.failed else 0
+    return exit_code(result)
+
+
+def exit_code(result: Comparison) -> int:
+    """1 if a verdict or a case is a failure; 3 if nothing was decided, where that matters."""
+    return SLOWER_OR_FAILED if result.failed else UNDECIDED if result.undecided else 0
 
 
 def print_as(

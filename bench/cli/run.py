@@ -9,7 +9,7 @@ import typer
 
 from bench.catalog.variables import unsettable
 from bench.cli.app import RESULTS, Sets
-from bench.cli.comparison import conclude_sides
+from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
 from bench.cli.measuring import measured, start
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
@@ -71,7 +71,7 @@ def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
             raise StoreError(f"{path}: its plan sets {name}={value}: {reason}")
     if folders.has_sides(path):
         measure_sides(path, coordinator)
-        return 1 if conclude_sides(path, plots).failed else 0
+        return exit_code(conclude_sides(path, plots))
     if coordinator is not None:
         demands = planning.demands(plans[0])
         machine = coordinator.machine(demands)

@@ -96,43 +96,51 @@ def measure_sides(path: Path, coordinator: "Coordinator | None" = None) -> None:
 
         began = time.monotonic() - asked["spent_s"]
         try:
-            asked["ended"] = _until_decided(measured, asked, measure_pair, began, progress)
+            asked["ended"] = _until_decided(path, measured, asked, measure_pair, began, progress)
         finally:
             asked["spent_s"] = round(time.monotonic() - began, 2)
             folders.update_manifest(path, ab=asked)
 
 
 def _until_decided(
+    path: Path,
     measured: _TwoSides,
     asked: Json,
     measure_pair: Callable[[Sequence[str], int], None],
     began: float,
     progress: PairProgress,
 ) -> str:
-    """Measure pair after pair; returns why it ended. measure_pair: takes the sides that lack a launch, its number."""
+    """Measure pair after pair; returns why it ended. measure_pair: takes the sides that lack a launch, its number.
+
+    Each look is noted in the manifest: which levels it had follows from the looks before it.
+    """
     from bench.analyze import pairs
 
-    first, decided_at, made, latest_s = pairs.FirstLook(), None, 0, 0.0
+    def look(share: float) -> str | None:
+        """Look at the pairs made so far, when this share of the budget is spent; returns why to end."""
+        asked["looks"] = [look for look in asked["looks"] if look[0] < made] + [[made, round(min(share, 1.0), 4)]]
+        folders.update_manifest(path, ab=asked)
+        judged = pairs.look(measured.cases(), asked["looks"], asked["min_change"])
+        progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
+        return pairs.why_end(judged, made)
+
+    made, latest_s, budget_s = 0, 0.0, asked["budget_s"]
+    looked = max((count for count, _ in asked["looks"]), default=0)
     for number in range(1, pairs.LOOKS[-1] + 1):
         order = list(SIDES)
         random.Random(f"{asked['seed']}/{number}").shuffle(order)
         missing = [side for side in order if not measured.complete(side, number)]
         spent = time.monotonic() - began
-        if missing and made and spent + latest_s > asked["budget_s"]:
-            return f"the budget of {asked['budget_s']:g} s was spent after {made} pairs"
+        if missing and made and spent + latest_s > budget_s:
+            why = look(1.0) if made >= pairs.FEWEST_PAIRS else None
+            return why or f"the budget of {budget_s:g} s was spent after {made} pairs"
         measure_pair(missing, number)
         made, latest_s = number, time.monotonic() - began - spent
-        if number not in pairs.LOOKS:
-            progress.show_pairs(made, time.monotonic() - began)
-            continue
-        judged = pairs.look(measured.cases(), number, asked["min_change"], first)
-        if judged.whole is not None and judged.whole.verdict in {"SLOWER", "FASTER"} and decided_at is None:
-            decided_at = made
-        progress.show_look(judged.whole, [judgement.verdict for judgement in judged.judgements.values()], made)
         progress.show_pairs(made, time.monotonic() - began)
-        why = pairs.why_end(judged, made, decided_at)
-        if why is not None:
-            return why
+        if number in pairs.LOOKS and number > looked:
+            why = look((time.monotonic() - began) / budget_s)
+            if why is not None:
+                return why
     return f"{made} pairs are the most"
 
 

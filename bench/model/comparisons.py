@@ -17,18 +17,20 @@ from bench.model.records import Case
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether a time changed. ratio: AFTER / BEFORE, with an interval that is corrected for the number of cases.
+    """Whether a time changed. ratio: AFTER / BEFORE, with the interval that the verdict follows from.
 
     verdict: FASTER, SLOWER, SAME or INCONCLUSIVE (docs/method.md, "Comparing two runs"). reason: why. p: of no change,
-        corrected for the number of cases; None if it is unknown how launches differ.
-    further_launches: launches to add on each side until a verdict is likely, if ratio and scatter stay as they are;
-        None if there is a verdict already, or if no reasonable number would suffice.
+        corrected for the number of cases, as the rule used it; None if it is unknown how launches differ. level: of the
+        interval, such as 0.975; of SAME that of its two one-sided tests, of others corrected for the number of cases.
+    further_launches: launches to add on each side for a verdict at a power of 80 %, if ratio and scatter stay as they
+        are; None if there is a verdict already, or if no reasonable number would suffice.
     """
 
     ratio: Interval
     verdict: str
     reason: str
     p: float | None = None
+    level: float | None = None
     further_launches: int | None = None
 
 
@@ -83,6 +85,10 @@ class Change:
         return self.judgement.p
 
     @property
+    def level(self) -> float | None:
+        return self.judgement.level
+
+    @property
     def further_launches(self) -> int | None:
         return self.judgement.further_launches
 
@@ -102,7 +108,8 @@ class Comparison:
 
     whole: the judgement of all cases together, by an index over them; None with a single case or too few launches.
     verdict: the gravest of the cases' verdicts and that of the whole. broken: cases measured on the first side that
-        failed on the second. fail_on: the verdicts that are failures.
+        failed on the second. fail_on: the verdicts that are failures. undecided_fails: without a decision it is no
+        success either.
     across: the field in which the sides differ on purpose, such as "backend"; None where the same cases are compared.
     Where sides took turns: pairs: of launches that the verdict rests on. ratios: the index AFTER / BEFORE of each pair.
     ended: why measuring ended. rule: by which the verdict was reached. alternate: why launches of A and B alternated,
@@ -122,6 +129,7 @@ class Comparison:
     across: str | None = None
     whole: Judgement | None = None
     fail_on: tuple[str, ...] = ("SLOWER",)
+    undecided_fails: bool = False
     pairs: int = 0
     ratios: tuple[float, ...] = ()
     ended: str = ""
@@ -133,6 +141,11 @@ class Comparison:
         """Whether a verdict is a failure, or a case failed after."""
         verdicts = {self.verdict, *(change.verdict for change in self.changes)}
         return bool(self.broken) or not verdicts.isdisjoint(self.fail_on)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a decision was asked for and there is none."""
+        return self.undecided_fails and self.verdict == "INCONCLUSIVE"
 
 
 @dataclass(frozen=True, slots=True)

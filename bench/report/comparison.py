@@ -80,13 +80,19 @@ def headline(result: Comparison) -> str:
 
 
 def judgement_text(judged: Change | Judgement) -> str:
-    """Such as `ratio 1.210 [1.100 – 1.330], p 0.002: the interval lies above 1`."""
+    """Such as `ratio 1.210 [1.100 – 1.330] (97.5 %), p 0.002: p ≤ 0.025`."""
     return f"ratio {_ratio_and_p(judged)}: {judged.reason}"
 
 
 def _ratio_and_p(judged: Change | Judgement) -> str:
     p = "" if judged.p is None else f", p {judged.p:.2g}"
-    return f"{judged.ratio.value:.3f} {interval_text(judged.ratio, '{:.3f}'.format)}{p}"
+    level = f" ({_percent(judged.level)})" if judged.level is not None else ""
+    return f"{judged.ratio.value:.3f} {interval_text(judged.ratio, '{:.3f}'.format)}{level}{p}"
+
+
+def _percent(level: float | None) -> str:
+    """The level of an interval, such as `97.5 %`."""
+    return NOTHING if level is None else f"{level * 100:.4g} %"
 
 
 def _tables(changes: Sequence[Change]) -> list[str]:
@@ -100,14 +106,15 @@ def _tables(changes: Sequence[Change]) -> list[str]:
     for name, change in zip(short, changes, strict=True):
         times = [format_seconds(change.before.value), format_seconds(change.after.value)]
         ratio = f"{change.ratio.value:.3f} {interval_text(change.ratio, '{:.3f}'.format)}"
-        rows.append([name, change.verdict, *times, ratio])
+        p = NOTHING if change.p is None else f"{change.p:.2g}"
+        rows.append([name, change.verdict, *times, ratio, _percent(change.level), p])
         if change.verdict in {"SLOWER", "FASTER"}:  # the interval shows the reason
             where += [f"{name}: {change.where}"] if change.where else []
         elif change.reason:
             further = ""
             if change.verdict == "INCONCLUSIVE" and change.ratio.kind == "over launches":
                 number = f"about {change.further_launches}" if change.further_launches else "over 200"
-                further = f" ({number} further launches)"
+                further = f" ({number} further launches would at a power of 80 %)"
             remarks.setdefault(change.reason, []).append(f"{name}{further}")
         if change.note:
             remarks.setdefault(change.note, []).append(name)
@@ -117,9 +124,9 @@ def _tables(changes: Sequence[Change]) -> list[str]:
             sign = "+" if difference.value > 0 else ""
             moved = [f"{sign}{format_seconds(difference.value)}", interval_text(difference, format_seconds)]
             exposed.append([name, *of_step, *moved, direction(change.exposed)])
-    headers = ["case", "verdict", "before", "after", "after / before"]
+    headers = ["case", "verdict", "before", "after", "after / before", "level", "p"]
     parts = [f"All: {common}"] if common else []
-    parts.append(markdown.table(rows, headers, "llrrr"))
+    parts.append(markdown.table(rows, headers, "llrrrrr"))
     parts += [markdown.lines(f"{text}: {', '.join(names)}" for text, names in remarks.items())] if remarks else []
     parts += [f"Where it changed:\n\n{markdown.lines(where)}"] if where else []
     if exposed:

@@ -387,6 +387,7 @@ def judgement_columns(judged: Judgement) -> Json:
     return {
         "verdict": judged.verdict,
         **_interval_columns(judged.ratio, *RATIO),
+        "level": judged.level,
         "p": judged.p,
         "reason": judged.reason,
         "further_launches": judged.further_launches,

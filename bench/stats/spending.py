@@ -1,0 +1,70 @@
+"""Spend an error rate over several looks at growing data, so that all looks together are wrong as often as one may be.
+
+In: for each look, the share of the budget that is spent and how much is known by then. Out: the nominal level of each
+look. Lan & DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983: the error spent by a look
+is fixed by a function of the budget, so that neither number nor times of the looks need be known before.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+# Points of the grid on which densities are integrated. With these, levels agree with published ones to 4 digits.
+GRID = 601
+# Density beyond so many standard deviations is left out.
+WIDEST = 8.0
+# Halvings of the interval in which a boundary lies.
+HALVINGS = 40
+
+Floats = NDArray[np.float64]
+
+
+def spent(share: float) -> float:
+    """Part of the error rate that may be spent when this share of the budget is: a function like Pocock's.
+
+    It leaves about the same level to each look: `ab` is to end early where sides differ much.
+    """
+    return math.log1p((math.e - 1) * min(max(share, 0.0), 1.0))
+
+
+def levels(shares: Sequence[float], information: Sequence[float], error_rate: float, two_sided: bool) -> list[float]:
+    """Nominal level of each look: p-values up to it count at this look.
+
+    shares: of the budget spent at each look, ascending. information: at each look, in any unit that grows with the
+    inverse variance, such as the number of pairs. two_sided: level of a two-sided test; else of a one-sided one.
+    The joint distribution of the looks is that of a Brownian motion, integrated look by look (Armitage, McPherson &
+    Rowe, Journal of the Royal Statistical Society A 132, 1969).
+    """
+    nominal: list[float] = []
+    before, density, points, paid = 0.0, np.ones(1), np.zeros(1), 0.0
+    for share, time in zip(shares, np.asarray(information, dtype=float) / information[-1], strict=True):
+        due, root, step = error_rate * spent(share) - paid, math.sqrt(time), math.sqrt(time - before)
+
+        def crossed(boundary: float, density: Floats = density, points: Floats = points, step: float = step) -> float:
+            """Probability to be beyond the boundary now, and not at any look before."""
+            beyond = ndtr((points - boundary) / step)
+            if two_sided:
+                beyond = beyond + ndtr((-boundary - points) / step)
+            return float(density @ beyond)
+
+        low, high = 0.0, WIDEST * root
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if crossed(middle) > due else (low, middle)
+        boundary = high
+        nominal.append(float(ndtr(-boundary / root)) * (2 if two_sided else 1))
+        paid += crossed(boundary)
+        grid = np.linspace(-boundary if two_sided else -WIDEST * root, boundary, GRID)
+        kernel = np.exp(-0.5 * ((grid[:, None] - points) / step) ** 2) / (step * math.sqrt(2 * math.pi))
+        density, points, before = kernel @ density * _weights(grid), grid, time
+    return nominal
+
+
+def _weights(grid: Floats) -> Floats:
+    """Weights of the trapezoidal rule."""
+    weights = np.full(len(grid), grid[1] - grid[0])
+    weights[[0, -1]] /= 2
+    return weights
