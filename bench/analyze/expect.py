@@ -20,7 +20,7 @@ from bench.model.conclusions import Interval, Summary
 from bench.model.errors import UnmeasurableError
 from bench.model.records import OPTIONS, Case
 from bench.stats import verdicts
-from bench.stats.intervals import Floats
+from bench.stats.intervals import CONFIDENCE, Floats
 
 Places = Mapping[tuple[str, int], Place]
 
@@ -116,7 +116,7 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     if not margins:
         return None
     estimates = verdicts.paired(list(margins.values()))
-    half, _ = verdicts.half_width(estimates, verdicts.ERROR_RATE)
+    half, _ = verdicts.half_width(estimates, 1 - CONFIDENCE)
     for position, margin, width in zip(margins, estimates.difference.tolist(), half.tolist(), strict=True):
         verdict = PASS if margin - width >= 0 else FAIL if margin + width < 0 else INCONCLUSIVE
         note = "above its limit in the mean" if verdict == INCONCLUSIVE and margin >= 0 else ""
@@ -124,7 +124,7 @@ def _tested(checks: list[Check], margins: Mapping[int, Floats]) -> Interval | No
     if len({len(logs) for logs in margins.values()}) > 1:
         return None
     together = verdicts.paired([np.mean(list(margins.values()), axis=0)])
-    (width,), _ = verdicts.half_width(together, verdicts.ERROR_RATE)
+    (width,), _ = verdicts.half_width(together, 1 - CONFIDENCE)
     middle = float(together.difference[0])
     low, value, high = (float(np.exp(middle + shift)) for shift in (-width, 0, width))
     return Interval(value, low, high, "over launches")

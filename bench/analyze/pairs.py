@@ -275,9 +275,9 @@ def compare_sides(
         ended=ended,
         rule=(
             f"looks at {', '.join(map(str, LOOKS[:4]))}, … pairs and at the end of the budget, over which error rates "
-            f"of {ERROR_RATE:.0%} (a change) and {SAME_RATE:.0%} (SAME) are spent (Lan and DeMets), fixed before the first pair: at this look a change of "
-            f"{'the whole or of a case' if shown.whole else 'the case'} is named at p ≤ {shown.levels.change:.2g}, and "
-            f"SAME is shown by two one-sided tests at {shown.levels.same:.2g}"
+            f"of {ERROR_RATE:.0%} (a change) and {SAME_RATE:.0%} (SAME) are spent (Lan and DeMets), fixed before the "
+            f"first pair: at this look p ≤ {shown.levels.change:.2g} names a change, and two one-sided tests at "
+            f"{shown.levels.same:.2g} show SAME"
         ),
     )
 
