@@ -2,9 +2,11 @@
 
 import itertools
 import random
+import socket
 import time
 from collections import Counter
 from dataclasses import replace
+from multiprocessing.connection import Connection
 
 import numpy as np
 import psutil
@@ -13,10 +15,12 @@ import pytest
 from bench.launch import sweep
 from bench.launch.mpirun import MpiLauncher
 from bench.launch.ranks import RANK
+from bench.launch.side_process import SideLine
 from bench.launch.supervisor import watch
 from bench.launch.turns import Turns, drive
 from bench.machine import host
 from bench.model.records import Case, Fault, Job, Launch, Plan, Samples, Settings
+from bench.protocol import messages
 from bench.store import encoding
 from conftest import SAMPLING
 
@@ -214,3 +218,29 @@ def test_ranks_that_wait_for_their_turn_use_no_cpu(launcher, tmp_path, backend):
         ranks.kill()
     assert outcome.failure is None and len(took) == len(cases)
     assert max(used_s) < 0.2, "of a second"
+
+
+def test_a_turn_that_dead_ranks_asked_for_is_none():
+    """The process of a side hears of it after its ranks ended, and after others asked: only the second `go` counts."""
+    ours, theirs = socket.socketpair()
+    with ours, Connection(theirs.detach()) as parent:
+        side, granted = SideLine(str(ours.detach())), []
+
+        def measuring():
+            side.ask(lambda: granted.append("dead ranks"))
+            side.leave()
+            side.ask(lambda: granted.append("others"))
+            while not granted:
+                yield []
+
+        def grant():
+            for number in (1, 2):
+                yield [parent]
+                assert messages.receive(parent)[0] == {"kind": "turn", "number": number}
+            messages.send(parent, {"kind": "go", "number": 1})
+            yield []
+            assert not granted
+            messages.send(parent, {"kind": "go", "number": 2})
+
+        drive(side.listening(measuring()), grant())
+    assert granted == ["others"]
