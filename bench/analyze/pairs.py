@@ -8,7 +8,7 @@ Each look at the pairs is a chance to be wrong, so each gets a part of the error
 budget has run, the more of it may be spent. The budget is fixed before the first pair. Prints nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import compress
 from pathlib import Path
@@ -268,7 +268,7 @@ def compare_sides(
             *(Unpaired(case.name, case.case, not_a(case.case)) for case in only_b),
         ),
         broken=tuple(Unpaired(case.name, case.a.case, not_b(case.b.case)) for case in cases if _failed(case.b, case.a)),
-        warnings=() if changes else ("fewer than two pairs were measured: a larger --budget is needed",),
+        warnings=tuple(_warnings(changes, shown)),
         whole=shown.whole,
         pairs=max((len(ratios) for ratios in shown.ratios.values()), default=0),
         ratios=() if shown.index is None else tuple(np.exp(shown.index).tolist()),
@@ -280,6 +280,17 @@ def compare_sides(
             f"{shown.levels.same:.2g} show SAME"
         ),
     )
+
+
+def _warnings(changes: Sequence[Change], shown: Look) -> Iterable[str]:
+    if not changes:
+        yield "fewer than two pairs were measured: a larger --budget is needed"
+    cases = [change.case for change in changes]
+    if INCONCLUSIVE in shown.verdicts and all(case.backend == "gloo" and case.scheduling == "normal" for case in cases):
+        yield (
+            "nothing was decided on gloo, whose event loop stalls on shared cores: unless that is the question, "
+            "--set scheduling=batch on both sides lets launches scatter less"
+        )
 
 
 def _failed(side: TimedCase, other: TimedCase) -> bool:

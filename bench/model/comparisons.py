@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from bench.model.conclusions import Interval
 from bench.model.records import Case
 
+# Most further launches that are advised: beyond, measuring differently helps more than launching again.
+MOST_FURTHER_LAUNCHES = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:

@@ -21,7 +21,7 @@ from bench.planning.footprint import FEWEST_ITERATIONS, PATIENCE
 from bench.stats.intervals import FEWEST_BLOCKS, within_launch
 
 # The time for a case is spent in so many rounds, unless a block would be longer than LONGEST_BLOCK_S: then in more.
-ROUNDS, LONGEST_BLOCK_S = 5, 0.03
+ROUNDS, LONGEST_BLOCK_S = 5, 0.04
 # Warm-up before each block: so many calls, but no longer than this; none where one call takes LONG_CALL_S.
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.

@@ -7,7 +7,16 @@ layout and counts. CSV, JSON and JUnit are in `machine_format`, pictures in `plo
 from collections import Counter
 from collections.abc import Sequence
 
-from bench.model.comparisons import Change, CheckedTable, Comparison, ExposedChange, Judgement, Trend, Unpaired
+from bench.model.comparisons import (
+    MOST_FURTHER_LAUNCHES,
+    Change,
+    CheckedTable,
+    Comparison,
+    ExposedChange,
+    Judgement,
+    Trend,
+    Unpaired,
+)
 from bench.model.records import NOT_AVAILABLE, case_order
 from bench.model.units import format_rate, format_seconds
 from bench.report import markdown
@@ -15,6 +24,10 @@ from bench.report.labels import NOTHING, common_parts, counted, interval_text, l
 
 VERDICTS = ("SLOWER", "FASTER", "SAME", "INCONCLUSIVE")
 CHECK_VERDICTS = ("FAIL", "MISSING", "INCONCLUSIVE", "PASS")
+TO_DECIDE = (
+    "To decide: further launches on each side that bring a verdict with a probability of 80 %, if ratio and scatter "
+    "stay as they are."
+)
 # Facts of hardware that the first line names if they differ, and what stands for a fact that a run does not have.
 HARDWARE = {"cpu.model": "CPU", "gpus": "GPU"}
 UNKNOWN = frozenset({"-", "", "none", NOT_AVAILABLE})
@@ -107,15 +120,11 @@ def _tables(changes: Sequence[Change]) -> list[str]:
         times = [format_seconds(change.before.value), format_seconds(change.after.value)]
         ratio = f"{change.ratio.value:.3f} {interval_text(change.ratio, '{:.3f}'.format)}"
         p = NOTHING if change.p is None else f"{change.p:.2g}"
-        rows.append([name, change.verdict, *times, ratio, _percent(change.level), p])
+        rows.append([name, change.verdict, *times, ratio, _percent(change.level), p, _to_decide(change)])
         if change.verdict in {"SLOWER", "FASTER"}:  # the interval shows the reason
             where += [f"{name}: {change.where}"] if change.where else []
         elif change.reason:
-            further = ""
-            if change.verdict == "INCONCLUSIVE" and change.ratio.kind == "over launches":
-                number = f"about {change.further_launches}" if change.further_launches else "over 200"
-                further = f" ({number} further launches would at a power of 80 %)"
-            remarks.setdefault(change.reason, []).append(f"{name}{further}")
+            remarks.setdefault(change.reason, []).append(name)
         if change.note:
             remarks.setdefault(change.note, []).append(name)
         if change.exposed is not None:
@@ -124,16 +133,25 @@ def _tables(changes: Sequence[Change]) -> list[str]:
             sign = "+" if difference.value > 0 else ""
             moved = [f"{sign}{format_seconds(difference.value)}", interval_text(difference, format_seconds)]
             exposed.append([name, *of_step, *moved, direction(change.exposed)])
-    headers = ["case", "verdict", "before", "after", "after / before", "level", "p"]
+    headers = ["case", "verdict", "before", "after", "after / before", "level", "p", "to decide"]
     parts = [f"All: {common}"] if common else []
-    parts.append(markdown.table(rows, headers, "llrrrrr"))
-    parts += [markdown.lines(f"{text}: {', '.join(names)}" for text, names in remarks.items())] if remarks else []
+    parts.append(markdown.table(rows, headers, "llrrrrrr"))
+    if any(change.verdict == "INCONCLUSIVE" for change in changes):
+        parts.append(TO_DECIDE)
+    lines = [text if len(names) == len(changes) else f"{text}: {', '.join(names)}" for text, names in remarks.items()]
+    parts += [markdown.lines(lines)] if lines else []
     parts += [f"Where it changed:\n\n{markdown.lines(where)}"] if where else []
     if exposed:
         headers = ["case", "before", "after", "after − before", "interval", ""]
         parts.append("Exposed communication (a step less the same step without synchronisation):")
         parts.append(markdown.table(exposed, headers, "lrrrrl"))
     return parts
+
+
+def _to_decide(change: Change) -> str:
+    if change.verdict != "INCONCLUSIVE" or change.ratio.kind != "over launches":
+        return NOTHING
+    return str(change.further_launches or f"> {MOST_FURTHER_LAUNCHES}")
 
 
 def direction(exposed: ExposedChange) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, polygamma, stdtr, stdtrit
 
-from bench.model.comparisons import Judgement
+from bench.model.comparisons import MOST_FURTHER_LAUNCHES, Judgement
 from bench.model.conclusions import Interval
 from bench.stats.intervals import Floats, ratio_of_intervals
 
@@ -36,8 +36,6 @@ FEWEST_LAUNCHES = 4
 SMALLEST_SCATTER = 1e-3
 # The same for values in seconds: one step of the clock.
 TICK_S = 1e-9
-# Upper limit of the advice: beyond it, measuring differently helps more than launching again.
-MOST_FURTHER_LAUNCHES = 200
 # Probability with which the advised number of further launches decides, if ratio and scatter stay as they are.
 POWER = 0.8
 # Degrees of freedom of the prior of moderated variances at most: as good as infinite, where cases have one variance.
