@@ -5,24 +5,13 @@ until its slice is over; under SCHED_BATCH it waits for its turn, and a small ca
 and only where the ranks come from the fork server that tests share: what the suite itself measures is plain gloo.
 """
 
-import contextlib
 import functools
 import os
-from pathlib import Path
 
 import torch.distributed as dist
 
-LOOP_THREAD = "gloo_tcp_loop"
-
-
-def loop_threads() -> list[int]:
-    """The ids of gloo's loop threads in this process."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # a thread that ends meanwhile
-            if (task / "comm").read_text().strip() == LOOP_THREAD:
-                found.append(int(task.name))
-    return found
+from bench.catalog.backends import BACKENDS
+from bench.machine import host
 
 
 def batched(make):
@@ -31,10 +20,8 @@ def batched(make):
     @functools.wraps(make)
     def made(*arguments, **options):
         group = make(*arguments, **options)
-        for thread in loop_threads():
-            with contextlib.suppress(OSError):
-                if os.sched_getscheduler(thread) == os.SCHED_OTHER:
-                    os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not where a case asks for real time
+            host.use_batch(BACKENDS["gloo"].loop_thread, set(), 0)
         return group
 
     return made

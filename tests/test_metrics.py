@@ -1,16 +1,29 @@
 """Metrics, synchronisation and scheduling are different cases, really measured, and never mixed."""
 
+import contextlib
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
+import psutil
 import pytest
 
+from bench.catalog.backends import unsupported_by_backend
 from bench.catalog.metrics import METRICS
 from bench.catalog.operations import cycle
 from bench.config.models import parse
 from bench.machine import host
-from bench.model.records import Case
+from bench.model.errors import ConfigError
+from bench.model.records import Case, Machine
+from bench.planning.cases import unsupported_here
 from bench.planning.footprint import calls_between_refills, pool_slots
 from bench.planning.plan import expand
 from bench.rank.timing import PREPARE
+from bench.report.labels import label, title, variety
+
+MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
 
 BASE = """
 backends: [gloo]
@@ -95,12 +108,74 @@ def test_other_buffers_and_real_time_are_cases_of_their_own(warm):
 
 def test_real_time_that_is_not_permitted_is_a_skip_with_its_reason():
     config = parse((BASE + "scheduling: rr\n").encode(), "x")
-    machine = host.machine()
-    forbidden = type(machine)(
-        **{f: getattr(machine, f) for f in machine.__dataclass_fields__} | {"realtime_missing": "no"}
-    )
-    plan = expand(config, forbidden, 1)
+    plan = expand(config, replace(MACHINE, scheduling_missing={"rr": "no"}), 1)
     assert not plan.order and plan.skips[0].reason == "no"
+
+
+def loop_policies(process: psutil.Process) -> list[int]:
+    """The scheduling policy of each thread of gloo that waits for the network."""
+    policies = []
+    with contextlib.suppress(OSError, psutil.Error):  # what ends meanwhile
+        for thread in process.threads():
+            if Path(f"/proc/{process.pid}/task/{thread.id}/comm").read_text().strip() == "gloo_tcp_loop":
+                policies.append(os.sched_getscheduler(thread.id))
+    return policies
+
+
+@pytest.mark.skipif(host.unsupported_batch() is not None, reason=str(host.unsupported_batch()))
+@pytest.mark.parametrize(("scheduling", "policy"), [("normal", "SCHED_OTHER"), ("batch", "SCHED_BATCH")])
+def test_the_loop_threads_of_every_group_have_the_policy_that_was_asked_for(cli, scheduling, policy):
+    """Three groups a rank: the world, the control group, and a subgroup that is made later."""
+    sampling = "sampling: {relative_error: 0.00001, seconds_per_case: 1min, max_iterations: 1000000}"
+    text = BASE.partition("sampling")[0] + f"{sampling}\ngroups: [world, contiguous:1]\nscheduling: {scheduling}\n"
+    run = cli.start("run", cli.config(text), "--no-plots")
+    try:
+        deadline, seen = time.monotonic() + 60, []
+        while seen != [{getattr(os, policy)}] * 2 and time.monotonic() < deadline and run.poll() is None:
+            time.sleep(0.1)
+            every = [loop_policies(process) for process in cli.processes()]
+            seen = [set(policies) for policies in every if len(policies) == 3]
+        assert seen == [{getattr(os, policy)}] * 2
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def test_a_list_of_schedulings_is_an_axis_and_each_has_processes_of_its_own():
+    plan = expand(parse((BASE + "scheduling: [normal, batch]\n").encode(), "x"), MACHINE, 1)
+    assert [{case.key for case in launch.cases} for launch in sorted(plan.order, key=str)] == [
+        {"all_reduce/gloo/n2/float32/4096/scheduling=batch"},
+        {"all_reduce/gloo/n2/float32/4096"},
+    ]
+    batch, normal = sorted(plan.cases, key=lambda case: case.scheduling)
+    assert label(batch) == f"{label(normal)} · batch scheduling" and title(batch) != title(normal)
+    assert "batch scheduling, normal scheduling" in variety([batch, normal])
+
+
+def test_batch_is_refused_where_no_thread_waits_for_the_network():
+    case = Case("all_reduce", "gloo", 2, "float32", 4096, scheduling="batch")
+    assert unsupported_by_backend(case) is None
+    for backend in ("mpi", "nccl"):
+        assert "has none" in unsupported_by_backend(replace(case, backend=backend))
+    assert "over by then" in unsupported_by_backend(replace(case, op="new_group"))
+    assert "over by then" in unsupported_by_backend(replace(case, op="init_process_group"))
+    assert unsupported_here(case, replace(MACHINE, scheduling_missing={"batch": "no Linux"})) == "no Linux"
+
+
+def test_scheduling_is_one_value_or_a_list_and_nothing_else():
+    for wrong in ("bach", "[normal, normal]", "[]", "{}", "1"):
+        with pytest.raises(ConfigError, match=r"x.*: scheduling"):
+            parse((BASE + f"scheduling: {wrong}\n").encode(), "x")
+
+
+def test_two_schedulings_of_one_run_are_compared(warm):
+    config = warm.config(BASE.replace("launches: 1", "launches: 2") + "scheduling: [normal, batch]\n")
+    assert warm("run", config, "--no-plots").returncode == 0
+    assert {samples.case.scheduling for samples in warm.only_run().samples} == {"normal", "batch"}
+    how = warm.runs()[0].joinpath("report.md").read_text()
+    assert "SCHED_BATCH" in how and "normal scheduling" in how
+    compared = warm("compare", "--across", "scheduling=normal,batch")
+    assert "batch scheduling" in compared.stdout
 
 
 def test_the_dispatch_floor_is_below_the_operation(warm):

@@ -195,7 +195,8 @@ def test_a_second_mode_is_drawn_with_its_share():
     run = invented_run([samples(CASES[0], 1, np.repeat(stalled, 2, axis=1))])
     analysis = analyze(run)
     assert any(
-        warning.startswith("stalls: in 1 of 1 cases") and "scheduling: rr" in warning for warning in analysis.warnings
+        warning.startswith("stalls: in 1 of 1 cases") and "scheduling: batch" in warning
+        for warning in analysis.warnings
     )
     stall = analysis.summaries[0].stall
     drawn = picture("modes", run, analysis)

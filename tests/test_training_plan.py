@@ -8,7 +8,8 @@ from bench.config.models import parse
 from bench.model.errors import ConfigError
 from bench.model.records import Machine
 from bench.planning.plan import expand
-from bench.planning.training import notes
+from bench.planning.training import notes, scenarios_of
+from bench.report.training import scenario_text
 
 HOST = Machine("h", 4, 2**34, 2**25, 0, {})
 TWO_GPUS = replace(HOST, gpus=2, gpu_free_bytes=10 * 2**30)
@@ -68,6 +69,18 @@ def test_variables_and_scheduling_hold_for_steps_and_for_the_ladder_and_other_op
         with pytest.raises(ConfigError, match=f"{wrong.split(':')[0]}: .*steps of training do not have it"):
             parse(f"{base}{wrong}\n".encode(), "x.yaml", [], "x")
         parse(f"{base}operations: [all_reduce]\nsizes: [2KiB]\n".encode(), "x.yaml", [], "x")
+
+
+def test_schedulings_are_an_axis_of_steps_and_of_the_ladder_and_batch_is_for_gloo():
+    ladder = "training: {models: [nano], strategies: [flat], call_sizes: {parameters: 600, calls: [1, 6]}}"
+    text = f"backends: [gloo, mpi]\nworld_sizes: [2]\nscheduling: [normal, batch]\n{ladder}\n"
+    plan = expand(parse(text.encode(), "x.yaml", [], "x"), HOST, 1)
+    assert {(case.op, case.scheduling) for case in plan.cases if case.backend == "gloo"} == {
+        (op, scheduling) for op in ("training_step", "all_reduce") for scheduling in ("normal", "batch")
+    }
+    assert {scenario_text(scenario).endswith(" · batch scheduling") for scenario in scenarios_of(plan)} == {True, False}
+    assert {case.scheduling for case in plan.cases if case.backend == "mpi"} == {"normal"}
+    assert {skip.case.scheduling for skip in plan.skips if "has none" in skip.reason} == {"batch"}
 
 
 def test_plan_prints_notes(warm):

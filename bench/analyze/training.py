@@ -453,13 +453,14 @@ def call_sizes(summaries: Sequence[Summary]) -> tuple[CallSize, ...]:
             alike[replace(case, depth=1, size_bytes=0)][case] = summary.time_s
     ladders: dict[tuple[Case, int], list[CallSize]] = defaultdict(list)
     for base, times in alike.items():
-        total = sys.maxsize
+        total, options = sys.maxsize, " ".join(replace(base, metric="isolated", call="sync").extras)
         for case in sorted(times, key=lambda case: -case.depth * case.size_bytes):
             if total >= case.depth * (case.size_bytes + dtype_named(case.dtype).itemsize):
                 total = case.depth * case.size_bytes
             time_s = times[case]
             value, low, high = (bound * case.depth for bound in (time_s.value, time_s.low, time_s.high))
-            point = CallSize(case.backend, case.world_size, total, case.depth, Interval(value, low, high, time_s.kind))
+            time = Interval(value, low, high, time_s.kind)
+            point = CallSize(case.backend, case.world_size, total, case.depth, time, options)
             ladders[base, total].append(point)
     ordered = (sorted(ladder, key=lambda point: point.calls) for ladder in ladders.values() if len(ladder) > 1)
     return tuple(point for ladder in ordered for point in ladder)

@@ -210,8 +210,8 @@ def _of_the_samples(summaries: Sequence[Summary]) -> Iterable[str]:
         )
         if all(s.case.backend == "gloo" and s.case.scheduling == "normal" for s in stalled):
             text += (
-                ". Likely gloo's event loop and the calling thread fighting for a core: try scheduling: rr, fewer "
-                "ranks than cores, or an idle machine"
+                ". Likely gloo's event loop: its thread preempts the thread that holds the lock it wants, and spins "
+                "for a time slice; scheduling: batch shows what the calls take without it"
             )
         yield text
     unsteady = sum(1 for s in good if not s.steady)

@@ -23,7 +23,8 @@ class Backend:
     float8_capability: least compute capability of a GPU that reduces float8, such as 90 for 9.0; None: no condition.
     unsupported_reduce_ops: reduce ops that it has for no dtype.
     peculiar: operation → how this backend carries it out, for the report.
-    polls: whether a waiting rank keeps its core busy. most_elements: largest number of elements in a call; None: any.
+    polls: whether a waiting rank keeps its core busy. loop_thread: name of the threads that wait for its connections,
+        one for each group; empty: it has none. most_elements: largest number of elements in a call; None: any.
     latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks. `plan` estimates the time of
         a run from them when the iteration count is fixed; no measurement uses them.
     """
@@ -41,6 +42,7 @@ class Backend:
     implementation_notes: Mapping[str, str] = field(default_factory=dict)
     float8_capability: int | None = None
     polls: bool = False
+    loop_thread: str = ""
     most_elements: int | None = None
 
 
@@ -75,6 +77,7 @@ BACKENDS = {
                 "barrier": "a dissemination barrier",
                 **dict.fromkeys(_OBJECTS, _OBJECT_NOTE),
             },
+            loop_thread="gloo_tcp_loop",
         ),
         # Rates: order of magnitude for two GPUs connected by PCIe.
         Backend(
@@ -138,6 +141,18 @@ def unsupported_by_gpu(case: Case, capability: int | None) -> str | None:
     return f"{case.backend} reduces {case.dtype} from compute capability {least / 10} on; the GPU has {capability / 10}"
 
 
+def unsupported_scheduling(case: Case) -> str | None:
+    """Why the case's scheduling makes no sense on its backend, or for its operation; None if it does."""
+    backend = BACKENDS[case.backend]
+    if case.scheduling == "rr" and backend.polls:
+        return f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores"
+    if case.scheduling == "batch" and not backend.loop_thread:
+        return f"scheduling: batch is for the threads of gloo that wait for the network; {case.backend} has none"
+    if case.scheduling == "batch" and OPERATIONS[case.op].startup:
+        return f"scheduling: batch holds for the threads of a group once it is made: {case.op} is over by then"
+    return None
+
+
 def unsupported_by_backend(case: Case) -> str | None:
     """Why the case's backend cannot carry it out, the first reason of several; None if it can."""
     backend, operation, metric = BACKENDS[case.backend], OPERATIONS[case.op], metric_of(case)
@@ -177,10 +192,7 @@ def unsupported_by_backend(case: Case) -> str | None:
             case.counts == "exchanged" and metric.captured,
             "counts that are exchanged are waited for on the CPU, so a CUDA graph cannot hold them",
         ),
-        (
-            backend.polls and case.scheduling == "rr",
-            f"ranks of {case.backend} wait by polling: with scheduling: rr no other process could run on their cores",
-        ),
+        (True, unsupported_scheduling(case)),
         (
             backend.most_elements is not None and elements > backend.most_elements,
             f"{case.backend} counts at most {backend.most_elements} elements; this would be {elements}",

@@ -27,6 +27,7 @@ from bench.config.fields import (
     OperationName,
     Rate,
     Root,
+    Scheduling,
     Share,
     Strict,
     key,
@@ -44,6 +45,7 @@ OPEN = ("reduce_op", "buffers")
 # Options that a line writes otherwise than a configuration does: type and example of a value.
 WRITTEN: dict[str, tuple[Any, object]] = {
     "root": (Root, 1),
+    "scheduling": (Scheduling, "batch"),
     "settings": (str, "NCCL_ALGO=Ring"),
     "splits": (str, "zipf:1.2"),
 }

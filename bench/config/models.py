@@ -278,8 +278,16 @@ class Config(Strict):
     pipeline_depth: Annotated[int, Field(ge=2, le=1000)] = key(
         "Number of calls in an iteration of the metrics pipelined and graph.", 50, default=20
     )
-    scheduling: Scheduling = key(
-        "With rr, ranks run under real-time round robin, where that is permitted.", "rr", default="normal"
+    scheduling: Annotated[
+        Annotated[Several[Scheduling], Tag("list")] | Annotated[Scheduling, Tag("one")],
+        Discriminator(lambda value: "list" if isinstance(value, list) else "one"),
+    ] = key(
+        "How ranks are scheduled. With batch, the threads of gloo that wait for the network run under SCHED_BATCH, so "
+        "they preempt no thread when they wake. With rr, ranks run under real-time round robin, where that is "
+        "permitted.",
+        "batch",
+        ["normal", "batch"],
+        default="normal",
     )
     budget: Seconds | None = key(
         "Time for the whole run. More launches are spent on the cases with the widest intervals.", "60s", default=None

@@ -102,10 +102,12 @@ def merged(handshakes: Sequence[Json]) -> Machine:
     """
     machines = [Machine(**handshake["machine"]) for handshake in handshakes]
     missing: dict[str, str] = {}
+    scheduling_missing: dict[str, str] = {}
     gpus: list[str] = []
     for handshake, machine in zip(handshakes, machines, strict=True):
         for backend, reason in machine.backends_missing.items():
             missing.setdefault(backend, f"host {handshake['hostname']}: {reason}" if handshake["rank"] else reason)
+        scheduling_missing = machine.scheduling_missing | scheduling_missing
     for handshake in handshakes:  # ranks, from rank 0 on, that have a GPU of their own
         if handshake["gpu"] is None or handshake["gpu"] in gpus:
             break
@@ -118,7 +120,7 @@ def merged(handshakes: Sequence[Json]) -> Machine:
         last_level_cache_bytes=max(machine.last_level_cache_bytes for machine in machines),
         gpus=len(gpus),
         backends_missing=missing,
-        realtime_missing=next(filter(None, (m.realtime_missing for m in machines)), None),
+        scheduling_missing=scheduling_missing,
         ranks=len(handshakes),
         ranks_a_host=max(len(host["ranks"]) for host in together),
         gpu_free_bytes=min((m.gpu_free_bytes for m in machines if m.gpu_free_bytes is not None), default=None),

@@ -91,9 +91,16 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     else:
         text, remedy = f"{governor}: clocks follow the load", "cpupower frequency-set -g performance"
         yield _either(governor == "performance", "governor", governor, text, remedy)
-    text = "permitted: scheduling: rr shows what the scheduler does to small messages"
-    realtime = machine.realtime_missing or ""
-    yield _either(not realtime, "real time", text, realtime, "only needed for scheduling: rr")
+    for subject, name, text in (
+        (
+            "gloo's threads",
+            "batch",
+            "scheduling: batch shows small messages without the stalls that these cause",
+        ),
+        ("real time", "rr", "permitted: scheduling: rr shows what the scheduler does to small messages"),
+    ):
+        reason = machine.scheduling_missing.get(name, "")
+        yield _either(not reason, subject, text, reason, f"only needed for scheduling: {name}")
     yield open_files()
     shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
     if shm.is_dir():

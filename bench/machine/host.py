@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
@@ -28,6 +29,9 @@ from bench.model.records import NOT_AVAILABLE, Json, Machine
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 ROOT = Path("/")
+THREADS = Path("/proc/self/task")
+# Longest time in which a thread takes its name; usually microseconds, more if all cores are busy.
+THREAD_NAMED_S = 5.0
 # Used where the kernel does not tell the size: that of many server CPUs' last-level cache.
 ASSUMED_CACHE_BYTES = 32 * 2**20
 # What a cgroup's cpu.max says where it sets no quota.
@@ -51,7 +55,7 @@ def machine() -> Machine:
         last_level_cache_bytes=last_level_cache_bytes(),
         gpus=len(handles),
         backends_missing=missing_backends(torch_build(), len(handles)),
-        realtime_missing=unsupported_realtime(),
+        scheduling_missing=unsupported_scheduling(),
         gpu_free_bytes=min(free, default=None),
         gpu_capability=min(filter(None, map(gpus.capability, handles)), default=None),
         registered_missing=next(filter(None, map(gpus.unsupported_registration, handles)), None),
@@ -66,6 +70,12 @@ def unsupported_platform() -> str | None:
     return None
 
 
+def unsupported_scheduling() -> dict[str, str]:
+    """Scheduling → why it cannot be used here."""
+    reasons = {"rr": unsupported_realtime(), "batch": unsupported_batch()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
 def unsupported_realtime() -> str | None:
     """Why real-time scheduling cannot be used here, found by trying it in this very thread; None if it can."""
     if not hasattr(os, "sched_setscheduler"):
@@ -77,6 +87,15 @@ def unsupported_realtime() -> str | None:
         why = (error.strerror or str(error)).lower()
         return f"real-time scheduling: {why} (run as root, or: ulimit -r 1, or CAP_SYS_NICE)"
     os.sched_setscheduler(0, policy, parameters)
+    return None
+
+
+def unsupported_batch() -> str | None:
+    """Why threads of a rank cannot be found and put under SCHED_BATCH here; None if they can."""
+    if not hasattr(os, "SCHED_BATCH"):
+        return "scheduling: batch needs Linux: this operating system has no SCHED_BATCH"
+    if not THREADS.is_dir():
+        return f"scheduling: batch needs {THREADS}, where a process finds its threads: mount /proc"
     return None
 
 
@@ -254,6 +273,34 @@ def busy_and_steal_s(except_for: BaseProcess | None) -> tuple[float | None, floa
 def use_realtime() -> None:
     """Run this thread, and those that it starts later, under real-time round robin at its lowest priority."""
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def threads_named(name: str) -> set[int]:
+    """Ids of the threads of this process that have this name."""
+    threads = set()
+    for thread in THREADS.iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends meanwhile
+            if (thread / "comm").read_text().strip() == name:
+                threads.add(int(thread.name))
+    return threads
+
+
+def use_batch(name: str, before: set[int], count: int) -> None:
+    """Run the threads of this name under SCHED_BATCH that were not there before: they preempt no thread when they wake.
+
+    Waits until there are `count`: a thread takes its name a moment after it starts. RuntimeError: too few came.
+    """
+    deadline = time.monotonic() + THREAD_NAMED_S
+    while True:
+        threads = threads_named(name) - before
+        for thread in threads:
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+        if len(threads) >= count:
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"scheduling: batch: {len(threads)} threads {name} were started in place of {count}")
+        time.sleep(0.0005)
 
 
 # ── limits of the control groups that this process is in ─────────────────────────────────────────

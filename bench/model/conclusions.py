@@ -365,7 +365,7 @@ class ScenarioAnalysis:
 class CallSize:
     """The same bytes all-reduced in so many calls back to back (Li et al., VLDB 2020, figure 2).
 
-    time: of all calls together.
+    time: of all calls together. options: those that are not at their defaults, such as `scheduling=batch`.
     """
 
     backend: str
@@ -373,6 +373,7 @@ class CallSize:
     total_bytes: int
     calls: int
     time: Interval
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)

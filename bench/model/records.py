@@ -41,7 +41,7 @@ class Machine:
 
     backends_missing: backend → why it cannot be used here; every other backend can be used.
     gpus: number of CUDA devices that this process may use; in a job, of ranks that have one of their own.
-    realtime_missing: why real-time scheduling cannot be used here; None if it can.
+    scheduling_missing: scheduling → why it cannot be used here; any other can be used.
     ranks, ranks_a_host: number of ranks of the job, in all and at most on one host; memory_available_bytes is then
         that of the host with least. None if there is no job: then as many ranks as wanted are started on this host.
     gpu_free_bytes: memory that is free on the GPU with least; None without GPUs, or if NVML does not tell.
@@ -56,7 +56,7 @@ class Machine:
     last_level_cache_bytes: int
     gpus: int
     backends_missing: dict[str, str]
-    realtime_missing: str | None = None
+    scheduling_missing: dict[str, str] = field(default_factory=dict)
     ranks: int | None = None
     ranks_a_host: int | None = None
     gpu_free_bytes: int | None = None
@@ -115,9 +115,11 @@ class Case:
     )
     scheduling: str = _option(
         "normal",
-        "how ranks are scheduled: normal, or rr: real-time round robin of everything that a rank does",
+        "how ranks are scheduled: normal; rr: real-time round robin of everything that a rank does; or batch: the "
+        "threads of gloo that wait for the network run under SCHED_BATCH",
         "{} scheduling",
         key="scheduling",
+        needs_processes=True,
     )
     depth: int = _option(1, "number of calls back to back; of a training step, of steps")
     placement: str = _option(

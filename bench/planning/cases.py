@@ -99,8 +99,8 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
             return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
     if case.backend in machine.backends_missing:
         return machine.backends_missing[case.backend]
-    if case.scheduling == "rr" and machine.realtime_missing is not None:
-        return machine.realtime_missing
+    if case.scheduling in machine.scheduling_missing:
+        return machine.scheduling_missing[case.scheduling]
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
         hint = "" if OPERATIONS[case.op].trains else " (oversubscribe_gpu: true only tries that it works)"
         return f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus}{hint}"

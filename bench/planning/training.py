@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from bench.catalog.backends import BACKENDS
+from bench.catalog.backends import BACKENDS, unsupported_scheduling
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import OPERATIONS, TRAINING_STEP
 from bench.catalog.presets import find, parameters
@@ -194,7 +194,7 @@ def unsupported_scenario(scenario: Scenario, machine: Machine) -> str | None:
         return f"{case.backend} has no bfloat16"
     if machine.ranks is not None and scenario.link is not None:
         return "an emulated link is memory that ranks of one host share; in a job, measure the real one"
-    return unsupported_here(case, machine)
+    return unsupported_here(case, machine) or unsupported_scheduling(case)
 
 
 def _too_large(scenario: Scenario, strategies: Sequence[Strategy], machine: Machine) -> str | None:

@@ -60,7 +60,7 @@ def _work(context: RankContext, job: Job) -> Json:
     log = context.stack_file.with_name(f"nccl-{context.rank}.log")
     if job.probe:
         environment.apply(f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING NCCL_DEBUG_FILE={log}")
-    with joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas) as group:
+    with joined(context, job.launch.backend, job.settings.timeout_s, kind.ctas, kind.scheduling) as group:
         if job.probe:
             wait_to_begin(context, group, lambda: facts(group, job.launch.backend))
             _probe(context, job, group, log)

@@ -88,10 +88,12 @@ class MpiGroup(Group):
 
 
 @contextmanager
-def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) -> Iterator[Group]:
+def joined(
+    context: RankContext, backend: str, timeout_s: float, ctas: int = 0, scheduling: str = "normal"
+) -> Iterator[Group]:
     """Join the other ranks; leave MPI at the end of the context if nothing was raised in it.
 
-    timeout_s, ctas: not used, because MPI has neither; the parent ends a hang.
+    timeout_s, ctas, scheduling: not used, because MPI has neither of them; the parent ends a hang.
     """
     MPI = _mpi()  # noqa: N806 - its name everywhere
     world = MPI.COMM_WORLD

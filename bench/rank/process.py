@@ -56,10 +56,10 @@ def run_rank(context: RankContext, log_file: str, work: Callable[[], Json]) -> N
 
 
 def joined(
-    context: RankContext, backend: str, timeout_s: float, ctas: int = 0
+    context: RankContext, backend: str, timeout_s: float, ctas: int = 0, scheduling: str = "normal"
 ) -> contextlib.AbstractContextManager[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it."""
-    return JOINED[BACKENDS[backend].library](context, backend, timeout_s, ctas)
+    return JOINED[BACKENDS[backend].library](context, backend, timeout_s, ctas, scheduling)
 
 
 def facts(group: Group, backend: str) -> Json:

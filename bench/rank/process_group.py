@@ -18,6 +18,7 @@ import torch.distributed as dist
 from bench.catalog.backends import BACKENDS
 from bench.catalog.subgroups import Subgroups
 from bench.catalog.variables import SHARED_GPU
+from bench.machine import host
 from bench.protocol.rank_context import RankContext
 from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of
 from bench.rank.device import Device, device_of
@@ -29,7 +30,10 @@ GROUP_TIMEOUT_FACTOR = 2
 
 
 class TorchGroup(Group):
-    """torch's initialised process group. control: the group in which results are gathered; None: the world."""
+    """torch's initialised process group.
+
+    control: the group in which results are gathered; None: the world. scheduling: as in a case, of further groups, too.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class TorchGroup(Group):
         control: dist.ProcessGroup | None,
         barrier: Callable[[], object],
         ctas: int = 0,
+        scheduling: str = "normal",
     ) -> None:
         calls = LibraryCalls(
             {name: collective.call for name, collective in COLLECTIVES.items()},
@@ -48,7 +53,7 @@ class TorchGroup(Group):
         )
         super().__init__(rank, world_size, device, calls)
         self.barrier = barrier
-        self._backend, self._control, self._ctas = backend, control, ctas
+        self._backend, self._control, self._ctas, self._scheduling = backend, control, ctas, scheduling
         self._alone: Subgroup | None = None
         if device.enqueues:
             self.align = functools.partial(dist.all_reduce, torch.zeros(1, device=device.handle))
@@ -70,7 +75,8 @@ class TorchGroup(Group):
 
     def single_rank_subgroup(self) -> Subgroup:
         if self._alone is None:  # about 1 ms, and no other rank takes part
-            alone = dist.new_group([self.rank], backend=self._backend, use_local_synchronization=True)
+            with _scheduled(self._backend, self._scheduling, 1):
+                alone = dist.new_group([self.rank], backend=self._backend, use_local_synchronization=True)
             self._alone = Subgroup(0, 1, alone)
         return self._alone
 
@@ -82,18 +88,22 @@ class TorchGroup(Group):
 
     def _connect(self, division: Subgroups, number: int | None) -> Any:
         # torch requires that every rank makes every group, in the same order.
-        handles = [
-            dist.new_group(list(members), backend=self._backend, pg_options=_options(self._ctas))
-            for members in division.groups
-        ]
+        with _scheduled(self._backend, self._scheduling, int(number is not None)):
+            handles = [
+                dist.new_group(list(members), backend=self._backend, pg_options=_options(self._ctas))
+                for members in division.groups
+            ]
         return None if number is None else handles[number]
 
 
 @contextmanager
-def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) -> Iterator[Group]:
+def joined(
+    context: RankContext, backend: str, timeout_s: float, ctas: int = 0, scheduling: str = "normal"
+) -> Iterator[Group]:
     """Join the other ranks; leave the group at the end of the context if nothing was raised in it.
 
-    ctas: CTAs of NCCL's communicators; 0: NCCL chooses.
+    ctas: CTAs of NCCL's communicators; 0: NCCL chooses. scheduling: as in a case; only batch is done here, because
+    real time must begin before torch starts threads.
     """
     device = torch.device("cpu")
     if BACKENDS[backend].device == "cuda":
@@ -102,24 +112,37 @@ def joined(context: RankContext, backend: str, timeout_s: float, ctas: int = 0) 
             raise RuntimeError("the driver shows GPUs, but CUDA sees none: see CUDA_VISIBLE_DEVICES and nvidia-smi")
         device = torch.device("cuda", context.device % seen)
         torch.cuda.set_device(device)
-    began = time.perf_counter_ns()
-    dist.init_process_group(
-        backend,
-        store=_store(context, timeout_s),
-        rank=context.rank,
-        world_size=context.world_size,
-        timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
-        device_id=device if device.type == "cuda" else None,
-        pg_options=_options(ctas),
-    )
-    joined_ns = (began, time.perf_counter_ns() - began)
-    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
+    with _scheduled(backend, scheduling, 2):
+        began = time.perf_counter_ns()
+        dist.init_process_group(
+            backend,
+            store=_store(context, timeout_s),
+            rank=context.rank,
+            world_size=context.world_size,
+            timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s),
+            device_id=device if device.type == "cuda" else None,
+            pg_options=_options(ctas),
+        )
+        joined_ns = (began, time.perf_counter_ns() - began)
+        control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
     barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
-    group = TorchGroup(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas)
+    group = TorchGroup(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas, scheduling)
     group.joined_ns = joined_ns
     yield group
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
     dist.destroy_process_group()
+
+
+@contextmanager
+def _scheduled(backend: str, scheduling: str, groups: int) -> Iterator[None]:
+    """Context in which this rank becomes a member of so many groups, each of which starts a loop thread."""
+    if scheduling != "batch":
+        yield
+        return
+    name = BACKENDS[backend].loop_thread
+    before = host.threads_named(name)
+    yield
+    host.use_batch(name, before, groups)
 
 
 def _store(context: RankContext, timeout_s: float) -> dist.Store:
@@ -130,13 +153,13 @@ def _store(context: RankContext, timeout_s: float) -> dist.Store:
     kind, _, place = context.rendezvous.partition(":")
     if kind == "file":
         return dist.FileStore(place, context.world_size)
-    host, _, port = place.rpartition(":")
+    address, _, port = place.rpartition(":")
     timeout = timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s)
     options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False}
     if context.listener is None:
-        return dist.TCPStore(host, int(port), context.world_size, False, **options)
+        return dist.TCPStore(address, int(port), context.world_size, False, **options)
     return dist.TCPStore(
-        host, int(port), context.world_size, True, master_listen_fd=context.listener.detach(), **options
+        address, int(port), context.world_size, True, master_listen_fd=context.listener.detach(), **options
     )
 
 

@@ -31,6 +31,12 @@ MOST_GROUPS = 3
 MOST_NAMED, MOST_NOTES = 4, 200
 COMPACT = "Time, half the width of its 95 % interval, and in brackets the bus bandwidth in GB/s:"
 NO_RANK = "none"
+# Scheduling of a case → words for it.
+SCHEDULING = {
+    "normal": "normal scheduling",
+    "batch": "gloo's loop threads under SCHED_BATCH (batch)",
+    "rr": "real-time scheduling (rr)",
+}
 # Pictures that are not folded, besides the first: they are the answer of the runs that have them.
 UNFOLDED = ("matrix", "training-steps", "training-buckets")
 # Beginning of a note on a case that the tables have as a column.
@@ -493,7 +499,6 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
             f"{' / '.join(run.imported.get('statistic', []))} · {launches} · size is the total in bytes, "
             "GB = 10⁹ bytes"
         )
-    case = cases[0]
     # In a job, ranks share no memory for a barrier (docs/method.md, "The barrier").
     barrier = "barrier over the network" if any("job" in session for session in run.environment) else "barrier"
     clock = "CUDA events" if any(s.host_time_s is not None for s in summaries) else "perf_counter"
@@ -501,7 +506,8 @@ def method_line(run: Run, summaries: Sequence[Summary]) -> str:
     each = [s.launches for s in summaries if s.launches] or [run.plan.launches]
     iterations, launches = ("–".join(map(str, sorted({min(n), max(n)}))) for n in (counts, each))
     buffers = next((f"{c.buffers} buffers · " for c in cases if OPERATIONS[c.op].pooled), "")
-    scheduling = "" if case.scheduling == "normal" else f"real-time scheduling ({case.scheduling}) · "
+    kinds = list(dict.fromkeys(c.scheduling for c in cases))
+    scheduling = "" if kinds == ["normal"] else f"{' and '.join(SCHEDULING[kind] for kind in kinds)} · "
     return (
         f"How measured: {metrics} · {barrier} before each call · {clock} · maximum over ranks, "
         f"mean over {iterations} iterations, geometric mean over {launches} launch{'' if max(each) == 1 else 'es'} · "

@@ -140,6 +140,12 @@ def _in_words(case: Case, option: Option) -> str:
     return own(case) if own else option.words.format(getattr(case, option.name))
 
 
+def _default_in_words(case: Case, name: str) -> str:
+    """The default of an option of the case's operation, as people read it; empty if it has no such option or value."""
+    option = OPTION_NAMED[name]
+    return _in_words(case, option) if option.default and OPERATIONS[case.op].has(option) else ""
+
+
 def attributes(case: Case) -> Words:
     """All attributes but size and ranks, in words; tables differ in these. Those that do not apply are left out."""
     operation, unusual = OPERATIONS[case.op], _unusual(case)
@@ -217,13 +223,14 @@ def span(cases: Iterable[Case]) -> str:
 def variety(cases: Sequence[Case]) -> list[str]:
     """The dtypes of the cases, and the values of each attribute that differs among them or from its default."""
     several = [attributes(case) for case in cases]
+    both = list(zip(cases, several, strict=True))
     unusual = {word for case in cases for word in extras(case)}
     parts = [_listed(word for case in cases for word in dtype_words(case))]
     must = set().union(*words_to_show(cases).values())
     for name in dict.fromkeys(name for words in several for name in words if name not in {"op", "backend", "dtype"}):
         if name in UNSAID and name not in must:
             continue
-        values = dict.fromkeys(words[name] for words in several if name in words)
+        values = dict.fromkeys(filter(None, (words.get(name, _default_in_words(case, name)) for case, words in both)))
         if len(values) > 1 or unusual & set(values):
             parts.append(_listed(values))
     return [part for part in parts if part]

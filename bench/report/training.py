@@ -86,6 +86,8 @@ def scenario_text(scenario: Scenario) -> str:
         words.append(f"emulated link of {seconds(link.latency_s)} and {format_rate(link.bytes_per_s)} GB/s")
     if case.threads > 1:
         words.append(f"{case.threads} threads a rank")
+    of_process = labels.attributes(case)
+    words += [of_process[name] for name in ("scheduling", "settings") if name in of_process]
     return SEPARATOR.join(words)
 
 
@@ -482,7 +484,8 @@ def call_sizes(points: Sequence[CallSize]) -> str:
     """The same bytes in more and more calls: the time of all calls, and its ratio to the fastest point."""
     ladders: dict[tuple[str, int, int], list[CallSize]] = {}
     for point in sorted(points, key=lambda point: point.calls):
-        ladders.setdefault((point.backend, point.world_size, point.total_bytes), []).append(point)
+        backend = f"{point.backend} {point.options}".rstrip()
+        ladders.setdefault((backend, point.world_size, point.total_bytes), []).append(point)
     rows = [
         [
             backend,

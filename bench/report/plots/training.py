@@ -334,7 +334,8 @@ def call_sizes(_: Run, analysis: Analysis) -> list[Figure]:
     """The same bytes in more and more calls: time of all calls against bytes a call."""
     lines: dict[str, list[tuple[int, Interval]]] = {}
     for point in analysis.call_sizes:
-        name = f"{format_bytes(point.total_bytes)}, {point.backend}, {ranks_text(point.world_size)}"
+        words = [format_bytes(point.total_bytes), point.backend, ranks_text(point.world_size), point.options]
+        name = ", ".join(filter(None, words))
         lines.setdefault(name, []).append((point.total_bytes // point.calls, point.time))
     shown = dict(list(lines.items())[:MOST_LINES])
     if not shown:
