@@ -13,6 +13,7 @@ from bench.config import models
 from bench.launch.launcher import Launcher
 from bench.launch.ranks import Starter
 from bench.launch.sweep import Silent, sweep
+from bench.launch.turns import drive
 from bench.machine import host
 from bench.model.records import Run
 from bench.planning import plan
@@ -37,7 +38,7 @@ class Rig:
         launches: list[Any] = []
         with Journal(path) as journal:
             log = path / folders.LOG
-            sweep(planned, [], starter or self.launcher, journal.append, log, launches.append, Silent())
+            drive(sweep(planned, [], starter or self.launcher, journal.append, log, launches.append, Silent()))
         folders.write_environment(path, [{"launches": launches}])
         folders.update_manifest(path, status="complete")
         run = folders.read(path)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bench.launch.sweep import Spent, next_launch, sweep
+from bench.launch.turns import drive
 from bench.model.errors import MpirunError
 from bench.model.records import Case, Launch, Plan
 from bench.planning.plan import expand
@@ -135,5 +136,5 @@ def test_a_line_is_decoded_only_where_a_budget_asks_what_it_says(monkeypatch, tm
     plan = dataclasses.replace(plan, order=(Launch("gloo", 2, 1, (STEADY, WILD)),), budget_s=budget_s)
     seen, lines = [], []
     monkeypatch.setattr(encoding, "samples_from_line", lambda line: seen.append(line) or read(line))
-    sweep(plan, [], NoRanks(), lines.append, tmp_path / "log", lambda record: None, Silent())
+    drive(sweep(plan, [], NoRanks(), lines.append, tmp_path / "log", lambda record: None, Silent()))
     assert len(lines) == 2 and len(seen) == decoded

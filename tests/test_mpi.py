@@ -20,6 +20,7 @@ from bench.launch import mpirun
 from bench.launch.launcher import LOCK, PREFIX
 from bench.launch.mpirun import MEMORY, MpiLauncher
 from bench.launch.sweep import Silent, sweep
+from bench.launch.turns import drive
 from bench.machine import host, network
 from bench.model.errors import MpirunError
 from bench.model.records import Case
@@ -252,7 +253,7 @@ def test_an_mpirun_that_fails_costs_the_cases_that_need_it_only():
 
     planned = planning.expand(parse(MPI.encode(), "c"), replace(MACHINE, backends_missing={}), 1)
     lines: list[bytes] = []
-    sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, Silent())
+    drive(sweep(planned, [], Refusing(), lines.append, Path(os.devnull), lambda _: None, Silent()))
     failures = [samples_from_line(line).failure for line in lines]
     assert {(one.kind, one.rank, one.text) for one in failures} == {
         ("start", None, "mpirun ended with status 7: no slots")

@@ -13,6 +13,7 @@ from typing import Literal
 
 from bench.launch.launcher import Launcher
 from bench.launch.sweep import Silent, sweep
+from bench.launch.turns import drive
 from bench.machine import environment, host
 from bench.model.records import NOT_AVAILABLE, Case, Json, Launch, Machine, Plan, Sampling, Settings
 from bench.model.units import format_rounded_bytes, format_seconds
@@ -128,7 +129,7 @@ def trial() -> DoctorFinding:
     plan = Plan("doctor", (Launch("gloo", 2, 1, (case,)),), (), 1, settings)
     lines, launches = list[bytes](), list[Json]()
     with Launcher() as launcher:
-        sweep(plan, [], launcher, lines.append, Path(os.devnull), launches.append, Silent())
+        drive(sweep(plan, [], launcher, lines.append, Path(os.devnull), launches.append, Silent()))
     failure = encoding.samples_from_line(lines[0]).failure
     if failure is None:
         ready = format_seconds(launches[0]["ready_s"])
