@@ -203,6 +203,31 @@ def test_a_short_slowness_takes_its_time_without_giving_the_core_away(monkeypatc
     assert slept == [pytest.approx(0.01 - device.OVERSLEEP_S)]
 
 
+def test_a_slow_call_takes_longer_by_its_share_of_its_own_time(monkeypatch):
+    now_ns = 0
+
+    def clock():
+        nonlocal now_ns
+        now_ns += 1
+        return now_ns
+
+    class Work:
+        def wait(self):
+            nonlocal now_ns
+            now_ns += 1000
+
+    class Inner:
+        def prepare(self):
+            return Work
+
+    case = Case("all_reduce", "gloo", 2, "float32", 1024)
+    slow, _ = workload.plant([Fault("slow", 0, iteration=1, share=0.2)], case, 1, 0, Inner(), lambda: None)
+    monkeypatch.setattr(workload.time, "perf_counter_ns", clock)
+    assert isinstance(slow.prepare()(), Work) and now_ns == 0  # before `iteration` nothing is done to a call
+    slow.prepare()()
+    assert 1200 <= now_ns < 1210
+
+
 def test_slow_calls_are_prepared_several_at_a_time_like_others():
     """Otherwise the sides of a comparison would differ in more than the slowness."""
 
@@ -214,9 +239,9 @@ def test_slow_calls_are_prepared_several_at_a_time_like_others():
             return lambda: "done"
 
     slow, _ = workload.plant(
-        [Fault("slow", 0, delay_s=1e-6)], Case("all_reduce", "gloo", 2, "float32", 1024), 1, 0, Inner(), lambda: None
+        [Fault("slow", 0, share=1e-6)], Case("all_reduce", "gloo", 2, "float32", 1024), 1, 0, Inner(), lambda: None
     )
-    assert [call() for call in slow.ready(3)] == ["done"] * 3
+    assert len(slow.ready(3)) == 3
     one_by_one, _ = workload.plant(
         [Fault("raise", 0, iteration=1)], Case("all_reduce", "gloo", 2, "float32", 1024), 1, 0, Inner(), lambda: None
     )

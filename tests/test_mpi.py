@@ -155,9 +155,8 @@ def test_faults_are_named_as_on_gloo(warm, monkeypatch):
         failure = by_size[kib].failure
         assert (failure and failure.kind) == kind, (do, failure)
         assert failure is None or (failure.rank == 1 and words in failure.text), (do, failure)
-    for kib in (256, 512):  # whoever comes late waits for nobody; who is slow inside the call keeps the others waiting
-        victim, culprit = by_size[kib].timed.duration_ns[5:].T
-        assert (victim > 15e6).all() and ((culprit > 15e6).all() if kib == 512 else (culprit < victim).all())
+    victim, culprit = by_size[256].timed.duration_ns[5:].T  # whoever comes late waits for nobody
+    assert (victim > 15e6).all() and (culprit < victim).all()
     assert_nothing_left(warm)
     assert not ranks_left()
 

@@ -38,6 +38,7 @@ from bench.config.fields import (
     Scheduling,
     Seconds,
     Several,
+    Share,
     Strict,
     VariableName,
     VariableValue,
@@ -203,9 +204,8 @@ class FaultConfig(Strict):
     launch: Annotated[int, Field(ge=1)] | None = key(
         "The only launch that it happens in. Without it, in every one.", 2, default=None
     )
-    delay_s: Seconds = key(
-        "Time that late (before the call) and slow (in it) take.", "5ms", default=0.002, alias="delay"
-    )
+    delay_s: Seconds = key("Time by which late delays each call.", "5ms", default=0.002, alias="delay")
+    share: Share = key("Share of its own time by which slow makes each call longer.", "20%", default=0.05)
 
 
 class Config(Strict):

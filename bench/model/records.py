@@ -274,6 +274,7 @@ class Fault:
     size_bytes: int | None = None
     launch: int | None = None
     delay_s: float = 0.0
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,8 @@ def plant(
 
     raise  raise an exception        exit  leave with status 0       kill     send SIGKILL to itself
     stop   send SIGSTOP to itself    hang  never enter the call      corrupt  change one element of the result
-    late   from `iteration` on, idle for `delay_s` after the barrier     slow  the same, inside the call
+    late   from `iteration` on, idle for `delay_s` after the barrier
+    slow   from `iteration` on, compute nothing within the call for `share` of the time that it took
     """
     for fault in faults:
         wanted = ((fault.world_size, case.world_size), (fault.size_bytes, case.size_bytes), (fault.launch, launch))
@@ -185,14 +186,26 @@ class _Faulty(Wrapped):
         return _ENDINGS[self._fault.do]
 
     def _corrupted(self, call: Call) -> None:
-        work = call()
-        if hasattr(work, "wait"):
-            work.wait()
+        _finish(call())
         self._inner.corrupt()
 
-    def _slowly(self, call: Call) -> Any:
-        idle(self._fault.delay_s)
-        return call()
+    def _slowly(self, call: Call) -> None:
+        """In proportion to each call, and after it: a wait before it would be hidden where the other ranks are later.
+
+        Without sleeping: who wakes late takes longer than it should.
+        """
+        clock = time.perf_counter_ns
+        began = clock()
+        _finish(call())
+        ends = began + (1 + self._fault.share) * (clock() - began)
+        while clock() < ends:
+            pass
+
+
+def _finish(work: Any) -> None:
+    """Wait for what an asynchronous call has begun."""
+    if hasattr(work, "wait"):
+        work.wait()
 
 
 def _raise() -> None:
