@@ -5,6 +5,9 @@ much more is needed, by Kalibera and Jones, and says when it cannot.
 import dataclasses
 import math
 import multiprocessing as mp
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,13 +16,15 @@ from scipy.special import stdtrit
 from bench.analyze.analysis import analyze
 from bench.analyze.noise import entry_of, needs
 from bench.analyze.occasions import occasions, smallest_changes
+from bench.analyze.sessions import machine_of_sessions
 from bench.analyze.summaries import summarize
+from bench.machine.host import facts
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
 from bench.planning.plan import NEXT_START_S
 from bench.store import ledger
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
-from conftest import invented_run, samples
+from conftest import ROOT, invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
 HERE = MachineIdentity("a", "EPYC", "2", "none", "boot 1")
@@ -115,6 +120,20 @@ def test_the_smallest_change_shrinks_with_launches_but_not_below_what_occasions_
     assert unknown == pytest.approx(math.expm1(stdtrit(6, 0.975) * 0.1 * math.sqrt(2 / 4 + 2)), rel=1e-3)
     apart = [entry(number, 1e-3 * (1 + 0.2 * (number % 2))) for number in range(8)]
     assert smallest_changes(apart, HERE, 10_000, [CASE.key])[CASE.key] > 0.2
+
+
+def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
+    """`plan` answers in half a second: numpy and scipy would double that."""
+    (tmp_path / "results").mkdir()
+    ledger.append(tmp_path / "results", dataclasses.replace(entry(1), machine=machine_of_sessions([{"host": facts()}])))
+    code = "import sys, run_bench; assert run_bench.main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
+    code += "heavy = {'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules); assert not heavy, heavy"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "two such runs would show a change of" in done.stdout
 
 
 # ── a pilot run ──────────────────────────────────────────────────────────────────────────────────
