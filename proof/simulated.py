@@ -31,7 +31,7 @@ timeout: 60s
 CHANGED = {verdicts.SLOWER, verdicts.FASTER}
 PAIRS = 128
 OCCASIONS, OF_AN_OCCASION, SIDE = 8, 8, 10
-HERE = MachineIdentity("h", "c", "2", "none", "b")
+HERE = MachineIdentity("h", "c", "2", "none", "b", "6", "2", "none", "")
 
 
 @dataclass(frozen=True)

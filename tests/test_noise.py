@@ -18,17 +18,25 @@ from bench.analyze.noise import entry_of, needs
 from bench.analyze.occasions import occasions, smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.analyze.summaries import summarize
-from bench.machine.host import facts
+from bench.cli.measuring import planned
+from bench.config import models
+from bench.machine import host
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
 from bench.planning.plan import NEXT_START_S
 from bench.store import ledger
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
-from conftest import ROOT, invented_run, samples
+from conftest import ROOT, SAMPLING, invented_run, samples
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
-HERE = MachineIdentity("a", "EPYC", "2", "none", "boot 1")
-FACTS = {"hostname": "a", "cpu": {"model": "EPYC", "usable_cores": 2}, "boot_id": "boot 1"}
+FACTS = {
+    "hostname": "a",
+    "cpu": {"model": "EPYC", "usable_cores": 2},
+    "boot_id": "boot 1",
+    "kernel": "6.1",
+    "packages": {"torch": "2.8"},
+}
+HERE = machine_of_sessions([{"host": FACTS}], SAMPLING)
 
 
 def entry(number: int, level: float = 1e-3, launch: float = 0.1, machine: MachineIdentity = HERE) -> LedgerEntry:
@@ -105,8 +113,15 @@ def test_what_occasions_differ_by_is_found_beside_what_launches_do():
 def test_only_enough_runs_of_the_same_machine_count():
     entries = [entry(number) for number in range(8)]
     assert CASE.key in occasions(entries, dataclasses.replace(HERE, boot="boot 2"))
-    assert not occasions(entries, dataclasses.replace(HERE, cpu="Xeon"))
+    for field in dataclasses.fields(HERE):
+        changed = occasions(entries, dataclasses.replace(HERE, **{field.name: "another"}))
+        assert (CASE.key in changed) is (field.name in {"boot", "nccl"}), field.name
     assert not occasions(entries, HERE, without={"run-3"})
+
+
+def test_an_upgrade_of_nccl_is_no_noise_but_plan_need_not_know_its_version():
+    old, new = (dataclasses.replace(HERE, nccl=version) for version in ("2.27", "2.28"))
+    assert old.is_same(HERE) and HERE.is_same(new) and not old.is_same(new)
 
 
 def test_the_smallest_change_shrinks_with_launches_but_not_below_what_occasions_differ_by():
@@ -125,7 +140,9 @@ def test_the_smallest_change_shrinks_with_launches_but_not_below_what_occasions_
 def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
     """`plan` answers in half a second: numpy and scipy would double that."""
     (tmp_path / "results").mkdir()
-    ledger.append(tmp_path / "results", dataclasses.replace(entry(1), machine=machine_of_sessions([{"host": facts()}])))
+    smoke = models.parse((ROOT / "configs" / "smoke.yaml").read_bytes(), "smoke.yaml", [], "smoke")
+    here = machine_of_sessions([{"host": host.facts()}], planned(smoke, host.machine(), 1).settings.sampling)
+    ledger.append(tmp_path / "results", entry(1, machine=here))
     code = "import sys, run_bench; assert run_bench.main(['plan', 'smoke', '--set', 'launches=4']) == 0; "
     code += "heavy = {'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules); assert not heavy, heavy"
     done = subprocess.run(

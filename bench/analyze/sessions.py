@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.catalog.operations import OPERATIONS
-from bench.model.records import NOT_AVAILABLE, Json, Run, Samples, Timings
+from bench.model.records import NOT_AVAILABLE, Json, Run, Samples, Sampling, Timings
 from bench.store.ledger import MachineIdentity
 
 # Name of a fact → its value in words.
@@ -125,14 +125,15 @@ def machine_of(run: Run) -> MachineIdentity | None:
     """The machine that measured a run; None if the run does not tell."""
     if run.imported is not None or not run.environment:
         return None
-    return machine_of_sessions(run.environment)
+    return machine_of_sessions(run.environment, run.plan.settings.sampling)
 
 
-def machine_of_sessions(sessions: list[Json]) -> MachineIdentity:
-    """The machine that entries of environment.json describe."""
+def machine_of_sessions(sessions: list[Json], sampling: Sampling) -> MachineIdentity:
+    """The machine that entries of environment.json describe, and how it is sampled."""
     facts = of_sessions(sessions)
-    names = ("hostname", "cpu.model", "cpu.usable_cores", "gpus", "boot_id")
-    return MachineIdentity(*(facts.get(name, NOT_AVAILABLE) for name in names))
+    names = ("hostname", "cpu.model", "cpu.usable_cores", "gpus", "boot_id", "kernel", "packages.torch", "nccl")
+    of_sampling = " ".join(f"{name}={value}" for name, value in dataclasses.asdict(sampling).items())
+    return MachineIdentity(*[*(facts[name] for name in names), of_sampling])
 
 
 # ── where ranks ran ──────────────────────────────────────────────────────────────────────────────

@@ -72,7 +72,7 @@ def plan(
     expanded = planned(settings, machine, seed)
     show(listings.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
-        here = machine_of_sessions([{"host": host.facts()}])
+        here = machine_of_sessions([{"host": host.facts()}], expanded.settings.sampling)
         changes = smallest_changes(entries, here, expanded.launches, [case.key for case in expanded.cases])
         show(listings.smallest_change(sorted(changes.values()), len(expanded.cases)).rstrip("\n"))
     reason = planning.unmeasurable_reason(expanded)

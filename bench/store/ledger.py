@@ -7,12 +7,13 @@ only a history shows by how much occasions differ. The format: docs/results-form
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from bench.model.errors import StoreError
+from bench.model.records import NOT_AVAILABLE
 from bench.store import locks
 from bench.store.folders import reason_of
 
@@ -21,17 +22,25 @@ FILE = "ledger.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class MachineIdentity:
-    """What must be the same for two runs to be of one machine; boot is for the reader."""
+    """What must be the same for two runs to differ by their occasions only: what an upgrade changes is no noise.
+
+    boot: for the reader. nccl: that ranks loaded. sampling: how many iterations a case got, as text.
+    """
 
     hosts: str
     cpu: str
     cores: str
     gpus: str
     boot: str
+    kernel: str
+    torch: str
+    nccl: str
+    sampling: str
 
     def is_same(self, other: "MachineIdentity") -> bool:
-        """Whether only the boot differs."""
-        return (self.hosts, self.cpu, self.cores, self.gpus) == (other.hosts, other.cpu, other.cores, other.gpus)
+        """Whether only the boot differs. NCCL counts where both know it: `plan` has no ranks that loaded it."""
+        nccl = {self.nccl, other.nccl} - {NOT_AVAILABLE}
+        return len(nccl) <= 1 and replace(self, boot="", nccl="") == replace(other, boot="", nccl="")
 
 
 @dataclass(frozen=True, slots=True)
