@@ -89,7 +89,7 @@ def test_a_hopeless_case_stops_by_time_and_within_it():
 def test_in_turns_the_number_of_blocks_follows_from_the_time_for_a_case(scale):
     """Both of two sides have as many, whether their times scatter or not."""
     got = sample(settings(seconds_per_case=0.24, max_iterations=10**6), FakeRanks(noisy(scale)), in_turns=True)
-    assert (got.stopped_by, len(got.timed.blocks)) == ("time", 8)
+    assert (got.stopped_by, len(got.timed.blocks)) == ("time", 6)
     slow = sample(settings(seconds_per_case=0.24), FakeRanks(noisy(scale, mean=1.0)), in_turns=True)
     assert (slow.stopped_by, len(slow.timed.blocks)) == ("time", 4)
 

@@ -26,8 +26,6 @@ ROUNDS, LONGEST_BLOCK_S = 5, 0.04
 AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 # Looks in a row at which the interval must be as narrow as asked: a single one may be so by chance.
 LOOKS = 2
-# Two sides in turns measure equally many blocks, but none goes on when a case has taken so many times its time.
-LONGEST_IN_TURNS = 2.0
 UNBOUNDED = 2**62
 # Those of `Timings` that have a row for each iteration.
 ARRAYS = ("start_ns", "duration_ns", "host_ns", "inner_start_ns", "inner_duration_ns")
@@ -109,13 +107,13 @@ class Sampler:
         done = sum(len(block.duration_ns) for block in self._blocks)
         if self._fixed is not None:
             return "count" if rounds == len(self._fixed) else None
-        if done >= sampling.max_iterations:
+        if done + self._cycle > sampling.max_iterations:
             return "count"
         if rounds < FEWEST_BLOCKS:
             return None
         if self._in_turns:
             enough = rounds >= round(sampling.seconds_per_case / self._block_s)
-            return "time" if enough or self._elapsed_s > LONGEST_IN_TURNS * sampling.seconds_per_case else None
+            return "time" if enough or self._elapsed_s > PATIENCE * sampling.seconds_per_case else None
         if done < FEWEST_ITERATIONS and self._elapsed_s < PATIENCE * sampling.seconds_per_case:
             return None
         timed = self.timed
@@ -132,10 +130,10 @@ class Sampler:
             return Block(self._again(), self._fixed[len(self._blocks)])
         done = sum(len(block.duration_ns) for block in self._blocks)
         wanted = self._block_s / self._one_s if self._one_s else self._sampling.max_iterations / ROUNDS
-        if self._again() and not self._in_turns:  # few blocks of two calls take less warm-up than many of one
+        if self._again():  # few blocks of two calls take less warm-up than many of one
             wanted = max(FEWEST_ITERATIONS / FEWEST_BLOCKS, wanted)
-        cycles = max(1, int(wanted / self._cycle))
-        return Block(self._again(), min(cycles * self._cycle, self._sampling.max_iterations - done))
+        cycles = max(1, min(int(wanted / self._cycle), (self._sampling.max_iterations - done) // self._cycle))
+        return Block(self._again(), cycles * self._cycle)
 
     @property
     def _block_s(self) -> float:
