@@ -102,7 +102,7 @@ class PairProgress(ProgressBar):
     def __init__(self, console: Console, budget_s: float, spent_s: float) -> None:
         limit = TextColumn(f"of at most {format_seconds(budget_s)}")
         super().__init__(console, "starting the ranks", budget_s, spent_s, limit)
-        self._judged = "no verdict before 4 pairs"
+        self._judged = "no verdict yet"
 
     def show_pairs(self, pairs: int, spent_s: float) -> None:
         """So many pairs are measured."""
