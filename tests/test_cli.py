@@ -92,12 +92,13 @@ def test_report_and_plots_rebuild_everything_from_the_samples(example):
 
 def test_two_runs_are_compared(example):
     done = example("compare", "example/before", "example/after")
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("SLOWER: ") and "after / before" in done.stdout
-    assert "The run as a whole: SLOWER" in done.stdout and "Where it changed" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("INCONCLUSIVE: ") and "after / before" in done.stdout
+    assert "The run as a whole: INCONCLUSIVE" in done.stdout
     assert "further launches" in done.stdout and "cpu.usable_cores" in done.stdout
+    assert example("compare", "example/before", "example/after", "--fail-on", "inconclusive").returncode == 1
     assert (example.folder / "plots/before-vs-after/comparison.png").is_file()
-    for form, start in (("json", "{"), ("csv", "key,name,verdict"), ("junit", "<?xml"), ("markdown", "SLOWER")):
+    for form, start in (("json", "{"), ("csv", "key,name,verdict"), ("junit", "<?xml"), ("markdown", "INCONCLUSIVE")):
         assert example("compare", "example/before", "example/after", "--format", form).stdout.startswith(start)
 
 
@@ -159,12 +160,13 @@ def test_a_run_is_held_against_a_table(example):
     one_line(example("compare", "example/before", "--against", reached, "--across", "backend"), 2, "--across")
 
 
-def test_an_undecided_line_fails_unless_only_slower_ones_shall(example):
+def test_a_table_that_is_neither_met_nor_missed_gives_3_unless_asked_otherwise(example):
     table = example.config(
         "expect: [{operation: all_reduce, backend: gloo, world_size: 2, size: 64MiB, busbw: 1.1 GB/s}]", "open.yaml"
     )
     done = example("compare", "example/before", "--against", table)
-    assert done.stdout.startswith("INCONCLUSIVE") and done.returncode == 1, done.stdout
+    assert done.stdout.startswith("INCONCLUSIVE") and done.returncode == 3, done.stdout
+    assert example("compare", "example/before", "--against", table, "--fail-on", "inconclusive").returncode == 1
     junit = example("compare", "example/before", "--against", table, "--fail-on", "slower", "--format", "junit")
     assert junit.returncode == 0 and "<skipped" in junit.stdout and "<failure" not in junit.stdout
 
