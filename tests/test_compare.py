@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from bench.analyze import noise
+from bench.analyze.analysis import analyze
 from bench.analyze.compare import compare, compare_runs
 from bench.model.comparisons import Unpaired
 from bench.model.conclusions import Interval, Stall, Summary
@@ -347,3 +349,23 @@ def test_another_cpu_is_named_in_the_first_line():
     assert comparison.headline(other).endswith("; another CPU: EPYC → Xeon")
     unknown = dataclasses.replace(same, differences=(("cpu.model", "-", "Xeon"), ("gpus", "none", "none")))
     assert "CPU" not in comparison.headline(unknown)
+
+
+def test_the_history_before_an_upgrade_says_by_how_much_occasions_differ():
+    def measured(name, torch, times_ns):
+        facts = {"hostname": "a", "cpu": {"model": "EPYC"}, "packages": {"torch": torch}}
+        run = invented_run([samples(CASE, n, [[t] * 2] * 9) for n, t in enumerate(times_ns, 1)], path=Path(name))
+        return dataclasses.replace(run, environment=[{"host": facts}])
+
+    dice = np.random.default_rng(30)
+    before, after = (measured(name, torch, np.round(1e6 * np.exp(0.02 * dice.normal(size=8))).astype(int))
+                     for name, torch in (("before", "2.8"), ("after", "2.9")))  # fmt: skip
+
+    def history(torch, count=8):
+        runs_then = [measured(f"{torch}-{n}", torch, np.full(8, 10**6 + n)) for n in range(count)]
+        return [noise.entry_of(run, analyze(run)) for run in runs_then]
+
+    def says(ledger):
+        return any("noise ledger shows" in text for text in compare_runs(before, after, ledger=ledger).warnings)
+
+    assert says(history("2.8")) and not says(history("2.9")) and not says(history("2.8", 7))

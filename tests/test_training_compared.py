@@ -31,7 +31,7 @@ EXTRA_S = {"flat": 0.02, "naive": 0.05}
 FLAT = case_of(Strategy("flat"), NANO)
 
 
-def planted(seed, more_s=None, launches=5, rounds=4, name="r", **more):
+def planted(seed, more_s=None, launches=6, rounds=4, name="r", **more):
     """more_s: seconds added to the steps of strategies, by name."""
     extra_s = {name: EXTRA_S.get(name, 0.0) + (more_s or {}).get(name, 0.0) for name in ("none", "flat", "naive")}
     settings = {"launch_scatter": 0.02, "noise_s": 5e-4, **more}
@@ -43,7 +43,8 @@ def compare(before, after, **more):
 
 
 def turns(a, b):
-    return compare_sides(a, b, ("A: a", "B: b"), label, 0.05, "the budget was spent")
+    looks = [(min(run.plan.launches for run in (a, b)), 1.0)]
+    return compare_sides(a, b, ("A: a", "B: b"), label, 0.05, "the budget was spent", looks)
 
 
 def of(result):
@@ -113,7 +114,7 @@ def test_differences_of_one_case_are_those_of_scipy():
         welch = scipy_stats.ttest_ind(after, before, equal_var=False)
         paired = scipy_stats.ttest_1samp(after - before, 0)
         for test, sides in ((welch, ([before], [after])), (paired, ([after - before],))):
-            ((interval, sure),) = verdicts.differences(*sides)
+            ((interval, sure),) = verdicts.differences(*sides, error_rate=0.05)
             ends = test.confidence_interval(0.95)
             assert interval.value == pytest.approx(after.mean() - before.mean()) and sure == (test.pvalue <= 0.05)
             assert (interval.low, interval.high) == pytest.approx((ends.low, ends.high))
@@ -237,7 +238,7 @@ def result(request):
 def test_the_numbers_arrive_in_every_format(result):
     changes, change = of(result), of(result)["flat"]
     text = comparison.document(result)
-    assert text.startswith("SLOWER: ") and ("How measured: 5 pairs" in text) is bool(result.ended)
+    assert text.startswith("SLOWER: ") and ("How measured: 6 pairs" in text) is bool(result.ended)
     step, moved = [line for line in text.splitlines() if line.split("|")[1:2] and line.split("|")[1].strip() == "flat"]
     assert f"{change.ratio.value:.3f}" in step and f"[{change.ratio.low:.3f} – {change.ratio.high:.3f}]" in step
     assert f"+{1e3 * change.exposed.difference.value:.1f} ms" in moved and "| more " in moved
@@ -247,8 +248,13 @@ def test_the_numbers_arrive_in_every_format(result):
     assert float(row["ratio"]) == change.ratio.value and none["exposed_before_s"] == ""
     assert float(row["exposed_difference_low_s"]) == change.exposed.difference.low
     assert tuple(map(float, row["pair_ratios"].split())) == change.ratios
+    assert float(row["level"]) == change.level and 0.9 <= change.level < 1
     document = json.loads(machine_format.comparison_json(result))
-    assert document["verdict"] == SLOWER and document["cases"][0].keys() == row.keys()
+    assert (
+        document["whole"]["level"] == result.whole.level
+        and document["verdict"] == SLOWER
+        and document["cases"][0].keys() == row.keys()
+    )
     assert [case["reason"] for case in document["broken"]] == ["I2: trains another model"]
     suite = ET.fromstring(machine_format.comparison_junit(result)).find("testsuite")
     slower = sum(change.verdict == SLOWER for change in (*result.changes, result.whole))

@@ -115,10 +115,13 @@ def compare_runs(
     ledger: Sequence[LedgerEntry] = (),
     label: Label = KEY,
 ) -> Comparison:
-    """Summarise two runs and compare them. ledger: the noise ledger of the machine that measured them."""
+    """Summarise two runs and compare them. ledger: the noise ledger of the machine that measured them.
+
+    An upgrade may lie between the runs: by how much occasions differ follows from the history before it.
+    """
     machine, other = machine_of(before), machine_of(after)
     known: Occasions = {}
-    if machine is not None and other is not None and machine.is_same(other):
+    if machine is not None and other is not None and machine.is_same_hardware(other):
         known = occasions(ledger, machine, {before.name, after.name})
     return compare(before, after, headlines(before), headlines(after), min_change, noise_floor, across, known, label)
 

@@ -56,7 +56,8 @@ def ab(
     """The ranks of A and B take turns, block by block, so that what the machine does meanwhile cancels out.
 
     It ends as soon as B is SLOWER or FASTER, or all is shown to be the SAME, or the budget is spent. `run --resume RUN`
-    goes on. RUN:a and RUN:b name its sides for other verbs. Exit code 1 if B is slower, or a case fails on B only.
+    goes on. RUN:a and RUN:b name its sides for other verbs. Exit code 1 if B is slower, or a case fails on B only;
+    3 if nothing was decided.
     """
     smallest, budget_s = share("--min-change", min_change), _seconds(budget)
     sides = {

@@ -27,7 +27,7 @@ NAME = "collbench"
 HELP = {"help_option_names": ["--help", "-h"]}
 DESCRIPTION = "Benchmarks of collective communication (torch.distributed) whose numbers say how far to trust them."
 EXIT_CODES = (
-    "Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing to measure here, 130 interrupted."
+    "Exit codes: 0 good, 1 something failed, 2 usage or file error, 3 nothing measured or decided, 130 interrupted."
 )
 
 Sets = Annotated[

@@ -37,6 +37,10 @@ class MachineIdentity:
     nccl: str
     sampling: str
 
+    def is_same_hardware(self, other: "MachineIdentity") -> bool:
+        """Whether only software or sampling differs."""
+        return (self.hosts, self.cpu, self.cores, self.gpus) == (other.hosts, other.cpu, other.cores, other.gpus)
+
     def is_same(self, other: "MachineIdentity") -> bool:
         """Whether only the boot differs. NCCL counts where both know it: `plan` has no ranks that loaded it."""
         nccl = {self.nccl, other.nccl} - {NOT_AVAILABLE}
