@@ -32,7 +32,7 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
 
     places: where the ranks ran; lines that name hardware fit no case without it.
 
-    The table passes if its index, the weighted geometric mean of measured / expected less its tolerance, is surely 1 or
+    The table passes if its index, the geometric mean of measured / expected less its tolerance, is surely 1 or
     more, no line fails, and no line is below its limit in its mean. A line fails if its interval, corrected for the
     number of lines, lies below its limit.
     """
