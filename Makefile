@@ -8,8 +8,8 @@ TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint test test-gpu docs pictures coverage prove prove-quick prove-ab \
-  prove-ddp bench-self clean
+  diagnose list doctor equivalence check lint test test-gpu docs pictures coverage prove prove-quick \
+  bench-self clean
 
 help:  ## Show this list
 	@awk '/^##@/ { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*##/ { split($$0, part, ":.*## "); printf "  make %-12s %s\n", part[1], part[2] }' $(MAKEFILE_LIST)
@@ -132,17 +132,11 @@ coverage: .venv/.installed  ## What runs at all? Every operation, dtype and redu
 	@$(PY) -m tools.coverage_page everything > docs/coverage.md
 
 ##@ Prove (nothing else may run meanwhile)
-prove: .venv/.installed-dev  ## Are the numbers right? Known links, planted faults and changes (37 min); docs/accuracy.md
-	@$(PY) -m proof
+prove: .venv/.installed-dev  ## Are the numbers right? All claims, or CLAIMS="rates overhead" (45 min); docs/accuracy.md
+	@$(PY) -m proof $(if $(CLAIMS),--only $(CLAIMS))
 
-prove-quick: .venv/.installed-dev  ## The same with fewer repetitions
-	@$(PY) -m proof --quick
-
-prove-ab: .venv/.installed-dev  ## Are two sides told apart? Planted changes under ab (70 min); docs/ab-accuracy.md
-	@$(PY) -m proof sides
-
-prove-ddp: .venv/.installed-dev  ## Is the training half right? (43 min); docs/training-accuracy.md
-	@$(PY) -m proof gradients
+prove-quick: .venv/.installed-dev  ## The same with fewer trials, to see that it works (5 min); keeps nothing
+	@$(PY) -m proof --quick $(if $(CLAIMS),--only $(CLAIMS))
 
 bench-self: .venv/.installed-dev  ## Measure what the suite itself costs, against its targets (11 min)
 	@$(PY) -m tools.bench_self

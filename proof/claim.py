@@ -1,61 +1,92 @@
-"""What a claim of the proof is, how much effort goes into it, and how the outcome of trials is told."""
+"""What a claim of the proof is, and how what was measured is judged: by intervals, not by points."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from scipy.stats import binomtest
 
 from proof.rig import Rig
 
-
-@dataclass(frozen=True)
-class Effort:
-    """Repetitions of each kind. The gates are the same for both efforts; quick ones are only less sure."""
-
-    name: str
-    links: int
-    trials: int
-    quiet_trials: int
-    matrix_trials: int
-    quiet_matrix_trials: int
-    pairs: int
-    planted: int
-    series: int
-    splits: int
-    minutes: int
-    minute_s: float
-    blocks: float
-    noise_launches: int
-    simulated: int
-    ab: float
-
-
-FULL = Effort("full", 3, 20, 40, 10, 40, 40, 20, 4000, 15, 10, 60.0, 1.0, 64, 2000, 1.0)
-QUICK = Effort("quick", 1, 5, 6, 2, 4, 6, 2, 2000, 4, 2, 8.0, 0.1, 12, 60, 0.2)
+HOLDS, MISSED, UNDECIDED, NOT_TRIED = "holds", "MISSED", "undecided", "not tried"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One line of the table. reached: None where it could not be tried, and then `measured` says why."""
+class Line:
+    """What was found of one sentence. numbers: of each trial, where they say more than their sum."""
 
-    claim: str
-    target: str
+    says: str
+    demanded: str
     measured: str
-    reached: bool | None
+    outcome: str
+    numbers: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A function that tries something, and the parts of `bench/` that its outcome rests on.
+    """A protocol that is fixed before it is run, in the module of `run`, and told in short by `protocol`.
 
-    The function's protocol is fixed: what it does is not changed after a miss. A change is a new claim.
+    trials, quick: of a full and of a quick proof. rests_on: the parts of `bench/` that the outcome depends on.
+    version: goes up when the protocol changes. replaced: for each earlier version, because of what.
     """
 
-    run: Callable[[Rig, Effort], list[Outcome]]
+    run: Callable[[Rig, int], list[Line]]
+    protocol: str
+    trials: int
+    quick: int
+    minutes: float
     rests_on: Sequence[str]
+    version: int = 1
+    replaced: Mapping[int, str] = field(default_factory=dict)
+
+
+def judged(low: float, high: float, least: float, most: float) -> str:
+    """The outcome of an interval: it holds if all of it lies within the bounds, is missed if all of it lies outside."""
+    if least <= low and high <= most:
+        return HOLDS
+    return MISSED if high < least or low > most else UNDECIDED
 
 
 def counted(hits: int, trials: int) -> str:
-    """Such as `19 of 20 (95 %, 95 % interval 75 – 100 %)`, by Clopper and Pearson."""
+    """Such as `19 of 20 (95.0 % [75.1 – 99.9])`, by Clopper and Pearson."""
+    low, high = exact(hits, trials)
+    return f"{hits} of {trials} ({hits / trials:.1%} [{low:.1%} – {high:.1%}])"
+
+
+def exact(hits: int, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a rate, by Clopper and Pearson."""
     interval = binomtest(hits, trials).proportion_ci(method="exact")
-    return f"{hits} of {trials} ({hits / trials:.1%} [{interval.low:.1%} – {interval.high:.1%}])"
+    return float(interval.low), float(interval.high)
+
+
+def rate(says: str, hits: int, trials: int, least: float = 0.0, most: float = 1.0, beside: str = "") -> Line:
+    """A share of many trials, judged by its interval."""
+    demanded = f"{least:.0%} to {most:.0%}" if least else f"at most {most:.0%}"
+    return Line(says, demanded, counted(hits, trials) + beside, judged(*exact(hits, trials), least, most))
+
+
+def at_least(says: str, hits: int, trials: int, share: float, beside: str = "", **numbers: Any) -> Line:
+    """A count of few trials; their interval shows how much they can say."""
+    needed = round(share * trials)
+    outcome = HOLDS if hits >= needed else MISSED
+    return Line(says, f"{needed} of {trials}", counted(hits, trials) + beside, outcome, numbers)
+
+
+def at_most(says: str, hits: int, trials: int, share: float, beside: str = "", **numbers: Any) -> Line:
+    """The same of what should not be."""
+    allowed = math.floor(share * trials + 1e-9)
+    outcome = HOLDS if hits <= allowed else MISSED
+    demanded = f"at most {allowed} of {trials}" if allowed else "never"
+    return Line(says, demanded, counted(hits, trials) + beside, outcome, numbers)
+
+
+def within(says: str, value: float, low: float, high: float, allowed: float, beside: str = "") -> Line:
+    """A ratio that should be 1: its interval has to lie within what is allowed."""
+    told = f"{value - 1:+.1%} [{low - 1:+.1%} to {high - 1:+.1%}]"
+    numbers = {"ratio": [round(float(one), 5) for one in (value, low, high)]}
+    return Line(says, f"within ±{allowed:.0%}", told + beside, judged(low, high, 1 - allowed, 1 + allowed), numbers)
+
+
+def not_tried(reason: str, *says: str) -> list[Line]:
+    return [Line(one, "", reason, NOT_TRIED) for one in says]

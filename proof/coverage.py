@@ -1,84 +1,151 @@
-"""Do 95 % intervals hold the truth in 95 % of the cases? On series with a known median, and on real ones."""
+"""Does each interval that is printed hold the truth in 95 % of the cases? On series with known means, and real ones.
 
-import itertools
-from dataclasses import replace
+Of a launch, from the means of its blocks; over launches; and of exposed communication. Kinds of series: lognormal,
+skewed, of two modes, and, within a launch, autocorrelated.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import stdtrit
 
-from bench.stats.intervals import launch_interval, median_interval
-from proof.claim import Effort, Outcome, counted
+from bench.analyze import training
+from bench.model.conclusions import Interval
+from bench.stats.intervals import launch_interval, within_launch
+from proof import noise
+from proof.claim import Line, judged, rate
 from proof.rig import Rig
 
-PART = 400
-RHO, LENGTHS = (0.0, 0.2, 0.4, 0.6), (20, 60, 200)
+LEAST, MOST = 0.93, 0.97
+LAUNCHES, SCATTER = 8, 0.2
+# Within a launch: blocks and iterations in each, between which other cases have as many; iterations that a mode lasts.
+BLOCKS, EACH, APART, DWELL = 8, 20, 3, 10
+# Of training steps: what strategies expose, in seconds a step; a step; launches; rounds.
+EXPOSED_S, STEP_S = (0.01, 0.02, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12), 0.08
+STEP_LAUNCHES, ROUNDS = 5, 8
+KINDS = ("lognormal", "skewed", "two modes")
 
 
-def simulated(_: Rig, effort: Effort) -> list[Outcome]:
-    """Log-normal series, autocorrelated, with a fifth of the iterations stalled in half of them."""
-    rng = np.random.default_rng(2026)
-    each = effort.series // (len(RHO) * len(LENGTHS) * 2)
-    hits = []
-    for rho, length, stalls in itertools.product(RHO, LENGTHS, (False, True)):
-        for _ in range(each):
-            normal = _autocorrelated(rng, rho, length)
-            times = np.exp(0.2 * normal)
-            if stalls:  # the slowest fifth: the median stays where it is
-                times = np.where(normal > 0.84, times * 5, times)
-            interval = median_interval(times)
-            hits.append(interval.low <= 1.0 <= interval.high)
-    over = []
-    for _ in range(effort.series):
-        interval = launch_interval(np.exp(rng.normal(0, rng.uniform(0.02, 0.3), rng.integers(3, 11))))
-        over.append(interval.low <= 1.0 <= interval.high)
-    return [
-        _outcome("coverage of the interval within a launch, simulated", "93 to 97 %", hits, 0.93, 0.97),
-        _outcome("coverage of the interval over launches, simulated", "93 to 97 %", over, 0.93, 0.97),
-    ]
+def _drawn(rng: np.random.Generator, kind: str, shape: int | tuple[int, ...]) -> np.ndarray:
+    """Values of mean 0 and standard deviation 1; of two modes, with a share of 0.4 in the slow one."""
+    if kind == "lognormal":
+        return rng.normal(size=shape)
+    if kind == "skewed":
+        return rng.exponential(size=shape) - 1
+    slow = rng.random(shape) < 0.4
+    return (slow - 0.4 + 0.1 * rng.normal(size=shape)) / np.sqrt(0.24 + 0.01)
 
 
-def real(rig: Rig, effort: Effort) -> list[Outcome]:
-    """Long launches of gloo, split: does the interval of a part hold the median of the whole?
-
-    Split in two ways. Interleaved, every part spans the whole launch. Cut into stretches, each sees only its own
-    time: what the machine does differently a second later is in none of its samples (in real time, where iterations
-    scatter less and drifts weigh more, 67 % of stretches of 400 held it).
-    """
-    text = f"""
-backends: [gloo]
-world_sizes: [2]
-operations: [all_reduce]
-launches: 4
-sizes: [4KiB, 1MiB]
-sampling: {{warmup: 50, iterations: {effort.splits * PART}}}
-timeout: 60s
-"""
-    launches = [samples.timed.slowest_s for samples in rig.measure(text).samples]
-    interleaved = [hit for x in launches for hit in _hits(x, [x[i :: effort.splits] for i in range(effort.splits)])]
-    stretches = {n: [hit for x in launches for hit in _hits(x, np.array_split(x, len(x) // n))] for n in (100, PART)}
-    claim = f"coverage of the interval within a launch, real launches, {effort.splits} parts of {PART} each"
-    beside = _outcome(f"{claim}, stretches", "≥ 90 %", stretches[PART], 0.90, 1)
-    return [
-        _outcome(f"{claim}, interleaved", "≥ 90 %", interleaved, 0.90, 1),
-        replace(beside, measured=f"{beside.measured} ({np.mean(stretches[100]):.1%} of stretches of 100)"),
-    ]
+def over_launches(_: Rig, trials: int) -> list[Line]:
+    rng, found = np.random.default_rng(1), []
+    for kind in KINDS:
+        hits = sum(_holds(launch_interval(np.exp(SCATTER * _drawn(rng, kind, LAUNCHES))), 1) for _ in range(trials))
+        found.append(rate(f"interval over {LAUNCHES} launches, {kind}", hits, trials, LEAST, MOST))
+    return found
 
 
-def _hits(times: np.ndarray, parts: list[np.ndarray]) -> list[bool]:
-    whole = float(np.median(times))
-    intervals = [median_interval(part) for part in parts]
-    return [interval.low <= whole <= interval.high for interval in intervals]
+def within_a_launch(_: Rig, trials: int) -> list[Line]:
+    rng, found = np.random.default_rng(2), []
+    for kind in (*KINDS, "autocorrelated"):
+        hits = 0
+        for _ in range(trials):
+            times = _launch(rng, kind).reshape(BLOCKS, APART, EACH)[:, 0].ravel()
+            hits += _holds(within_launch(times, (EACH,) * BLOCKS), 1)
+        found.append(rate(f"interval within a launch of {BLOCKS} blocks, {kind}", hits, trials, LEAST, MOST))
+    return found
 
 
-def _autocorrelated(rng: np.random.Generator, rho: float, length: int) -> np.ndarray:
-    """Standard normal, lag-1 correlation rho."""
-    steps = rng.normal(size=length)
-    series = np.empty(length)
+def _launch(rng: np.random.Generator, kind: str) -> np.ndarray:
+    """All that a launch does, of mean 1. Modes and correlation go on through what other cases do meanwhile."""
+    count = BLOCKS * APART * EACH
+    if kind == "lognormal":
+        return np.exp(0.3 * rng.normal(size=count) - 0.3**2 / 2)
+    if kind == "skewed":
+        return 0.7 + 0.3 * rng.exponential(size=count)
+    if kind == "two modes":
+        changes = rng.random(count) < 1 / DWELL
+        modes = np.where(rng.random(count) < 0.4, 3.0, 0.5)[np.maximum.accumulate(np.arange(count) * changes)]
+        return modes / (0.4 * 3.0 + 0.6 * 0.5) * np.exp(0.1 * rng.normal(size=count) - 0.1**2 / 2)
+    steps, rho = rng.normal(size=count), 0.6
+    series = np.empty(count)
     series[0] = steps[0]
-    for i in range(1, length):
+    for i in range(1, count):
         series[i] = rho * series[i - 1] + np.sqrt(1 - rho**2) * steps[i]
-    return series
+    return np.exp(0.3 * series - 0.3**2 / 2)
 
 
-def _outcome(claim: str, target: str, hits: list[bool], low: float, high: float) -> Outcome:
-    share = float(np.mean(hits))
-    return Outcome(claim, target, counted(sum(hits), len(hits)), low <= share <= high)
+def of_exposed(_: Rig, trials: int) -> list[Line]:
+    """Launches scatter by 3 % and each strategy in a launch by 1 % of a step more; rounds by 3 %.
+
+    Intervals of one run depend on each other: of each, one counts.
+    """
+    rng, found = np.random.default_rng(3), []
+    for kind in KINDS:
+        hits = 0
+        for _ in range(trials):
+            launches = 1 + 0.03 * _drawn(rng, kind, STEP_LAUNCHES)
+            series = {}
+            for mean_s in EXPOSED_S:
+                own = STEP_S * 0.01 * _drawn(rng, kind, STEP_LAUNCHES)
+                rounds = STEP_S * 0.03 * rng.normal(size=(STEP_LAUNCHES, ROUNDS))
+                series[mean_s] = dict(enumerate(mean_s * launches[:, None] + own[:, None] + rounds))
+            one = float(rng.choice(EXPOSED_S))
+            hits += _holds(training.estimates(series)[one], one)
+        says = f"interval of exposed communication over {STEP_LAUNCHES} launches, {kind}"
+        found.append(rate(says, hits, trials, LEAST, MOST))
+    return found
+
+
+# ── real launches ────────────────────────────────────────────────────────────────────────────────
+def real_launches(rig: Rig, trials: int) -> list[Line]:
+    """Launches of a set drawn again, one of the sizes each time: does their interval hold the mean of the set?"""
+
+    def trial(one: noise.Noise, rng: np.random.Generator) -> bool:
+        return _holds(launch_interval(np.exp(rng.choice(one.launches(rng, LAUNCHES)))), 1)
+
+    hits, made, spread = noise.by_set(rig, trials, 4, trial)
+    return [rate(f"interval over {LAUNCHES} launches, sets of real ones", hits, made, LEAST, MOST, spread)]
+
+
+def real_stretches(rig: Rig, trials: int) -> list[Line]:
+    """Long launches cut into stretches of the default length: does the interval of one hold the mean of the launch?
+
+    Stretches of a launch depend on each other, so the launch is the unit: Student's t over their rates.
+    """
+    rates = []
+    for sizes in noise.long_launches(rig, trials):
+        hits = []
+        for times, blocks in sizes:
+            ends = [0, *np.cumsum(blocks)]
+            for first in range(0, len(blocks) - noise.STRETCH + 1, noise.STRETCH):
+                stretch = times[ends[first] : ends[first + noise.STRETCH]]
+                interval = within_launch(stretch, blocks[first : first + noise.STRETCH])
+                hits.append(_holds(interval, float(times.mean())))
+        rates.append(float(np.mean(hits)))
+    return [_of_units(f"interval within {noise.STRETCH} blocks of long real launches holds their mean", rates)]
+
+
+def real_steps(rig: Rig, trials: int) -> list[Line]:
+    """Launches of sets of training steps drawn again: do the intervals hold what the sets expose?"""
+    rng, rates = np.random.default_rng(5), []
+    for many in noise.differences_of_steps(rig, trials):
+        truths, hits = [float(training.means(series).mean()) for series in many], []
+        for _ in range(100):
+            launches = rng.choice(list(many[0]), STEP_LAUNCHES)
+            again = {i: dict(enumerate(series[n] for n in launches)) for i, series in enumerate(many)}
+            hits += [_holds(interval, truths[i]) for i, interval in training.estimates(again).items()]
+        rates.append(float(np.mean(hits)))
+    return [_of_units(f"interval of exposed communication over {STEP_LAUNCHES} launches, sets of real ones", rates)]
+
+
+def _of_units(says: str, rates: Sequence[float]) -> Line:
+    half = stdtrit(len(rates) - 1, 0.975) * np.std(rates, ddof=1) / np.sqrt(len(rates))
+    mean = float(np.mean(rates))
+    low, high = mean - float(half), min(mean + float(half), 1.0)
+    measured = f"{mean:.1%} [{low:.1%} – {high:.1%}]{noise.spread(rates)}"
+    numbers = {"rates": [round(one, 4) for one in rates]}
+    return Line(says, f"{LEAST:.0%} to {MOST:.0%}", measured, judged(low, high, LEAST, MOST), numbers)
+
+
+def _holds(interval: Interval, truth: float) -> bool:
+    return bool(interval.low <= truth <= interval.high)

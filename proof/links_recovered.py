@@ -4,8 +4,10 @@ import numpy as np
 
 from bench.analyze.analysis import analyze
 from bench.machine import host
+from bench.model.conclusions import Interval
+from bench.stats.intervals import difference_of_intervals
 from proof import links
-from proof.claim import Effort, Outcome, counted
+from proof.claim import MISSED, Line, at_least, at_most, not_tried, within
 from proof.links import NamespacedLauncher
 from proof.rig import Rig
 
@@ -19,12 +21,24 @@ RATES = (
     ("2gbit", 2e9, "512kb", "8MiB", "128MiB"),
 )
 DELAYS_S = (1e-3, 5e-3, 20e-3)
+# Deviations that are allowed: of the bandwidth, of the model's, of a delay.
+BANDWIDTH, RATE, DELAY = 0.02, 0.03, 0.10
+PAIRWISE = """
+backends: [gloo]
+world_sizes: [4]
+operations: [pairwise]
+buffers: hot
+launches: 1
+sizes: [256KiB]
+sampling: {warmup: 3, warmup_seconds: 0, iterations: 54}
+timeout: 60s
+"""
 SWEEP = """
 backends: [gloo]
 world_sizes: [2]
 operations: [all_reduce]
 buffers: hot
-launches: {launches}
+launches: 4
 sizes: {sizes}
 scheduling: {scheduling}
 sampling: {{warmup: 2, warmup_seconds: 0, iterations: {iterations}}}
@@ -37,108 +51,68 @@ def _scheduling() -> str:
     return "normal" if host.unsupported_realtime() else "rr"
 
 
-def rates(rig: Rig, effort: Effort) -> list[Outcome]:
+def rates(rig: Rig, trials: int) -> list[Line]:
     """An all-reduce of 2 ranks sends and receives its size once: algbw is the link's rate."""
     found = []
-    for name, bits, burst, smallest, largest in RATES:
-        reason = links.unsupported()
-        if reason:
-            found.append(Outcome(f"bandwidth and r∞ of a link shaped to {name}", "within 2 %, 3 %", reason, None))
+    for name, bits, burst, smallest, largest in RATES[:trials]:
+        says = f"bandwidth of a link shaped to {name}, against its payload limit, at {largest}"
+        of_model = "r∞ of the fitted model on it"
+        if reason := links.unsupported():
+            found += not_tried(reason, says, of_model)
             continue
-        text = SWEEP.format(
-            scheduling=_scheduling(),
-            launches=effort.links,
-            iterations=8,
-            sizes=f"{{from: {smallest}, to: {largest}, factor: 2}}",
-        )
+        sizes = f"{{from: {smallest}, to: {largest}, factor: 2}}"
         with links.shaped_pair(name, burst=burst) as network:
+            text = SWEEP.format(scheduling=_scheduling(), iterations=5, sizes=sizes)
             analysis = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network)))
-        limit = bits / 8 * PAYLOAD
-        last = analysis.summaries[-1]
-        ratio = last.algbw / limit
-        low, high = (last.case.size_bytes / bound / limit for bound in (last.time_s.high, last.time_s.low))
-        found.append(
-            Outcome(
-                f"bandwidth of a link shaped to {name}, against its payload limit, at {largest}",
-                "within 2 %",
-                f"{ratio - 1:+.1%} [{low - 1:+.1%} to {high - 1:+.1%}]",
-                abs(ratio - 1) <= 0.02,
-            )
-        )
-        (fit,) = analysis.fits
-        gap = fit.rate.value / limit - 1 if fit.rate else float("nan")
-        found.append(
-            Outcome(
-                f"r∞ of the fitted model on it ({len(fit.segments)} segments)",
-                "within 3 %",
-                f"{gap:+.1%}" if fit.rate else fit.note,
-                abs(gap) <= 0.03,
-            )
-        )
+        limit, last, (fit,) = bits / 8 * PAYLOAD, analysis.summaries[-1], analysis.fits
+        value, high, low = (last.case.size_bytes / limit / bound for bound in _bounds(last.time_s))
+        found.append(within(says, value, low, high, BANDWIDTH))
+        if fit.rate is None:
+            found.append(Line(of_model, f"within ±{RATE:.0%}", fit.note, MISSED))
+        else:
+            found.append(within(of_model, *(bound / limit for bound in _bounds(fit.rate)), RATE))
     return found
 
 
-def delays(rig: Rig, effort: Effort) -> list[Outcome]:
+def _bounds(interval: Interval) -> tuple[float, float, float]:
+    return interval.value, interval.low, interval.high
+
+
+def delays(rig: Rig, trials: int) -> list[Line]:
     """A ring of n ranks passes each piece on 2(n-1) times, one after the other. For each, gloo's receiver first says
     that it is ready, and only then the data comes: α grows by 4(n-1) one-way delays (seen: 3.9 to 4.1 at n = 2 and
     1 to 4 KiB; below that a notice overlaps, above it TCP's first window counts)."""
-    reason = links.unsupported_tun()
-    if reason:
-        return [Outcome("an added one-way delay, recovered in α", "within 10 %", reason, None)]
-    text = SWEEP.format(
-        scheduling=_scheduling(), launches=max(2, effort.links), iterations=25, sizes="[1KiB, 2KiB, 3KiB, 4KiB]"
-    )
-    alphas = {}
-    for delay in (0.0, *DELAYS_S):
-        with links.delayed_pair(delay) as network:
+    if reason := links.unsupported_tun():
+        return not_tried(reason, "an added one-way delay, recovered in α")
+    text = SWEEP.format(scheduling=_scheduling(), iterations=25, sizes="[1KiB, 2KiB, 3KiB, 4KiB]")
+    alphas: dict[float, Interval] = {}
+    for delay_s in (0.0, *DELAYS_S[:trials]):
+        with links.delayed_pair(delay_s) as network:
             (fit,) = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network))).fits
-        alphas[delay] = fit.alpha_s.value
+        assert fit.alpha_s is not None, fit.note
+        alphas[delay_s] = fit.alpha_s
     found = []
-    for delay in DELAYS_S:
-        recovered = (alphas[delay] - alphas[0.0]) / 4
-        found.append(
-            Outcome(
-                f"an added one-way delay of {delay * 1e3:g} ms, recovered in α",
-                "within 10 %",
-                f"{recovered * 1e3:.2f} ms ({recovered / delay - 1:+.1%}); α without: {alphas[0.0] * 1e3:.2f} ms",
-                abs(recovered / delay - 1) <= 0.10,
-            )
-        )
+    for delay_s in DELAYS_S[:trials]:
+        added = difference_of_intervals(alphas[0.0], alphas[delay_s])
+        says = f"an added one-way delay of {delay_s * 1e3:g} ms, recovered in α"
+        found.append(within(says, *(bound / 4 / delay_s for bound in _bounds(added)), DELAY))
     return found
 
 
-def matrix(rig: Rig, effort: Effort) -> list[Outcome]:
-    """Four hosts on a bridge, one of them with half the rate: is it found, and only where it is?"""
-    reason = links.unsupported()
-    claims = ("one link of four at half the rate is named by the pairwise matrix", "no slow link: none is named")
-    if reason:
-        return [Outcome(claim, "", reason, None) for claim in claims]
-    text = """
-backends: [gloo]
-world_sizes: [4]
-operations: [pairwise]
-buffers: hot
-launches: 1
-sizes: [256KiB]
-sampling: {warmup: 3, warmup_seconds: 0, iterations: 54}
-timeout: 60s
-"""
-    right, wrong, sizes = 0, 0, []
-    for trial in range(effort.matrix_trials):
+def matrix(rig: Rig, trials: int) -> list[Line]:
+    """Four hosts on a bridge, one of them with half the rate, and as often none: is it found, and only where it is?"""
+    says = ("one link of four at half the rate is named by the pairwise matrix", "no link is slow, and one is named")
+    if reason := links.unsupported():
+        return not_tried(reason, *says)
+    right, wrong, shares = 0, 0, []
+    for trial in range(trials):
         slow = trial % 4
         with links.bridged(4, "200mbit", slow=slow, slow_rate="100mbit") as network:
-            findings = analyze(rig.measure(text, NamespacedLauncher(rig.launcher, network))).diagnosis.findings
-        right += [f.subject for f in findings] == [f"rank {slow}"]
-        sizes += [f.share for f in findings]
-    with links.bridged(4, "200mbit") as network:
-        for _ in range(effort.quiet_matrix_trials):
-            starter = NamespacedLauncher(rig.launcher, network)
-            wrong += bool(analyze(rig.measure(text, starter)).diagnosis.findings)
-    excess = f"; {np.median(sizes):.0%} more time in the median" if sizes else ""
-    return [
-        Outcome(claims[0], "every trial", counted(right, effort.matrix_trials) + excess, right == effort.matrix_trials),
-        Outcome(
-            claims[1], "≤ 5 % of the trials", counted(wrong, effort.quiet_matrix_trials),
-            wrong <= 0.05 * effort.quiet_matrix_trials,
-        ),
-    ]  # fmt: skip
+            findings = analyze(rig.measure(PAIRWISE, NamespacedLauncher(rig.launcher, network))).diagnosis.findings
+        right += [finding.subject for finding in findings] == [f"rank {slow}"]
+        shares += [finding.share for finding in findings]
+        with links.bridged(4, "200mbit") as network:
+            quiet = analyze(rig.measure(PAIRWISE, NamespacedLauncher(rig.launcher, network)))
+        wrong += bool(quiet.diagnosis.findings)
+    excess = f"; {np.median(shares):.0%} more time in the median" if shares else ""
+    return [at_least(says[0], right, trials, 1.0, excess), at_most(says[1], wrong, trials, 0.05)]

@@ -3,10 +3,10 @@
 import numpy as np
 
 from bench.analyze.analysis import diagnose
-from proof.claim import Effort, Outcome, counted
+from proof.claim import Line, at_least, at_most
 from proof.rig import Rig
 
-DELAY_S = 2e-3
+DELAY_S, CLOSE = 2e-3, 0.1
 SWEEP = """
 backends: [gloo]
 world_sizes: [{n}]
@@ -20,37 +20,21 @@ faults: {faults}
 """
 
 
-def late_rank(rig: Rig, effort: Effort) -> list[Outcome]:
-    """At 2 ranks and at 4, another rank each time, over loopback."""
-    right, delays = 0, []
-    for trial in range(effort.trials):
+def late_rank(rig: Rig, trials: int) -> list[Line]:
+    """At 2 ranks and at 4, another rank each time, over loopback; and as often without a late rank."""
+    right, wrong, delays_s = 0, 0, []
+    for trial in range(trials):
         n = (2, 4)[trial % 2]
         rank = (trial // 2) % n
         fault = f"[{{do: late, rank: {rank}, delay: {DELAY_S}s}}]"
         findings = diagnose(rig.measure(SWEEP.format(n=n, faults=fault))).findings
-        right += [f.rank for f in findings] == [rank]
-        delays += [f.cost_s for f in findings if f.rank == rank]
-    wrong = 0
-    for trial in range(effort.quiet_trials):
-        wrong += bool(diagnose(rig.measure(SWEEP.format(n=(2, 4)[trial % 2], faults="[]"))).findings)
-    low, middle, high = np.quantile(delays, [0.05, 0.5, 0.95]) if delays else [np.nan] * 3
+        right += [finding.rank for finding in findings] == [rank]
+        delays_s += [finding.cost_s for finding in findings if finding.rank == rank]
+        wrong += bool(diagnose(rig.measure(SWEEP.format(n=n, faults="[]"))).findings)
+    close = sum(abs(delay_s / DELAY_S - 1) <= CLOSE for delay_s in delays_s)
+    spread = "" if not delays_s else ", {:.2f} to {:.2f} ms".format(*np.multiply([min(delays_s), max(delays_s)], 1e3))
     return [
-        Outcome(
-            "a rank that sleeps 2 ms before each call is named, and no other",
-            "≥ 95 % of the trials",
-            counted(right, effort.trials),
-            right >= 0.95 * effort.trials,
-        ),
-        Outcome(
-            "its delay is recovered",
-            "within 10 % in ≥ 95 % of the trials",
-            f"{middle * 1e3:.2f} ms (5th to 95th percentile {low * 1e3:.2f} – {high * 1e3:.2f})",
-            sum(abs(d / DELAY_S - 1) <= 0.10 for d in delays) >= 0.95 * effort.trials,
-        ),
-        Outcome(
-            "no planted fault: no rank is named",
-            "≤ 5 % of the trials",
-            counted(wrong, effort.quiet_trials),
-            wrong <= 0.05 * effort.quiet_trials,
-        ),
+        at_least("a rank that is 2 ms late is named, and no other", right, trials, 0.95),
+        at_least("its delay is recovered within 10 %", close, trials, 0.95, spread, delays_s=delays_s),
+        at_most("nobody is late, and somebody is named", wrong, trials, 0.05),
     ]

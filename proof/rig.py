@@ -23,10 +23,11 @@ from bench.store.folders import Journal
 
 @dataclass(frozen=True)
 class Rig:
-    """launcher: entered once, so that torch is loaded once. folder: where the runs go."""
+    """launcher: entered once, so that torch is loaded once. folder: where the runs go. quick: of a quick proof."""
 
     launcher: Launcher
     folder: Path
+    quick: bool = False
 
     def measure(self, text: str, starter: Starter | None = None) -> Run:
         """One run of a configuration; raises AssertionError if any case of it failed."""

@@ -1,0 +1,141 @@
+"""What all proofs found: docs/accuracy.json keeps every run of every claim, docs/accuracy.md shows them all."""
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.machine import host
+from proof.claim import Claim, Line
+from proof.claims import CLAIMS
+from proof.code import fingerprint
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE, PAGE = ROOT / "docs/accuracy.json", ROOT / "docs/accuracy.md"
+# One run of a claim, as JSON.
+Record = dict[str, Any]
+ABOUT = (
+    "Written by `make prove`; do not edit. Each line was measured on links whose rate and delay are known, with "
+    "faults and changes that were planted, on series whose mean is known, or where nothing changed. A rate holds if "
+    "all of its 95 % interval (Clopper and Pearson) is within what is demanded, is MISSED if none of it is, and is "
+    "else undecided; a ratio likewise by its interval. A demanded count is a count; its interval shows what so few "
+    "trials can say. What each claim does is in `proof/`, and was fixed before it ran; a changed protocol is a new "
+    "version, and what the old one found stays. Every run is here, newest first, those that missed too; only quick "
+    "proofs are not kept."
+)
+
+
+def record(claim: Claim, trials: int, lines: Iterable[Line], seconds: float, date: str) -> Record:
+    return {
+        "date": date,
+        "commit": _commit(),
+        "code": fingerprint(claim.rests_on),
+        "machine": _machine(),
+        "version": claim.version,
+        "trials": trials,
+        "seconds": seconds,
+        "lines": [asdict(line) for line in lines],
+    }
+
+
+def keep(name: str, new: Record) -> None:
+    """Add a run of a claim, and write the page."""
+    kept = _kept()
+    kept[name] = [new, *kept.get(name, [])]
+    ordered = {name: kept[name] for name in CLAIMS if name in kept}
+    FILE.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write()
+
+
+def write() -> None:
+    PAGE.write_text(page(CLAIMS, _kept()), encoding="utf-8")
+
+
+def _kept() -> dict[str, list[Record]]:
+    return json.loads(FILE.read_bytes()) if FILE.exists() else {}
+
+
+def summed(outcomes: Sequence[str]) -> str:
+    """Such as `12 lines: 10 holds, 1 MISSED, 1 undecided`."""
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+    return f"{len(outcomes)} lines{': ' if counts else ''}{counts}"
+
+
+def standing(claim: Claim, found: Record) -> str:
+    """Of which protocol and code a run is."""
+    if found["version"] != claim.version:
+        return f"protocol {found['version']}"
+    return "this code" if found["code"] == fingerprint(claim.rests_on) else "older code"
+
+
+def page(claims: Mapping[str, Claim], kept: Mapping[str, Sequence[Record]]) -> str:
+    newest = {name: kept[name][0] for name in claims if kept.get(name)}
+    states = {name: standing(claims[name], found) for name, found in newest.items()}
+    current = [name for name, state in states.items() if state == "this code"]
+    outcomes = [line["outcome"] for name in current for line in newest[name]["lines"]]
+    shown = [name for name, claim in claims.items() if name in newest or claim.trials]
+    others = [f"{name} ({states.get(name, 'never run')})" for name in shown if name not in current]
+    facts = [
+        f"Of this code: {summed(outcomes)}.",
+        f"**Not current**: {', '.join(others)}." if others else "All claims are current: what they rest on has not "
+        "changed since they ran.",
+    ]  # fmt: skip
+    rows = [(*_cells(line), states[name]) for name, found in newest.items() for line in found["lines"]]
+    sections = [
+        "# How accurate CollBench is",
+        ABOUT,
+        "\n".join(f"- {fact}" for fact in facts),
+        "## The newest run of each claim",
+        _table(rows, "line", "demanded", "measured", "outcome", "is of"),
+        *(part for name in shown for part in _of_claim(name, claims[name], kept.get(name, []))),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _of_claim(name: str, claim: Claim, found: Sequence[Record]) -> list[str]:
+    """Its protocol, and all of its runs."""
+    facts = [f"- protocol {claim.version}: {claim.protocol} ({claim.trials} trials, about {claim.minutes:g} min)"]
+    facts += [f"- protocol {version} was replaced because {why}" for version, why in claim.replaced.items()]
+    rows = [
+        (
+            run["date"],
+            run["commit"],
+            run["machine"].split(",")[0],
+            standing(claim, run),
+            str(run.get("trials", "-")),
+            *_cells(line),
+        )
+        for run in found
+        for line in run["lines"]
+    ]
+    headers = ("date (UTC)", "commit", "machine", "is of", "trials", "line", "demanded", "measured", "outcome")
+    return [f"## {name}", "\n".join(facts), _table(rows, *headers) if rows else "Never run."]
+
+
+def _cells(line: Record) -> tuple[str, ...]:
+    return line["says"], line["demanded"], line["measured"], line["outcome"]
+
+
+def _table(rows: Sequence[Sequence[str]], *headers: str) -> str:
+    lines = [headers, ["-"] * len(headers), *rows]  # without padding: cells are long
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _short(machine: str) -> str:
+    """Cores and model of the CPU."""
+    return machine.split(",")[0]
+
+
+def _machine() -> str:
+    facts = host.facts()
+    cpu = facts["cpu"]
+    virtual = "a virtual machine, " if cpu["hypervisor"] == "yes" else ""
+    versions = f"kernel {facts['kernel']}, Python {facts['python']}, torch {facts['packages']['torch']}"
+    return f"{cpu['usable_cores']} cores of {cpu['model']}, {virtual}{versions}"
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "not available"

@@ -1,0 +1,111 @@
+"""All claims, in the order of the page. A full proof of all takes 45 minutes at most, a quick one 5, on two cores.
+
+Those without trials of their own take too long: `python -m proof --only NAME --trials 10` runs them.
+"""
+
+from proof import coverage, links_recovered, naming, overhead, sides, training_steps, unchanged
+from proof.claim import Claim
+
+# What every measured number rests on; what summarises and compares them; what trains.
+MEASURED = ("catalog", "launch", "planning", "protocol", "rank/*.py")
+COMPARED = ("analyze", "stats")
+SUMMARISED = (*MEASURED, *COMPARED)
+TRAINED = (*SUMMARISED, "rank/training", "advise")
+SIDES = (*SUMMARISED, "cli/ab.py", "cli/sides.py")
+
+BY_POINTS = {0: "points were judged, not intervals"}
+BY_MEDIANS = {0: "it was about medians, whose interval is printed no more"}
+SLEPT = "the plant slept before the call, so that it shrank with scheduling, and launches alternated"
+
+CLAIMS: dict[str, Claim] = {
+    "rates": Claim(
+        links_recovered.rates,
+        "links shaped to 100 Mbit/s, 1 and 2 Gbit/s between two network namespaces, 4 launches; trials: links",
+        3, 1, 2, SUMMARISED, replaced=BY_POINTS,
+    ),
+    "delays": Claim(
+        links_recovered.delays,
+        "links with 1, 5 and 20 ms one-way delay between two network namespaces, 4 launches; trials: delays",
+        3, 1, 1, SUMMARISED, replaced=BY_POINTS,
+    ),
+    "matrix": Claim(
+        links_recovered.matrix,
+        "pairwise exchanges of 4 network namespaces on a bridge, one of them at half the rate, and as often none",
+        20, 1, 1.3, SUMMARISED, replaced=BY_POINTS,
+    ),
+    "late-rank": Claim(
+        naming.late_rank,
+        "60 all-reduces of 4 and 256 KiB at 2 or 4 ranks, one of them 2 ms late, and as often none",
+        40, 4, 0.8, SUMMARISED, replaced=BY_POINTS,
+    ),
+    "overhead": Claim(
+        overhead.against_a_bare_loop,
+        "blocks of calls by the suite and by bare loops in random order in one process group, loop threads under "
+        "SCHED_BATCH; 90 % interval over the blocks; trials: blocks",
+        40, 4, 3, MEASURED,
+        replaced={0: "\"contains 1\" punishes precision, medians of dependent blocks were compared, ±5 % was allowed"},
+    ),
+    "mpi-overhead": Claim(
+        overhead.mpi_against_a_bare_loop, "the same through mpi4py",
+        40, 4, 0.3, MEASURED, replaced={0: "\"contains 1\" punishes precision, and ±5 % was allowed"},
+    ),
+    "coverage-launches": Claim(
+        coverage.over_launches, "intervals over 8 simulated launches of known mean", 10000, 1000, 0.1, ("stats",),
+        replaced={0: "3 to 10 launches, and points were judged"},
+    ),
+    "coverage-blocks": Claim(
+        coverage.within_a_launch, "intervals from 8 blocks of 20 iterations of a simulated launch of known mean",
+        4000, 400, 0.1, ("stats",), replaced=BY_MEDIANS,
+    ),
+    "coverage-exposed": Claim(
+        coverage.of_exposed, "exposed communication of 8 strategies in 5 simulated launches of 8 rounds",
+        4000, 400, 0.1, COMPARED, replaced={0: "the interval changed with the time of a step, and kinds were one"},
+    ),
+    "coverage-real-launches": Claim(
+        coverage.real_launches, "8 launches drawn from ten sets of 16 real ones, 64 KiB, 1 and 16 MiB, 2 ranks",
+        4000, 200, 2.4, SUMMARISED,
+    ),
+    "coverage-real-blocks": Claim(
+        coverage.real_stretches, "stretches of 5 blocks of launches of 2 s a case; trials and units: launches",
+        10, 2, 1, SUMMARISED, replaced=BY_MEDIANS,
+    ),
+    "coverage-real-exposed": Claim(
+        coverage.real_steps, "5 launches drawn from sets of 8 real ones of training steps; trials and units: sets",
+        6, 2, 1.7, TRAINED,
+    ),
+    "simulated-ab": Claim(
+        unchanged.simulated_sides, "ab of identical sides on the ten sets, drift through pairs, 5 % is allowed",
+        2000, 100, 1, COMPARED,
+        replaced={0: "drift was added equally to both sides of a pair and cancelled, and there was one set"},
+    ),
+    "simulated-compare": Claim(
+        unchanged.simulated_runs, "compare of unchanged runs on the ten sets, 5 % is allowed",
+        2000, 100, 0.2, COMPARED, replaced={0: "it had a ledger, and there was one set"},
+    ),
+    "unchanged-runs": Claim(
+        unchanged.real_runs, "disjoint pairs of real runs of 4 launches, minutes apart, three sizes",
+        60, 2, 4, SUMMARISED, replaced={0: "runs followed each other at once"},
+    ),
+    "ab-identical": Claim(sides.identical, "three sizes, 60 s", 4, 0, 4, SIDES, replaced={0: "launches alternated"}),
+    "ab-identical-batch": Claim(sides.identical_batch, "three sizes, 60 s, scheduling: batch", 4, 0, 4, SIDES),
+    "ab-identical-long": Claim(sides.identical_long, "three sizes, 180 s; on request", 0, 0, 0, SIDES),
+    "ab-all-by-2-long": Claim(sides.all_by_2_long, "2 % in all of three sizes, 300 s; on request", 0, 0, 0, SIDES),
+    "ab-all-by-5": Claim(sides.all_by_5, "5 % in all of three sizes, 90 s", 4, 0, 6, SIDES, replaced={0: SLEPT}),
+    "ab-all-by-2": Claim(
+        sides.all_by_2, "2 % in all of three sizes, 90 s, scheduling: batch", 3, 0, 4.5, SIDES, replaced={0: SLEPT}
+    ),
+    "ab-one-by-20": Claim(sides.one_by_20, "20 % in one of six sizes, 60 s", 3, 1, 3, SIDES, replaced={0: SLEPT}),
+    "planted-wait": Claim(
+        training_steps.planted_wait, "a synchroniser that waits 5 ms against one that does not; trials: launches",
+        8, 4, 0.6, TRAINED, replaced=BY_POINTS,
+    ),
+    "stamps": Claim(
+        training_steps.stamps, "a step with all stamps and by hand, in random order; 90 % interval over the blocks; "
+        "trials: blocks",
+        20, 4, 1.7, TRAINED, replaced={0: "points were judged, and dependent steps were the units"},
+    ),
+    "buckets": Claim(
+        training_steps.buckets_on_a_link, "seven plans of buckets on a link shaped to 1 Gbit/s; trials: launches",
+        2, 0, 2, TRAINED, replaced={0: "it took 10 minutes"},
+    ),
+}  # fmt: skip

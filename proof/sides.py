@@ -1,0 +1,132 @@
+"""`ab` on the machine as it is, by its command line: planted changes are named, identical sides are not told apart.
+
+All-reduces at two ranks. The plant is a fault of side B: both ranks compute nothing for a share of the time that each
+call took, within the call and after it, so that it is in proportion by construction. By what B took longer is kept of
+every trial, as `ab` measured it; looks that end it early make it somewhat larger than it is.
+"""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.cli.comparison import compare_sides
+from bench.store import folders
+from proof.claim import Line, at_least, at_most
+from proof.rig import Rig
+
+ROOT = Path(__file__).resolve().parents[1]
+THREE, SIX = ("64KiB", "1MiB", "16MiB"), ("16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB")
+ONE, ONE_BYTES = "4MiB", 4 * 2**20
+SWEEP = """
+backends: [gloo]
+world_sizes: [2]
+operations: [all_reduce]
+launches: 1
+scheduling: {scheduling}
+sizes: [{sizes}]
+sampling: {{seconds_per_case: 0.2}}
+timeout: 60s
+"""
+CHANGED = {"SLOWER", "FASTER"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one `ab` said. slower: sizes of the cases that it called SLOWER. ratio: B / A of the whole, or of the size
+    that was slowed, with its interval at the look where it ended. seconds, pairs: until then."""
+
+    verdict: str
+    slower: list[int]
+    ratio: tuple[float, float, float]
+    seconds: float
+    pairs: int
+
+
+def identical(rig: Rig, trials: int) -> list[Line]:
+    return _identical(rig, trials, "normal", 60, 0.0)
+
+
+def identical_batch(rig: Rig, trials: int) -> list[Line]:
+    return _identical(rig, trials, "batch", 60, 0.9)
+
+
+def identical_long(rig: Rig, trials: int) -> list[Line]:
+    return _identical(rig, trials, "normal", 180, 0.8)
+
+
+def _identical(rig: Rig, trials: int, scheduling: str, budget_s: int, share: float) -> list[Line]:
+    """share: of the trials, that must say SAME; 0: none need to."""
+    answers = [_ab(rig, THREE, scheduling, "", budget_s, "5%") for _ in range(trials)]
+    wrong = sum(answer.verdict in CHANGED for answer in answers)
+    same = sum(answer.verdict == "SAME" for answer in answers)
+    says = f"identical sides, {scheduling} scheduling, {budget_s} s"
+    lines = [at_most(f"{says}: SLOWER or FASTER", wrong, trials, 0.0, _told(answers), answers=[*map(asdict, answers)])]
+    return [*lines, at_least(f"{says}: SAME within 5 %", same, trials, share)] if share else lines
+
+
+def all_by_5(rig: Rig, trials: int) -> list[Line]:
+    return _planted(rig, trials, THREE, "normal", "5%", 90, "5%", 0.9, lambda answer: answer.verdict == "SLOWER")
+
+
+def all_by_2(rig: Rig, trials: int) -> list[Line]:
+    return _planted(rig, trials, THREE, "batch", "2%", 90, "1%", 0.9, lambda answer: answer.verdict == "SLOWER")
+
+
+def all_by_2_long(rig: Rig, trials: int) -> list[Line]:
+    return _planted(rig, trials, THREE, "normal", "2%", 300, "1%", 0.8, lambda answer: answer.verdict == "SLOWER")
+
+
+def one_by_20(rig: Rig, trials: int) -> list[Line]:
+    return _planted(rig, trials, SIX, "normal", "20%", 60, "5%", 1.0, lambda answer: answer.slower == [ONE_BYTES])
+
+
+def _planted(
+    rig: Rig,
+    trials: int,
+    sizes: tuple[str, ...],
+    scheduling: str,
+    slower_by: str,
+    budget_s: int,
+    min_change: str,
+    share: float,
+    hit: Callable[[Answer], bool],
+) -> list[Line]:
+    """share: of the trials, that must hit."""
+    where = f", size: {ONE}" if sizes == SIX else ""
+    faults = ", ".join(f"{{do: slow, rank: {rank}, share: {slower_by}{where}}}" for rank in (0, 1))
+    answers = [_ab(rig, sizes, scheduling, faults, budget_s, min_change) for _ in range(trials)]
+    what = "one of six sizes: it and no other is" if where else "all of three sizes:"
+    says = f"{slower_by} in {what} SLOWER within {budget_s} s, {scheduling} scheduling, --min-change {min_change}"
+    hits = sum(map(hit, answers))
+    return [at_least(says, hits, trials, share, _told(answers), answers=[*map(asdict, answers)])]
+
+
+def _told(answers: list[Answer]) -> str:
+    found = Counter(answer.verdict for answer in answers)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in found.most_common())
+    seconds, pairs = (sorted(values) for values in zip(*((a.seconds, a.pairs) for a in answers), strict=True))
+    ratios = ", ".join(f"{answer.ratio[0]:.3f}" for answer in answers)
+    return f"; {verdicts}; {seconds[0]:.0f} to {seconds[-1]:.0f} s, {pairs[0]} to {pairs[-1]} pairs; B / A {ratios}"
+
+
+def _ab(rig: Rig, sizes: tuple[str, ...], scheduling: str, faults: str, budget_s: int, min_change: str) -> Answer:
+    """One `ab` in a folder of its own."""
+    folder = rig.folder / f"ab-{time.monotonic_ns()}"
+    folder.mkdir(parents=True)
+    (folder / "a.yaml").write_text(SWEEP.format(scheduling=scheduling, sizes=", ".join(sizes)))
+    command = [sys.executable, str(ROOT / "run_bench.py"), "ab", "a.yaml", "--no-plots"]
+    command += ["--b-set", f"faults=[{faults}]", "--budget", f"{budget_s}s", "--min-change", min_change]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    (path,) = (folder / "results").glob("*/")
+    assert done.returncode in {0, 1, 3}, done.stdout + done.stderr
+    result = compare_sides(path)
+    assert result.whole is not None and not result.broken, done.stdout + done.stderr
+    slower = [change.case.size_bytes for change in result.changes if change.verdict == "SLOWER"]
+    of_one = [change.ratio for change in result.changes if change.case.size_bytes == ONE_BYTES]
+    ratio = of_one[0] if sizes == SIX else result.whole.ratio
+    bounds = (round(ratio.value, 4), round(ratio.low, 4), round(ratio.high, 4))
+    return Answer(result.verdict, slower, bounds, folders.read_manifest(path)["ab"]["spent_s"], result.pairs)
