@@ -69,7 +69,7 @@ def test_compared_with_a_measured_run_the_difference_in_counting_is_said():
     assert len(result.changes) == 1
     assert any("imported from nccl-tests 2.17.8: mean of 20 calls" in warning for warning in result.warnings)
     assert any("two ways of counting" in warning for warning in result.warnings)
-    assert ("aggregation", "maximum over ranks, median over iterations", WORDS) in result.differences
+    assert ("aggregation", "maximum over ranks, mean over iterations", WORDS) in result.differences
 
 
 def test_a_table_of_expectations_wants_an_interval():
