@@ -42,25 +42,25 @@ def record(claim: Claim, trials: int, lines: Iterable[Line], seconds: float, dat
 
 def keep(name: str, new: Record) -> None:
     """Add a run of a claim, and write the page."""
-    kept = _kept()
-    kept[name] = [new, *kept.get(name, [])]
-    ordered = {name: kept[name] for name in CLAIMS if name in kept}
+    found = kept()
+    found[name] = [new, *found.get(name, [])]
+    ordered = {name: found[name] for name in CLAIMS if name in found}
     FILE.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write()
 
 
 def write() -> None:
-    PAGE.write_text(page(CLAIMS, _kept()), encoding="utf-8")
+    PAGE.write_text(page(CLAIMS, kept()), encoding="utf-8")
 
 
-def _kept() -> dict[str, list[Record]]:
+def kept() -> dict[str, list[Record]]:
     return json.loads(FILE.read_bytes()) if FILE.exists() else {}
 
 
 def summed(outcomes: Sequence[str]) -> str:
     """Such as `12 lines: 10 holds, 1 MISSED, 1 undecided`."""
     counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
-    return f"{len(outcomes)} lines{': ' if counts else ''}{counts}"
+    return f"{len(outcomes)} line{'' if len(outcomes) == 1 else 's'}{': ' if counts else ''}{counts}"
 
 
 def standing(claim: Claim, found: Record) -> str:

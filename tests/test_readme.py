@@ -14,7 +14,6 @@ import bench
 from bench.cli.app import VERBS as VERBS_OF_HELP
 from bench.cli.app import _app
 from conftest import ROOT, CommandLine, called_here
-from proof import code
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -115,12 +114,3 @@ def test_pages_link_to_what_exists():
 def test_target(line):
     done = subprocess.run(["make", "-n", *line.split()[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_fingerprint_changes_with_the_code_and_not_with_comments(tmp_path, monkeypatch):
-    monkeypatch.setattr(code, "BENCH", tmp_path)
-    found = []
-    for text in ('"""Doc."""\nX = 1\n', '"""Other."""\nX = 1  # comment\n', "X = 2\n"):
-        (tmp_path / "module.py").write_text(text)
-        found.append(code.fingerprint(["module.py"]))
-    assert found[0] == found[1] != found[2]

@@ -1,0 +1,63 @@
+"""The page of the proofs keeps every run, and calls nothing current whose code or protocol has changed since."""
+
+import pytest
+
+from proof import accuracy, claims, code
+from proof.claim import HOLDS, MISSED, UNDECIDED, Claim, Line, at_least, at_most, judged
+
+
+def test_a_fingerprint_changes_with_the_code_and_not_with_comments(tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "BENCH", tmp_path)
+    found = []
+    for text in ('"""Doc."""\nX = 1\n', '"""Other."""\nX = 1  # comment\n', "X = 2\n"):
+        (tmp_path / "module.py").write_text(text)
+        found.append(code.fingerprint(["module.py"]))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "outcome"), [(0.95, 1.02, UNDECIDED), (0.99, 1.01, HOLDS), (1.03, 1.2, MISSED), (0.9, 0.97, MISSED)]
+)
+def test_an_interval_is_judged_and_not_its_middle(low, high, outcome):
+    assert judged(low, high, 0.98, 1.02) == outcome
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "outcome"), [(9, 10, HOLDS), (8, 10, MISSED), (4, 4, HOLDS), (3, 4, MISSED)]
+)
+def test_a_demanded_count_grows_with_the_trials(hits, trials, outcome):
+    assert at_least("", hits, trials, 0.9).outcome == outcome
+
+
+def test_what_is_allowed_is_rounded_down():
+    assert at_most("", 2, 60, 2 / 60).outcome == HOLDS and at_most("", 1, 10, 0.05).outcome == MISSED
+
+
+def _nothing(rig, trials):
+    return []
+
+
+def test_every_run_is_shown_and_only_the_newest_of_this_code_and_protocol_is_current(tmp_path, monkeypatch):
+    (tmp_path / "module.py").write_text("X = 1\n")
+    monkeypatch.setattr(code, "BENCH", tmp_path)
+    claim = Claim(
+        lambda rig, trials: [], "tries", 40, 1, 1, ["module.py"], version=2, replaced={1: "it could not fail"}
+    )
+    lines = [[Line("says", "at most 5%", f"{hits} of 40", UNDECIDED)] for hits in (4, 2, 7)]
+    runs = [accuracy.record(claim, 40, found, 1.0, "2026") for found in lines]
+    runs[2]["version"] = 1
+    page = accuracy.page({"name": claim}, {"name": runs})
+    assert all(page.count(f"| {hits} of 40 |") == shown for hits, shown in ((4, 2), (2, 1), (7, 1)))
+    assert "protocol 1 was replaced because it could not fail" in page
+    assert "Of this code: 1 line: 1 undecided" in page and "Not current" not in page
+    (tmp_path / "module.py").write_text("X = 2\n")
+    assert "**Not current**: name (older code)" in accuracy.page({"name": claim}, {"name": runs})
+    runs[0]["version"] = 1
+    assert "**Not current**: name (protocol 1)" in accuracy.page({"name": claim}, {"name": runs})
+
+
+def test_a_claim_whose_protocol_changed_says_why():
+    for name, found in accuracy.kept().items():
+        claim = claims.CLAIMS[name]
+        assert {run["version"] for run in found} <= {claim.version, *claim.replaced}, name
+    assert sum(claim.minutes for claim in claims.CLAIMS.values()) < 45.5
