@@ -97,7 +97,7 @@ CLAIMS: dict[str, Claim] = {
     "ab-one-by-20": Claim(sides.one_by_20, "20 % in one of six sizes, 60 s", 3, 1, 3, SIDES, replaced={0: SLEPT}),
     "planted-wait": Claim(
         training_steps.planted_wait, "a synchroniser that waits 5 ms against one that does not; trials: launches",
-        8, 4, 0.6, TRAINED, replaced=BY_POINTS,
+        8, 4, 0.7, TRAINED, replaced=BY_POINTS,
     ),
     "stamps": Claim(
         training_steps.stamps, "a step with all stamps and by hand, in random order; 90 % interval over the blocks; "

@@ -15,6 +15,7 @@ from bench.advise import planner, runs
 from bench.advise.runs import stretch_of
 from bench.analyze.analysis import analyze
 from bench.analyze.summaries import headlines
+from bench.analyze.training import by_launch, estimate, rounds_of, scenarios_of
 from bench.model.records import Case, Scenario
 from bench.model.training import Strategy
 from bench.planning import buckets
@@ -24,7 +25,6 @@ from bench.planning.training import shape_of
 from bench.rank.training import models
 from bench.rank.training import runner as runners
 from bench.rank.training.transport import ProcessGroupTransport, RankInfo
-from bench.stats.intervals import difference_of_intervals
 from proof import links
 from proof.claim import Line, at_least, not_tried, within
 from proof.links import NamespacedLauncher
@@ -39,8 +39,8 @@ world_sizes: [2]
 launches: {launches}
 training:
   models: [nano]
-  batch: 8
-  rounds: 10
+  batch: 1
+  rounds: 16
   steps: 4
   max_foreign_cpu: 99%
   strategies: [{{import: proof.synchronisers:OneCall}}, {{import: proof.synchronisers:Late}}]
@@ -50,10 +50,10 @@ WAIT_ALLOWED, STAMPS_ALLOWED = 0.10, 0.01
 
 def planted_wait(rig: Rig, trials: int) -> list[Line]:
     """Two synchronisers that a user brings along, one of which waits for nothing after its call. trials: launches."""
-    (comparison,) = analyze(rig.measure(WAIT.format(launches=trials))).scenarios
-    exposed = {one.label.split(":")[1]: one.exposed for one in comparison.results if ":" in one.label}
-    # Both are taken against the same steps, so that their own intervals say too much of the difference.
-    added = difference_of_intervals(exposed["OneCall"], exposed["Late"])
+    run = rig.measure(WAIT.format(launches=trials))
+    ((scenario, cases),) = scenarios_of(run).items()
+    right, late = (next(case for case in cases if f":{name}" in case.strategy) for name in ("OneCall", "Late"))
+    added = estimate(by_launch(rounds_of(run, scenario), late, minus=right))
     bounds = (bound / WAIT_S for bound in (added.value, added.low, added.high))
     return [within(f"an exposed wait of {WAIT_S / MS:g} ms, planted into a synchroniser", *bounds, WAIT_ALLOWED)]
 
