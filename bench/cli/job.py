@@ -5,7 +5,6 @@ other processes start ranks for it, print nothing and exit with rank 0's status,
 """
 
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -28,13 +27,15 @@ def run_task(
     """
     from bench.launch import job
     from bench.launch.job import JobSecret
-    from bench.machine import environment
+    from bench.machine import environment, interrupts
 
     place = job.detect(environment.job_variables(), environment.starter())
     if place is None:
-        _answer(signal.SIGTERM)
+        # What a shell starts in the background ignores Ctrl-C, and goes on doing so.
+        ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        interrupts.answer(signal.SIGTERM, *(() if ignored else (signal.SIGINT,)))
         return task(None)
-    _answer(signal.SIGTERM, signal.SIGINT)
+    interrupts.answer(signal.SIGTERM, signal.SIGINT, once=True)
     secret = JobSecret(place, environment.secret(), RESULTS)
     if place.rank:
         from bench.launch.agent import run_agent
@@ -44,28 +45,8 @@ def run_task(
 
     # Launchers end the rest of a job as soon as one process exits with an error: before that,
     # rank 0 starts to ignore SIGTERM, so that it still exits in order.
-    with coordinating(place, secret, asked, sides, before_leaving=lambda: _ignore(signal.SIGTERM)) as coordinator:
+    with coordinating(
+        place, secret, asked, sides, before_leaving=lambda: interrupts.ignore(signal.SIGTERM)
+    ) as coordinator:
         coordinator.code = task(coordinator)
     return coordinator.code
-
-
-def _answer(*signals: signal.Signals) -> None:
-    """Treat these signals as Ctrl-C. Launchers send several, one after the other: only the first one counts."""
-
-    def interrupt(*_: object) -> None:
-        if len(signals) > 1:
-            _ignore(*signals)
-        raise KeyboardInterrupt
-
-    _handle(interrupt, signals)
-
-
-def _ignore(*signals: signal.Signals) -> None:
-    _handle(signal.SIG_IGN, signals)
-
-
-def _handle(handler: "Callable[..., None] | signal.Handlers", signals: tuple[signal.Signals, ...]) -> None:
-    # Only the main thread may set handlers. Ray calls us in another thread, and ends its workers by itself.
-    if threading.current_thread() is threading.main_thread():
-        for number in signals:
-            signal.signal(number, handler)

@@ -22,7 +22,7 @@ from bench.cli.nccl_tests_options import ConfigSource
 from bench.cli.output import analyzed, show, write_report
 from bench.config import models
 from bench.config.models import Config
-from bench.machine import host
+from bench.machine import host, interrupts
 from bench.model.errors import StoreError, UnmeasurableError
 from bench.model.records import Json, Machine, Plan
 from bench.planning import plan as planning
@@ -152,8 +152,6 @@ def recorded_session(path: Path, sessions: list[Json], more: Json | None = None)
 
     Yields a list for what the ranks of each launch said of themselves. more: further facts of the session.
     """
-    from bench.machine import host
-
     with _marked(path):
         session: Json = {"host": host.facts(), "before": host.state(), **(more or {})}
         folders.write_environment(path, [*sessions, session])
@@ -169,8 +167,6 @@ def recorded_session(path: Path, sessions: list[Json], more: Json | None = None)
 @contextlib.contextmanager
 def recorded_sides(path: Path, sessions: list[Json], facts: Mapping[str, Json]) -> Iterator[dict[str, list[Json]]]:
     """The same for a run of two sides: a session of each side. facts: by side. Yields a list for each side."""
-    from bench.machine import host
-
     with _marked(path):
         state = host.state()
         added: dict[str, Json] = {side: {"side": side, **of_side, "before": state} for side, of_side in facts.items()}
@@ -195,7 +191,8 @@ def _marked(path: Path) -> Iterator[None]:
 
     try:
         folders.update_manifest(path, status="running")
-        yield
+        with interrupts.deferred():
+            yield
     except KeyboardInterrupt:
         with contextlib.suppress(StoreError):
             mark("interrupted")

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Protocol, TypeVar
 
+from bench.machine import interrupts
+
 T = TypeVar("T")
 # Yields the connections that it waits for, and is sent those that are ready; its result is a T.
 Measuring = Generator[Collection[Any], Collection[Any], T]
@@ -35,6 +37,7 @@ def drive(*generators: Measuring[T]) -> list[T]:
         for generator in generators:
             stack.callback(generator.close)
         while True:
+            interrupts.raise_if_noted()
             for number in list(waits):
                 try:
                     waits[number] = generators[number].send(ready)

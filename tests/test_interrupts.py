@@ -1,0 +1,84 @@
+"""Ctrl-C is never lost, and while ranks are measured it waits for a place where it breaks nothing."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from bench.launch.turns import drive
+from bench.machine import interrupts
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    interrupts.answer()
+
+
+def press(number=signal.SIGINT):
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_is_raised_at_once_outside_of_measuring(number):
+    interrupts.answer(signal.SIGINT, signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        press(number)
+        time.sleep(60)
+
+
+def test_what_a_library_swallowed_is_raised_by_the_next_look():
+    interrupts.answer(signal.SIGINT)
+    try:
+        press()
+        time.sleep(60)
+    except BaseException:  # as Rust code does that has nobody to tell
+        pass
+    done = []
+
+    def measuring():
+        done.append("began")
+        yield []
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(measuring())
+    assert not done
+
+
+def test_while_measuring_it_is_raised_by_the_next_look_and_at_the_end():
+    interrupts.answer(signal.SIGINT)
+    passed = []
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+        press()
+        passed.append("no exception between two instructions")
+        interrupts.raise_if_noted()
+        passed.append("never")
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+        press()
+        passed.append("nobody looked")
+    assert passed == ["no exception between two instructions", "nobody looked"]
+    interrupts.raise_if_noted()  # was raised, so it is over
+
+
+def test_who_presses_again_after_a_while_is_answered_at_once(monkeypatch):
+    interrupts.answer(signal.SIGINT)
+    now = [100.0]
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+        press()
+        press()
+        now[0] += interrupts.PATIENCE_S + 0.1
+        press()
+        pytest.fail("the third one waited")
+
+
+def test_of_several_signals_of_a_launcher_one_counts():
+    interrupts.answer(signal.SIGINT, signal.SIGTERM, once=True)
+    with pytest.raises(KeyboardInterrupt):
+        press(signal.SIGTERM)
+    press(signal.SIGINT)
+    press(signal.SIGTERM)
