@@ -23,6 +23,7 @@ from bench.catalog.dtypes import PREMULTIPLIER
 from bench.catalog.operations import COALESCED_PIECES, behind, placement
 from bench.catalog.subgroups import partner
 from bench.model.records import Case
+from bench.rank import torch_names
 
 NOTHING = (0, 0)
 
@@ -251,9 +252,8 @@ def _shares(start: int, share: int, size: int) -> tuple[Span, ...]:
 
 
 # ── the calls ────────────────────────────────────────────────────────────────────────────────────
-# torch 2.13 renames these two; older versions have the old names only.
-ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+ALL_GATHER = torch_names.newest(dist, "all_gather_single", "all_gather_into_tensor")
+REDUCE_SCATTER = torch_names.newest(dist, "reduce_scatter_single", "reduce_scatter_tensor")
 
 
 def _how(s: CallArguments) -> dict[str, Any]:
@@ -264,19 +264,18 @@ def _how(s: CallArguments) -> dict[str, Any]:
 def _reduction(case: Case) -> Any:
     """torch's name for the case's reduce op."""
     if case.reduce_op == "premul_sum":
-        return dist._make_nccl_premul_sum(float(PREMULTIPLIER))
+        return torch_names.private("torch.distributed", "_make_nccl_premul_sum")(float(PREMULTIPLIER))
     return getattr(dist.ReduceOp, case.reduce_op.upper())
 
 
 def _call_all_reduce_coalesced(s: CallArguments) -> Call:
-    from torch.distributed.distributed_c10d import _coalescing_manager
-
+    coalescing = torch_names.private("torch.distributed.distributed_c10d", "_coalescing_manager")
     pieces, op, group = list(s.incoming.chunk(COALESCED_PIECES)), _reduction(s.case), s.subgroup.handle
     asynchronous = s.case.call == "async"
 
     def call() -> Any:
         # Without a device: with one, torch's watchdog and flight recorder do not see the calls.
-        with _coalescing_manager(group=group, async_ops=asynchronous) as together:
+        with coalescing(group=group, async_ops=asynchronous) as together:
             for piece in pieces:
                 dist.all_reduce(piece, op=op, group=group)
         return together

@@ -16,6 +16,7 @@ from torch import nn
 
 from bench.model.training import REFERENCE, Strategy
 from bench.planning.buckets import BucketPlan, by_caps, by_sizes
+from bench.rank import torch_names
 from bench.rank.device import Device, Event
 from bench.rank.training.transport import Handle, RankInfo, SharedTensors, Transport
 
@@ -182,11 +183,12 @@ class AfterBackward(Synchroniser):
     def flat(self) -> None:
         gradients = self._gradients()
         with self._watch.packing:
-            flat = torch._utils._flatten_dense_tensors(gradients)
+            flat = torch_names.private("torch._utils", "_flatten_dense_tensors")(gradients)
         self._transport.all_reduce(flat).wait()
         with self._watch.packing:
             flat.div_(self._transport.world_size)
-            for gradient, mean in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
+            means = torch_names.private("torch._utils", "_unflatten_dense_tensors")(flat, gradients)
+            for gradient, mean in zip(gradients, means, strict=True):
                 gradient.copy_(mean)
 
 

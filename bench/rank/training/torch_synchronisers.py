@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.catalog.strategies import DDP_FLAGS, NO_OPERATION, OWN_GROUP, hooks_of, kind
+from bench.rank import torch_names
 from bench.rank.collectives import ALL_GATHER, REDUCE_SCATTER
 from bench.rank.training.synchronisers import Build, Stopwatch, Synchroniser, sent_by, trained
 from bench.rank.training.transport import EmulatedLink, Transport
@@ -56,7 +57,8 @@ class Ddp(Synchroniser):
             return sent_by(self._transport)
         if hooks_of(self._strategy):
             return None
-        text = str(self.module._get_ddp_logging_data().get("rebuilt_bucket_sizes", ""))
+        told = torch_names.private(self.module, "_get_ddp_logging_data")()
+        text = str(told.get("rebuilt_bucket_sizes", ""))
         return tuple(int(size) for size in text.replace(",", " ").split()) or None
 
 

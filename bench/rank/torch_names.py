@@ -1,0 +1,67 @@
+"""Get the names of torch that not every version has: private ones, and those that came or went since 2.8.
+
+In: where a name is looked up. Out: what it stands for, or a RuntimeError that says what is missing and what for. The
+table has the versions from 2.8 to 2.15; a test holds it, and every other name of torch that is used, against the
+installed one.
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+OLDEST, NEWEST = (2, 8), (2, 15)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name of torch. since, until: the first and the last version that has it. needed_for: what lacks it else."""
+
+    path: str
+    needed_for: str
+    since: tuple[int, int] = OLDEST
+    until: tuple[int, int] = NEWEST
+
+
+NAMES = (
+    Name("torch.cuda._sleep", "device times on GPUs"),
+    Name("torch._utils._flatten_dense_tensors", "the strategy flat"),
+    Name("torch._utils._unflatten_dense_tensors", "the strategy flat"),
+    Name("torch.distributed._make_nccl_premul_sum", "reduce_ops: premul_sum"),
+    Name("torch.distributed.distributed_c10d._coalescing_manager", "all_reduce_coalesced"),
+    Name("torch.distributed.ProcessGroup._get_backend", "memory: registered and symmetric"),
+    Name("torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data", "the buckets of torch's DDP"),
+    # Public, but not in all versions: the newer name is taken where there is one.
+    Name("torch.distributed.all_gather_single", "all_gather", since=(2, 13)),
+    Name("torch.distributed.all_gather_into_tensor", "all_gather, before 2.13"),
+    Name("torch.distributed.reduce_scatter_single", "reduce_scatter", since=(2, 13)),
+    Name("torch.distributed.reduce_scatter_tensor", "reduce_scatter, before 2.13"),
+)
+_NEEDED_FOR = {name.path.rpartition(".")[2]: name.needed_for for name in NAMES}
+
+
+def private(owner: Any, name: str) -> Any:
+    """A private name of a module of torch (its dotted name will do) or of one of its objects; raises RuntimeError."""
+    try:
+        return getattr(importlib.import_module(owner) if isinstance(owner, str) else owner, name)
+    except (ImportError, AttributeError):
+        where = owner if isinstance(owner, str) else type(owner).__name__
+        raise RuntimeError(
+            f"torch {torch.__version__} has no {where}.{name}, which {_NEEDED_FOR[name]} needs: versions "
+            f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))} have it"
+        ) from None
+
+
+def version() -> tuple[int, int]:
+    """The version of torch that is loaded: major and minor number."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def newest(owner: Any, *names: str) -> Any:
+    """The first of several names that this version of torch has; raises RuntimeError if it has none of them."""
+    for name in names:
+        if (found := getattr(owner, name, None)) is not None:
+            return found
+    raise RuntimeError(f"torch {torch.__version__} has none of {', '.join(names)}")

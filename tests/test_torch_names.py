@@ -1,0 +1,105 @@
+"""The names of torch that are used: each is in the installed version, and private ones are asked for in one place."""
+
+import ast
+import importlib
+import warnings
+
+import pytest
+import torch
+
+from bench.rank import torch_names
+from bench.rank.torch_names import NAMES, newest, private, version
+from conftest import ROOT
+
+SOURCES = sorted((ROOT / "bench").rglob("*.py"))
+# Only in builds for CUDA; `make gpu-check` uses them.
+OF_CUDA = ("torch.distributed.ProcessGroupNCCL",)
+
+
+def used_in(path):
+    """Dotted names of torch in a module: `torch.cuda.Event`, also by way of `dist` or `from torch… import`."""
+    tree = ast.parse(path.read_text())
+    short = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            short |= {(a.asname or "torch"): (a.name if a.asname else "torch") for a in node.names if is_torch(a.name)}
+        if isinstance(node, ast.ImportFrom) and is_torch(node.module or ""):
+            short |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    names = set(short.values())
+    for node in ast.walk(tree):
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts, node = [node.attr, *parts], node.value
+        if isinstance(node, ast.Name) and node.id in short:
+            names.add(".".join([short[node.id], *parts]))
+    return names
+
+
+def is_torch(module):
+    return module.split(".")[0] == "torch"
+
+
+def resolved(name):
+    """What a dotted name stands for, as far as modules and classes go; raises AttributeError."""
+    warnings.simplefilter("ignore")  # some modules warn of others that they load
+    parts = name.split(".")
+    found = importlib.import_module(parts[0])
+    for at, part in enumerate(parts[1:], 2):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            try:
+                found = importlib.import_module(".".join(parts[:at]))
+            except ImportError:
+                raise AttributeError(name) from None
+    return found
+
+
+USED = sorted(set().union(*map(used_in, SOURCES)))
+
+
+def test_the_search_finds_names():
+    assert len(USED) > 60 and {"torch.cuda.Stream", "torch.distributed.all_reduce"} <= set(USED)
+
+
+@pytest.mark.parametrize("name", [name for name in USED if not name.startswith(OF_CUDA)])
+def test_a_name_is_in_the_installed_torch(name):
+    resolved(name)
+
+
+def test_no_private_name_is_used_directly():
+    assert [
+        name for name in USED if any(part.startswith("_") and part != "__version__" for part in name.split("."))
+    ] == []
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name.path)
+def test_the_table_tells_which_versions_have_a_name(name):
+    if name.since <= version() <= name.until:
+        resolved(name.path)
+    else:
+        with pytest.raises(AttributeError):
+            resolved(name.path)
+
+
+def test_a_private_name_that_is_missing_says_what_it_was_for(monkeypatch):
+    assert private("torch._utils", "_flatten_dense_tensors") is torch._utils._flatten_dense_tensors
+    monkeypatch.delattr(torch.cuda, "_sleep")
+    with pytest.raises(RuntimeError, match=r"torch.cuda._sleep, which device times on GPUs needs: versions 2.8 to"):
+        private("torch.cuda", "_sleep")
+
+
+def test_the_newest_name_is_taken():
+    assert newest(torch, "this_is_none_of_them", "zeros") is torch.zeros
+    with pytest.raises(RuntimeError, match="none of a, b"):
+        newest(torch, "a", "b")
+
+
+def test_every_private_name_that_is_asked_for_is_in_the_table():
+    asked = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("torch_names.private"):
+                asked.add(node.args[1].value)
+    assert asked == {path.rpartition(".")[2] for path in (n.path for n in NAMES) if path.rpartition(".")[2][0] == "_"}
+    assert version() >= torch_names.OLDEST
