@@ -1,9 +1,12 @@
 """A GPU that does not exist: a host whose clock advances by rule, and a stream that runs behind it.
 
 Every action costs the host its time and, where it enqueues, the stream its own: work begins when it is enqueued and the
-stream is free. An event is made by its first record, which takes long, as on CUDA. While calls are captured, whatever
+stream is free. An event is made by its first record, which takes long, as on CUDA. Other streams (`aside`) only wait
+for calls and hold events. While calls are captured, whatever
 would wait for the device, or ask whether it is done, raises, as on CUDA. `log` has all actions, in order.
 """
+
+import contextlib
 
 import torch
 
@@ -22,6 +25,8 @@ class SimulatedDevice:
         self.free_at_ns = 0
         self.log = []
         self.capturing = None
+        # By lane, when each other stream is free; the lane of the current stream, None for the one that runs calls.
+        self.lanes, self.lane = {}, None
 
     # ── what `bench.rank.device.Device` has ──────────────────────────────────────────────────────
     def clock_ns(self):
@@ -31,7 +36,7 @@ class SimulatedDevice:
     def synchronize(self):
         self._not_captured("synchronize")
         self.log.append("synchronize")
-        self.host_ns = max(self.host_ns, self.free_at_ns)
+        self.host_ns = max(self.host_ns, self.free_at_ns, *self.lanes.values())
 
     def event(self):
         made = _Event(self)
@@ -51,6 +56,13 @@ class SimulatedDevice:
         self.capturing = None
         return graph
 
+    @contextlib.contextmanager
+    def aside(self, lane):
+        self.lane = lane
+        self.lanes.setdefault(lane, 0)
+        yield
+        self.lane = None
+
     # ── what happens on it ───────────────────────────────────────────────────────────────────────
     def enqueue(self, runs_ns, dispatch_ns=ENQUEUE_NS, not_before_ns=0):
         """Work of so many ns, which the host needs `dispatch_ns` to enqueue. not_before_ns: when others are there."""
@@ -59,6 +71,13 @@ class SimulatedDevice:
             return
         self.host_ns += dispatch_ns
         self.free_at_ns = max(self.free_at_ns, self.host_ns, not_before_ns) + runs_ns
+
+    def wait_until(self, instant_ns):
+        """The current stream waits, and not the host, as `wait` of a collective does."""
+        if self.lane is None:
+            self.free_at_ns = max(self.free_at_ns, instant_ns)
+        else:
+            self.lanes[self.lane] = max(self.lanes[self.lane], instant_ns)
 
     def call(self, runs_ns, dispatch_ns=ENQUEUE_NS, name="call"):
         """A collective: a function that enqueues it."""
@@ -96,7 +115,10 @@ class _Event:
         device._not_captured("a timing event")
         device.log.append("make event" if self._at_ns is None else "record")
         device.host_ns += MAKE_EVENT_NS if self._at_ns is None else US
-        device.free_at_ns = self._at_ns = max(device.free_at_ns, device.host_ns)
+        if device.lane is None:
+            device.free_at_ns = self._at_ns = max(device.free_at_ns, device.host_ns)
+        else:
+            device.lanes[device.lane] = self._at_ns = max(device.lanes[device.lane], device.host_ns)
 
     def passed(self):
         self._device._not_captured("asking an event")

@@ -6,9 +6,10 @@ The device is simulated, so that each of these can be said to the nanosecond; te
 import pytest
 
 from bench.model.records import Case, ReplayedCall
-from bench.rank.device import Host
+from bench.rank.collectives import rest
+from bench.rank.device import Host, cycles_a_ns
 from bench.rank.replay import make_step, marks_on
-from bench.rank.timing import CaseTimer, floor_ns
+from bench.rank.timing import LEAST_BACKLOG_NS, CaseTimer, floor_ns
 from bench.rank.training.synchronisers import Stopwatch
 from bench.rank.workload import Workload
 from simulated_device import US, SimulatedDevice
@@ -64,6 +65,75 @@ def test_iterations_that_dispatching_slowed_are_counted_and_then_avoided():
     assert timer.measure(4).dispatch_bound == 0
 
 
+def test_what_was_bound_by_dispatching_in_the_warm_up_does_not_count():
+    device = SimulatedDevice()
+    timer = CaseTimer(Calls(device.call(RUNS_NS, 2_000 * US)), case(), rest, rest, device, device.aligned_at(0))
+    assert timer.measure(4, warmup=1).dispatch_bound == 0
+
+
+def test_a_stall_of_the_host_makes_no_later_iteration_wait_longer():
+    """8 ms once; each iteration occupies the stream before its calls, which the host then waits for."""
+    device = SimulatedDevice()
+    calls = iter([5 * US] * 10 + [8_000 * US] + [5 * US] * 60)
+    timer = CaseTimer(
+        Calls(lambda: device.call(RUNS_NS, next(calls))()), case(), rest, rest, device, device.aligned_at(0)
+    )
+    stream = timer._stream
+    prepare = lambda most: [timer._workload.call]  # noqa: E731
+    stream.make_events(60)
+    timed = stream.timed(prepare, 12, rest, rest, True)
+    assert timed.late == [False] * 10 + [True, False]
+    stream.timed(prepare, 40, rest, rest, True)
+    began = device.host_ns
+    stream.timed(prepare, 1, rest, rest, True)
+    assert device.host_ns - began < 2 * LEAST_BACKLOG_NS
+
+
+def test_what_waits_on_the_host_occupies_nothing():
+    device = SimulatedDevice()
+
+    class Barrier(Calls):
+        waits_on_host = True
+
+    def barrier():
+        device.enqueue(10 * US)
+        device.synchronize()
+
+    timer = CaseTimer(Barrier(barrier), case(), rest, rest, device, device.aligned_at(0))
+    found = timer.measure(8)
+    assert found.host_ns is None and found.wait_ns is None and found.dispatch_bound is None
+    assert "occupy" not in device.log and all(ns < 40 * US for ns in found.duration_ns)
+    assert timer.cost_ns() < 1e6  # of the host's clock
+
+
+def test_the_rank_that_comes_last_waits_least_whatever_its_host_s_stamps_say():
+    """Two ranks: the host of the first is 300 µs late. The devices tell, and the host's stamps do not matter."""
+    found = {}
+    for name, late_ns in (("late", 0), ("waits", 300 * US)):
+        device = SimulatedDevice()
+        _, found[name] = measured(device, device.call(RUNS_NS), skew_ns=late_ns)
+    assert max(found["late"].wait_ns) < 50 * US < min(found["waits"].wait_ns)
+    assert max(found["waits"].duration_ns) - min(found["late"].duration_ns) <= EVENT_NS
+
+
+def test_an_empty_pair_of_events_is_what_the_timer_costs():
+    device = SimulatedDevice()
+    timer, _ = measured(device, device.call(RUNS_NS))
+    assert 0 <= timer.cost_ns() <= EVENT_NS
+
+
+@pytest.mark.parametrize("rises_ns", [0, 60_000 * US])
+def test_a_clock_that_rises_under_load_is_waited_for(rises_ns):
+    """345 MHz when idle, 1980 MHz after a while of work."""
+    device = SimulatedDevice()
+    began = device.host_ns
+
+    def sleep(cycles):
+        device.enqueue(int(cycles / (1.98 if device.host_ns - began >= rises_ns else 0.345)))
+
+    assert cycles_a_ns(device, sleep) == pytest.approx(1.98, rel=0.01)
+
+
 def test_the_order_of_one_iteration_and_nothing_is_made_within_it():
     device = SimulatedDevice()
     timer, _ = measured(device, device.call(RUNS_NS), count=1, barrier=lambda: device.log.append("barrier"))
@@ -71,7 +141,7 @@ def test_the_order_of_one_iteration_and_nothing_is_made_within_it():
     timer.measure(1)
     assert device.log == [
         *("synchronize", "barrier", "call", "synchronize"),
-        *("synchronize", "barrier", "occupy", "align", "record", "call", "record", "synchronize"),
+        *("synchronize", "barrier", "occupy", "record", "align", "record", "call", "record", "synchronize"),
     ]
 
 
@@ -79,7 +149,7 @@ def test_more_iterations_get_their_events_before_they_begin():
     device = SimulatedDevice()
     _, _ = measured(device, device.call(RUNS_NS), count=5)
     made = [at for at, action in enumerate(device.log) if action == "make event"]
-    assert len(made) == 10 and max(made) < device.log.index("call")
+    assert len(made) == 15 and max(made) < device.log.index("call")
 
 
 @pytest.mark.parametrize("call", ["sync", "async"])
@@ -119,7 +189,7 @@ def test_what_dispatching_costs_is_told_by_the_host():
 def test_the_host_cannot_do_what_only_a_stream_can():
     host = Host()
     assert not host.enqueues
-    for action in (host.event, lambda: host.occupy(1), lambda: host.captured(lambda: None)):
+    for action in (host.event, lambda: host.occupy(1), lambda: host.captured(lambda: None), lambda: host.aside(0)):
         with pytest.raises(NotImplementedError):
             action()
 
@@ -147,13 +217,14 @@ def test_a_stopwatch_marks_the_stream_and_makes_events_while_warming_up_only():
 
 # ── replays ──────────────────────────────────────────────────────────────────────────────────────
 class Waited:
-    """What an asynchronous call returns."""
+    """What an asynchronous call returns. ends_ns: when its stream is done with it."""
 
-    def __init__(self, device):
-        self.device = device
+    def __init__(self, device, ends_ns=0):
+        self.device, self.ends_ns = device, ends_ns
 
     def wait(self):
         self.device.log.append("wait")
+        self.device.wait_until(self.ends_ns)
 
 
 def test_a_replayed_step_makes_nothing_while_it_runs_and_waits_where_the_recording_did():
@@ -161,27 +232,65 @@ def test_a_replayed_step_makes_nothing_while_it_runs_and_waits_where_the_recordi
 
     def enqueue():
         device.call(RUNS_NS)()
-        return Waited(device)
+        return Waited(device, device.free_at_ns)
 
     planned = [ReplayedCall(0), ReplayedCall(0, after=(0,)), ReplayedCall(0)]
-    marks = marks_on(device, 3)
+    marks = marks_on(device, [0, 0, 0])
     device.log.clear()
     make_step(planned, [enqueue] * 3, [True, False, True], marks)
     assert device.log == [
         "record",
-        *("record", "call"),
-        *("wait", "record"),
+        *("record", "call", "wait", "record"),
+        "wait",
         *("record", "call", "record"),
-        *("record", "call"),
-        *("wait", "record"),
+        *("record", "call", "wait", "record"),
+        "wait",
     ]
     device.synchronize()
     starts, durations = marks.stamps()
     assert starts == sorted(starts) and all(abs(ns - RUNS_NS) <= 10 * US for ns in durations)
 
 
+def test_an_asynchronous_call_is_over_when_it_is_and_not_when_it_is_waited_for():
+    """It ends 100 µs after it began; another call of 900 µs runs before anything waits for it."""
+    device = SimulatedDevice()
+    planned = [ReplayedCall(0), ReplayedCall(1)]
+    marks = marks_on(device, [0, 1])
+
+    def beside():
+        device.host_ns += 5 * US
+        return Waited(device, max(device.free_at_ns, device.host_ns) + RUNS_NS)
+
+    make_step(planned, [beside, device.call(900 * US)], [True, False], marks)
+    device.synchronize()
+    _, durations = marks.stamps()
+    assert durations[0] == pytest.approx(RUNS_NS, abs=20 * US) and durations[1] > 890 * US
+
+
+def test_pauses_of_a_replay_pass_on_the_device_too():
+    """The pause of 500 µs lies between two calls of 10 µs: behind other work it would be over before they begin."""
+    device = SimulatedDevice()
+    call = device.call(10 * US)
+
+    class Paused(Calls):
+        pauses = True
+
+    def step():
+        call()
+        device.waits(500 * US)
+        call()
+
+    found = CaseTimer(Paused(step), case(), rest, rest, device, device.aligned_at(0)).measure(4)
+    assert all(ns > 500 * US for ns in found.duration_ns) and found.dispatch_bound is None
+
+
 def test_what_makes_groups_has_the_host_s_time():
     """Connecting takes the host 3 ms; the device does hardly anything."""
     device = SimulatedDevice()
-    _, found = measured(device, device.call(2 * US, 3_000 * US), case("first"))
+
+    class Connecting(Calls):
+        waits_on_host = True
+
+    call = device.call(2 * US, 3_000 * US)
+    found = CaseTimer(Connecting(call), case("first"), rest, rest, device, device.aligned_at(0)).measure(6)
     assert found.host_ns is None and all(abs(ns - 3_000 * US) < 10 * US for ns in found.duration_ns)

@@ -216,7 +216,7 @@ def test_a_slow_call_takes_longer_by_its_share_of_its_own_time(monkeypatch):
             nonlocal now_ns
             now_ns += 1000
 
-    class Inner:
+    class Inner(workload.Workload):
         def prepare(self):
             return Work
 
@@ -231,7 +231,7 @@ def test_a_slow_call_takes_longer_by_its_share_of_its_own_time(monkeypatch):
 def test_slow_calls_are_prepared_several_at_a_time_like_others():
     """Otherwise the sides of a comparison would differ in more than the slowness."""
 
-    class Inner:
+    class Inner(workload.Workload):
         def ready(self, most):
             return [lambda: "done"] * most
 

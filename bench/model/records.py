@@ -69,12 +69,11 @@ class Machine:
 class Demands:
     """What a configuration or a plan requires of a job.
 
-    gpus: whether each rank needs a GPU of its own, or with shared_gpus any GPU. ranks: the largest world size.
+    gpus: whether each rank needs a GPU of its own, or with shared_gpus any GPU.
     """
 
     gpus: bool
     shared_gpus: bool
-    ranks: int
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
@@ -319,7 +318,7 @@ class Settings:
 
     pool_bytes: memory of the buffers that a case uses in turn, on each rank. flush_bytes: memory that `buffers: flush`
         overwrites before each call. batch_bytes: memory that the buffers of cases measured in the same rounds may take,
-        on all ranks of a host together.
+        on all ranks of a host together. gpu_batch_bytes: likewise on all ranks of a GPU.
     rounds, warmup_steps: of training steps: iterations of a case in a launch, one in each round, and steps before them.
     replays: `Case.recording` → the calls of a replay. shapes: `Case.model` → its gradients, of a model that is not
         computed. links: `Case.link` → an emulated link.
@@ -331,6 +330,7 @@ class Settings:
     pool_bytes: int
     flush_bytes: int = 0
     batch_bytes: int = 2**32
+    gpu_batch_bytes: int = 2**30
     rounds: int = 10
     warmup_steps: int = 3
     faults: tuple[Fault, ...] = ()
@@ -433,6 +433,8 @@ class Timings:
     duration_ns: how long all the calls took on each rank: on CPUs by the host's clock; on GPUs by events, behind other
         work, so that neither dispatching nor waiting for a late rank is in it.
     host_ns: on GPUs only: host time of as many other iterations, from an idle device until it is idle again.
+    wait_ns: on GPUs only: how long each rank's device waited for the others just before its calls. All then begin
+        together; who waited least came last. `start_ns` is the host's there, and says nothing of the device.
     blocks: iterations in each block, in order; other cases were measured between two blocks. Empty where this is not
         known, as in runs of earlier versions.
     inner_start_ns, inner_duration_ns: of a replay, of each of its calls: arrays of shape (iterations, ranks, calls);
@@ -445,6 +447,7 @@ class Timings:
     start_ns: Integers
     duration_ns: Integers
     host_ns: Integers | None = None
+    wait_ns: Integers | None = None
     calls: int = 1
     blocks: tuple[int, ...] = ()
     inner_start_ns: Integers | None = None
@@ -457,6 +460,13 @@ class Timings:
         slowest: Floats = self.duration_ns.max(axis=1) / (1e9 * self.calls)
         return slowest
 
+    @property
+    def arrivals_ns(self) -> Integers | None:
+        """When each rank was ready, from another zero in each iteration; None where that is not known."""
+        if self.host_ns is None:
+            return self.start_ns
+        return None if self.wait_ns is None else -self.wait_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -465,9 +475,10 @@ class Usage:
     machine_busy_s: CPU seconds of all processes on the ranks' hosts, except a parent of ranks. steal_s: CPU seconds
         that the hypervisor gave to others. throttled: periods in which a cgroup's quota was used up. None if the
         kernel does not report them.
+    timer_cost_ns: what is measured where nothing is called: two stamps of the host, or two events of a stream.
     floor_ns: time of the same call in a group of one rank, which is the cost of dispatching it. dispatch_bound:
-        iterations whose device time has dispatching in it, because the stream ran out of work. None if they were not
-        measured.
+        iterations, without the warm-up, whose device time has dispatching in it, because the stream ran out of work.
+        None if they were not measured.
     """
 
     wall_s: float

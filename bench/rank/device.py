@@ -6,13 +6,17 @@ its place, whose time advances by rule (`tests/simulated_device.py`).
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 
+from bench.rank import torch_names
+
 Action = Callable[[], object]
-# Cycles of the first wait, by which a GPU's cycles are converted to time: about half a millisecond.
-CALIBRATION_CYCLES = 10**6
+# Cycles of one wait by which a GPU's cycles are converted to time, about 5 ms; all of them together take this long or
+# longer, because an idle GPU has a fifth of its clock at first; two in a row must agree; and then the last one counts.
+CALIBRATION_CYCLES, RISING_S, AGREEING, MOST_CALIBRATIONS = 10**7, 0.1, 0.02, 100
 # The kernel wakes a sleeping process at most this much too late (60 to 250 µs were seen).
 OVERSLEEP_S = 3e-4
 
@@ -64,6 +68,9 @@ class Device(Protocol):
     def captured(self, calls: Action) -> Graph:
         """The calls as a graph. They are executed once beforehand; capturing does not execute them."""
 
+    def aside(self, lane: int) -> AbstractContextManager[object]:
+        """Context in which another stream is the current one, of those that are numbered by `lane`."""
+
 
 class Host:
     """A CPU: a call is done when it returns."""
@@ -86,6 +93,9 @@ class Host:
     def captured(self, calls: Action) -> Graph:
         raise NotImplementedError("a CPU has no graphs")
 
+    def aside(self, lane: int) -> AbstractContextManager[object]:
+        raise NotImplementedError("a CPU has no stream")
+
 
 class Gpu:
     """A CUDA device, by its current stream."""
@@ -95,7 +105,10 @@ class Gpu:
     def __init__(self, handle: torch.device) -> None:
         self.handle = handle
         self.clock_ns = time.perf_counter_ns
-        self._cycles_a_ns = 0.0
+        self._sleep = torch_names.private("torch.cuda", "_sleep")
+        self._lanes: dict[int, torch.cuda.Stream] = {}
+        # Now, and not within the first timed iteration.
+        self._cycles_a_ns = cycles_a_ns(self, self._sleep)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.handle)
@@ -106,18 +119,13 @@ class Gpu:
         return event
 
     def occupy(self, nanoseconds: int) -> None:
-        if not self._cycles_a_ns:
-            self._cycles_a_ns = self._calibrated()
-        torch.cuda._sleep(int(nanoseconds * self._cycles_a_ns))
+        self._sleep(int(nanoseconds * self._cycles_a_ns))
 
-    def _calibrated(self) -> float:
-        before, after = self.event(), self.event()
-        for _ in range(2):  # the first wait loads the kernel
-            before.record()
-            torch.cuda._sleep(CALIBRATION_CYCLES)
-            after.record()
-            self.synchronize()
-        return CALIBRATION_CYCLES / max(1, after.ns_since(before))
+    def aside(self, lane: int) -> AbstractContextManager[object]:
+        if lane not in self._lanes:
+            self._lanes[lane] = torch.cuda.Stream(self.handle)
+        other: AbstractContextManager[object] = torch.cuda.stream(self._lanes[lane])
+        return other
 
     def captured(self, calls: Action) -> Graph:
         calls()  # NCCL connects in the first call of a kind, which cannot be captured
@@ -127,6 +135,25 @@ class Gpu:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             calls()
         return graph  # type: ignore[no-any-return]
+
+
+def cycles_a_ns(device: Device, sleep: Callable[[int], object]) -> float:
+    """Cycles that a GPU under load counts in a nanosecond. sleep: keeps its stream busy for so many cycles.
+
+    If its clock rises later, the stream is occupied too shortly, which is noticed; if it falls, for too long.
+    """
+    before, after = device.event(), device.event()
+    began, last = device.clock_ns(), 0.0
+    for _ in range(MOST_CALIBRATIONS):
+        before.record()
+        sleep(CALIBRATION_CYCLES)
+        after.record()
+        device.synchronize()
+        rate = CALIBRATION_CYCLES / max(1, after.ns_since(before))
+        if abs(rate - last) <= AGREEING * rate and device.clock_ns() - began >= RISING_S * 1e9:
+            return rate
+        last = rate
+    return last
 
 
 class _GpuEvent:

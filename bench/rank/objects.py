@@ -24,6 +24,8 @@ MOST_KEPT_BYTES = 64 * 2**20
 class ObjectOperation(Workload):
     """An operation on pickled Python objects: byte strings, different on each rank."""
 
+    waits_on_host = True
+
     def __init__(self, case: Case, group: Group, seed: int) -> None:
         self._case, self._group = case, group
         self._subgroup = group.subgroup(case)
@@ -79,6 +81,8 @@ def _objects(seed: int, ranks: int, nbytes: int, only: int | None) -> list[bytes
 class BarrierOperation(Workload):
     """A barrier. It has no result that shows whether a rank left before all had come, so nothing is verified."""
 
+    waits_on_host = True
+
     def __init__(self, case: Case, group: Group) -> None:
         self._subgroup, self._group = group.subgroup(case), group
         self._call: Call = group.calls.barrier(self._subgroup, case)
@@ -101,12 +105,16 @@ class Joining(Workload):
     Its one iteration is that call of this launch, of which the group kept the start and the duration.
     """
 
+    waits_on_host = True
+
     def prepare(self) -> Call:
         return rest
 
 
 class NewGroup(Workload):
     """`new_group` of all ranks, or of the groups of a division."""
+
+    waits_on_host = True
 
     def __init__(self, case: Case, group: Group) -> None:
         self._case, self._group = case, group
@@ -134,6 +142,7 @@ class FirstCall(Wrapped):
 
     def __init__(self, case: Case, group: Group, inner: TensorOperation) -> None:
         super().__init__(inner)
+        self.waits_on_host = True
         self._case, self._group = case, group
         self._made: Subgroup | None = None
 

@@ -33,6 +33,11 @@ class ReplayOperation(Workload):
             for case in replay.cases
         ]
         self._asynchronous = [replay.cases[call.case].call == "async" for call in replay.calls]
+        self.waits_on_host = any(work.waits_on_host for work in self._inner)
+        self.pauses = any(call.pause_s for call in replay.calls)
+        # Calls of one communicator end in their order; those of others need streams of their own to be waited for.
+        groups = list(dict.fromkeys(case.groups for case in replay.cases))
+        self._lanes = [groups.index(replay.cases[call.case].groups) for call in replay.calls]
         self._steps: list[Marks] = []
         self._free: list[Marks] = []  # of steps whose stamps have been read: events take time to make
 
@@ -40,7 +45,7 @@ class ReplayOperation(Workload):
         """All calls of the next step: buffers are refilled now, not between them, and events are made now."""
         self.reserve(1)
         calls = [self._inner[call.case].prepare() for call in self._calls]
-        marks = self._free.pop() if self._free else marks_on(self._device, len(calls))
+        marks = self._free.pop() if self._free else marks_on(self._device, self._lanes)
         self._steps.append(marks)
         return lambda: make_step(self._calls, calls, self._asynchronous, marks)
 
@@ -119,12 +124,17 @@ class _HostMarks:
 
 
 class _EventMarks:
-    """The instants as events on the device's current stream, which waits for asynchronous calls where the host does."""
+    """The instants as events on the device's current stream, which waits for asynchronous calls where the host does.
 
-    def __init__(self, device: Device, calls: int) -> None:
+    An asynchronous call is over when a stream beside it says so, which waits for this call and does nothing else: on
+    the current stream, the calls between would count as part of it.
+    """
+
+    def __init__(self, device: Device, lanes: Sequence[int]) -> None:
+        self._device, self._lanes = device, lanes
         self._began = device.event()
-        self._starts: list[Event] = [device.event() for _ in range(calls)]
-        self._stops: list[Event] = [device.event() for _ in range(calls)]
+        self._starts: list[Event] = [device.event() for _ in lanes]
+        self._stops: list[Event] = [device.event() for _ in lanes]
 
     def begin(self) -> None:
         self._began.record()
@@ -136,11 +146,13 @@ class _EventMarks:
         self._stops[number].record()
 
     def launched(self, number: int, work: Any) -> Any:
+        with self._device.aside(self._lanes[number]):
+            work.wait()
+            self.stop(number)
         return work
 
     def over(self, number: int, launched: Any) -> None:
         launched.wait()
-        self.stop(number)
 
     def stamps(self) -> Stamps:
         pairs = zip(self._starts, self._stops, strict=True)
@@ -151,6 +163,6 @@ class _EventMarks:
 Marks = _HostMarks | _EventMarks
 
 
-def marks_on(device: Device, calls: int) -> Marks:
-    """Marks for so many calls on a device."""
-    return _EventMarks(device, calls) if device.enqueues else _HostMarks(calls)
+def marks_on(device: Device, lanes: Sequence[int]) -> Marks:
+    """Marks for calls on a device. lanes: for each call, the number of its communicator."""
+    return _EventMarks(device, lanes) if device.enqueues else _HostMarks(len(lanes))

@@ -146,12 +146,11 @@ class Batch:
         for measured in self._cases:
             self._context.enters(measured.position)
             measured.close()
-        stamp_ns = timing.stamp_cost_ns()
         own = []
         for measured in self._cases:
             problem = measured.work.verify() if measured.failure is None else None
             measured.spent = self._meter.spent(measured.spent)
-            own.append((measured.costs(stamp_ns), problem))
+            own.append((measured.costs(), problem))
         ranks = self._group.gather(own)
         samples = []
         for index, measured in enumerate(self._cases):
@@ -173,7 +172,7 @@ class _MeasuredCase:
         self._unix_s = 0.0
         self.spent: Json = {}
         self.failure: Failure | None = None
-        self._dispatch_bound = 0
+        self._dispatch_bound: int | None = None
         self._detail: StepDetail | None = None
         # Without planted faults: for what is not a call.
         self._inner = workload_of(case, group, arena, job.settings, context.tick, stage)
@@ -207,12 +206,13 @@ class _MeasuredCase:
             start_ns, duration_ns = self._group.joined_ns
             return RankTimings([start_ns], [duration_ns], None, duration_ns)
         self._inner.block_begins()
-        timings = self._timer.measure(self.sampler.block.total)
+        timings = self._timer.measure(self.sampler.block.total, self.sampler.block.warmup)
         timings.use = self._inner.block_ends()
         if (stamps := self._inner.stamps()) is not None:
             # On a GPU host times were measured first, in as many further iterations.
             timings.inner = stamps[-self.sampler.block.total :]
-        self._dispatch_bound += timings.dispatch_bound or 0
+        if timings.dispatch_bound is not None:
+            self._dispatch_bound = (self._dispatch_bound or 0) + timings.dispatch_bound
         return timings
 
     def close(self) -> None:
@@ -231,17 +231,17 @@ class _MeasuredCase:
             text = f"wrong result {when} on {len(wrong)} of {len(problems)} ranks: rank {first}: {text}"
         return Failure("wrong", first if len(wrong) == 1 else None, text)
 
-    def costs(self, stamp_ns: float) -> Json:
+    def costs(self) -> Json:
         """The costs of the case on this rank, to be gathered, by fields of `Usage`; None: not measured."""
         call = self.work.single_rank_call() if self.failure is None else None
         peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return self.spent | {
             "cpu_s": round(self.spent["cpu_s"], 4),
             "peak_rss_bytes": peak_rss * (1 if sys.platform == "darwin" else 1024),  # kilobytes on Linux
-            "timer_cost_ns": stamp_ns,
+            "timer_cost_ns": self._timer.cost_ns(),
             "host": host.boot(),
             "floor_ns": None if call is None else timing.floor_ns(call, self._group.device),
-            "dispatch_bound": self._dispatch_bound if self._group.device.enqueues else None,
+            "dispatch_bound": self._dispatch_bound,
         }
 
     def samples(self, usage: Usage, failure: Failure | None) -> Samples:
@@ -273,6 +273,7 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
         return np.array(lists, dtype=np.int64).T
 
     hosts = [rank.host_ns for rank in ranks if rank.host_ns is not None]
+    waits = [rank.wait_ns for rank in ranks if rank.wait_ns is not None]
     stamps = [rank.inner for rank in ranks if rank.inner is not None]
 
     def inner(which: int) -> Integers | None:
@@ -287,6 +288,7 @@ def _timings(ranks: list[RankTimings], depth: int) -> Timings:
         start_ns=columns([rank.start_ns for rank in ranks]),
         duration_ns=columns([rank.duration_ns for rank in ranks]),
         host_ns=columns(hosts) if hosts else None,
+        wait_ns=columns(waits) if waits else None,
         calls=depth,
         inner_start_ns=inner(0),
         inner_duration_ns=inner(1),

@@ -28,7 +28,7 @@ AGAIN, AGAIN_S, LONG_CALL_S = 2, 0.005, 0.05
 LOOKS = 2
 UNBOUNDED = 2**62
 # Those of `Timings` that have a row for each iteration.
-ARRAYS = ("start_ns", "duration_ns", "host_ns", "inner_start_ns", "inner_duration_ns")
+ARRAYS = ("start_ns", "duration_ns", "host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
 
 @dataclass(frozen=True, slots=True)

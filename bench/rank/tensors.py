@@ -103,6 +103,7 @@ class TensorOperation(Workload):
     ) -> None:
         self._case, self._group, self._seed, self._tick = case, group, seed, tick
         self._subgroup = group.subgroup(case)
+        self.waits_on_host = case.counts == "exchanged"
         self._turns = turns(case, self._subgroup)
         self._slots = pool_slots(case, pool_bytes)
         pool = arena.take(buffer_bytes(case, pool_bytes), getattr(torch, case.dtype))
@@ -359,11 +360,10 @@ def _chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 def _difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> tuple[int, int] | None:
     """Row and column of the first element that differs; tolerance: relative, 0 for none."""
-    if got.element_size() == 1:  # torch cannot compare float8
-        is_bool = got.dtype == torch.bool
-        got, want = got.view(torch.uint8), want.view(torch.uint8)
-        if is_bool:  # gloo adds bools as bytes: 2 is true as well
-            got, want = got.clamp(max=1), want.clamp(max=1)
+    if got.dtype == torch.bool:  # gloo adds bools as bytes: 2 is true as well
+        got, want = got.view(torch.uint8).clamp(max=1), want.view(torch.uint8).clamp(max=1)
+    elif got.element_size() == 1 and got.is_floating_point():  # torch cannot compare float8
+        got, want = got.float(), want.float()
     if torch.equal(got, want) or (tolerance and torch.allclose(got, want, rtol=tolerance, atol=tolerance)):
         return None
     row, column = (got != want).nonzero()[0].tolist()

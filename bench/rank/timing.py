@@ -8,13 +8,15 @@ decides how many iterations are made, and `main` verifies and sends the results.
 On a GPU a call returns before it is done, and two things are measured, one after the other. Host time, for all
 iterations of a block: as above, with the device idle before the barrier and before the last stamp. Device time:
 
-    prepare → device idle → barrier → stamp of the start → occupy the stream → align the ranks on the device → event
-    → call, or calls [→ waits] → event → device idle
+    prepare → device idle → barrier → stamp of the start → occupy the stream → event → align the ranks on the device
+    → event → call, or calls [→ waits] → event → device idle
 
-What makes process groups, and training steps, is timed by the host only.
+What waits on the host is timed by the host only: nothing can be enqueued behind it.
 
-Everything from `occupy` on is enqueued while the device is busy, so that the time between the events has neither
-dispatching in it nor waiting for a rank that left the barrier late.
+Everything from `occupy` on is enqueued while the device is busy, so that the time between the last two events has
+neither dispatching in it nor waiting for a rank that left the barrier late. The time between the first two is how long
+this rank's device waited for the others: the rank that waits least came last. A replay with pauses is not enqueued
+behind anything, because its pauses would be over before the device begins.
 
 Calls are prepared several at a time, where nothing has to be done between them: Python that runs between two calls
 makes the second one slower, by 1 to 3 % at 4 KiB. Asynchronous calls are all made before the first is waited for.
@@ -22,18 +24,20 @@ makes the second one slower, by 1 to 3 % at 4 KiB. Asynchronous calls are all ma
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.catalog.metrics import makes_groups
-from bench.catalog.operations import OPERATIONS
 from bench.model.records import Case
 from bench.rank.collectives import Call
 from bench.rank.device import Action, Device, Event, Graph
 from bench.rank.workload import BlockUse, Stamps, Workload
 
-# The stream is occupied for so long at first, then for SPARE times what enqueueing took, but never longer than this.
-FIRST_BACKLOG_NS, SPARE, MOST_BACKLOG_NS = 200_000, 2, 20_000_000
+# The stream is occupied for so long at least, and for SPARE times what enqueueing took lately (the median of so many
+# iterations), but never for longer than this. Where that was too short it is doubled, which then fades away.
+LEAST_BACKLOG_NS, SPARE, RECENT, MOST_BACKLOG_NS, FADE, MOST_BOOST = 200_000, 2, 9, 20_000_000, 0.9, 64
+# Empty pairs of events that show what an event costs.
+EMPTY_PAIRS = 21
 # Prepares the next iterations, 1 to so many: what to do in each of them.
 Prepare = Callable[[int], Sequence[Action]]
 
@@ -44,7 +48,8 @@ class RankTimings:
 
     start_ns: absolute, on the monotonic clock. host_ns: on GPUs, host time until the device was idle again; else None.
     elapsed_ns: of the whole block, with everything around the calls but filling buffers. dispatch_bound: iterations
-    whose stream was idle before all was enqueued, so that their time has dispatching in it; None without a stream.
+    after the warm-up whose stream was idle before all was enqueued, so that their time has dispatching in it; None
+    without a stream. wait_ns: how long the device waited for those of the other ranks before the calls; else None.
     inner: stamps within each iteration, of operations that have some; else None. use: what the block used of the CPU,
     where that is watched; else None.
     """
@@ -54,6 +59,7 @@ class RankTimings:
     host_ns: list[int] | None
     elapsed_ns: int
     dispatch_bound: int | None = None
+    wait_ns: list[int] | None = None
     inner: list[Stamps] | None = None
     use: BlockUse | None = None
 
@@ -72,8 +78,8 @@ class CaseTimer:
         self._prepare: Prepare | None = None
         self._graph: Graph | None = None
 
-    def measure(self, count: int) -> RankTimings:
-        """Time `count` iterations."""
+    def measure(self, count: int, warmup: int = 0) -> RankTimings:
+        """Time `count` iterations, of which the first ones are the warm-up."""
         # Before the first call: filling buffers between two calls would let the ranks idle.
         self._workload.reserve(count * self._case.depth)
         clock = self._device.clock_ns
@@ -87,12 +93,21 @@ class CaseTimer:
             return RankTimings(starts, durations, None, clock() - began)
         starts, hosts = self._stream.host_times(self._prepare, count, self._barrier, self._tick)
         elapsed = clock() - began
-        if makes_groups(self._case) or OPERATIONS[self._case.op].trains:
+        if self._workload.waits_on_host:
             return RankTimings(starts, hosts, None, elapsed)
         self._workload.reserve(count * self._case.depth)
         began = clock()
-        starts, durations, bound = self._stream.timed(self._prepare, count, self._barrier, self._tick)
-        return RankTimings(starts, durations, hosts, elapsed + clock() - began, bound)
+        behind = not self._workload.pauses
+        timed = self._stream.timed(self._prepare, count, self._barrier, self._tick, behind)
+        elapsed += clock() - began
+        bound = sum(timed.late[warmup:]) if behind else None
+        return RankTimings(timed.starts, timed.durations, hosts, elapsed, bound, timed.waits)
+
+    def cost_ns(self) -> float:
+        """Median time in ns that is measured where nothing is called: what reading the clock, or the events, costs."""
+        if self._stream is None or self._workload.waits_on_host:
+            return stamp_cost_ns()
+        return self._stream.empty_pair_ns()
 
     def close(self) -> None:
         """Let go of what was captured: a process group cannot be left while a graph holds its calls."""
@@ -189,18 +204,50 @@ def _on_host(prepare: Prepare, count: int, barrier: Action, tick: Action) -> tup
     return starts, [stop - start for start, stop in zip(starts, stops, strict=True)]
 
 
+class _Backlog:
+    """For how long the stream is occupied before each iteration, so that everything is enqueued meanwhile.
+
+    A stall of the host makes one iteration late; the median, and a boost that fades, forget it.
+    """
+
+    def __init__(self) -> None:
+        self._took: deque[int] = deque(maxlen=RECENT)
+        self._boost = 1.0
+
+    @property
+    def ns(self) -> int:
+        lately = statistics.median(self._took) if self._took else 0
+        return min(MOST_BACKLOG_NS, max(LEAST_BACKLOG_NS, round(self._boost * SPARE * lately)))
+
+    def learn(self, enqueued_ns: int, late: bool) -> None:
+        """Take in how long enqueueing took, and whether the stream was idle before that was over."""
+        self._took.append(enqueued_ns)
+        self._boost = min(MOST_BOOST, 2 * self._boost) if late else max(1.0, FADE * self._boost)
+
+
+@dataclass(slots=True)
+class _Timed:
+    """Of each iteration: start by the host's clock, time between events, wait for the other ranks, dispatch-bound."""
+
+    starts: list[int]
+    durations: list[int]
+    waits: list[int]
+    late: list[bool]
+
+
 class _Stream:
     """Times calls by events on the device's current stream, which runs the calls or waits for them."""
 
     def __init__(self, device: Device, align: Action) -> None:
         self._device, self._align = device, align
-        self._events: list[tuple[Event, Event]] = []
-        self._backlog_ns = FIRST_BACKLOG_NS
+        self._events: list[tuple[Event, Event, Event]] = []
+        self._backlog = _Backlog()
 
     def make_events(self, count: int) -> None:
         """Events for so many iterations; making one takes time."""
+        event = self._device.event
         while len(self._events) < count:
-            self._events.append((self._device.event(), self._device.event()))
+            self._events.append((event(), event(), event()))
 
     def host_times(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int]]:
         """Starts and durations by the host's clock, until the device is idle again."""
@@ -218,30 +265,44 @@ class _Stream:
             tick()
         return starts, durations
 
-    def timed(self, prepare: Prepare, count: int, barrier: Action, tick: Action) -> tuple[list[int], list[int], int]:
-        """Starts by the host's clock, durations by events, and how many iterations were bound by dispatching."""
+    def timed(self, prepare: Prepare, count: int, barrier: Action, tick: Action, behind: bool) -> _Timed:
+        """Times by events. behind: whether calls are enqueued behind other work."""
         device, clock = self._device, self._device.clock_ns
-        starts, bound = [0] * count, 0
+        starts, late = [0] * count, [False] * count
         for i in range(count):
             (call,) = prepare(1)
-            before, after = self._events[i]
+            aligning, before, after = self._events[i]
             device.synchronize()
             barrier()
             start = clock()
-            device.occupy(self._backlog_ns)
+            if behind:
+                device.occupy(self._backlog.ns)
+            aligning.record()
             self._align()
             before.record()
             call()
             after.record()
-            late = before.passed()
+            idle = before.passed()
             enqueued_ns = clock() - start
             device.synchronize()
-            starts[i], bound = start, bound + late
-            # Longer where it was too short; the next iterations have the same calls.
-            self._backlog_ns = min(MOST_BACKLOG_NS, max(self._backlog_ns, SPARE * enqueued_ns))
+            starts[i], late[i] = start, idle
+            if behind:
+                self._backlog.learn(enqueued_ns, idle)
             tick()
-        durations = [after.ns_since(before) for before, after in self._events[:count]]
-        return starts, durations, bound
+        events = self._events[:count]
+        durations = [after.ns_since(before) for _, before, after in events]
+        return _Timed(starts, durations, [before.ns_since(aligning) for aligning, before, _ in events], late)
+
+    def empty_pair_ns(self) -> float:
+        """Median ns between two events behind other work, with nothing between them."""
+        self.make_events(EMPTY_PAIRS)
+        pairs = [(before, after) for _, before, after in self._events[:EMPTY_PAIRS]]
+        for before, after in pairs:
+            self._device.occupy(self._backlog.ns)
+            before.record()
+            after.record()
+            self._device.synchronize()
+        return statistics.median(after.ns_since(before) for before, after in pairs)
 
 
 def floor_ns(call: Call, device: Device, repeats: int = 21) -> float:

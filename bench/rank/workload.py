@@ -45,7 +45,13 @@ class Workload(ABC):
     """An operation that can be called repeatedly. The defaults are those of one without buffers and results.
 
     Nothing of it is timed but the calls that it returns.
+
+    waits_on_host: whether its calls wait on the host until the device has done something, so that nothing can be
+    enqueued behind them, and only the host's clock can time them. pauses: whether it idles between its calls.
     """
+
+    waits_on_host = False
+    pauses = False
 
     @abstractmethod
     def prepare(self) -> Call:
@@ -95,6 +101,7 @@ class Wrapped(Workload):
 
     def __init__(self, inner: Workload) -> None:
         self._inner = inner
+        self.waits_on_host, self.pauses = inner.waits_on_host, inner.pauses
 
     def prepare(self) -> Call:
         return self._inner.prepare()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bench.model.records import Integers
 
 # Of `Timings`: those that not every operation or device has.
-OTHER_ARRAYS = ("host_ns", "inner_start_ns", "inner_duration_ns")
+OTHER_ARRAYS = ("host_ns", "wait_ns", "inner_start_ns", "inner_duration_ns")
 
 
 @functools.cache

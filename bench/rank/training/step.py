@@ -116,6 +116,8 @@ class Stage:
 class TrainingStep(Workload):
     """A step under one strategy. It is warmed up and checked when it is made; a refused one makes no steps."""
 
+    waits_on_host = True
+
     def __init__(self, case: Case, stage: Stage) -> None:
         self._strategy, self._stage = strategy_of(case.strategy), stage
         self._checks: list[InvariantCheck] = []
