@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.machine import gpus
+from bench.machine import gpus, host
 
 
 class FakeNvml:
@@ -36,6 +36,15 @@ class FakeNvml:
     def nvmlDeviceGetUUID(self, handle):
         assert handle[0] == self.era, "this handle did not outlive a shutdown"
         return handle[1]
+
+    def nvmlDeviceGetIndex(self, handle):
+        return self.uuids.index(handle[1])
+
+    def nvmlSystemGetCudaDriverVersion(self):
+        return 12_040
+
+    def nvmlSystemGetDriverVersion(self):
+        return "550.54"
 
     def nvmlDeviceGetMaxMigDeviceCount(self, handle):
         return len(self._instances(handle))
@@ -134,7 +143,7 @@ def test_what_a_launch_did_to_gpus_and_adapters(nvml, monkeypatch, tmp_path):
         while "sm_clock_mhz" not in meter._worst[0] or len(fake.clocks) > 1:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-    (gpu,) = meter.record["gpus"]
+    gpu = meter.record["gpus"]["0"]
     assert gpu["energy_mj"] == 250 and gpu["throttle_reasons"] == 0x4
     assert meter.record["infiniband"] == {"mlx5_0/1": {"port_xmit_data": 1000}}
 
@@ -143,3 +152,25 @@ def test_where_there_is_nothing_to_read_nothing_is_recorded(tmp_path):
     with gpus.HealthMeter([], tmp_path) as meter:
         pass
     assert meter.record == {}
+
+
+def test_records_of_processes_that_see_other_gpus_of_a_host_are_one():
+    ports = {"mlx5_0/1": {"symbol_error": 1}}
+    first = {"a": {"gpus": {"0": {"energy_mj": 1}}, "infiniband": ports}}
+    found = gpus.merged([first, {"a": {"gpus": {"1": {"energy_mj": 2}}, "infiniband": ports}}, {"b": {}}, {}])
+    assert found == {"a": {"gpus": {"0": {"energy_mj": 1}, "1": {"energy_mj": 2}}, "infiniband": ports}}
+
+
+@pytest.mark.parametrize(("built_for", "newer"), [("13.2", True), ("12.8", False), (None, False)])
+def test_a_driver_that_is_too_old_for_torch_is_said_before_any_launch(nvml, built_for, newer):
+    nvml()
+    assert gpus.driver() == {"version": "550.54", "cuda": "12.4"}
+    reason = host.old_driver(built_for, gpus.driver())
+    assert (reason is not None) is newer
+    assert not newer or "driver 550.54 runs CUDA 12.4" in reason
+    build = {"version": "2.15", "cuda": built_for, "hip": None}
+    assert built_for is None or (host.missing_backends(build, 1).get("nccl") == reason)
+
+
+def test_without_a_driver_nothing_is_said_of_it():
+    assert host.old_driver("13.0", {}) is None

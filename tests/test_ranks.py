@@ -1,10 +1,13 @@
 """A late rank is named with its delay; its victims are not, and nobody is where chance explains it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bench.analyze import ranks
 from bench.analyze.analysis import diagnose
+from bench.analyze.summaries import summarize
 from bench.model.records import Case
 from conftest import invented_run, samples
 
@@ -37,6 +40,27 @@ def test_it_is_named_without_a_common_clock_too():
     (finding,) = ranks.late_ranks(run)
     assert finding.rank == 2
     assert finding.cost_s == pytest.approx(2e-3, rel=0.05)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_on_gpus_the_devices_tell_who_is_late_and_not_the_hosts(known):
+    """Rank 0's host is always 6 µs late; rank 2's device is. Without the waits of the devices nobody is named."""
+    run = run_of(4, late=2, delay_s=2e-3)
+    for at, one in enumerate(run.samples):
+        arrive = one.timed.start_ns
+        host = np.zeros_like(arrive)
+        host[:, 0] = 6_000
+        end = arrive.max(axis=1, keepdims=True) + 10_000
+        took = np.full_like(arrive, 10**6)
+        timed = replace(
+            one.timed, start_ns=host, duration_ns=took, host_ns=took, wait_ns=end - arrive if known else None
+        )
+        run.samples[at] = replace(one, timed=timed)
+    found = ranks.late_ranks(run)
+    assert [f.rank for f in found] == ([2] if known else [])
+    (summary,) = summarize(run)
+    assert summary.pure_s is None and (summary.skew_s is not None) is known
+    assert not known or [found[0].cost_s, summary.skew_s] == pytest.approx([2e-3, 2e-3], rel=0.1)
 
 
 def test_who_waits_longest_is_not_blamed():

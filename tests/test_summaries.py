@@ -80,10 +80,10 @@ def test_a_failed_launch_does_not_take_the_others_with_it():
     assert "1 of 2 launches failed" in summary.warnings
 
 
-def test_at_one_rank_there_is_no_bus():
+def test_at_one_rank_nothing_is_communicated():
     alone = Case("all_reduce", "gloo", 1, "float32", 4096)
     (summary,) = summarize(invented_run([samples(alone, 1, ms(*[[1]] * 20))]))
-    assert summary.busbw is None and summary.algbw is not None
+    assert summary.algbw is summary.busbw is None and summary.time_s is not None
 
 
 def test_a_clock_that_is_part_of_the_number_is_mentioned():
@@ -194,6 +194,47 @@ def test_throttling_is_said():
     assert "GPU 1" not in text
 
 
+def with_sessions(*launches, **session):
+    run = invented_run([samples(CASE, 1, steady(1.0))])
+    run.environment[:] = [{"host": {}, "before": {}, "after": {}, "launches": list(launches)} | session]
+    return " ".join(warnings.warnings_of(run, summarize(run)))
+
+
+def test_what_gpus_and_adapters_of_any_host_went_through_is_said():
+    hot = {"b": {"gpus": {"3": {"throttle_reasons": 0x40, "energy_mj": 9}, "4": {"held_back_power_ns": 5_000}}}}
+    worse = {"b": {"gpus": {"3": {"throttle_reasons": 0x40, "uncorrected_errors": 1}}}}
+    link = {"a": {"infiniband": {"mlx5_0/1": {"port_xmit_data": 10**9, "symbol_error": 3}}}}
+    text = with_sessions({"health": hot}, {"health": worse}, {"health": link}, {"health": {}})
+    assert "host b: GPU 3: hardware thermal slowdown in 2 of 4 launches" in text
+    assert "host b: GPU 3: memory errors that were not corrected in 1 of 4 launches" in text
+    assert "host a: port mlx5_0/1: symbol errors in 1 of 4 launches" in text
+    assert "GPU 4" not in text and "energy" not in text and "xmit" not in text
+
+
+def test_gpus_that_cuda_counts_in_another_order_are_said():
+    host = {"hostname": "a", "gpus": [{"uuid": "GPU-1"}, {"uuid": "GPU-2"}]}
+    ranks = [{"hostname": "a", "device": "cuda:0", "device_uuid": "GPU-2"}]
+    assert "CUDA_DEVICE_ORDER" in with_sessions({"ranks": ranks}, host=host)
+    ranks[0]["device_uuid"] = "GPU-1"
+    assert "CUDA_DEVICE_ORDER" not in with_sessions({"ranks": ranks}, host=host)
+
+
+@pytest.mark.parametrize(("on_first", "crosses"), [(8, True), (1, False)])
+def test_ranks_that_no_case_uses_are_said(on_first, crosses):
+    hosts = [{"hostname": "a", "ranks": list(range(on_first))}, {"hostname": "b", "ranks": [8]}]
+    text = with_sessions(job={"launcher": "srun", "ranks": 16}, hosts=hosts)
+    assert f"{16 - CASE.world_size} of the 16 ranks of the job are in no case" in text
+    assert ("no case crosses hosts" in text) is crosses
+
+
+def test_dispatching_is_a_share_of_the_device_times():
+    made = samples(CASE, 1, steady(1.0))
+    usage = dataclasses.replace(made.usage, dispatch_bound=[len(made.timed.duration_ns)] + [0] * (CASE.world_size - 1))
+    (summary,) = summarize(invented_run([dataclasses.replace(made, usage=usage)]))
+    share = f"{1 / CASE.world_size:.1%}"
+    assert any(text.startswith(f"{share} of the device times have dispatching") for text in summary.warnings)
+
+
 # ── what NCCL chose ──────────────────────────────────────────────────────────────────────────────
 HEAD = "node-1:2041:2113 [0] NCCL INFO "
 WAYS = f"{HEAD}Channel 00/24 : 0[0] -> 1[1] via P2P/CUMEM\n"
@@ -223,11 +264,17 @@ def test_the_last_call_of_each_case_counts():
 
 
 def test_one_launch_of_each_kind_is_probed_and_only_where_nccl_tells():
-    launches = [Launch(backend, 2, number, CASES) for backend in ("gloo", "nccl") for number in (1, 2)]
+    others = [dataclasses.replace(case, backend="gloo") for case in CASES]
+    launches = [Launch("gloo", 8, 1, tuple(others)), *(Launch("nccl", 8, n + 1, o) for n, o in enumerate(orders()))]
     (probed,) = sweep._to_probe(launches)
-    assert (probed.backend, probed.number, probed.cases) == ("nccl", 0, CASES)
+    assert (probed.backend, probed.number, set(probed.cases)) == ("nccl", 0, set(CASES))
     barrier = dataclasses.replace(CASES[0], op="barrier", size_bytes=0)
-    assert sweep._to_probe([Launch("nccl", 2, 1, (barrier,))]) == []
+    assert sweep._to_probe([Launch("nccl", 8, 1, (barrier,))]) == []
+
+
+def orders():
+    """Each launch has the cases in an order of its own, and a further one has only some of them."""
+    return (CASES, CASES[::-1], (CASES[1], CASES[0], CASES[2]), CASES[:1])
 
 
 def test_the_report_says_what_was_chosen_and_where_that_changes():

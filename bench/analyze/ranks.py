@@ -2,9 +2,11 @@
 
 In: a `Run`. Out: findings of kind "late rank" and "late node". The rank that waits longest is the victim and is never
 named: what counts is which rank begins last (or, without a common clock, which spends the shortest time in the
-operation, because it waits for no other; operations with a root are then left out). Training steps are left out: their
-ranks leave a barrier together, and then compute. Where a rank runs differs between launches: a finding that chance
-could have made in so few of them says "in this launch".
+operation, because it waits for no other; operations with a root are then left out). On GPUs, what counts is when a
+rank's device is ready: who waits least, just before the calls, for the others is last (`Timings.wait_ns`); stamps of
+the host say nothing of a device. Training steps are left out: their ranks leave a barrier together, and then compute.
+Where a rank runs differs between launches: a finding that chance could have made in so few of them says "in this
+launch".
 
 A node is a host with two ranks or more, where there are several hosts; it arrives when half of its ranks have. Nodes
 are examined first, then the ranks of the nodes that are not late. In each case, the late ones are at the end of the
@@ -86,7 +88,9 @@ def late_ranks(run: Run) -> list[Finding]:
             continue
         # Without a common clock the shortest duration stands for the last arrival. Not where there is a root: it may
         # be done before the others have come.
-        if OPERATIONS[case.op].rooted and clocks.aligned(samples) is None:
+        if samples.timed.arrivals_ns is None:
+            continue
+        if OPERATIONS[case.op].rooted and samples.timed.wait_ns is None and clocks.aligned(samples) is None:
             continue
         cases[case.key] = case
         launches[case.key].append(samples)
@@ -221,8 +225,11 @@ def _split(arrivals: Sequence[Floats], limit_s: float) -> tuple[list[int], list[
 def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats], float]:
     """When each rank began, in seconds, (iterations, ranks) for each launch; and the uncertainty in seconds.
 
-    Without a common clock, minus the duration stands for the start: the later a rank begins, the less it waits.
+    On GPUs, and without a common clock, minus what a rank waits stands for the start: who begins later waits less.
     """
+    timed = [samples.timed for samples in launches if samples.timed is not None]
+    if timed[0].wait_ns is not None:
+        return [np.asarray(timings.arrivals_ns / 1e9) for timings in timed if timings.arrivals_ns is not None], 0.0
     aligned = [clocks.aligned(samples) for samples in launches]
     known = [launch for launch in aligned if launch is not None]
     if len(known) == len(launches):

@@ -96,7 +96,7 @@ def _headline(case: Case, launches: list[Samples], failures: tuple[Failure, ...]
         p10_s=_percentile(ordered, 10),
         p50_s=_percentile(ordered, 50),
         p90_s=_percentile(ordered, 90),
-        algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
+        algbw=operations.algbw(case, time_s.value),
         busbw=operations.busbw(case, time_s.value),
         stall=common_mode(series) if _one_series(case) else None,
         failures=failures,
@@ -156,7 +156,7 @@ def _summary(
         time_s=time_s,
         means_s=tuple(means.tolist()),
         scatter=float(np.std(np.log(means), ddof=1)) if len(launches) > 1 else None,
-        algbw=None if case.oversubscribed else operations.algbw(case.size_bytes, time_s.value),
+        algbw=operations.algbw(case, time_s.value),
         busbw=operations.busbw(case, time_s.value),
         p10_s=_percentile(ordered, 10),
         p50_s=_percentile(ordered, 50),
@@ -181,15 +181,15 @@ def _summary(
         foreign_cpu=_foreign_cpu(good),
         failures=failures,
     )
-    bound = sum(sum(usage.dispatch_bound or []) for usage in usages)
+    bound = sum(sum(usage.dispatch_bound or []) for usage in usages) / (summary.iterations * case.world_size)
     return dataclasses.replace(summary, warnings=tuple(_warnings(summary, time_s, bound)))
 
 
-def _warnings(summary: Summary, time_s: Interval, bound: int) -> list[str]:
-    """bound: iterations of all ranks whose device times have dispatching in them."""
+def _warnings(summary: Summary, time_s: Interval, bound: float) -> list[str]:
+    """bound: share of the iterations of all ranks whose device times have dispatching in them."""
     warnings = []
     if time_s.value < TIMER_LIMIT * (summary.timer_s or 0.0):
-        warnings.append("timer-limited: reading the clock is part of this number")
+        warnings.append("timer-limited: reading the clock, or the events, is part of this number")
     if "time" in summary.stopped_by and summary.asked and (summary.reached or 0.0) > summary.asked:
         warnings.append(f"stopped by time at ±{summary.reached:.0%} where ±{summary.asked:.0%} was asked")
     if not summary.steady:
@@ -204,7 +204,7 @@ def _warnings(summary: Summary, time_s: Interval, bound: int) -> list[str]:
         warnings.append(f"{summary.far_outliers} of {summary.iterations} iterations are far outliers{beside}")
     if bound:
         warnings.append(
-            f"{bound} device times have dispatching in them: the GPU ran out of work before all was enqueued"
+            f"{bound:.1%} of the device times have dispatching in them: the GPU ran out of work before all was enqueued"
         )
     if summary.failures:
         failed = len(summary.failures)
@@ -215,17 +215,23 @@ def _warnings(summary: Summary, time_s: Interval, bound: int) -> list[str]:
 def _of_ranks(launches: Sequence[_MeasuredLaunch]) -> tuple[float, float | None, float | None]:
     """Seconds: time of the fastest rank, arrival skew (last minus first start), time after the last arrival.
 
-    The last two are None where arrivals are not on one clock, or where they are smaller than its uncertainty.
+    The last two are None where arrivals are not on one clock, or where they are smaller than its uncertainty. Of
+    device times the last one is the time itself, and None.
     """
     rows = []
     for launch in launches:
         timings = launch.timings if launch.aligned is None else launch.aligned.timings
-        start, duration = timings.start_ns, timings.duration_ns
+        start, duration = timings.arrivals_ns, timings.duration_ns
+        if start is None:
+            start = np.zeros_like(duration)
         last = start.max(axis=1)
         pure = (start + duration).max(axis=1) - last
         quantities = np.array([duration.min(axis=1) / timings.calls, last - start.min(axis=1), pure])
         rows.append(np.mean(quantities, axis=1) / 1e9)
     fastest, *of_arrivals = (over_launches(list(column)) for column in np.transpose(rows))
+    if launches[0].timings.host_ns is not None:  # all begin together, after the waits that show who was late
+        known = all(launch.timings.arrivals_ns is not None for launch in launches)
+        return fastest, of_arrivals[0] if known else None, None
     uncertainties = [launch.aligned.uncertainty_s for launch in launches if launch.aligned is not None]
     if len(uncertainties) < len(launches):
         return fastest, None, None
@@ -296,7 +302,7 @@ def _of_aggregates(case: Case, launches: Sequence[Samples], failures: tuple[Fail
         time_s=time_s,
         means_s=tuple(times.tolist()),
         scatter=float(np.std(np.log(times), ddof=1)) if len(good) > 1 else None,
-        algbw=operations.algbw(case.size_bytes, time_s.value),
+        algbw=operations.algbw(case, time_s.value),
         busbw=operations.busbw(case, time_s.value),
         outliers=near,
         far_outliers=far,

@@ -4,6 +4,7 @@ In: a `Run` and its summaries. Out: warnings, the gravest first. Each says what 
 done.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -26,6 +27,16 @@ THROTTLED = {
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
+}
+# What NVML counts by how long it held back a GPU; one that was held back for less in a launch was not slow.
+HELD_BACK, HELD_BACK_NS = ("power", "thermal", "board", "reliability"), 10_000_000
+# Counters of a network adapter that should not move: what it says if they do.
+PORT_FAULTS = {
+    "symbol_error": "symbol errors",
+    "link_downed": "the link went down",
+    "link_error_recovery": "the link recovered from errors",
+    "port_rcv_errors": "damaged packets received",
+    "port_xmit_discards": "packets discarded",
 }
 # The first word of a cgroup's cpu.max where it sets no quota.
 UNLIMITED = "max"
@@ -53,6 +64,9 @@ def warnings_of(run: Run, summaries: Sequence[Summary]) -> list[str]:
         *_of_completeness(run),
         *_of_the_hosts(run, session),
         *_of_polling(run, session),
+        *_of_health(run),
+        *_of_the_order_of_gpus(session),
+        *_of_unused_ranks(run, session),
         # How the ranks of a launch were started.
         *dict.fromkeys(remark for launch in launches_of(run.environment) for remark in launch.get("remarks", [])),
         *disturbances(run),
@@ -170,6 +184,59 @@ def _of_its_gpus_and_variables(host: Json) -> Iterable[str]:
         yield f"TORCH_DISTRIBUTED_DEBUG={debug} makes collectives several times slower: unset it"
     if host.get("variables", {}).get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}:
         yield "NCCL_DEBUG writes while it measures: unset it"
+
+
+def _of_health(run: Run) -> Iterable[str]:
+    """What GPUs and network adapters of any host went through while ranks ran on them."""
+    launches = launches_of(run.environment)
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for launch in launches:
+        for host, health in launch.get("health", {}).items():
+            for number, changes in health.get("gpus", {}).items():
+                seen.update((host, f"GPU {number}", why) for why in _hardships(changes))
+            for port, changes in health.get("infiniband", {}).items():
+                seen.update((host, f"port {port}", why) for name, why in PORT_FAULTS.items() if changes.get(name))
+    for (host, what, why), count in seen.items():
+        yield f"host {host}: {what}: {why} in {count} of {len(launches)} launches: these were not its usual times"
+
+
+def _of_the_order_of_gpus(session: Json) -> Iterable[str]:
+    """Where CUDA counts GPUs in another order than NVML: what is recorded of one is then that of another."""
+    hosts = session.get("hosts") or [session.get("host", {})]
+    known = {host.get("hostname"): [gpu.get("uuid") for gpu in host.get("gpus", [])] for host in hosts}
+    ranks = [rank for launch in launches_of([session]) for rank in launch.get("ranks", [])]
+    for rank in ranks:
+        used, of_host = rank.get("device_uuid"), known.get(rank.get("hostname"), [])
+        number = int(str(rank.get("device")).partition(":")[2] or 0)
+        if used and number < len(of_host) and str(of_host[number]).startswith("GPU-") and of_host[number] != used:
+            yield (
+                f"host {rank['hostname']}: CUDA's GPU {number} is not the one that the driver counts as {number}: what "
+                "is recorded of it is of another one; set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            )
+            return
+
+
+def _hardships(changes: Json) -> Iterable[str]:
+    """Why a GPU was slower than it could be, or not well, from what it counted in a launch."""
+    bits = changes.get("throttle_reasons", 0)
+    yield from (reason for bit, reason in THROTTLED.items() if bits & bit)
+    held_back = {name: changes.get(f"held_back_{name}_ns", 0) for name in HELD_BACK}
+    yield from (f"held back by its {name} limit" for name, ns in held_back.items() if ns >= HELD_BACK_NS)
+    if changes.get("uncorrected_errors"):
+        yield "memory errors that were not corrected"
+    if changes.get("pcie_replays"):
+        yield "PCIe transfers repeated"
+
+
+def _of_unused_ranks(run: Run, session: Json) -> Iterable[str]:
+    """Where no case uses all ranks of the job: those of the last hosts were not measured."""
+    ranks = session.get("job", {}).get("ranks", 0)
+    largest = max((case.world_size for case in run.plan.cases), default=0)
+    if largest < ranks:
+        first = len(session.get("hosts", [{}])[0].get("ranks", ()))
+        crosses = "; no case crosses hosts" if largest <= first < ranks else ""
+        unused = f"{ranks - largest} of the {ranks} ranks of the job are in no case{crosses}"
+        yield f"{unused}: set world_sizes, or leave it out"
 
 
 def _of_polling(run: Run, session: Json) -> Iterable[str]:

@@ -21,7 +21,7 @@ PACK_BYTES = 16
 # Tensors in a coalesced all-reduce: as many as a bucket of gradients has in a small training step.
 COALESCED_PIECES = 8
 # Options of all operations that steps of training have, too: how they are timed, and what holds for the process.
-OF_STEPS = ("metric", "depth", "scheduling", "settings")
+OF_STEPS = ("metric", "depth", "scheduling", "settings", "oversubscribed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,22 +266,22 @@ def ranks_together(case: Case) -> int:
     return group_size(case.groups, case.world_size)
 
 
-def algbw(size_bytes: int, time_s: float) -> float:
-    """Algorithm bandwidth in bytes/s: size over time."""
-    return size_bytes / time_s
-
-
-def busbw(case: Case, time_s: float) -> float | None:
-    """Bus bandwidth in bytes/s; None if nothing crosses a bus: in groups of one rank, or if no data is moved.
+def algbw(case: Case, time_s: float) -> float | None:
+    """Algorithm bandwidth in bytes/s: size over time; None where a rank is alone, for nothing is communicated.
 
     None also if ranks share a GPU: readers would take the number for that of the GPU.
     """
-    factor, n = OPERATIONS[case.op].bus_factor, ranks_together(case)
-    if n == 1 or factor is None or case.oversubscribed:
+    return None if ranks_together(case) == 1 or case.oversubscribed else case.size_bytes / time_s
+
+
+def busbw(case: Case, time_s: float) -> float | None:
+    """Bus bandwidth in bytes/s; None where there is no algorithm bandwidth, or if no data is moved."""
+    factor, rate = OPERATIONS[case.op].bus_factor, algbw(case, time_s)
+    if factor is None or rate is None:
         return None
     if case.splits:
         return heaviest_bytes(case) / time_s
-    return algbw(case.size_bytes, time_s) * factor(n)
+    return rate * factor(ranks_together(case))
 
 
 def heaviest_bytes(case: Case) -> float:

@@ -15,13 +15,15 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from bench.catalog.backends import BACKENDS
 from bench.catalog.variables import unsettable
 from bench.launch import compatibility
 from bench.launch.coordinator import JOIN_WAIT_S
 from bench.launch.job import JobRank, JobSecret
 from bench.launch.launcher import Launcher, LocalRank
 from bench.launch.ranks import KILL_WAIT_S, RANK
-from bench.machine import network
+from bench.machine import host, network
+from bench.machine.gpus import HealthMeter
 from bench.model.errors import INTERRUPTED, JobError, RankError
 from bench.model.records import Json
 from bench.protocol import channel, messages
@@ -30,6 +32,8 @@ from bench.store import encoding
 
 # Polling interval of the agent, in seconds: short against the supervisor's time-outs.
 LOOK_EVERY_S = 0.25
+# Rank 0 gets at most so many reports of progress a second, from all agents together.
+MOST_REPORTS_A_SECOND = 1000
 # Time limit of one attempt to reach rank 0, in seconds; behind a firewall, attempts run into it.
 CONNECT_S = 3.0
 # After an interrupt, rank 0 has this long to end the job in order.
@@ -60,12 +64,21 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
 
 @dataclass(slots=True)
 class _Child:
-    """A rank that runs. reported: its progress as rank 0 knows it. asked: its stack is requested and not yet sent."""
+    """A rank that runs. reported: its progress as rank 0 knows it. asked: its stack is requested and not yet sent.
+
+    report_s: between two reports of progress. reported_at: monotonic time of the last one.
+
+    watching: ends the watch over this host's GPUs and network adapters, of which `meter` then has a record.
+    """
 
     launch: int
     process: LocalRank
     folder: Path
+    meter: HealthMeter
+    watching: contextlib.ExitStack
+    report_s: float
     reported: int = 0
+    reported_at: float = 0.0
     asked: bool = False
 
 
@@ -148,7 +161,10 @@ class _Agent:
                 line=line,
                 variables=variables,
             )
-            self.children[launch] = _Child(launch, process, folder)
+            meter, watching = host.health_meter(BACKENDS[job.launch.backend].device == "cuda"), contextlib.ExitStack()
+            watching.enter_context(meter)
+            report_s = message["world_size"] / MOST_REPORTS_A_SECOND
+            self.children[launch] = _Child(launch, process, folder, meter, watching, report_s)
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             self._refuse(launch, str(error))
@@ -160,8 +176,9 @@ class _Agent:
     def _report(self) -> None:
         """Send what has changed since the last report."""
         for child in list(self.children.values()):
-            if (count := child.process.progress()) != child.reported:
-                child.reported = count
+            count, now = child.process.progress(), time.monotonic()
+            if count != child.reported and now - child.reported_at >= child.report_s:
+                child.reported, child.reported_at = count, now
                 self._tell(child, "progress", value=count)
             if child.asked and (stack := child.process.stack()):
                 child.asked = False
@@ -172,7 +189,9 @@ class _Agent:
                     size = file.seek(0, 2)
                     file.seek(max(0, size - LOG_BYTES))
                     printed = file.read()
-                self._tell(child, "ended", code=child.process.exit_code, log=printed.decode(errors="replace"))
+                child.watching.close()
+                text, health = printed.decode(errors="replace"), {host.hostname(): child.meter.record}
+                self._tell(child, "ended", code=child.process.exit_code, log=text, health=health)
                 shutil.rmtree(child.folder, ignore_errors=True)
                 del self.children[child.launch]
 

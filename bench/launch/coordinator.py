@@ -235,6 +235,7 @@ class RemoteRank:
     launch: int
     exit_code: int | None = None
     log: str = ""
+    health: dict[str, Json] = field(default_factory=dict)
     problem: str | None = None
     line: AuthenticatedConnection | None = None
     reported_progress: int = 0
@@ -467,5 +468,5 @@ class Agents:
                 rank.problem = message["text"]
                 del agent.ranks[rank.launch]
             elif kind == "ended":
-                rank.log, rank.exit_code = message["log"], message["code"]
+                rank.log, rank.health, rank.exit_code = message["log"], message["health"], message["code"]
                 del agent.ranks[rank.launch]

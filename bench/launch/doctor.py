@@ -71,7 +71,9 @@ def examine(machine: Machine) -> Iterator[DoctorFinding]:
     if not machine.gpus:
         yield DoctorFinding("note", "GPUs", "none visible", "nothing to do for gloo; for NCCL see the line above")
     for gpu in facts["gpus"]:
-        yield DoctorFinding("ok", "GPU", f"{gpu['name']}, driver {gpu['driver']}")
+        yield DoctorFinding("ok", "GPU", f"{gpu['name']}, {gpu['uuid']}")
+    if machine.gpus:
+        yield DoctorFinding("ok", "versions", host.measured_with())
     cores, load = machine.cores, state["load"][0]
     yield DoctorFinding("ok", "cores", f"{cores} usable: up to {cores} CPU ranks run without fighting for a core")
     average = f"load average {load:.2f}"

@@ -18,7 +18,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -31,6 +31,7 @@ import psutil
 from bench.launch.ranks import KILL_WAIT_S, Ranks
 from bench.machine import environment
 from bench.model.errors import RankError
+from bench.model.records import Json
 from bench.protocol.channel import Line
 from bench.protocol.rank_context import RankContext, SemaphoreBarrier, barriers, enter
 from bench.store import locks
@@ -52,6 +53,7 @@ class LocalRank:
     counts: Any
     lost: str | None = None
     log: str = ""
+    health: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int | None:

@@ -3,12 +3,12 @@
 `launcher` implements it for child processes, `agents` for the ranks of other processes of a job. Starts no rank.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bench.catalog.equivalence import EquivalenceJob
-from bench.model.records import Job
+from bench.model.records import Job, Json
 from bench.protocol.channel import Line
 
 # The function that ranks run for a `records.Job`.
@@ -22,7 +22,8 @@ class Rank(Protocol):
 
     connection: for messages in both directions (`protocol.messages`). exit_code: None while it runs, negative for a
     signal. lost: why nothing more can be known of it, if its host no longer answers; None while it does. log: what it
-    printed on another host, once it has ended; on this host, ranks print into the run's log.
+    printed on another host, once it has ended; on this host, ranks print into the run's log. health: of a rank of
+    another process, by host what passed on GPUs and network adapters meanwhile (`machine.gpus`), once it has ended.
     """
 
     @property
@@ -39,6 +40,9 @@ class Rank(Protocol):
 
     @property
     def log(self) -> str: ...
+
+    @property
+    def health(self) -> Mapping[str, Json]: ...
 
     def progress(self) -> int:
         """A number that grows with each iteration of the rank."""

@@ -27,7 +27,7 @@ from bench.launch.turns import Measuring, Turn
 from bench.machine import gpus, host, nccl_log
 from bench.model.errors import LostRankError, MpirunError, RankError
 from bench.model.records import Case, Failure, Job, Json, Launch, Plan, Samples
-from bench.planning.plan import NEXT_START_S, process_kind, remaining
+from bench.planning.plan import process_kind, remaining
 from bench.stats.intervals import launch_interval, within_launch
 from bench.store import encoding
 
@@ -109,7 +109,7 @@ def sweep(
             return LaunchOutcome(failure=Failure("start", error.rank, str(error)))
         except MpirunError as error:  # only launches that need mpirun fail
             return LaunchOutcome(failure=Failure("start", None, str(error)))
-        meter = gpus.HealthMeter(host.visible_gpus() if BACKENDS[launch.backend].device == "cuda" else [])
+        meter = host.health_meter(BACKENDS[launch.backend].device == "cuda")
         try:
             with meter:
                 outcome = yield from watch(
@@ -124,7 +124,8 @@ def sweep(
                 )
         finally:
             stuck = ranks.kill()
-        return replace(outcome, remarks=ranks.remarks, stuck=stuck, health=meter.record)
+        health = gpus.merged([{host.hostname(): meter.record}, *(member.health for member in ranks.members)])
+        return replace(outcome, remarks=ranks.remarks, stuck=stuck, health=health)
 
     measured: list[Launch] = []
     for launch in _order(plan, done, spent, observer):
@@ -200,13 +201,13 @@ def _record(launch: Launch, outcome: LaunchOutcome) -> Json:
 
 # ── what NCCL chooses, asked in a launch of its own ──────────────────────────────────────────────
 def _to_probe(measured: Sequence[Launch]) -> list[Launch]:
-    """A launch of each kind whose backend tells what it chooses."""
-    kinds: dict[tuple[object, ...], Launch] = {}
+    """One launch of each kind of processes whose backend tells what it chooses, with all its cases."""
+    kinds: dict[tuple[object, ...], dict[str, Case]] = {}
     for launch in measured:
-        if launch.backend == "nccl":
-            cases = tuple(case for case in launch.cases if OPERATIONS[case.op].typed)
-            kinds.setdefault((launch.world_size, cases), replace(launch, number=0, cases=cases))
-    return [launch for launch in kinds.values() if launch.cases]
+        for case in launch.cases:
+            if case.backend == "nccl" and OPERATIONS[case.op].typed:
+                kinds.setdefault(process_kind(case), {})[case.key] = case
+    return [Launch("nccl", next(iter(kind.values())).world_size, 0, tuple(kind.values())) for kind in kinds.values()]
 
 
 def _chosen(launch: Launch, outcome: LaunchOutcome) -> Json:
@@ -264,7 +265,7 @@ def next_launch(plan: Plan, spent: Spent, left_s: float) -> list[Launch]:
     cases: dict[tuple[object, ...], list[Case]] = {}
     for _, _, case in sorted(wide, key=lambda widths: widths[:2], reverse=True):
         kind = process_kind(case)
-        cost = float(np.mean(spent.wall_s[case.key])) + (0.0 if kind in cases else NEXT_START_S)
+        cost = float(np.mean(spent.wall_s[case.key])) + (0.0 if kind in cases else BACKENDS[case.backend].start_s)
         if cost <= left_s:
             left_s -= cost
             cases.setdefault(kind, []).append(case)

@@ -26,6 +26,8 @@ BATCH_VARIABLES = re.compile(r"SLURM|PBS_|LSB_|LSF_|SGE_|PE_HOSTFILE|FLUX_|PALS_
 # Enough open files for 16 thousand ranks on one host. A limit in the millions slows programs that close every file.
 MOST_FILES = 2**16
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+# Is there where a driver for NVIDIA's GPUs is loaded.
+NVIDIA = Path("/dev/nvidiactl")
 
 
 def prepare_process(interface: str | None = None) -> None:
@@ -38,12 +40,12 @@ def prepare_process(interface: str | None = None) -> None:
     """
     defaults = {
         "OMP_NUM_THREADS": "1",
-        # Renamed in torch 2.8; one of its checks still reads the old name.
         "TORCH_FR_BUFFER_SIZE": "0",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
         # Asked otherwise, torch initialises CUDA in the fork server, and no forked rank could use it.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
+    if NVIDIA.exists():  # the old name of it, which one of NCCL's checks still reads; elsewhere torch only complains
+        defaults["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "0"
     loopback = network.interface_of(network.LOOPBACK)
     if interface and interface != loopback:
         defaults |= {"GLOO_SOCKET_IFNAME": interface}

@@ -102,6 +102,12 @@ def uuid(handle: Any) -> str:
     return str(_ask(lambda n: n.nvmlDeviceGetUUID(handle)))
 
 
+def _number(handle: Any) -> str:
+    """Number of a GPU among all of its host, whichever are visible; of an instance, its UUID."""
+    number = _ask(lambda n: n.nvmlDeviceGetIndex(handle))
+    return uuid(handle) if number == NOT_AVAILABLE else str(number)
+
+
 def facts(handle: Any) -> Json:
     """Facts that do not change during a run. nvlinks: the version of each link that is up, 0 if it cannot be read."""
     versions = []
@@ -145,6 +151,15 @@ def unsupported_registration(handle: Any) -> str | None:
     return None
 
 
+def driver() -> Json:
+    """Version of the driver, and the CUDA version that it can run, such as "13.0"; empty without a driver."""
+    if _nvml() is None:
+        return {}
+    cuda = _ask(lambda n: n.nvmlSystemGetCudaDriverVersion())
+    number = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else NOT_AVAILABLE
+    return {"version": _ask(lambda n: n.nvmlSystemGetDriverVersion()), "cuda": number}
+
+
 def exclusive(handle: Any) -> bool:
     """Whether only one process at a time may use the GPU (compute mode EXCLUSIVE_PROCESS)."""
     return _ask(lambda n: n.nvmlDeviceGetComputeMode(handle) == n.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS) is True
@@ -154,6 +169,12 @@ def capability(handle: Any) -> int | None:
     """Compute capability, such as 90 for 9.0; None if it cannot be read."""
     version = _ask(lambda n: n.nvmlDeviceGetCudaComputeCapability(handle))
     return 10 * version[0] + version[1] if isinstance(version, tuple | list) else None
+
+
+def memory_bytes_per_s(handle: Any) -> float:
+    """Peak bandwidth of a GPU's memory: two transfers in each cycle of its clock, over its whole bus."""
+    clock_mhz = _nvml().nvmlDeviceGetMaxClockInfo(handle, _nvml().NVML_CLOCK_MEM)
+    return float(2 * clock_mhz * 1e6 * _nvml().nvmlDeviceGetMemoryBusWidth(handle) / 8)
 
 
 def free_bytes(handle: Any) -> int | None:
@@ -193,11 +214,13 @@ class HealthMeter:
 
     @property
     def record(self) -> Json:
-        """For each GPU and port, what has changed; parts that did not change, or cannot be read, are left out."""
-        gpus = [
-            {**_changes(before, after), **worst}
-            for before, after, worst in zip(self._before[0], self._after[0], self._worst, strict=True)
-        ]
+        """Of each GPU, by its number, and port what has changed; what did not, or cannot be read, is left out."""
+        gpus = {
+            _number(handle): {**_changes(before, after), **worst}
+            for handle, before, after, worst in zip(
+                self._handles, self._before[0], self._after[0], self._worst, strict=True
+            )
+        }
         changed = {port: _changes(before, self._after[1].get(port, {})) for port, before in self._before[1].items()}
         ports = {port: changes for port, changes in changed.items() if changes}
         return {name: value for name, value in (("gpus", gpus), ("infiniband", ports)) if value}
@@ -225,6 +248,16 @@ class HealthMeter:
                 except (OSError, ValueError):
                     continue
         return [_counters(handle) for handle in self._handles], ports
+
+
+def merged(records: Sequence[Mapping[str, Json]]) -> Json:
+    """Records by host as one; processes of one host may have watched other GPUs, or the same."""
+    together: Json = {}
+    for by_host in records:
+        for host, record in by_host.items():
+            for part, members in record.items():
+                together.setdefault(host, {}).setdefault(part, {}).update(members)
+    return together
 
 
 def _counters(handle: Any) -> Counters:

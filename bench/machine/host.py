@@ -137,6 +137,11 @@ def visible_gpus() -> list[Any]:
     return gpus.visible(environment.visible_devices())
 
 
+def health_meter(of_gpus: bool) -> gpus.HealthMeter:
+    """Context of a launch that watches the network adapters of this host, and the visible GPUs where they are used."""
+    return gpus.HealthMeter(visible_gpus() if of_gpus else [])
+
+
 def gpu_uuid(index: int) -> str | None:
     """UUID of the GPU that CUDA device `index` is; None if there is none."""
     handles = visible_gpus()
@@ -178,6 +183,7 @@ def facts() -> Json:
         "network": _interfaces(),
         "infiniband": _infiniband(),
         "gpus": [gpus.facts(handle) for handle in visible_gpus()],
+        "driver": gpus.driver(),
         "variables": environment.variables(),
     }
 
@@ -371,7 +377,34 @@ def missing_backends(torch: Json | None, gpu_count: int) -> dict[str, str]:
         missing["nccl"] = f"torch {torch['version']} is a CPU build; NCCL needs a CUDA build of torch and an NVIDIA GPU"
     elif gpu_count == 0:
         missing["nccl"] = "no NVIDIA GPU is visible (nvidia-smi lists them; CUDA_VISIBLE_DEVICES hides them)"
+    elif reason := old_driver(torch["cuda"], gpus.driver()):
+        missing["nccl"] = reason
     return missing
+
+
+def old_driver(built_for: str | None, driver: Json) -> str | None:
+    """Why a driver cannot run what is built for this version of CUDA; None if it can, or if it does not tell.
+
+    Within a major version of CUDA, any driver runs what was built for any minor one.
+    """
+    has = driver.get("cuda", NOT_AVAILABLE)
+    if built_for is None or has == NOT_AVAILABLE or int(has.split(".")[0]) >= int(built_for.split(".")[0]):
+        return None
+    return (
+        f"torch is built for CUDA {built_for}, and driver {driver['version']} runs CUDA {has}: install a newer driver, "
+        f"or a torch for CUDA {has.split('.')[0]}"
+    )
+
+
+def measured_with() -> str:
+    """Which torch, NCCL and driver a run on GPUs measures, before any rank has loaded them."""
+    build, driver = torch_build() or {}, gpus.driver()
+    nccl = nccl_package()
+    return (
+        f"torch {build.get('version')} for CUDA {build.get('cuda')}, "
+        f"NCCL {nccl if nccl != NOT_AVAILABLE else 'as torch was linked'}, "
+        f"driver {driver.get('version', NOT_AVAILABLE)} (CUDA {driver.get('cuda', NOT_AVAILABLE)})"
+    )
 
 
 def unsupported_mpi() -> str | None:

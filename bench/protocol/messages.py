@@ -23,7 +23,7 @@ From an agent to rank 0:
     rank_line     first message on a new connection, which from then on belongs to a rank; launch, rank
     progress      value: number of iterations that the rank has made
     inspected     state, stack
-    ended         the rank has exited; code, log
+    ended         the rank has exited; code, log, health: of GPUs and network adapters meanwhile
     failed        the rank could not be started; text
     interrupted   the agent received Ctrl-C or SIGTERM: the job shall end
 

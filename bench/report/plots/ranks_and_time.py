@@ -47,9 +47,9 @@ def ranks(run: Run, analysis: Analysis) -> list[Figure]:
     chosen = max(candidates, key=lambda s: (s.skew_s or 0.0) / (s.time_s.value if s.time_s else 1.0))
     samples = next(s for s in run.samples if s.case.key == chosen.case.key and s.failure is None)
     timings = samples.timed
-    if timings is None:
+    if timings is None or (arrivals := timings.arrivals_ns) is None:
         return []
-    late = (timings.start_ns - timings.start_ns.min(axis=1, keepdims=True)) / 1e9
+    late = (arrivals - arrivals.min(axis=1, keepdims=True)) / 1e9
     took = timings.duration_ns / 1e9
     late_findings = [
         f for f in analysis.diagnosis.findings if f.kind in {"late rank", "late node"} and chosen.case in f.cases
