@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from bench.config.models import parse
-from bench.model.records import Case, Machine
+from bench.model.records import Case, Machine, Settings
 from bench.planning import footprint
 from bench.planning import plan as planning
 from bench.report import listings
 from bench.stats import intervals
+from conftest import SAMPLING
 from test_sampling import FakeRanks, noisy, sample, settings
 
 CASE = Case("all_reduce", "gloo", 2, "float32", 4096)
@@ -40,15 +41,29 @@ def test_no_count_goes_beyond_it_and_no_warm_up(asked):
 
 def test_cases_are_measured_together_as_far_as_memory_allows():
     cases = [replace(CASE, size_bytes=size) for size in (1024, 2**20, 2**24, 2**28)]
-    pool = 2**26
-    assert footprint.batches(cases, pool, 2**32) == [tuple(cases)]
-    assert footprint.batches(cases, pool, 2**28) == [tuple(cases[:2]), (cases[2],), (cases[3],)]
-    assert footprint.batches([CASE] * 20, 0, 2**32) == [(CASE,) * footprint.MOST_TOGETHER, (CASE,) * 4]
+    rich = Settings(SAMPLING, 1, 60.0, 2**26)
+    assert footprint.batches(cases, rich) == [tuple(cases)]
+    poor = replace(rich, batch_bytes=2**28)
+    assert footprint.batches(cases, poor) == [tuple(cases[:2]), (cases[2],), (cases[3],)]
+    together = footprint.batches([CASE] * 20, replace(rich, pool_bytes=0))
+    assert together == [(CASE,) * footprint.MOST_TOGETHER, (CASE,) * 4]
+
+
+METRICS = ("isolated", "pipelined", "graph")
+
+
+def test_on_gpus_their_memory_counts_and_not_the_host_s():
+    """33 cases of up to 1 GiB among 8 ranks, on a host with little memory: as many together as may be."""
+    cases = [Case("all_reduce", "nccl", 8, "float32", 1024 * 4**k, metric=m) for k in range(11) for m in METRICS]
+    settings = Settings(SAMPLING, 1, 60.0, 2**26, batch_bytes=2**28, gpu_batch_bytes=20 * 2**30)
+    assert [len(batch) for batch in footprint.batches(cases, settings)] == [16, 16, 1]
+    shared = footprint.batches([replace(case, oversubscribed=True) for case in cases], settings)
+    assert all(footprint.arena_bytes(batch, 2**26) <= 20 * 2**30 // 8 for batch in shared)
 
 
 def test_training_steps_are_one_batch_and_leave_the_times_of_their_parts():
     steps = [replace(TRAINING, strategy=f"overlap_bucket(cap_bytes={cap})") for cap in range(20)]
-    assert footprint.batches(steps, 2**26, 0) == [tuple(steps)]
+    assert footprint.batches(steps, Settings(SAMPLING, 1, 60.0, 2**26, batch_bytes=0)) == [tuple(steps)]
     assert footprint.arena_bytes(steps, 2**26) == 0
     # Start, duration, seven parts and four tails, in place of a start and a duration.
     assert footprint.most_iterations(TRAINING) == footprint.most_iterations(CASE) * 2 // (2 + 7 + 4)

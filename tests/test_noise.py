@@ -23,7 +23,7 @@ from bench.config import models
 from bench.machine import host
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
-from bench.planning.plan import NEXT_START_S
+from bench.catalog.backends import BACKENDS
 from bench.store import ledger
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from conftest import ROOT, SAMPLING, invented_run, samples
@@ -154,7 +154,7 @@ def test_planning_with_a_ledger_loads_no_large_package(tmp_path):
 
 
 # ── a pilot run ──────────────────────────────────────────────────────────────────────────────────
-BLOCK_S, LAUNCH_S = 0.01, 0.05
+BLOCK_S, LAUNCH_S, START_S = 0.01, 0.05, BACKENDS["gloo"].start_s
 EACH = 10
 
 
@@ -195,15 +195,15 @@ def test_what_it_asks_for_reaches_the_precision_in_the_time_that_it_says(between
     widths = [summarize(run)[0].time_s.relative_half_width for run in runs]
     assert np.median(widths) == pytest.approx(0.05, rel=0.35)
     seconds = [sum(one.usage.wall_s for one in run.samples) for run in runs]
-    assert need.seconds == pytest.approx(np.mean(seconds) + need.launches * NEXT_START_S, rel=0.15)
+    assert need.seconds == pytest.approx(np.mean(seconds) + need.launches * START_S, rel=0.15)
 
 
 def test_nothing_cheaper_would_do():
     """Against what is known of the variances: Kalibera and Jones' best division, and Student's quantile of it."""
     need = need_of(run_of(200, 0.1, 0.4), 0.02)
-    best = math.sqrt((LAUNCH_S + NEXT_START_S) / BLOCK_S * 0.4**2 / 0.1**2)
+    best = math.sqrt((LAUNCH_S + START_S) / BLOCK_S * 0.4**2 / 0.1**2)
     launches = 1.96**2 * (0.1**2 + 0.4**2 / best) / math.log(1.02) ** 2
-    seconds = launches * (LAUNCH_S + NEXT_START_S + best * BLOCK_S * math.exp((0.1**2 + 0.4**2) / 2))
+    seconds = launches * (LAUNCH_S + START_S + best * BLOCK_S * math.exp((0.1**2 + 0.4**2) / 2))
     assert need.seconds == pytest.approx(seconds, rel=0.15)
 
 

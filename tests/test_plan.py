@@ -6,7 +6,7 @@ import pytest
 
 from bench.config.models import parse
 from bench.model.records import Case, Failure, Launch, Machine, Samples
-from bench.planning import footprint
+from bench.planning import cases, footprint
 from bench.planning import plan as planning
 
 MACHINE = Machine("h", 2, 16 * 2**30, 32 * 2**20, 0, {})
@@ -15,6 +15,30 @@ BASE = b"backends: [gloo]\nworld_sizes: [2, 4]\noperations: [all_reduce]\nsizes:
 
 def expand(sets=(), machine=MACHINE, seed=1):
     return planning.expand(parse(BASE, "c", sets), machine, seed)
+
+
+WITHOUT_SIZES = BASE.replace(b"world_sizes: [2, 4]\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("backend", "machine", "found"),
+    [
+        ("gloo", MACHINE, [2]),
+        ("gloo", replace(MACHINE, cores=6), [2, 4, 6]),
+        ("gloo", replace(MACHINE, cores=1), [2]),
+        ("nccl", replace(MACHINE, gpus=8), [1, 2, 4, 8]),
+        ("nccl", replace(MACHINE, gpus=0), [1]),
+        ("nccl", replace(MACHINE, gpus=16, ranks=16, ranks_a_host=8), [1, 2, 4, 8, 16]),
+        ("nccl", replace(MACHINE, gpus=12, ranks=12, ranks_a_host=4), [1, 2, 4, 8, 12]),
+        ("gloo", replace(MACHINE, cores=64, ranks=3, ranks_a_host=1), [2, 3]),
+    ],
+)
+def test_without_world_sizes_they_go_up_to_all_that_there_is(backend, machine, found):
+    config = parse(WITHOUT_SIZES.replace(b"gloo", backend.encode()), "c", [])
+    assert cases.world_sizes(config, machine, backend) == found
+    plan = planning.expand(config, machine, 1)
+    asked = {case.world_size for case in plan.cases} | {skip.case.world_size for skip in plan.skips}
+    assert asked == set(found)
 
 
 def test_every_combination_once_a_launch():

@@ -54,7 +54,6 @@ def test_what_is_missing_is_said_with_an_example():
         "c.yaml:2:10: faults[0].do: missing; this key is required, such as hang",
         "c.yaml: sizes: missing; write message sizes, such as {from: 4KiB, to: 64MiB}",
         "c.yaml: backends: missing; this key is required, such as [gloo, nccl]",
-        "c.yaml: world_sizes: missing; this key is required, such as [2, 4]",
     ]
 
 

@@ -14,9 +14,9 @@ from scipy.special import stdtrit
 
 from bench.analyze.sessions import machine_of
 from bench.analyze.training import samples_that_count, trains
+from bench.catalog.backends import BACKENDS
 from bench.model.conclusions import Analysis, Need, NeedsInAll, Summary
 from bench.model.records import Case, Run, Samples, Timings
-from bench.planning.plan import NEXT_START_S
 from bench.stats.intervals import CONFIDENCE, FEWEST_BLOCKS, Floats, block_means
 from bench.store.ledger import CaseNoise, LedgerEntry
 
@@ -132,7 +132,7 @@ def _pilot(summary: Summary, samples: Sequence[Samples], run: Run) -> _Pilot | s
         block_variance,
         max(0.0, summary.scatter**2 - block_variance / blocks),
         blocks_s / blocks,
-        max(0.0, wall_s - blocks_s) + NEXT_START_S / cases_together,
+        max(0.0, wall_s - blocks_s) + BACKENDS[summary.case.backend].start_s / cases_together,
         in_block,
         np.array([blocks]) if trains(summary.case) else np.unique(np.floor(np.geomspace(FEWEST_BLOCKS, most, 100))),
     )

@@ -26,7 +26,8 @@ class Backend:
     polls: whether a waiting rank keeps its core busy. loop_thread: name of the threads that wait for its connections,
         one for each group; empty: it has none. most_elements: largest number of elements in a call; None: any.
     latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks. `plan` estimates the time of
-        a run from them when the iteration count is fixed; no measurement uses them.
+        a run from them when the iteration count is fixed; no measurement uses them. start_s: time to start a set of
+        ranks once torch is loaded.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Backend:
     polls: bool = False
     loop_thread: str = ""
     most_elements: int | None = None
+    start_s: float = 0.3  # measured with gloo
 
 
 _FLOAT8 = frozenset(name for name in DTYPES if name.startswith("float8"))
@@ -79,7 +81,8 @@ BACKENDS = {
             },
             loop_thread="gloo_tcp_loop",
         ),
-        # Rates: order of magnitude for two GPUs connected by PCIe.
+        # Rates: order of magnitude for two GPUs connected by PCIe. Start: CUDA's context, NCCL's communicator, and the
+        # clock of the GPU; estimated, not measured.
         Backend(
             "nccl",
             "cuda",
@@ -93,6 +96,7 @@ BACKENDS = {
                 "premul_sum": _FLOAT8,
             },
             float8_capability=90,
+            start_s=3.0,
             unsupported_reduce_ops=_BITWISE,
             implementation_notes={
                 "gather": "made of sends and receives",

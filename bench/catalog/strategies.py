@@ -207,7 +207,8 @@ def unsupported(strategy: Strategy, scenario: Scenario, machine: Machine) -> str
         return f"{', '.join(sorted(hooks))} is a communication hook, and so is the emulated link"
     if "bf16" in hooks and scenario.case.backend == "gloo":
         return "torch's bf16 hook raises on gloo, which has no bfloat16 reduction (fp16 works)"
-    if scenario.case.world_size == 1 and strategy.name != REFERENCE:
+    alone = scenario.case.world_size == 1 and BACKENDS[scenario.case.backend].device == "cpu"
+    if alone and strategy.name != REFERENCE:  # on a GPU it shows what the calls cost, and tries that they work
         return "with one rank there is nothing to synchronise"
     if scenario.case.batch % strategy.accumulate:
         return f"a batch of {scenario.case.batch} is not divided into {strategy.accumulate} equal micro-batches"

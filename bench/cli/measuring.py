@@ -54,6 +54,8 @@ def start(
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
+    if planning.demands(plan).gpus:
+        typer.echo(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
     path = folders.create(RESULTS, plan, asked.raw, facts)
     return measured(path, plots, coordinator)

@@ -44,7 +44,8 @@ def plan(
     ] = None,
     nodes: Annotated[int, typer.Option(help="With --launcher: how many hosts.", metavar="N")] = 2,
     ranks_per_node: Annotated[
-        int | None, typer.Option(help="With --launcher; left out: as many as the largest world size needs.")
+        int | None,
+        typer.Option(help="With --launcher; left out: for the largest world size, or 8 with GPUs."),
     ] = None,
     given: Given = NO_FLAGS,
 ) -> int:
@@ -100,10 +101,15 @@ def _needs(name: str, precision: str) -> int:
 
 # The hosts are unknown: assume memory for everything, and the last-level cache of a usual server.
 PLENTY_BYTES, USUAL_CACHE_BYTES = 2**60, 32 * 2**20
+# GPUs of a usual server.
+USUAL_GPUS = 8
 
 
 def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes: int, each: int | None) -> str:
-    """The text of the file. each: ranks on a host; None for as many as the largest world size needs."""
+    """The text of the file. each: ranks on a host; None for as many as the largest world size needs.
+
+    Without world sizes: one a GPU of a usual server, or one a host.
+    """
     if nodes < 1 or (each is not None and each < 1):
         raise BenchError("plan --launcher: --nodes and --ranks-per-node are 1 or more")
     settings, _ = configuration.load(names.path_of(config), sets)
@@ -112,8 +118,11 @@ def launch_file_for(config: Path, sets: list[str], launcher: LauncherName, nodes
 
 def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: int | None) -> JobSpec:
     """The job that the file has to start, with its estimated time."""
-    largest = max(settings.world_sizes)
-    each = each or math.ceil(largest / nodes)
+    gpus = any(BACKENDS[name].device == "cuda" for name in settings.backends)
+    if settings.world_sizes:
+        each = each or math.ceil(max(settings.world_sizes) / nodes)
+    else:
+        each = each or (USUAL_GPUS if gpus else 1)
     ranks = nodes * each
     machine = Machine(
         "", ranks, PLENTY_BYTES, USUAL_CACHE_BYTES, ranks, backends_missing={}, ranks=ranks, ranks_a_host=each
@@ -124,7 +133,7 @@ def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: in
         sets=tuple(sets),
         nodes=nodes,
         each=each,
-        gpus=any(BACKENDS[name].device == "cuda" for name in settings.backends),
-        largest=largest,
+        gpus=gpus,
+        largest=max(settings.world_sizes, default=ranks),
         seconds=planning.estimate_s(planned(settings, machine, seed=0)),
     )

@@ -73,12 +73,10 @@ def _resume(name: str, plots: bool, coordinator: "Coordinator | None") -> int:
         measure_sides(path, coordinator)
         return exit_code(conclude_sides(path, plots))
     if coordinator is not None:
-        demands = planning.demands(plans[0])
-        machine = coordinator.machine(demands)
-        if demands.ranks > (machine.ranks or 0):
-            raise BenchError(
-                f"{path}: has world sizes up to {demands.ranks}, and this job has {machine.ranks} ranks only"
-            )
+        machine = coordinator.machine(planning.demands(plans[0]))
+        largest = max(case.world_size for case in plans[0].cases)
+        if largest > (machine.ranks or 0):
+            raise BenchError(f"{path}: has world sizes up to {largest}, and this job has {machine.ranks} ranks only")
     return measured(path, plots, coordinator)
 
 
@@ -121,7 +119,9 @@ def _configuration(
 
     recorded = traces.read(paths)
     machine = host.machine()
-    chosen = backend or ("gloo" if "nccl" in machine.backends_missing else "nccl")
+    # A replay needs several ranks, so it takes GPUs only where each rank has one.
+    few = coordinator is None and machine.gpus < max(FEWEST_RANKS, world_size or 0)
+    chosen = backend or ("gloo" if "nccl" in machine.backends_missing or few else "nccl")
     here = (
         (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
     )

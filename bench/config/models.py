@@ -215,7 +215,12 @@ class Config(Strict):
     backends: Several[BackendName] = key(
         "Backends. One that this machine lacks is skipped with the reason.", ["gloo", "nccl"]
     )
-    world_sizes: Several[WorldSize] = key("Numbers of ranks.", [2, 4])
+    world_sizes: Several[WorldSize] = key(
+        "Numbers of ranks. Without it, the powers of two up to what there is, and that itself: the ranks of the job, "
+        "or on one machine its GPUs, or its cores.",
+        [2, 4],
+        default=[],
+    )
     operations: Several[OperationName] = key(
         "Operations; `list operations` explains them. The section `training` adds training_step.",
         ["all_reduce", "all_gather"],

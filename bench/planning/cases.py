@@ -40,8 +40,8 @@ def combinations(
     """
     distinct: dict[str, Case] = {}
     operators = [OPERATIONS[name] for name in config.operations if not OPERATIONS[name].trains]
-    what = itertools.product(operators, config.backends, config.dtypes, config.world_sizes, config.size_list or [0])
-    for operation, backend, dtype, n, size in what:
+    what = itertools.product(operators, worlds(config, machine), config.dtypes, config.size_list or [0])
+    for operation, (backend, n), dtype, size in what:
         options = [option for option in OPTIONS if option.key and operation.has(option)]
         shared = config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and n > machine.gpus
         for values in itertools.product(*(values_of(config, option, n) for option in options)):
@@ -57,6 +57,24 @@ def combinations(
                 case = _whole_pieces(operations.usual(case))
                 distinct.setdefault(case.key, case)
     return distinct.values()
+
+
+def worlds(config: Config, machine: Machine) -> list[tuple[str, int]]:
+    """Every backend with every number of its ranks."""
+    return [(backend, n) for backend in config.backends for n in world_sizes(config, machine, backend)]
+
+
+def world_sizes(config: Config, machine: Machine, backend: str) -> list[int]:
+    """The numbers of ranks that are asked for; else powers of two up to the job's or machine's size, and that size.
+
+    One rank communicates with nobody: only on GPUs is it of use, as the cost of a call.
+    """
+    if config.world_sizes:
+        return config.world_sizes
+    on_gpus = BACKENDS[backend].device == "cuda"
+    fewest = 1 if on_gpus else 2
+    most = max(fewest, machine.ranks or (machine.gpus if on_gpus else machine.cores))
+    return sorted({n for k in range(most.bit_length()) if fewest <= (n := 2**k)} | {most})
 
 
 def values_of(config: Config, option: Option, world_size: int) -> Sequence[Any]:
@@ -102,8 +120,10 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
     if case.scheduling in machine.scheduling_missing:
         return machine.scheduling_missing[case.scheduling]
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
-        hint = "" if OPERATIONS[case.op].trains else " (oversubscribe_gpu: true only tries that it works)"
-        return f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus}{hint}"
+        return (
+            f"{case.world_size} ranks need {case.world_size} GPUs, one each; this machine has {machine.gpus} "
+            "(oversubscribe_gpu: true only tries that it works)"
+        )
     if case.memory != "plain" and machine.registered_missing is not None:
         return machine.registered_missing
     if (reason := unsupported_by_gpu(case, machine.gpu_capability)) is not None:

@@ -17,10 +17,11 @@ import math
 from collections.abc import Sequence
 
 from bench.catalog import operations
+from bench.catalog.backends import BACKENDS
 from bench.catalog.dtypes import calls_before_refill
 from bench.catalog.metrics import metric_of
 from bench.catalog.operations import ALIGNMENT, OPERATIONS, cycle, placement, ranks_together
-from bench.model.records import Case, Plan
+from bench.model.records import Case, Plan, Settings
 from bench.model.training import PARTS
 
 # Most pairs of a start and a duration in one case and launch, over all ranks: 4 MiB as numbers on each rank, about
@@ -75,15 +76,19 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def batches(cases: Sequence[Case], pool_bytes: int, batch_bytes: int) -> list[tuple[Case, ...]]:
+def batches(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, ...]]:
     """Cases of one launch that are measured in the same rounds, in order: as many as memory allows.
 
-    A rank holds the pools of a whole batch. batch_bytes: that all ranks together may hold. Training steps are always
-    one batch, because they are compared round by round; they have no pools.
+    A rank holds the pools of a whole batch. Training steps are always one batch, because they are compared round by
+    round; they have no pools.
     """
-    if OPERATIONS[cases[0].op].trains:
+    kind, pool_bytes = cases[0], settings.pool_bytes
+    if OPERATIONS[kind.op].trains:
         return [tuple(cases)]
-    most = min(MOST_BATCH_BYTES, batch_bytes // max(case.world_size for case in cases))
+    if BACKENDS[kind.backend].device == "cuda":
+        most = settings.gpu_batch_bytes // (kind.world_size if kind.oversubscribed else 1)
+    else:
+        most = min(MOST_BATCH_BYTES, settings.batch_bytes // kind.world_size)
     batches: list[list[Case]] = [[]]
     used = 0
     for case in cases:

@@ -33,7 +33,7 @@ from bench.model.records import (
 )
 from bench.model.units import format_rounded_bytes
 from bench.planning import replays
-from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes
+from bench.planning.cases import combinations, overhead_bytes, sharing_memory, unsupported, usable_bytes, worlds
 from bench.planning.footprint import (
     FEWEST_ITERATIONS,
     PATIENCE,
@@ -47,10 +47,10 @@ from bench.planning.training import STRATEGY_S, Advise, call_sizes, rank_bytes, 
 # L2 cache of the largest GPUs (126 MB on a B200): without CUDA the driver does not report it.
 LARGEST_GPU_CACHE_BYTES = 128 * 2**20
 # Memory for the buffers of cases that are measured in the same rounds, on all ranks of a host: at most so much, and at
-# most this part of what is available.
+# most this part of what is available. Of a GPU's memory likewise this part.
 MOST_BATCH_BYTES_OF_A_HOST, SHARE_OF_MEMORY_FOR_A_BATCH = 2**32, 4
-# Time to start the first set of ranks, which loads torch once, and each further set: measured 2.5 s and 0.1 s.
-FIRST_START_S, NEXT_START_S = 3.0, 0.3
+# Time to load torch before the first set of ranks starts: measured 2.5 s.
+FIRST_START_S = 3.0
 # What a case of a launch takes beside warm-up and timed calls: seconds, and calls to fill and verify buffers (measured
 # by `make bench-self`: 25 to 28 ms, and 2.1 to 2.5 calls).
 HANDLING_S, HANDLING_CALLS = 0.035, 2.5
@@ -73,12 +73,12 @@ def expand(
     """
     replay_of: dict[tuple[str, int], Replay] = {}
     if recorded is not None:
-        for backend, n in itertools.product(config.backends, config.world_sizes):
+        for backend, n in worlds(config, machine):
             replay_of[backend, n] = replays.replay(recorded, backend, n, config.gaps == "recorded")
     cases: list[Case] = []
     skips: list[Skip] = []
     flush_bytes = _flush_bytes(config, machine)
-    for case in itertools.chain(combinations(config, machine, replay_of), call_sizes(config)):
+    for case in itertools.chain(combinations(config, machine, replay_of), call_sizes(config, machine)):
         reason = unsupported(case, machine, config.buffer_pool, flush_bytes)
         if reason is None:
             cases.append(case)
@@ -114,6 +114,7 @@ def _plan(config: Config, machine: Machine, seed: int, order: Iterable[Launch]) 
         pool_bytes=config.buffer_pool,
         flush_bytes=_flush_bytes(config, machine),
         batch_bytes=min(MOST_BATCH_BYTES_OF_A_HOST, machine.memory_available_bytes // SHARE_OF_MEMORY_FOR_A_BATCH),
+        gpu_batch_bytes=(machine.gpu_free_bytes or MOST_BATCH_BYTES_OF_A_HOST) // SHARE_OF_MEMORY_FOR_A_BATCH,
         rounds=training.rounds,
         warmup_steps=training.warmup,
         faults=tuple(Fault(**fault.model_dump()) for fault in config.faults),
@@ -162,9 +163,10 @@ def process_kind(case: Case) -> tuple[object, ...]:
 
 def _within_budget(sampling: Sampling, budget_s: float, launches: int, cases: list[Case]) -> Sampling:
     """The sampling with `seconds_per_case` cut so that the planned launches take FIRST_LAUNCHES_SHARE of the budget."""
-    kinds = len({process_kind(case) for case in cases})
+    of_kinds = {process_kind(case): case.backend for case in cases}
+    start_s = sum(BACKENDS[backend].start_s for backend in of_kinds.values())
     handling = sum(_handling_s(case) + sampling.warmup_s for case in cases)
-    a_launch = FIRST_LAUNCHES_SHARE * (budget_s - FIRST_START_S) / launches - handling - NEXT_START_S * kinds
+    a_launch = FIRST_LAUNCHES_SHARE * (budget_s - FIRST_START_S) / launches - handling - start_s
     return replace(sampling, seconds_per_case=min(sampling.seconds_per_case, max(FEWEST_S, a_launch / len(cases))))
 
 
@@ -203,7 +205,7 @@ def _launch_bytes(launch: Launch, settings: Settings, machine: Machine) -> int:
         strategies = [strategy_of(case.strategy) for case in cases]
         buffers = rank_bytes(settings.scenario(cases[0]), strategies) or 0
     else:
-        together = batches(cases, settings.pool_bytes, settings.batch_bytes)
+        together = batches(cases, settings)
         buffers = max(arena_bytes(batch, settings.pool_bytes) for batch in together)
         buffers += max(scratch_bytes(case, settings.flush_bytes) for case in cases)
     return sharing_memory(cases[0], machine) * (buffers + max(map(overhead_bytes, cases)))
@@ -213,10 +215,9 @@ def demands(asked: Config | Plan) -> Demands:
     """What a configuration or a plan requires of the job that measures it."""
     if isinstance(asked, Plan):
         backends, shared = {case.backend for case in asked.cases}, any(case.oversubscribed for case in asked.cases)
-        worlds = [case.world_size for case in asked.cases]
     else:
-        backends, shared, worlds = set(asked.backends), asked.oversubscribe_gpu, asked.world_sizes
-    return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared, max(worlds))
+        backends, shared = set(asked.backends), asked.oversubscribe_gpu
+    return Demands(any(BACKENDS[name].device == "cuda" for name in backends), shared)
 
 
 def done(plan: Plan, samples: Sequence[Samples]) -> int | None:
@@ -244,7 +245,7 @@ def estimate_s(plan: Plan) -> float:
     """How long the run takes at most (adaptive), or about (fixed count, from rough rates)."""
     if plan.budget_s is not None:
         return plan.budget_s
-    seconds = FIRST_START_S + NEXT_START_S * len(plan.order) + CONCLUDE_S
+    seconds = FIRST_START_S + sum(BACKENDS[launch.backend].start_s for launch in plan.order) + CONCLUDE_S
     sampling = plan.settings.sampling
     for case in (case for launch in plan.order for case in launch.cases):
         if case.strategy:

@@ -21,7 +21,7 @@ from bench.config.training import REAL_LINK, ShapeSection, TrainingSection
 from bench.model.records import OPTIONS, Case, Machine, Plan, Scenario, Skip
 from bench.model.training import REFERENCE, Link, Shape, Strategy
 from bench.model.units import format_rounded_bytes, parse_link
-from bench.planning.cases import unsupported_here, values_of
+from bench.planning.cases import unsupported_here, values_of, worlds
 
 if TYPE_CHECKING:
     from bench.planning.buckets import ReadyTimes
@@ -56,7 +56,7 @@ def training_cases(config: Config, machine: Machine, advise: Advise | None) -> T
     if section is None:
         return chosen
     wanted = [strategy for entry in section.strategies for strategy in entry.strategies]
-    for scenario in _scenarios(config, section):
+    for scenario in _scenarios(config, section, machine):
         if reason := unsupported_scenario(scenario, machine):
             chosen.skips.append(Skip(scenario.case, reason))
             continue
@@ -84,12 +84,12 @@ def case_of(scenario: Scenario, strategy: Strategy) -> Case:
     return replace(scenario.case, strategy=text_of(strategy))
 
 
-def call_sizes(config: Config) -> Iterator[Case]:
+def call_sizes(config: Config, machine: Machine) -> Iterator[Case]:
     """The call-size ladder: the same parameters all-reduced in more and more calls, back to back."""
     ladder = config.training.call_sizes if config.training is not None else None
     if config.training is None or ladder is None or REAL_LINK not in config.training.links:
         return  # it tells of the real link
-    for backend, ranks, calls, how in product(config.backends, config.world_sizes, ladder.calls, _ways(config)):
+    for (backend, ranks), calls, how in product(worlds(config, machine), ladder.calls, _ways(config)):
         size = ladder.parameters // calls * DTYPES["float32"].itemsize
         yield Case("all_reduce", backend, ranks, "float32", size, metric="pipelined", depth=calls, call="async", **how)
 
@@ -105,10 +105,10 @@ def _ways(config: Config) -> list[dict[str, Any]]:
     ]
 
 
-def _scenarios(config: Config, section: TrainingSection) -> Iterator[Scenario]:
+def _scenarios(config: Config, section: TrainingSection, machine: Machine) -> Iterator[Scenario]:
     """Every combination of model, backend, link, dtype, world size, and what holds for the process."""
-    for model, backend, link, dtype, ranks, how in product(
-        section.models, config.backends, section.links, config.dtypes, config.world_sizes, _ways(config)
+    for model, (backend, ranks), link, dtype, how in product(
+        section.models, worlds(config, machine), section.links, config.dtypes, _ways(config)
     ):
         # A model given by its sizes, or imported, is its name by now.
         by_shape = model if isinstance(model, ShapeSection) else None
@@ -129,6 +129,8 @@ def _scenarios(config: Config, section: TrainingSection) -> Iterator[Scenario]:
             clip=section.clip,
             **how,
         )
+        if config.oversubscribe_gpu and BACKENDS[backend].device == "cuda" and ranks > machine.gpus:
+            case = replace(case, oversubscribed=True)
         emulated = None if link == REAL_LINK else Link(*parse_link(link))
         shape = shape_of(by_shape.shape, by_shape.backward, dtype) if by_shape else None
         yield Scenario(case, emulated, shape)

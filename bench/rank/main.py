@@ -75,7 +75,7 @@ def _work(context: RankContext, job: Job) -> Json:
 def _measure(context: RankContext, job: Job, group: Group) -> None:
     """Measure the cases batch by batch, and send a line for each."""
     pool_bytes = job.settings.pool_bytes
-    together = batches(job.launch.cases, pool_bytes, job.settings.batch_bytes)
+    together = batches(job.launch.cases, job.settings)
     nbytes = max(arena_bytes(cases, pool_bytes) for cases in together)
     with _arena(job, group, nbytes) as arena:
         first = 0
@@ -96,8 +96,10 @@ def _arena(job: Job, group: Group, nbytes: int) -> Iterator[Arena]:
     if kind == "plain":
         yield Arena(nbytes, group.device.handle)
         return
-    used = {case.groups: group.subgroup(case).handle for case in job.launch.cases}
-    with process_group.registered_memory(group.device.handle, list(used.values()), kind == "symmetric") as register:
+    used = {case.groups: group.subgroup(case) for case in job.launch.cases}
+    # A rank that is in none of the groups of a division does not call in it, and does not register with it.
+    handles = [subgroup.handle for subgroup in used.values() if not subgroup.idle]
+    with process_group.registered_memory(group.device.handle, handles, kind == "symmetric") as register:
         arena = Arena(nbytes, group.device.handle)
         register()
         yield arena
@@ -112,17 +114,18 @@ def _probe(context: RankContext, job: Job, group: Group, log: Path) -> None:
     the slow one.
     """
     settings = replace(job.settings, pool_bytes=0, flush_bytes=0)
-    arena = Arena(max(arena_bytes([case], 0) for case in job.launch.cases), group.device.handle)
-    texts = [_text_from(log, 0)]
-    for position, case in enumerate(job.launch.cases):
-        context.enters(position)
-        arena.clear()
-        work = workload_of(case, group, arena, settings, context.tick)
-        for _ in range(PROBE_CALLS * cycle(case)):
-            timing.call_once(work, case)
-        group.device.synchronize()
-        context.tick()
-        texts.append(_text_from(log, sum(map(len, texts))))
+    # Registered where the cases have it so: NCCL chooses other kernels for such memory.
+    with _arena(job, group, max(arena_bytes([case], 0) for case in job.launch.cases)) as arena:
+        texts = [_text_from(log, 0)]
+        for position, case in enumerate(job.launch.cases):
+            context.enters(position)
+            arena.clear()
+            work = workload_of(case, group, arena, settings, context.tick)
+            for _ in range(PROBE_CALLS * cycle(case)):
+                timing.call_once(work, case)
+            group.device.synchronize()
+            context.tick()
+            texts.append(_text_from(log, sum(map(len, texts))))
     if group.rank == 0:
         context.send({"kind": "chosen", "texts": [text.decode(errors="replace") for text in texts]})
 

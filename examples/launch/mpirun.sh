@@ -10,4 +10,4 @@ head=$(awk '/^[^#]/ { print $1; exit }' "$hosts")
 export COLLBENCH_SECRET="${COLLBENCH_SECRET:-$(head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n')}"
 exec mpirun --hostfile "$hosts" -n 16 --map-by ppr:8:node --bind-to none -x MASTER_ADDR="$head" \
   -x COLLBENCH_SECRET \
-  .venv/bin/python run_bench.py run configs/nccl.yaml --set 'world_sizes=[2, 8, 16]'
+  .venv/bin/python run_bench.py run configs/nccl.yaml

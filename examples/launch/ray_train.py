@@ -11,7 +11,7 @@ from pathlib import Path
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
-ARGUMENTS = ["run", "configs/nccl.yaml", "--set", "world_sizes=[2, 8, 16]"]
+ARGUMENTS = ["run", "configs/nccl.yaml"]
 
 
 def measure(settings: dict[str, str]) -> None:

@@ -6,4 +6,4 @@
 set -eu
 usage="usage: sh torchrun.sh NODE HEAD"
 exec .venv/bin/torchrun --nnodes=2 --node-rank="${1:?$usage}" --nproc-per-node=8 \
-  --master-addr="${2:?$usage}" --master-port=29400 run_bench.py run configs/nccl.yaml --set 'world_sizes=[2, 8, 16]'
+  --master-addr="${2:?$usage}" --master-port=29400 run_bench.py run configs/nccl.yaml
