@@ -46,14 +46,14 @@ class Group(ABC):
     def subgroup(self, case: Case) -> Subgroup:
         """The ranks that call a case together. Every rank must ask for the same cases in the same order."""
         if case.groups not in self._subgroups:
-            self._subgroups[case.groups] = self.new_subgroup(case)
+            self._subgroups[case.groups] = self.new_subgroup(case, together=True)
         return self._subgroups[case.groups]
 
-    def new_subgroup(self, case: Case) -> Subgroup:
-        """As `subgroup`, in groups that are made by this call."""
+    def new_subgroup(self, case: Case, together: bool = False) -> Subgroup:
+        """As `subgroup`, in groups that are made by this call. together: all at once, where the library can."""
         division = divide(case.groups, self.world_size)
         number = division.of(self.rank)
-        handle = self._connect(division, number)
+        handle = self._connect(division, number, together)
         if number is None:
             return Subgroup(0, len(division.groups[0]), None, idle=True)
         members = division.groups[number]
@@ -81,7 +81,7 @@ class Group(ABC):
         """Every rank's bytes, in order of rank, on every rank, on no queue of what is timed."""
 
     @abstractmethod
-    def _connect(self, division: Subgroups, number: int | None) -> Any:
+    def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
         """Make all groups of a division; the library's object for the one with this number, this rank's own."""
 
 

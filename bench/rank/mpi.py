@@ -83,7 +83,7 @@ class MpiGroup(Group):
     def single_rank_subgroup(self) -> Subgroup:
         return Subgroup(0, 1, _mpi().COMM_SELF)
 
-    def _connect(self, division: Subgroups, number: int | None) -> Any:
+    def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
         return self._world.Split(len(division.groups) if number is None else number, self.rank)
 
 

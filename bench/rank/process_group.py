@@ -20,7 +20,8 @@ from bench.catalog.subgroups import Subgroups
 from bench.catalog.variables import SHARED_GPU
 from bench.machine import host
 from bench.protocol.rank_context import RankContext
-from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of
+from bench.rank import torch_names
+from bench.rank.collectives import COLLECTIVES, OBJECT_COLLECTIVES, LibraryCalls, Subgroup, barrier_of, rest
 from bench.rank.device import Device, device_of
 from bench.rank.group import Group
 
@@ -33,6 +34,7 @@ class TorchGroup(Group):
     """torch's initialised process group.
 
     control: the group in which results are gathered; None: the world. scheduling: as in a case, of further groups, too.
+    tick: called after each group that is made, for many of them take longer than a rank may be silent.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TorchGroup(Group):
         barrier: Callable[[], object],
         ctas: int = 0,
         scheduling: str = "normal",
+        tick: Callable[[], None] = rest,
     ) -> None:
         calls = LibraryCalls(
             {name: collective.call for name, collective in COLLECTIVES.items()},
@@ -52,7 +55,7 @@ class TorchGroup(Group):
             barrier_of,
         )
         super().__init__(rank, world_size, device, calls)
-        self.barrier = barrier
+        self.barrier, self._tick = barrier, tick
         self._backend, self._control, self._ctas, self._scheduling = backend, control, ctas, scheduling
         self._alone: Subgroup | None = None
         if device.enqueues:
@@ -86,13 +89,15 @@ class TorchGroup(Group):
         if not subgroup.idle:
             dist.destroy_process_group(subgroup.handle)
 
-    def _connect(self, division: Subgroups, number: int | None) -> Any:
+    def _connect(self, division: Subgroups, number: int | None, together: bool) -> Any:
+        if together and self.device.enqueues:  # one by one, each of 256 pairs of nodes would split the world anew
+            return dist.split_group(split_ranks=[list(m) for m in division.groups], pg_options=_options(self._ctas))
         # torch requires that every rank makes every group, in the same order.
+        handles = []
         with _scheduled(self._backend, self._scheduling, int(number is not None)):
-            handles = [
-                dist.new_group(list(members), backend=self._backend, pg_options=_options(self._ctas))
-                for members in division.groups
-            ]
+            for members in division.groups:
+                handles.append(dist.new_group(list(members), backend=self._backend, pg_options=_options(self._ctas)))
+                self._tick()
         return None if number is None else handles[number]
 
 
@@ -126,7 +131,17 @@ def joined(
         joined_ns = (began, time.perf_counter_ns() - began)
         control = dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_FACTOR * timeout_s))
     barrier = functools.partial(dist.barrier, group=control) if context.barrier is None else context.barrier.wait
-    group = TorchGroup(context.rank, context.world_size, backend, device_of(device), control, barrier, ctas, scheduling)
+    group = TorchGroup(
+        context.rank,
+        context.world_size,
+        backend,
+        device_of(device),
+        control,
+        barrier,
+        ctas,
+        scheduling,
+        context.tick,
+    )
     group.joined_ns = joined_ns
     yield group
     # Not in a `finally`: leaving a broken group can block, and the process ends anyway.
@@ -184,13 +199,17 @@ def _options(ctas: int) -> Any:
 def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bool) -> Iterator[Callable[[], None]]:
     """Context in which allocations come from NCCL's allocator, until `register` is called, which it gives.
 
-    groups: those that will use the memory (None: all of the world), each connected; every rank registers with all of
-    them, in the same order. At its end the memory is given back: whatever was allocated must not be used any more.
+    groups: those of this rank that will use the memory (None: all of the world), each connected; the ranks of a group
+    register together. At its end the memory is given back: whatever was allocated must not be used any more.
     symmetric: as windows, at the same place on every rank. Raises RuntimeError where NCCL's allocator is refused.
     """
-    backends = [(group or dist.group.WORLD)._get_backend(device) for group in groups]
+    world, *backends = [
+        torch_names.private(group or dist.group.WORLD, "_get_backend")(device) for group in (None, *groups)
+    ]
+    # Until torch 2.8 the pool is symmetric, and since then the registration is.
+    of_pool = symmetric and torch_names.version() == torch_names.OLDEST
     try:
-        pool = torch.cuda.MemPool(backends[0].mem_allocator)
+        pool = torch.cuda.MemPool(world.mem_allocator, **({"symmetric": True} if of_pool else {}))
     except RuntimeError as error:  # torch says "not supported in this NCCL version", which misleads
         raise RuntimeError(f"registered memory needs a GPU that can multicast over NVSwitch ({error})") from None
     registered: list[Any] = []
@@ -198,7 +217,7 @@ def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bo
     def register() -> None:
         allocating.close()
         for backend in backends:
-            backend.register_mem_pool(pool, **({"symm": True} if symmetric else {}))
+            backend.register_mem_pool(pool, **({"symm": True} if symmetric and not of_pool else {}))
             registered.append(backend)
 
     with contextlib.ExitStack() as allocating:
@@ -207,6 +226,11 @@ def registered_memory(device: torch.device, groups: Sequence[Any], symmetric: bo
     # Before the communicators are left, and before the pool, which this function keeps alive, is freed.
     for backend in reversed(registered):
         backend.deregister_mem_pool(pool)
+
+
+def gpu_uuid(device: torch.device) -> str:
+    """UUID of a GPU as CUDA tells it, written as NVML does, so that both can be compared."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 def nccl_version() -> str:
