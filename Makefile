@@ -5,10 +5,12 @@ BENCH := $(PY) run_bench.py
 SET ?=
 # An index of pip with CPU builds of torch, for machines without a GPU: CUDA's are several gigabytes.
 TORCH_INDEX ?=
+# SYSTEM=1: upon the torch that $(PYTHON) has, as in a container image or a cluster's module. Its NCCL is then measured.
+SYSTEM ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-mpi bench-gloo bench-nccl bench-mpi bench-ddp cs336 ab replay gate report plots compare \
-  diagnose list doctor equivalence check lint test test-gpu docs pictures coverage prove prove-quick \
+  diagnose list doctor equivalence check lint test test-gpu gpu-check docs pictures coverage prove prove-quick \
   bench-self clean
 
 help:  ## Show this list
@@ -22,12 +24,15 @@ COMPILE := PYTHONDONTWRITEBYTECODE= $(PY) -c
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "python3-venv is missing: apt install python3-venv (Debian, Ubuntu)" >&2; exit 2; }
+	@$(if $(SYSTEM),$(PYTHON) -c 'import torch' || { echo "SYSTEM=1: $(PYTHON) has no torch: load its module or leave SYSTEM out" >&2; exit 2; })
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 2; }
+	@$(if $(SYSTEM),$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' > $$(echo .venv/lib/python3*/site-packages)/system.pth)
 
 .venv/.installed: requirements.txt | .venv/bin/python
 	@echo "installing what CollBench needs into .venv (once)"
-	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt),test -e /dev/nvidiactl || echo "no NVIDIA GPU here: pip's torch may bring CUDA along, gigabytes; make install TORCH_INDEX=<PyTorch's index of CPU builds> avoids it")
-	@$(PIP) -r requirements.txt
+	@$(if $(SYSTEM),,$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep ^torch requirements.txt),test -e /dev/nvidiactl || echo "no NVIDIA GPU here: pip's torch may bring CUDA along, gigabytes; make install TORCH_INDEX=<PyTorch's index of CPU builds> avoids it"))
+	@grep $(if $(SYSTEM),-v ^torch,.) requirements.txt > .venv/requirements.txt
+	@$(PIP) -r .venv/requirements.txt
 	@$(PIP) --no-deps -e .
 	@$(COMPILE) 'import bench.cli.run, bench.cli.compare, bench.config.models, bench.rank.preload, bench.launch.doctor, bench.report.plots.comparison'
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m compileall -q bench run_bench.py
@@ -117,6 +122,9 @@ test: .venv/.installed-dev  ## Run the tests
 
 test-gpu: .venv/.installed-dev  ## Run the tests that need a GPU
 	@$(PY) -m pytest tests -m gpu -rs
+
+gpu-check: .venv/.installed-dev  ## Ten minutes on a GPU: what is expected beside what is measured; results/gpu-check.md
+	@$(PY) -m tools.gpu_check
 
 docs: .venv/.installed-dev  ## Make the generated pages again, and mark what was proved of older code
 	@$(PY) -m tools.architecture_page

@@ -8,8 +8,8 @@ import pytest
 
 from bench.catalog.dtypes import DTYPES
 from bench.catalog.operations import CALLS
-from bench.launch import launcher, sweep
 from bench.machine import host
+from tools import gpu_check
 
 MACHINE = host.machine()
 REASON = MACHINE.backends_missing.get("nccl", "")
@@ -96,14 +96,7 @@ def test_registered_buffers_are_right(cli):
 
 def test_what_the_fork_server_loads_leaves_cuda_alone():
     """Ranks are forked from it, and CUDA does not survive a fork; 3 is CUDA_ERROR_NOT_INITIALIZED."""
-    program = f"""
-import ctypes
-from bench.machine import environment
-environment.prepare_process()
-import {", ".join([*launcher.PRELOAD, *sweep.TRAINING_MODULES])}
-print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", gpu_check.fork_program()], capture_output=True, text=True)
     assert done.stdout.strip() == "3", done.stderr
 
 

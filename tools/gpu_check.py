@@ -1,0 +1,352 @@
+"""What only a GPU can tell, in ten minutes: fifteen steps, each with what is expected beside what was measured.
+
+`make gpu-check` runs them and writes results/gpu-check.md. Steps on a `Device` run on a simulated one in tests, too;
+the others run CollBench's own commands. A step that fails does not keep the next one from running. Exit code: 0 if all
+is as expected, 1 if something is not, 3 without a GPU.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.launch import launcher, sweep
+from bench.machine import gpus, host
+from bench.model.records import Case, Machine, Samples
+from bench.rank import torch_names
+from bench.rank.collectives import Call, rest
+from bench.rank.device import Action, Device, cycles_a_ns, device_of
+from bench.rank.timing import CaseTimer
+from bench.rank.workload import Workload
+from bench.store import folders
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "results" / "gpu-check.md"
+MIB = 2**20
+# Of the memory's peak bandwidth, what a copy of large buffers reaches.
+SHARE_OF_PEAK = (0.7, 1.02)
+# CaseTimer against a bare loop of the same calls; calls in either, and calls before.
+RATIO, CALLS, WARMUP = (0.97, 1.03), 40, 5
+# Calibrations of one GPU differ by this share at most, whatever was before.
+CALIBRATIONS_AGREE = 0.05
+# Two events behind other work, with nothing between them.
+MOST_EMPTY_PAIR_NS = 5_000
+# cuDeviceGetCount in a process in which nothing has initialised CUDA.
+NOT_INITIALIZED = "3"
+SHORT = "sampling={warmup: 2, iterations: 20}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One line of the page. good: whether it is as expected; None if it could not be tried."""
+
+    step: str
+    expected: str
+    measured: str
+    good: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """What steps on a device need. sleep: keeps the stream busy for so many cycles. copy: a call that copies so many
+    bytes. work: enqueues milliseconds of arithmetic. rest_s: for how long the GPU idles before a step that wants it so.
+    """
+
+    device: Device
+    sleep: Callable[[int], object]
+    copy: Callable[[int], Call]
+    work: Action
+    rest_s: float
+    memory_bytes_per_s: float
+
+
+class _Calls(Workload):
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def prepare(self) -> Call:
+        return self._call
+
+
+# ── steps on a device ────────────────────────────────────────────────────────────────────────────
+def calibration(rig: Rig) -> Outcome:
+    """At once, after work and after idling."""
+    rates = [cycles_a_ns(rig.device, rig.sleep)]
+    rig.work()
+    rig.device.synchronize()
+    rates.append(cycles_a_ns(rig.device, rig.sleep))
+    time.sleep(rig.rest_s)
+    rates.append(cycles_a_ns(rig.device, rig.sleep))
+    good = max(rates) <= (1 + CALIBRATIONS_AGREE) * min(rates)
+    shown = ", ".join(f"{rate:.3f}" for rate in rates)
+    expected = f"at once, after work, after idling: within {CALIBRATIONS_AGREE:.0%}"
+    return Outcome("calibration, cycles a ns", expected, shown, good)
+
+
+def empty_pairs(rig: Rig) -> Outcome:
+    """Two events with nothing between them: on an idle stream, and behind other work."""
+    device = rig.device
+    before, after = device.event(), device.event()
+    idle = []
+    for _ in range(CALLS):
+        device.synchronize()
+        before.record()
+        after.record()
+        device.synchronize()
+        idle.append(after.ns_since(before))
+    behind = CaseTimer(_Calls(rest), _case(), rest, rest, device, rest).cost_ns()
+    shown = f"idle {statistics.median(idle) / 1e3:.2f} µs, behind work {behind / 1e3:.2f} µs"
+    expected = f"behind work at most {MOST_EMPTY_PAIR_NS / 1e3:g} µs, and not more than idle"
+    good = behind <= MOST_EMPTY_PAIR_NS and behind <= max(statistics.median(idle), 1_000)
+    return Outcome("two events, nothing between", expected, shown, good)
+
+
+def copy_of(nbytes: int) -> Callable[[Rig], Outcome]:
+    """The step for one size."""
+
+    def step(rig: Rig) -> Outcome:
+        """A copy whose time follows from the memory's bandwidth: it reads and writes every byte."""
+        low, high = SHARE_OF_PEAK
+        share = 2 * nbytes / _timed_ns(rig, rig.copy(nbytes)) * 1e9 / rig.memory_bytes_per_s
+        expected = f"{low:.0%} to {high:.0%} of {rig.memory_bytes_per_s / 1e9:.0f} GB/s"
+        return Outcome(f"copy of {nbytes // MIB} MiB", expected, f"{share:.1%}", low <= share <= high)
+
+    return step
+
+
+def bare_loop(rig: Rig) -> Outcome:
+    """The suite's time of a call against a bare loop of the same calls between two events."""
+    device, call = rig.device, rig.copy(256 * MIB)
+    before, after = device.event(), device.event()
+    for _ in range(WARMUP):
+        call()
+    before.record()
+    for _ in range(CALLS):
+        call()
+    after.record()
+    device.synchronize()
+    ratio = _timed_ns(rig, call) / (after.ns_since(before) / CALLS)
+    low, high = RATIO
+    return Outcome("suite / bare loop, a copy of 256 MiB", f"{low} to {high}", f"{ratio:.3f}", low <= ratio <= high)
+
+
+def _case() -> Case:
+    return Case("all_reduce", "nccl", 1, "float32", 4096)
+
+
+def _timed_ns(rig: Rig, call: Call) -> float:
+    """Mean ns of a call by the suite."""
+    timer = CaseTimer(_Calls(call), _case(), rest, rest, rig.device, rest)
+    return statistics.fmean(timer.measure(WARMUP + CALLS, WARMUP).duration_ns[WARMUP:])
+
+
+# ── steps that run commands ──────────────────────────────────────────────────────────────────────
+class Commands:
+    """CollBench's commands in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *arguments: str, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(ROOT / "run_bench.py"), *arguments]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=seconds, check=False)
+
+    def measured(self, name: str, *lines: str) -> tuple[int, str, list[Samples], list[dict[str, object]]]:
+        """Exit code, output, samples and launches of a run of a configuration."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text("\n".join(["backends: [nccl]", "launches: 1", SHORT.replace("=", ": ", 1), *lines, ""]))
+        done = self("run", str(path), "--no-plots")
+        runs = [run for run in folders.runs(self.folder / "results") if run.name.endswith(name)]
+        run = folders.read(runs[-1]) if runs else None
+        launches = [launch for session in (run.environment if run else []) for launch in session.get("launches", [])]
+        return done.returncode, done.stdout + done.stderr, run.samples if run else [], launches
+
+
+def uuids(commands: Commands) -> Outcome:
+    """The GPU that CUDA uses is the one that NVML tells of."""
+    _, _, _, launches = commands.measured("uuids", "world_sizes: [1]", "operations: [all_reduce]", "sizes: [4KiB]")
+    cuda = launches[0]["ranks"][0]["device_uuid"] if launches else None  # type: ignore[index]
+    nvml = host.gpu_uuid(0)
+    doctor = commands("doctor")
+    good = cuda == nvml and doctor.returncode == 0
+    return Outcome("doctor, and UUIDs", f"exit code 0; CUDA has {nvml}", f"{doctor.returncode}; {cuda}", good)
+
+
+def fork(commands: Commands) -> Outcome:
+    """What the fork server loads leaves CUDA alone, which does not survive a fork."""
+    done = subprocess.run([sys.executable, "-c", fork_program()], capture_output=True, text=True, cwd=ROOT, check=False)
+    told = done.stdout.strip() or done.stderr.strip()[-80:]
+    return Outcome("fork server", f"cuDeviceGetCount gives {NOT_INITIALIZED}", told, told == NOT_INITIALIZED)
+
+
+def fork_program() -> str:
+    """A program that loads what the fork server does, and prints whether something initialised CUDA."""
+    return f"""
+import ctypes
+from bench.machine import environment
+environment.prepare_process()
+import {", ".join([*launcher.PRELOAD, *sweep.TRAINING_MODULES])}
+print(ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
+"""
+
+
+def one_rank(commands: Commands) -> Outcome:
+    """The default sweep with one rank."""
+    done = commands("run", "nccl", "--set", "world_sizes=[1]", "--set", "launches=2", "--no-plots")
+    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
+    return Outcome("bench-nccl with 1 rank", "exit code 0", f"{done.returncode}: {last[0]}", done.returncode == 0)
+
+
+def refused(commands: Commands) -> Outcome:
+    """Two ranks need two GPUs."""
+    wanted = host.machine().gpus + 1
+    lines = (f"world_sizes: [{wanted}]", "operations: [all_reduce]", "sizes: [4KiB]")
+    code, text, _, _ = commands.measured("refused", *lines)
+    told = next((line for line in text.splitlines() if "GPUs, one each" in line), text.strip()[-80:])
+    return Outcome(f"{wanted} ranks", "exit code 3 and a sentence", f"{code}: {told}", code == 3 and "one each" in told)
+
+
+def shared(commands: Commands) -> Outcome:
+    """Two ranks on one GPU: right results, and no bandwidth."""
+    lines = ("world_sizes: [2]", "operations: [all_reduce]", "sizes: [4KiB, 1MiB]", "oversubscribe_gpu: true")
+    code, _, samples, _ = commands.measured("shared", *lines)
+    good = code == 0 and len(samples) == 2 and not any(one.failure for one in samples)
+    return Outcome("2 ranks on one GPU", "right results", f"{code}: {len(samples)} cases", good)
+
+
+def gpu_tests(commands: Commands) -> Outcome:
+    """`make test-gpu`."""
+    command = [sys.executable, "-m", "pytest", "tests", "-m", "gpu", "-q"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
+    return Outcome("tests on a GPU", "all pass", last[0], done.returncode == 0)
+
+
+def waiting(commands: Commands) -> Outcome:
+    """Operations that wait on the host have its times only, and nothing is enqueued before them."""
+    lines = ("world_sizes: [1]", "operations: [barrier, all_gather_object]", "sizes: [4KiB]")
+    code, _, samples, _ = commands.measured("waiting", *lines)
+    timed = [one.timed for one in samples if one.timed is not None]
+    unbound = all(one.usage is not None and one.usage.dispatch_bound is None for one in samples)
+    good = code == 0 and len(timed) == 2 and unbound and all(timings.host_ns is None for timings in timed)
+    return Outcome("operations that wait on the host", "host times only", f"{code}: {len(timed)} cases", good)
+
+
+def health(commands: Commands) -> Outcome:
+    """NVML counts while ranks run."""
+    lines = ("world_sizes: [1]", "operations: [all_reduce]", "sizes: [256MiB]", "metrics: [pipelined]")
+    _, _, _, launches = commands.measured("health", *lines)
+    told = launches[0].get("health", {}) if launches else {}
+    good = isinstance(told, dict) and any(part.get("gpus") for part in told.values())
+    return Outcome("health of a launch", "something counted", json.dumps(told)[:120], good)
+
+
+def equivalence(commands: Commands) -> Outcome:
+    """Whether ranks train the same model, with one rank on the GPU."""
+    done = commands("equivalence", seconds=600)
+    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-80:]]
+    return Outcome("equivalence", "exit code 0", f"{done.returncode}: {last[0]}", done.returncode == 0)
+
+
+def training_step(commands: Commands) -> Outcome:
+    """A step of training with one rank on the GPU."""
+    lines = ("world_sizes: [1]", "training: {models: [tiny], strategies: [flat, ddp], rounds: 4}")
+    code, text, samples, _ = commands.measured("step", *lines)
+    good = code == 0 and bool(samples) and not any(one.failure for one in samples)
+    shown = f"{code}: {len(samples)} cases" if good else f"{code}: {text.strip()[-120:]}"
+    return Outcome("a training step on one GPU", "exit code 0", shown, good)
+
+
+ON_DEVICE: dict[str, Callable[[Rig], Outcome]] = {
+    "calibration": calibration,
+    "empty event pairs": empty_pairs,
+    "copy of 256 MiB": copy_of(256 * MIB),
+    "copy of 1 GiB": copy_of(1024 * MIB),
+    "bare loop": bare_loop,
+}
+BY_COMMANDS: dict[str, Callable[[Commands], Outcome]] = {
+    "doctor and UUIDs": uuids,
+    "fork and CUDA": fork,
+    "bench-nccl at one rank": one_rank,
+    "a rank without a GPU": refused,
+    "ranks that share a GPU": shared,
+    "tests on a GPU": gpu_tests,
+    "operations that wait on the host": waiting,
+    "health": health,
+    "equivalence": equivalence,
+    "a training step": training_step,
+}
+
+
+def checked(rig: Rig | None, commands: Commands | None) -> Iterator[Outcome]:
+    """All fifteen steps. Without a rig, or without commands, those that need it say so."""
+    for table, means in ((BY_COMMANDS, commands), (ON_DEVICE, rig)):
+        for name, step in table.items():
+            if means is None:
+                yield Outcome(name, (step.__doc__ or "").strip(), "needs a GPU", None)
+                continue
+            try:
+                yield step(means)  # type: ignore[operator]
+            except Exception as error:  # the other steps tell something, too
+                yield Outcome(name, (step.__doc__ or "").strip(), f"{type(error).__name__}: {error}"[:200], False)
+
+
+def page(outcomes: list[Outcome], facts: str) -> str:
+    """The page in Markdown."""
+    words = {True: "as expected", False: "**NOT as expected**", None: "not tried"}
+    rows = [(one.step, one.expected, one.measured.replace("|", "/"), words[one.good]) for one in outcomes]
+    table = tabulate(rows, ["step", "expected", "measured", ""], tablefmt="github")
+    return f"# What a GPU says\n\nWritten by `make gpu-check`. {facts}.\n\n{table}\n"
+
+
+def rig_of(machine: Machine) -> Rig | None:
+    """The first GPU of this machine; None without one that torch can use."""
+    if "nccl" in machine.backends_missing:
+        return None
+    import torch
+
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    made = device_of(device)
+
+    def copy(nbytes: int) -> Call:
+        source = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    matrix = torch.ones(4096, 4096, device=device)
+
+    def work() -> None:
+        for _ in range(20):
+            matrix.mm(matrix)
+
+    peak = gpus.memory_bytes_per_s(host.visible_gpus()[0])
+    return Rig(made, torch_names.private("torch.cuda", "_sleep"), copy, work, 3.0, peak)
+
+
+def main() -> int:
+    """Run all steps, print and write the page."""
+    machine = host.machine()
+    rig = rig_of(machine)
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+        outcomes = []
+        for outcome in checked(rig, Commands(Path(folder)) if rig else None):
+            outcomes.append(outcome)
+            print(f"{outcome.step}: {outcome.measured}", flush=True)
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page(outcomes, host.measured_with()))
+    print(PAGE)
+    if rig is None:
+        return 3
+    return 0 if all(outcome.good for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
