@@ -18,12 +18,12 @@ from bench.analyze.noise import entry_of, needs
 from bench.analyze.occasions import occasions, smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.analyze.summaries import summarize
+from bench.catalog.backends import BACKENDS
 from bench.cli.measuring import planned
 from bench.config import models
 from bench.machine import host
 from bench.model.errors import StoreError
 from bench.model.records import Case, Fault
-from bench.catalog.backends import BACKENDS
 from bench.store import ledger
 from bench.store.ledger import CaseNoise, LedgerEntry, MachineIdentity
 from conftest import ROOT, SAMPLING, invented_run, samples
