@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from bench.catalog.operations import ranks_together
+from bench.cli.run import _configuration
 from bench.model.errors import ForeignError
 from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.model.records import Case
+from bench.model.records import Case, Machine
 from bench.planning import replays
+from conftest import ROOT
 
 REDUCE = RecordedCall("all_reduce", "float32", 100, 100, group=(0, 1), group_size=2)
 
@@ -165,3 +167,12 @@ def test_the_key_names_the_calls_and_not_what_was_recorded_of_them():
     assert replays.case_of(made(slower), base).key == one.key
     assert replays.case_of(made(replace(REDUCE, elements_in=101)), base).key != one.key
     assert ranks_together(one) == 2
+
+
+@pytest.mark.parametrize(("gpus", "backend"), [(1, "gloo"), (2, "nccl")])
+def test_a_replay_takes_gpus_only_where_each_of_two_ranks_has_one(monkeypatch, tmp_path, gpus, backend):
+    machine = Machine("h", 4, 2**34, 2**25, gpus, {}, gpu_free_bytes=2**34)
+    monkeypatch.setattr("bench.machine.host.machine", lambda: machine)
+    trace = ROOT / "docs" / "example" / "training.calls.jsonl"
+    text = _configuration([trace], None, None, False, None).raw.decode()
+    assert f"backends: [{backend}]" in text and "world_sizes: [2]" in text

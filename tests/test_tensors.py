@@ -3,12 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench.model.records import Case
 from bench.planning.footprint import calls_between_refills
 from bench.rank.collectives import Subgroup
 from bench.rank.device import Host
-from bench.rank.tensors import Arena, TensorOperation
+from bench.rank.tensors import Arena, TensorOperation, _difference
 
 SIZE, SLOTS = 1024, 8
 
@@ -68,3 +69,28 @@ def test_every_buffer_begins_at_a_multiple_of_512_bytes_or_one_element_further(a
     for _ in range(3):
         operation.prepare()()
     assert operation.verify() is None
+
+
+# ── float8 ───────────────────────────────────────────────────────────────────────────────────────
+def float8(*values):
+    return torch.tensor([values], dtype=torch.float32).to(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize(
+    ("got", "tolerance", "at"),
+    [
+        (float8(16.0, -2.0), 0.0, None),
+        (float8(16.0, -2.25), 0.25, None),  # the next number: a byte more, and an eighth of the value
+        (float8(16.0, -2.25), 0.0, (0, 1)),
+        (float8(16.0, -4.0), 0.25, (0, 1)),
+        (float8(-16.0, -2.0), 0.25, (0, 0)),  # the sign is one bit of 8, and by bytes within 128 of 208
+    ],
+)
+def test_averages_of_float8_are_compared_as_numbers(got, tolerance, at):
+    assert _difference(got, float8(16.0, -2.0), tolerance) == at
+
+
+def test_bools_that_were_added_as_bytes_are_true():
+    got = torch.tensor([[2, 0, 1]], dtype=torch.uint8).view(torch.bool)
+    assert _difference(got, torch.tensor([[True, False, True]]), 0.0) is None
+    assert _difference(got, torch.tensor([[True, False, False]]), 0.0) == (0, 2)

@@ -89,3 +89,22 @@ def test_plan_prints_notes(warm):
     )
     done = warm("plan", "one.yaml")
     assert done.returncode == 0 and "\nnote: steps: 1 puts one step" in done.stdout
+
+
+def test_one_rank_tries_a_step_on_a_gpu_and_has_nothing_to_synchronise_on_a_cpu():
+    section = "models: [micro], strategies: [flat, ddp]"
+    one = replace(TWO_GPUS, gpus=1)
+    for backend, tried in (("gloo", False), ("nccl", True)):
+        text = f"backends: [{backend}]\nworld_sizes: [1]\ntraining: {{{section}}}\n"
+        plan = expand(parse(text.encode(), "x.yaml", [], "x"), one, 1)
+        assert any("flat" in case.strategy for case in plan.cases) is tried
+        assert any("nothing to synchronise" in skip.reason for skip in plan.skips) is not tried
+
+
+def test_two_ranks_may_share_a_gpu_to_try_a_step():
+    text = b"backends: [nccl]\nworld_sizes: [2]\ntraining: {models: [micro], strategies: [flat]}\n"
+    one = replace(TWO_GPUS, gpus=1)
+    refused = expand(parse(text, "x.yaml", [], "x"), one, 1)
+    assert not refused.cases and "oversubscribe_gpu" in refused.skips[0].reason
+    shared = expand(parse(text, "x.yaml", ["oversubscribe_gpu=true"], "x"), one, 1)
+    assert shared.cases and all(case.oversubscribed for case in shared.cases)
