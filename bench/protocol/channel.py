@@ -13,6 +13,7 @@ Written by hand, in some thirty lines on the standard library's hmac: TLS needs 
 CURVE a socket that a forked rank cannot inherit.
 """
 
+import contextlib
 import errno
 import hmac
 import os
@@ -140,9 +141,7 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
     place = _text_of(raw.getpeername())
     line = _prepared(raw)
     try:
-        greeting = line.recv_bytes(len(GREETING) + NONCE_BYTES)
-        if not greeting.startswith(GREETING):
-            raise AuthenticationError("something else listens there, or another version of CollBench")
+        greeting = _greeting(line)
         nonce = secrets.token_bytes(NONCE_BYTES)
         context = greeting[len(GREETING) :] + nonce + place
         line.send_bytes(nonce + _proof(key, b"agent", context))
@@ -154,6 +153,15 @@ def connect(host: str, port: int, key: bytes, seconds: float) -> AuthenticatedCo
         line.close()
         raise
     return _proven(line, _proof(key, b"to the coordinator", context), _proof(key, b"to the agent", context))
+
+
+def _greeting(line: Connection) -> bytes:
+    """What our other end says first. Whatever is longer, shorter or not said at all is of something else."""
+    with contextlib.suppress(EOFError, OSError):
+        greeting = line.recv_bytes(len(GREETING) + NONCE_BYTES)
+        if greeting.startswith(GREETING):
+            return greeting
+    raise AuthenticationError("something else listens there, or another version of CollBench")
 
 
 def _prepared(raw: socket.socket) -> Connection:
