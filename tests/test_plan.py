@@ -41,6 +41,13 @@ def test_without_world_sizes_they_go_up_to_all_that_there_is(backend, machine, f
     assert asked == set(found)
 
 
+@pytest.mark.parametrize(("version", "has"), [((2, 8), False), ((2, 11), False), ((2, 12), True), (None, True)])
+def test_what_the_backend_of_an_older_torch_lacks_is_skipped(version, has):
+    plan = expand(["operations=[all_to_all_list]"], replace(MACHINE, torch=version))
+    assert bool(plan.cases) is has
+    assert has or "has no all_to_all_list; that of 2.12 has it" in plan.skips[0].reason
+
+
 def test_every_combination_once_a_launch():
     plan = expand(["dtypes=[float32, int8]", "reduce_ops=[sum, max]"])
     assert len(plan.cases) == 2 * 2 * 2 * 2

@@ -26,7 +26,8 @@ class Backend:
     polls: whether a waiting rank keeps its core busy. loop_thread: name of the threads that wait for its connections,
         one for each group; empty: it has none. most_elements: largest number of elements in a call; None: any.
     latency_s, bytes_per_s: rough cost of a small and of a large all-reduce at two ranks. `plan` estimates the time of
-        a run from them when the iteration count is fixed; no measurement uses them. start_s: time to start a set of
+        a run from them when the iteration count is fixed; no measurement uses them. since: operation → first version
+        of torch whose backend has it, where that is not the oldest one. start_s: time to start a set of
         ranks once torch is loaded.
     """
 
@@ -45,6 +46,7 @@ class Backend:
     polls: bool = False
     loop_thread: str = ""
     most_elements: int | None = None
+    since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     start_s: float = 0.3  # measured with gloo
 
 
@@ -80,6 +82,7 @@ BACKENDS = {
                 **dict.fromkeys(_OBJECTS, _OBJECT_NOTE),
             },
             loop_thread="gloo_tcp_loop",
+            since={"all_to_all_list": (2, 12)},
         ),
         # Rates: order of magnitude for two GPUs connected by PCIe. Start: CUDA's context, NCCL's communicator, and the
         # clock of the GPU; estimated, not measured.

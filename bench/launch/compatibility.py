@@ -127,6 +127,7 @@ def merged(handshakes: Sequence[Json]) -> Machine:
         gpu_capability=min((m.gpu_capability for m in machines if m.gpu_capability is not None), default=None),
         registered_missing=next(filter(None, (m.registered_missing for m in machines)), None),
         gpu_exclusive=any(machine.gpu_exclusive for machine in machines),
+        torch=min((tuple(m.torch) for m in machines if m.torch is not None), default=None),
     )
 
 

@@ -60,6 +60,7 @@ def machine() -> Machine:
         gpu_capability=min(filter(None, map(gpus.capability, handles)), default=None),
         registered_missing=next(filter(None, map(gpus.unsupported_registration, handles)), None),
         gpu_exclusive=any(map(gpus.exclusive, handles)),
+        torch=_torch_version(),
     )
 
 
@@ -109,6 +110,12 @@ def torch_build() -> Json | None:
     except OSError:
         return None
     return {"version": facts.get("__version__"), "cuda": facts.get("cuda"), "hip": facts.get("hip")}
+
+
+def _torch_version() -> tuple[int, ...] | None:
+    """Major and minor number of the installed torch; None if they cannot be read."""
+    numbers = re.match(r"(\d+)\.(\d+)", str((torch_build() or {}).get("version")))
+    return tuple(map(int, numbers.groups())) if numbers else None
 
 
 def affinity() -> list[int]:

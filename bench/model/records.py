@@ -48,6 +48,7 @@ class Machine:
     gpu_capability: compute capability of the least GPU, such as 90 for 9.0; None without GPUs, or if it is not told.
     registered_missing: why buffers cannot be registered with NCCL here; None if they can, or without GPUs.
     gpu_exclusive: whether a GPU is in the mode in which only one process at a time may use it.
+    torch: its version, such as (2, 13); None if it is not known.
     """
 
     hostname: str
@@ -63,6 +64,7 @@ class Machine:
     gpu_capability: int | None = None
     registered_missing: str | None = None
     gpu_exclusive: bool = False
+    torch: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,10 @@ def unsupported_here(case: Case, machine: Machine) -> str | None:
             return f"{case.backend} starts its ranks with an mpirun of its own, on one machine: run it outside of a job"
     if case.backend in machine.backends_missing:
         return machine.backends_missing[case.backend]
+    first = BACKENDS[case.backend].since.get(case.op)
+    if first is not None and machine.torch is not None and machine.torch < first:
+        had, has = (".".join(map(str, version)) for version in (machine.torch, first))
+        return f"{case.backend} of torch {had} has no {case.op}; that of {has} has it"
     if case.scheduling in machine.scheduling_missing:
         return machine.scheduling_missing[case.scheduling]
     if BACKENDS[case.backend].device == "cuda" and case.world_size > machine.gpus and not case.oversubscribed:
