@@ -357,7 +357,7 @@ def _warnings(
     of_cases = [change.verdict for change in changes]
     slower, faster, undecided = (of_cases.count(verdict) for verdict in (SLOWER, FASTER, INCONCLUSIVE))
     if slower and faster:
-        yield (f"{counted(slower, 'case')} slower and {faster} faster: the verdict is SLOWER, so look at each")
+        yield f"{counted(slower, 'case')} slower and {faster} faster: the verdict is SLOWER, so look at each"
     if undecided > alone:
         yield (
             f"{counted(undecided - alone, 'case')} without a decision at ±{min_change * 100:g} %: more launches (the "

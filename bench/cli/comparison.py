@@ -15,10 +15,7 @@ from bench.model.errors import ConfigError
 from bench.store import folders, ledger
 
 MIN_CHANGE = 0.05
-SLOWER_OR_FAILED = 1
-
-
-UNDECIDED = 3
+SLOWER_OR_FAILED, UNDECIDED = 1, 3
 
 
 class FailOn(StrEnum):

@@ -92,7 +92,9 @@ def replay(
             help="What the job recorded: one file a rank, a tar of them, or a list of calls.", metavar="TRACE..."
         ),
     ],
-    backend: Annotated[str | None, typer.Option(help="nccl where it can be used, else gloo.", metavar="NAME")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="nccl where two ranks have a GPU each, else gloo.", metavar="NAME")
+    ] = None,
     world_size: Annotated[
         int | None, typer.Option(help="Ranks; as recorded if each has a core or a GPU.", metavar="N", min=1)
     ] = None,

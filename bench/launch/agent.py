@@ -66,9 +66,8 @@ def run_agent(place: JobRank, secret: JobSecret, asked: Callable[[], bytes], sid
 class _Child:
     """A rank that runs. reported: its progress as rank 0 knows it. asked: its stack is requested and not yet sent.
 
-    report_s: between two reports of progress. reported_at: monotonic time of the last one.
-
-    watching: ends the watch over this host's GPUs and network adapters, of which `meter` then has a record.
+    report_s: shortest time between two reports of progress. reported_at: monotonic time of the last one. watching: ends
+    the watch over its GPU and this host's network adapters, of which `meter` then has a record.
     """
 
     launch: int
@@ -161,8 +160,8 @@ class _Agent:
                 line=line,
                 variables=variables,
             )
-            meter, watching = host.health_meter(BACKENDS[job.launch.backend].device == "cuda"), contextlib.ExitStack()
-            watching.enter_context(meter)
+            on_gpu, watching = BACKENDS[job.launch.backend].device == "cuda", contextlib.ExitStack()
+            meter = watching.enter_context(host.health_meter(on_gpu, message["device"]))
             report_s = message["world_size"] / MOST_REPORTS_A_SECOND
             self.children[launch] = _Child(launch, process, folder, meter, watching, report_s)
         except (AuthenticationError, OSError, RankError, KeyError, TypeError, ValueError) as error:

@@ -48,19 +48,21 @@ def machine() -> Machine:
     """The facts that a plan depends on."""
     handles = visible_gpus()
     free = [nbytes for handle in handles if (nbytes := gpus.free_bytes(handle)) is not None]
+    build = torch_build()
+    numbers = re.match(r"(\d+)\.(\d+)", str((build or {}).get("version")))
     return Machine(
         hostname=hostname(),
         cores=len(affinity()),
         memory_available_bytes=available_memory_bytes(),
         last_level_cache_bytes=last_level_cache_bytes(),
         gpus=len(handles),
-        backends_missing=missing_backends(torch_build(), len(handles)),
+        backends_missing=missing_backends(build, len(handles)),
         scheduling_missing=unsupported_scheduling(),
         gpu_free_bytes=min(free, default=None),
         gpu_capability=min(filter(None, map(gpus.capability, handles)), default=None),
         registered_missing=next(filter(None, map(gpus.unsupported_registration, handles)), None),
         gpu_exclusive=any(map(gpus.exclusive, handles)),
-        torch=_torch_version(),
+        torch=None if numbers is None else (int(numbers[1]), int(numbers[2])),
     )
 
 
@@ -112,12 +114,6 @@ def torch_build() -> Json | None:
     return {"version": facts.get("__version__"), "cuda": facts.get("cuda"), "hip": facts.get("hip")}
 
 
-def _torch_version() -> tuple[int, ...] | None:
-    """Major and minor number of the installed torch; None if they cannot be read."""
-    numbers = re.match(r"(\d+)\.(\d+)", str((torch_build() or {}).get("version")))
-    return tuple(map(int, numbers.groups())) if numbers else None
-
-
 def affinity() -> list[int]:
     """Numbers of the cores that this process may run on; a cgroup's quota of CPU time is recorded separately."""
     if hasattr(os, "sched_getaffinity"):
@@ -144,9 +140,13 @@ def visible_gpus() -> list[Any]:
     return gpus.visible(environment.visible_devices())
 
 
-def health_meter(of_gpus: bool) -> gpus.HealthMeter:
-    """Context of a launch that watches the network adapters of this host, and the visible GPUs where they are used."""
-    return gpus.HealthMeter(visible_gpus() if of_gpus else [])
+def health_meter(of_gpus: bool, device: int | None = None) -> gpus.HealthMeter:
+    """Context of a launch that watches the network adapters of this host, and where GPUs are used the visible ones.
+
+    device: number of the only GPU to watch.
+    """
+    handles = visible_gpus() if of_gpus else []
+    return gpus.HealthMeter(handles if device is None else handles[device : device + 1])
 
 
 def gpu_uuid(index: int) -> str | None:

@@ -141,7 +141,7 @@ def plant(
     raise  raise an exception        exit  leave with status 0       kill     send SIGKILL to itself
     stop   send SIGSTOP to itself    hang  never enter the call      corrupt  change one element of the result
     late   from `iteration` on, idle for `delay_s` after the barrier
-    slow   from `iteration` on, compute nothing within the call for `share` of the time that it took
+    slow   from `iteration` on, keep the core busy after the call for `share` of the time that it took
     """
     for fault in faults:
         wanted = ((fault.world_size, case.world_size), (fault.size_bytes, case.size_bytes), (fault.launch, launch))

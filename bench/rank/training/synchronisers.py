@@ -138,6 +138,11 @@ class Synchroniser:
         return None if self.buckets is None else ()
 
 
+# Looked up once: packing is timed.
+FLATTEN = torch_names.private("torch._utils", "_flatten_dense_tensors")
+UNFLATTEN = torch_names.private("torch._utils", "_unflatten_dense_tensors")
+
+
 # ── our own strategies ───────────────────────────────────────────────────────────────────────────
 def _packing_after(handles: Sequence[Handle], at: int, watch: Stopwatch) -> AbstractContextManager[None]:
     """Stamp packing after call `at` only if the last call has completed; until then the step waits anyway.
@@ -183,12 +188,11 @@ class AfterBackward(Synchroniser):
     def flat(self) -> None:
         gradients = self._gradients()
         with self._watch.packing:
-            flat = torch_names.private("torch._utils", "_flatten_dense_tensors")(gradients)
+            flat = FLATTEN(gradients)
         self._transport.all_reduce(flat).wait()
         with self._watch.packing:
             flat.div_(self._transport.world_size)
-            means = torch_names.private("torch._utils", "_unflatten_dense_tensors")(flat, gradients)
-            for gradient, mean in zip(gradients, means, strict=True):
+            for gradient, mean in zip(gradients, UNFLATTEN(flat, gradients), strict=True):
                 gradient.copy_(mean)
 
 
