@@ -196,7 +196,7 @@ EXPECTED: dict[str, Callable[[Member, int], list[Expected]]] = {
     "all_to_all": lambda m, turn: [Expected("alltoall_base_", [m.size], [m.size])],
     "all_to_all_list": lambda m, turn: [Expected("alltoall_", [m.share] * m.n, [m.share] * m.n)],
     "all_to_all_uneven": lambda m, turn: [Expected("alltoall_base_", [m.size], [m.size])],
-    "send_recv": lambda m, turn: paired(m, turn)[m.rank % 2 :][:1],
+    "send_recv": lambda m, turn: paired(m, turn)[(m.rank + m.root) % 2 :][:1],
     "sendrecv_pair": paired,
     "sendrecv_ring": lambda m, turn: both_ways(m, (m.rank + 1) % m.n, (m.rank - 1) % m.n),
     "pairwise": pairwise,

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.analyze.replay import attributed, covered
 from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.stats.spans import attributed, covered, free_until
 from bench.store import call_file
 from conftest import ROOT
 
 ASYNC = {"duration_s": 0.002, "asynchronous": True}
 STEP = [
-    RecordedCall("broadcast", "int64", 50, 50, group=(0, 1), group_size=2, start_s=0.0, duration_s=0.0004),
-    RecordedCall("all_reduce", "float32", 40_000, 40_000, group_size=2, start_s=0.001, **ASYNC),
-    RecordedCall("all_reduce", "float32", 40_000, 40_000, group_size=2, start_s=0.002, **ASYNC),
+    RecordedCall("broadcast", "int64", 50, 50, group=(0, 1), group_size=2, ran_s=0.0, duration_s=0.0004),
+    RecordedCall("all_reduce", "float32", 40_000, 40_000, group_size=2, ran_s=0.001, **ASYNC),
+    RecordedCall("all_reduce", "float32", 40_000, 40_000, group_size=2, ran_s=0.002, **ASYNC),
     RecordedCall(
-        "all_to_all_uneven", "bfloat16", 900, 900, splits_in=(200, 700), group_size=2, start_s=0.006, duration_s=0.001
+        "all_to_all_uneven", "bfloat16", 900, 900, splits_in=(200, 700), group_size=2, ran_s=0.006, duration_s=0.001
     ),
-    RecordedCall("barrier", None, None, None, group_size=2, start_s=0.008, duration_s=0.0001),
+    RecordedCall("barrier", None, None, None, group_size=2, ran_s=0.008, duration_s=0.0001),
 ]  # fmt: skip
 QUICK = ["--set", "launches=2", "--set", "sampling={warmup: 1, warmup_seconds: 0, iterations: 8}"]
 
@@ -57,6 +57,30 @@ def test_pauses_are_made_where_they_are_asked_for(warm):
     timed = warm.only_run().samples[0].timed
     # 0.6 + 1 + 2.8 + 1 ms, whatever the calls take
     assert np.min(timed.duration_ns) > 5_000_000
+
+
+def test_stages_of_a_pipeline_make_their_own_calls_on_real_ranks(warm):
+    """Ranks 0 and 1 send to 2 and 3, which reduce one more time; results of each are checked on each rank."""
+
+    def reduce(group, elements=3000):
+        return RecordedCall("all_reduce", "float32", elements, elements, group=group, group_size=2, duration_s=0.001)
+
+    def part(name, pair, peer):
+        return RecordedCall(name, "float32", 5000, 5000, group=pair, group_size=2, peer=peer, duration_s=0.002)
+
+    lists = [[part("send", (rank, rank + 2), rank + 2), reduce((0, 1))] for rank in (0, 1)]
+    lists += [[part("recv", (rank - 2, rank), rank - 2), reduce((2, 3)), reduce((2, 3), 400)] for rank in (2, 3)]
+    ranks = tuple(RankRecording(f"{number}.json", number, tuple(calls)) for number, calls in enumerate(lists))
+    path = warm.folder / "stages.calls.jsonl"
+    path.write_text(call_file.to_text(CallList("Kineto", "nccl", 4, ranks)))
+    done = warm("replay", path.name, "--world-size", "4", "--no-plots", *QUICK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = warm.only_run()
+    timed = run.samples[0].timed
+    assert timed.inner_duration_ns.shape == (8, 4, 3)
+    assert (timed.inner_duration_ns[:, :2, 2] == 0).all() and (timed.inner_duration_ns[:, 2:] > 0).all()
+    report = (run.path / "report.md").read_text()
+    assert "every rank makes" not in report and "send_recv" in report and "## The recorded job\n" in report
 
 
 def test_a_wrong_element_in_any_call_is_noticed(warm):
@@ -99,8 +123,8 @@ def test_a_configuration_can_replay_beside_other_operations(warm):
     [
         (["replay", "none.json"], "no such file"),
         (["run", "x.yaml"], "needs the files of a recorded job"),
-        (["import", "trace", "job.calls.jsonl", "--save", "x.txt"], "ends in .calls.jsonl"),
-        (["import", "osu", "job.calls.jsonl", "--as-config"], "are for traces"),
+        (["replay", "job.calls.jsonl", "--look", "--save", "x.txt"], "ends in .calls.jsonl"),
+        (["replay", "job.calls.jsonl", "--as-config"], "go with --look"),
     ],
 )
 def test_mistakes_are_one_line(warm, arguments, said):
@@ -112,12 +136,13 @@ def test_mistakes_are_one_line(warm, arguments, said):
 
 def test_a_trace_is_shown_saved_and_made_a_sweep(warm):
     name = saved(warm.folder)
-    shown = warm("import", "trace", name, "--save", "copy.calls.jsonl")
-    assert shown.returncode == 0 and "5 calls of 1 rank" in shown.stdout
+    shown = warm("replay", name, "--look", "--save", "copy.calls.jsonl")
+    assert shown.returncode == 0 and "of 4.50 ms in the recording in calls" in shown.stdout, shown.stderr
+    assert (warm.folder / "plots" / "look-job" / "recorded.png").is_file()
     assert call_file.read(warm.folder / "copy.calls.jsonl") == call_file.read(warm.folder / name)
-    again = warm("import", "trace", name, "--save", "copy.calls.jsonl")
+    again = warm("replay", name, "--look", "--save", "copy.calls.jsonl")
     assert again.returncode == 2 and "exists already" in again.stderr
-    sweep = warm("import", "trace", name, "--as-config")
+    sweep = warm("replay", name, "--look", "--as-config")
     warm.config(sweep.stdout, "sweep.yaml")
     planned = warm("plan", "sweep.yaml", "--set", "backends=[gloo]")
     assert planned.returncode == 0 and "all_reduce" in planned.stdout and "2 × all_reduce float32" in sweep.stdout
@@ -133,6 +158,12 @@ def test_time_of_calls_that_overlap_is_counted_once():
     starts, stops = [0, 2, 5, 30], [10, 3, 20, 31]
     assert attributed(starts, stops).tolist() == [9, 1, 10, 1]
     assert sum(attributed(starts, stops)) == covered(np.array(starts), np.array(stops))
+
+
+def test_a_clock_that_stands_still_during_spans():
+    starts, stops = np.array([5.0, 0.0, 1.0]), np.array([6.0, 2.0, 3.0])
+    assert free_until(starts, stops, np.array([-1.0, 0.5, 3.0, 4.5, 5.5, 7.0])).tolist() == [-1, 0, 0, 1.5, 2, 3]
+    assert free_until(starts[:0], stops[:0], np.array([2.0])).tolist() == [2]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is slow
@@ -154,7 +185,7 @@ def test_our_own_gloo_training_recorded_in_three_formats(warm):
     for kind in ("kineto", "et", "fr"):
         files = [f"{kind}_rank{rank}.json" for rank in (0, 1)]
         saved_as = f"{kind}.calls.jsonl"
-        shown = warm("import", "trace", *files, "--save", saved_as)
+        shown = warm("replay", *files, "--look", "--no-plots", "--save", saved_as)
         assert shown.returncode == 0, shown.stderr
         found[kind] = call_file.read(warm.folder / saved_as)
     told = {

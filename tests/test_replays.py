@@ -15,20 +15,24 @@ from conftest import ROOT
 REDUCE = RecordedCall("all_reduce", "float32", 100, 100, group=(0, 1), group_size=2)
 
 
-def recorded(*calls, world=2, steps=1, others=()):
-    ranks = [RankRecording(f"rank{number}", number, made) for number, made in enumerate([calls, *others])]
-    return CallList("Kineto", "nccl", world, tuple(ranks), steps)
+def recorded(*calls, world=2, others=()):
+    ranks = [RankRecording(f"rank{number}", number, tuple(made)) for number, made in enumerate([calls, *others])]
+    return CallList("Kineto", "nccl", world, tuple(ranks))
 
 
-def made(*calls, world=2, here=2, backend="gloo", gaps=False, others=(), steps=1):
-    return replays.replay(recorded(*calls, world=world, others=others, steps=steps), backend, here, gaps)
+def made(*calls, world=2, here=2, backend="gloo", gaps=False, others=()):
+    return replays.replay(recorded(*calls, world=world, others=others), backend, here, gaps)
+
+
+def ran(ran_s, duration_s, **more):
+    return replace(REDUCE, ran_s=ran_s, duration_s=duration_s, **more)
 
 
 def test_the_same_ranks_make_the_same_calls():
     gather = RecordedCall("all_gather", "bfloat16", 50, 100, group=(0, 1), group_size=2, asynchronous=True)
     found = made(REDUCE, gather, REDUCE)
     reduce_case, gather_case = found.cases
-    assert [call.case for call in found.calls] == [0, 1, 0]
+    assert [[call.case for call in made.calls] for made in found.lists] == [[0, 1, 0]] * 2
     assert (reduce_case.op, reduce_case.size_bytes, reduce_case.depth, reduce_case.groups) == (
         "all_reduce", 400, 2, "world",
     )  # fmt: skip
@@ -86,10 +90,71 @@ def test_parts_of_an_all_to_all_are_those_of_all_ranks_or_folded():
 
 
 def test_sends_become_exchanges_and_receives_are_their_other_half():
-    send, receive = RecordedCall("send", "float32", 10, 10, peer=1), RecordedCall("recv", "float32", 10, 10, peer=1)
+    """Where whom they go to is not known, or there are other numbers of ranks."""
+    send, receive = RecordedCall("send", "float32", 10, 10), RecordedCall("recv", "float32", 10, 10)
     found = made(send, receive)
-    assert [case.op for case in found.cases] == ["sendrecv_ring"] and len(found.calls) == 1
-    assert len(made(receive, receive).calls) == 2
+    assert [case.op for case in found.cases] == ["sendrecv_ring"] and len(found.of(1).calls) == 1
+    assert "rank 0" in found.stand_in
+    assert len(made(receive, receive).of(0).calls) == 2
+
+
+# Two stages of two ranks each: stages reduce among themselves, and the first sends to the second and back.
+def stages(batched=False):
+    def reduce(group):
+        return replace(REDUCE, group=group, group_size=2)
+
+    def send(group, peer, elements=10):
+        return RecordedCall("send", "float32", elements, elements, group=group, group_size=2, peer=peer)
+
+    def receive(group, peer, elements=10):
+        return replace(send(group, peer, elements), operation="recv")
+
+    back = [] if batched else [reduce((0, 1))]
+    back_of_next = [] if batched else [reduce((2, 3))]
+    return [
+        [send((rank, rank + 2), rank + 2), *back, receive((rank, rank + 2), rank + 2), reduce((0, 1))]
+        for rank in (0, 1)
+    ] + [
+        [receive((rank - 2, rank), rank - 2), *back_of_next, send((rank - 2, rank), rank - 2), reduce((2, 3))]
+        for rank in (2, 3)
+    ]
+
+
+def test_each_rank_makes_its_own_calls_to_the_peers_of_the_recording():
+    first, *others = stages()
+    found = made(*first, world=4, here=4, others=others)
+    assert found.stand_in == "" and len(found.lists) == 4
+    ops = [[found.cases[call.case].op for call in made.calls] for made in found.lists]
+    assert ops == [["send_recv", "all_reduce", "send_recv", "all_reduce"]] * 4
+    # What rank 0 sends, rank 2 of the pair 0, 2 receives: the same case, of which the lower rank is the sender.
+    sent, answered = (found.cases[found.of(0).calls[place].case] for place in (0, 2))
+    assert (sent.root, answered.root) == (0, 1)
+    assert sent.groups == "strided:2" and found.of(2).calls[0].case == found.of(0).calls[0].case
+    assert {case.groups for case in found.cases if case.op == "all_reduce"} == {"contiguous:2"}
+
+
+def test_a_send_and_a_receive_made_together_are_one_exchange():
+    first, *others = stages(batched=True)
+    found = made(*first, world=4, here=4, others=others)
+    assert [found.cases[call.case].op for call in found.of(3).calls] == ["sendrecv_pair", "all_reduce"]
+
+
+def test_ranks_that_were_not_recorded_make_the_calls_of_one_of_their_group():
+    lists = stages()
+    ranks = [RankRecording(f"rank{number}", number, tuple(lists[number])) for number in (0, 2)]
+    found = replays.replay(CallList("Kineto", "nccl", 4, tuple(ranks)), "gloo", 4)
+    assert [made.recorded for made in found.lists] == [0, 0, 1, 1] and "rank 1 those of rank 0" in found.stand_in
+    assert found.of(1).calls[0].case == found.of(3).calls[0].case
+
+
+def test_that_one_stage_stands_for_all_is_the_first_that_is_said():
+    first, *others = stages()
+    fewer = made(*first, world=4, here=2, others=others)
+    assert len(fewer.lists) == 1 and "every rank makes the calls of rank 0" in fewer.stand_in
+    odd = made(*first, world=4, here=4, others=[*others[:2], others[2][:1]])
+    assert len(odd.lists) == 1 and "did not make the same calls" in odd.stand_in
+    alone = made(*first, world=4, here=4)
+    assert len(alone.lists) == 1 and "shares no group" in alone.stand_in
 
 
 @pytest.mark.parametrize(
@@ -118,45 +183,53 @@ def test_a_recording_without_anything_to_make_is_refused():
         made(replace(REDUCE, operation="mystery"))
 
 
-def test_pauses_are_those_between_calls():
-    calls = [
-        replace(REDUCE, start_s=0.0, ran_s=0.0, duration_s=0.010),  # gloo: it returned when it was over
-        replace(REDUCE, start_s=0.013, ran_s=0.020, duration_s=0.010),  # NCCL: it was only enqueued
-        replace(REDUCE, start_s=0.014, duration_s=None),
-    ]
-    pauses = [call.pause_s for call in made(*calls, gaps=True).calls]
-    assert pauses == pytest.approx([0.0, 0.003, 0.001])
-    assert all(call.pause_s == 0 for call in made(*calls).calls)
+def test_pauses_are_the_time_in_which_none_of_the_ranks_calls_ran():
+    calls = [ran(0.000, 0.010), ran(0.013, 0.010), ran(0.023, 0.010), ran(0.040, 0.010)]
+    pauses = [call.pause_s for call in made(*calls, gaps=True).of(0).calls]
+    assert pauses == pytest.approx([0.0, 0.003, 0.0, 0.007])
+    assert all(call.pause_s == 0 for call in made(*calls).of(0).calls)
 
 
-def test_calls_that_the_next_one_did_not_wait_for_are_asynchronous():
-    calls = [
-        replace(REDUCE, start_s=0.0, ran_s=0.001, duration_s=0.010),
-        replace(REDUCE, start_s=0.005, ran_s=0.011, duration_s=0.010),
-        replace(REDUCE, start_s=0.030, ran_s=0.031, duration_s=0.010, asynchronous=True),
-    ]
+def test_serial_calls_that_were_enqueued_together_stay_serial_with_their_pauses():
+    """Enqueued within 0.1 ms, run 10 ms apart: times of enqueueing would make them asynchronous, with no pauses."""
+    calls = [ran(0.010 * number, 0.001, start_s=1e-5 * number) for number in range(6)]
+    found = made(*calls, gaps=True)
+    assert {found.cases[call.case].call for call in found.of(0).calls} == {"sync"}
+    assert [call.pause_s for call in found.of(0).calls] == pytest.approx([0.0] + [0.009] * 5)
+
+
+def test_pauses_are_refused_where_only_enqueueing_was_recorded():
+    enqueued = [replace(REDUCE, start_s=0.01 * number, duration_s=0.001) for number in range(3)]
+    with pytest.raises(ForeignError, match="only a timeline"):
+        made(*enqueued, gaps=True)
+    assert not any(call.after or call.pause_s for call in made(*enqueued).of(0).calls)
+
+
+def test_only_what_was_seen_to_be_asynchronous_is():
+    calls = [ran(0.0, 0.010, start_s=0.0), ran(0.011, 0.010, start_s=0.001), ran(0.030, 0.010, asynchronous=True)]
     found = made(*calls)
-    assert [found.cases[call.case].call for call in found.calls] == ["async", "sync", "async"]
+    assert [found.cases[call.case].call for call in found.of(0).calls] == ["sync", "sync", "async"]
 
 
-def test_what_had_ended_before_a_call_is_waited_for():
+def test_what_had_ended_before_a_call_ran_is_waited_for():
     calls = [
-        replace(REDUCE, start_s=0.000, ran_s=0.001, duration_s=0.004, asynchronous=True),
-        replace(REDUCE, start_s=0.001, ran_s=0.005, duration_s=0.004, asynchronous=True),
-        replace(REDUCE, start_s=0.006, ran_s=0.009, duration_s=0.004),
-        replace(REDUCE, start_s=0.020, duration_s=0.001),
+        ran(0.001, 0.004, asynchronous=True),
+        ran(0.003, 0.005, asynchronous=True),
+        ran(0.006, 0.004),
+        ran(0.020, 0.001),
     ]
     found = made(*calls, gaps=True)
-    assert [call.after for call in found.calls] == [(), (), (0,), (1,)]
-    assert [call.pause_s for call in found.calls] == pytest.approx([0.0, 0.001, 0.001, 0.011])
+    assert [call.after for call in found.of(0).calls] == [(), (), (0,), (1,)]
+    assert [call.pause_s for call in found.of(0).calls] == pytest.approx([0.0, 0.002, 0.001, 0.010])
 
 
 def test_of_equal_steps_the_last_is_made_again():
-    calls = [replace(REDUCE, start_s=float(number), duration_s=0.1) for number in range(6)]
-    found = made(*calls, steps=3)
-    assert len(found.calls) == 2 and "of 3 recorded steps the last one" in found.changes
-    assert [call.start_s for call in found.calls] == [0.0, 1.0]
-    assert len(made(*calls, replace(REDUCE, elements_in=7), steps=3).calls) == 7
+    calls = [replace(REDUCE, step=number // 2) for number in range(6)]
+    found = made(*calls)
+    assert [call.recorded for call in found.of(0).calls] == [4, 5]
+    assert "of 3 recorded steps the last one" in found.changes
+    odd = made(*calls, replace(REDUCE, elements_in=7, step=2))
+    assert len(odd.of(0).calls) == 7 and "did not make the same calls" in " ".join(odd.changes)
 
 
 def test_the_key_names_the_calls_and_not_what_was_recorded_of_them():

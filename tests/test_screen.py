@@ -62,7 +62,7 @@ COMMANDS = [
     "report example/before",
     "diagnose example/before",
     "advise --model tiny --backward 60ms --link 2ms+1GB/s",
-    "import trace example/training.calls.jsonl",
+    "replay --look --no-plots example/training.calls.jsonl",
     *(f"{verb} --help" for verb in ("", "run", "ab", "replay", "gate", "report", "compare", "plan", "advise")),
 ]
 

@@ -79,11 +79,35 @@ def test_kineto_with_metadata(tmp_path):
     reduce, gather, exchange, broadcast = rank.calls
     assert (reduce.operation, reduce.dtype, reduce.elements_in, reduce.group) == ("all_reduce", "float32", 100, (1, 3))
     assert reduce.start_s == 0 and reduce.ran_s == pytest.approx(50e-6) and reduce.duration_s == pytest.approx(40e-6)
-    assert reduce.stream == "40"
+    assert reduce.stream == "40" and reduce.step == 4 and reduce.communicator == "7"
+    assert reduce.asynchronous is False and reduce.exposed_s is None  # nothing that computes was recorded
     assert (gather.elements_out, gather.sequence, gather.asynchronous) == (200, 7, True)
     assert (exchange.operation, exchange.splits_in, exchange.splits_out) == ("all_to_all_uneven", (60, 40), None)
     assert broadcast.group == (1, 3) and broadcast.start_s == pytest.approx(400e-6)
     assert found.left_out == {"wait": 1} and found.unknown == {"duration": 3}
+
+
+def computing(ts, duration):
+    return {"name": "gemm", "cat": "kernel", "ts": ts, "dur": duration, "args": {"stream": 7}}
+
+
+def test_only_kernels_tell_when_calls_ran_and_what_ran_meanwhile(tmp_path):
+    """Ten calls enqueued 50 µs apart, each of 5 ms, one behind the other: computing overlaps with the first alone."""
+    events = [param_event(100 + 50 * number, "allreduce") for number in range(10)]
+    events += [kernel(1000 + 5000 * number, 5000, 100 + 50 * number) for number in range(10)]
+    (rank,) = traces.read([written(tmp_path, "a.json", kineto([*events, computing(0, 3000)]))]).ranks
+    assert [call.ran_s for call in rank.calls] == pytest.approx([0.0009 + 0.005 * number for number in range(10)])
+    assert [call.asynchronous for call in rank.calls] == [True] + [False] * 9
+    assert [call.exposed_s for call in rank.calls] == pytest.approx([0.003] + [0.005] * 9)
+
+
+def test_absolute_times_keep_their_fractions(tmp_path):
+    """Older files count µs since 1970, of which seconds as a float would lose what is below 0.2 µs."""
+    epoch = 1_750_000_000_000_000
+    events = [param_event(epoch, "allreduce"), kernel(epoch + 10.25, 0.5, epoch), computing(epoch + 10.5, 10)]
+    (rank,) = traces.read([written(tmp_path, "a.json", kineto(events))]).ranks
+    assert rank.calls[0].ran_s == pytest.approx(10.25e-6, rel=1e-6)
+    assert rank.calls[0].exposed_s == pytest.approx(0.25e-6, rel=1e-6)
 
 
 def test_kineto_without_metadata(tmp_path):
@@ -145,7 +169,7 @@ def test_execution_trace_with_attributes_and_groups(tmp_path):
     assert (rank.rank, call.operation, call.dtype, call.group, call.sequence) == (
         3, "reduce_scatter_list", "float32", (1, 3), 12,
     )  # fmt: skip
-    assert (call.elements_in, call.elements_out, call.start_s) == (80, 40, None)
+    assert (call.elements_in, call.elements_out, call.start_s, call.asynchronous) == (80, 40, None, None)
     assert found.left_out == {"wait": 1} and found.unknown == {"start": 1, "duration": 1}
 
 
@@ -231,6 +255,19 @@ def test_inspector_counts_bytes_of_one_rank(tmp_path):
     assert call.duration_s == pytest.approx(41e-6) and found.unknown["dtype"] == 2
 
 
+def test_inspector_since_nccl_2_29_writes_who_it_is_once(tmp_path):
+    """Read as the older format, rank and group would be unknown without a word."""
+    call = {"coll": "AllReduce", "coll_msg_size_bytes": 64, "coll_exec_time_us": 9, "coll_algo": "RING"}
+    lines = []
+    for rank in (1, 0):
+        lines.append({"header": {"id": "0xe6", "rank": rank, "n_ranks": 2}, "metadata": {"dump_stats": 1}})
+        lines += [{"coll_perf": call | {"coll_sn": number, "coll_proto": "LL"}} for number in (1, 2)]
+    found = traces.read([written(tmp_path, "i.json", "\n".join(map(json.dumps, lines)).encode())])
+    assert [(rank.rank, len(rank.calls)) for rank in found.ranks] == [(0, 2), (1, 2)]
+    call = found.ranks[0].calls[0]
+    assert (call.group_size, call.communicator, call.chosen) == (2, "0xe6", "RING/LL")
+
+
 # ── files ────────────────────────────────────────────────────────────────────────────────────────
 def tar_of(folder, members):
     path = folder / "all.tar.gz"
@@ -249,13 +286,17 @@ def test_all_ranks_in_a_tar(tmp_path):
     assert [one.rank for one in found.ranks] == [1, 3]
 
 
-def test_ranks_that_recorded_other_calls_are_named(tmp_path):
-    paths = [
-        written(tmp_path, "fr_0.json", recorder()),
-        written(tmp_path, "fr_1.json", recorder(profiling_name="nccl:broadcast")),
-    ]
-    (note,) = traces.read(paths).notes
-    assert note.startswith("rank 0 and 1 did not record the same calls")
+def test_a_folder_and_a_pattern_name_all_files_in_them(tmp_path):
+    inside = tmp_path / "job"
+    inside.mkdir()
+    for rank in (0, 1):
+        written(inside, f"fr_{rank}.json", recorder())
+    written(inside, "._fr_0.json", b"\x00 written by macOS")
+    assert len(traces.read([inside]).ranks) == len(traces.read([inside / "fr_*.json"]).ranks) == 2
+    archive = tar_of(tmp_path, {"a/._rank-0.json": "written by macOS", "a/rank-0.json": recorder()})
+    assert [rank.rank for rank in traces.read([archive]).ranks] == [0]
+    with pytest.raises(ForeignError, match="no file of a recording"):
+        traces.read([tmp_path / "none*"])
 
 
 def test_a_rank_that_is_there_twice_is_refused(tmp_path):
@@ -360,7 +401,7 @@ def test_a_list_of_calls_is_read_as_it_was_written(tmp_path):
         (lambda lines: [lines[0], lines[1].replace("{", '{"colour":1,', 1)], "unknown field 'colour'"),
         (lambda lines: [lines[0], lines[1].replace("22", '"many"', 1)], ":2: elements_in: "),
         (lambda lines: [*lines, lines[1]], "counts 1 calls, and 2 follow"),
-        (lambda lines: [lines[0].replace('"version":1', '"version":9')], "version 9; this CollBench reads 1"),
+        (lambda lines: [lines[0].replace('"version":2', '"version":9')], "version 9; this CollBench reads 2"),
     ],
 )
 def test_mistakes_in_a_list_of_calls_are_named_with_their_line(tmp_path, edit, said):

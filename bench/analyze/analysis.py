@@ -8,6 +8,7 @@ from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits, hardware_bounds
 from bench.analyze.ranks import late_ranks
+from bench.analyze.recorded import recorded_job
 from bench.analyze.replay import replayed_steps
 from bench.analyze.summaries import choice_changes, summarize
 from bench.analyze.training import call_sizes, scenarios, trains
@@ -21,6 +22,7 @@ def analyze(run: Run) -> Analysis:
     """Everything that follows from one run, but advice on buckets, which `advise` adds."""
     summaries = summarize(run)
     diagnosis = diagnose(run)
+    recorded = recorded_job(run.recording) if run.recording is not None else None
     return Analysis(
         summaries=tuple(summaries),
         warnings=tuple(warnings_of(run, summaries)),
@@ -30,7 +32,8 @@ def analyze(run: Run) -> Analysis:
         bounds=(*bounds(summaries, run.plan.link_bytes_per_s), *hardware_bounds(run, summaries)),
         matrices=tuple(matrices(run)),
         choices=tuple(choice_changes(summaries)),
-        replayed=tuple(replayed_steps(run)),
+        recorded=recorded,
+        replayed=tuple(replayed_steps(run, recorded)),
         scenarios=scenarios(run, summaries),
         call_sizes=call_sizes(summaries),
     )

@@ -138,7 +138,10 @@ OPERATIONS = {
             _others, pieces=_ranks,
         ),
         Operation("all_to_all_uneven", "bytes that each rank sends, in n parts in the ratio 0 : 1 : … : n-1", _others),
-        Operation("send_recv", "bytes that each rank with an even number sends to the next, one way", fewest_ranks=2),
+        Operation(
+            "send_recv", "bytes that each rank with an even number sends to the next, one way; with an odd root, the "
+            "next one sends to it", rooted=True, fewest_ranks=2,
+        ),
         # No asynchronous call for both directions at once: the call is already made of isend and irecv.
         Operation(
             "sendrecv_pair",

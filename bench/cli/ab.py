@@ -11,7 +11,7 @@ from bench import __version__
 from bench.cli.app import RESULTS, Sets
 from bench.cli.comparison import MIN_CHANGE, FailOn, conclude_sides, exit_code, share
 from bench.cli.job import run_task
-from bench.cli.measuring import planned
+from bench.cli.measuring import planned, recording_of
 from bench.cli.sides import measure_sides
 from bench.config import documents, models, names
 from bench.config.models import Config
@@ -120,7 +120,8 @@ def _create(sides: dict[str, Json], asked: Json, argv: list[str], coordinator: "
         raw = documents.read(source)
         config = models.parse(raw, str(source), side["sets"], source.stem)
         machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
-        plan = planned(_with_launches(config, pairs.LOOKS[-1]), machine, seed if config.seed is None else config.seed)
+        seeded = seed if config.seed is None else config.seed
+        plan = planned(_with_launches(config, pairs.LOOKS[-1]), machine, seeded, recording_of(config))
         reason = planning.unmeasurable_reason(plan)
         if reason is not None:
             raise UnmeasurableError(f"{source}: nothing can be measured here: {reason}")

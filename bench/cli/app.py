@@ -66,7 +66,7 @@ VERBS = {
         "run:replay",
         "Measure",
         "What does a recorded job's communication cost here?",
-        "replay docs/example/training.calls.jsonl",
+        "replay docs/example/training.calls.jsonl --look",
     ),
     "gate": Verb(
         "gate:gate", "Measure", "Is every node good enough? Names those that are not, in few rounds.", "gate nccl"
@@ -100,7 +100,7 @@ VERBS = {
         "import_:import_",
         "Prepare",
         "Make a run from the output of another tool.",
-        "import trace docs/example/training.calls.jsonl",
+        "import nccl-tests all_reduce.txt",
     ),
     "advise": Verb(
         "advise:advise",

@@ -1,4 +1,4 @@
-"""The verb `import`: make a run from the output of another tool, or show and save what a job recorded."""
+"""The verb `import`: make a run from the output of another tool."""
 
 import re
 from datetime import UTC, datetime
@@ -13,26 +13,25 @@ from bench.analyze.analysis import analyze
 from bench.catalog.operations import OPERATIONS
 from bench.cli.app import RESULTS
 from bench.cli.output import show, write_report
-from bench.importers import assembly, traces
+from bench.importers import assembly
 from bench.importers.assembly import READERS, Imported
 from bench.importers.readings import Options, open_source
 from bench.model.errors import ConfigError, StoreError
 from bench.model.records import MOST_RANKS, NAME_PATTERN
-from bench.report import document, listings
-from bench.store import call_file, encoding, folders
+from bench.report import document
+from bench.store import encoding, folders
 from bench.store.folders import Journal
 
 # Lines per write: each write waits for the disk, and a log may hold many thousands of lines.
 LINES_AT_ONCE = 1000
 
 
-TRACE = "trace"
 ImportFormat = StrEnum(  # type: ignore[misc]
-    "ImportFormat", {name.upper().replace("-", "_"): name for name in (*READERS, TRACE)}
+    "ImportFormat", {name.upper().replace("-", "_"): name for name in READERS}
 )
 FORMATS_HELP = (
     "The tool that wrote the files: nccl-tests (text of nccl-tests 2.0 or later and of rccl-tests, or JSON); "
-    "osu (OSU Micro-Benchmarks); trace (what a job recorded: docs/replay.md)."
+    "osu (OSU Micro-Benchmarks). What a job recorded is for replay --look."
 )
 
 
@@ -50,22 +49,11 @@ def import_(
     operation: Annotated[
         str | None, typer.Option(help="The collective, for files that do not say it.", metavar="NAME")
     ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(help="Of a trace: write its calls to this new file (.calls.jsonl), which replay reads."),
-    ] = None,
-    as_config: Annotated[
-        bool, typer.Option("--as-config", help="Of a trace: print a sweep with the job's operations and sizes.")
-    ] = False,
 ) -> int:
     """Nothing is written unless all files could be read.
 
     Exit code 1 if the tool found results to be wrong.
     """
-    if format.value == TRACE:
-        return import_trace(files, save, as_config)
-    if save is not None or as_config:
-        raise ConfigError("--save and --as-config are for traces: import trace FILE")
     if operation is not None and operation not in OPERATIONS:
         raise ConfigError(f"--operation {operation}: no such operation; allowed: {', '.join(OPERATIONS)}")
     if name is not None and not re.fullmatch(NAME_PATTERN, name):
@@ -118,21 +106,3 @@ def _shown(path: Path, imported: Imported) -> int:
             f"{failed} of {len(imported.samples)} results were wrong, as the tool says; no number for them", err=True
         )
     return 1 if failed else 0
-
-
-def import_trace(files: list[Path], save: Path | None, as_config: bool) -> int:
-    """Print what was recorded, or a sweep of it; write the calls to `save`."""
-    if save is not None and not call_file.is_call_list(save):
-        raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
-    calls = traces.read(files)
-    if save is not None:
-        if save.exists():
-            raise ConfigError(f"--save {save}: it exists already")
-        folders.write(save, call_file.to_text(calls))
-    if as_config:
-        typer.echo(listings.calls_config(calls, files[0].name))
-    else:
-        show(listings.calls(calls))
-    if save is not None:
-        typer.echo(f"\n{save}", err=as_config)
-    return 0

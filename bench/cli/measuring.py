@@ -24,6 +24,7 @@ from bench.config import models
 from bench.config.models import Config
 from bench.machine import host, interrupts
 from bench.model.errors import StoreError, UnmeasurableError
+from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Machine, Plan
 from bench.planning import plan as planning
 from bench.store import folders, ledger
@@ -50,24 +51,29 @@ def start(
         raise UnmeasurableError(unsupported)
     seed = config.seed if config.seed is not None else secrets.randbelow(2**32)
     machine = host.machine() if coordinator is None else coordinator.machine(planning.demands(config))
-    plan = planned(config, machine, seed)
+    recorded = recording_of(config)
+    plan = planned(config, machine, seed, recorded)
     reason = planning.unmeasurable_reason(plan)
     if reason is not None:
         raise UnmeasurableError(f"{asked.name}: nothing can be measured here: {reason}")
     if planning.demands(plan).gpus:
         typer.echo(f"measuring {host.measured_with()}", err=True)
     facts = {"argv": list(argv), "overrides": sets, "collbench": __version__}
-    path = folders.create(RESULTS, plan, asked.raw, facts)
+    path = folders.create(RESULTS, plan, asked.raw, facts, recorded)
     return measured(path, plots, coordinator)
 
 
-def planned(config: Config, machine: Machine, seed: int) -> Plan:
-    """The plan of a configuration, with the job that it replays, and with the advisor's buckets where it names them."""
-    recorded = None
-    if config.recording:
-        from bench.importers import traces
+def recording_of(config: Config) -> CallList | None:
+    """The job whose calls a configuration makes again; None if it names none."""
+    if not config.recording:
+        return None
+    from bench.importers import traces
 
-        recorded = traces.read([Path(name) for name in config.recording])
+    return traces.read([Path(name) for name in config.recording])
+
+
+def planned(config: Config, machine: Machine, seed: int, recorded: CallList | None) -> Plan:
+    """The plan of a configuration, with the job that it replays, and with the advisor's buckets where it names them."""
     return planning.expand(config, machine, seed, recorded, _advised)
 
 

@@ -11,7 +11,7 @@ from bench.analyze.occasions import smallest_changes
 from bench.analyze.sessions import machine_of_sessions
 from bench.catalog.backends import BACKENDS
 from bench.cli.app import RESULTS, Sets
-from bench.cli.measuring import planned
+from bench.cli.measuring import planned, recording_of
 from bench.cli.nccl_tests_options import NO_FLAGS, Given, source, with_flags
 from bench.cli.output import show
 from bench.config import models as configuration
@@ -70,7 +70,7 @@ def plan(
         raise UnmeasurableError(unsupported)
     machine = host.machine()
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**32)
-    expanded = planned(settings, machine, seed)
+    expanded = planned(settings, machine, seed, recording_of(settings))
     show(listings.plan(expanded, machine))
     if entries := ledger.read(RESULTS):
         here = machine_of_sessions([{"host": host.facts()}], expanded.settings.sampling)
@@ -135,5 +135,5 @@ def wanted(settings: Config, config: Path, sets: list[str], nodes: int, each: in
         each=each,
         gpus=gpus,
         largest=max(settings.world_sizes, default=ranks),
-        seconds=planning.estimate_s(planned(settings, machine, seed=0)),
+        seconds=planning.estimate_s(planned(settings, machine, 0, recording_of(settings))),
     )

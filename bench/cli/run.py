@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.catalog.variables import unsettable
-from bench.cli.app import RESULTS, Sets
+from bench.cli.app import PLOTS, RESULTS, Sets
 from bench.cli.comparison import conclude_sides, exit_code
 from bench.cli.job import run_task
 from bench.cli.measuring import measured, start
 from bench.cli.nccl_tests_options import NO_FLAGS, ConfigSource, Given, fingerprint, source, with_flags
+from bench.cli.output import show
 from bench.cli.sides import measure_sides
-from bench.model.errors import BenchError, StoreError
+from bench.model.conclusions import Analysis, Diagnosis
+from bench.model.errors import BenchError, ConfigError, StoreError
 from bench.planning import plan as planning
-from bench.store import encoding, folders
+from bench.report import plots as catalogue
+from bench.store import call_file, encoding, folders
 
 if TYPE_CHECKING:
     from bench.launch.coordinator import Coordinator
@@ -89,7 +92,8 @@ def replay(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            help="What the job recorded: one file a rank, a tar of them, or a list of calls.", metavar="TRACE..."
+            help="What the job recorded: a file of each rank, a folder or tar of them, or a list of calls.",
+            metavar="TRACE...",
         ),
     ],
     backend: Annotated[
@@ -98,11 +102,29 @@ def replay(
     world_size: Annotated[
         int | None, typer.Option(help="Ranks; as recorded if each has a core or a GPU.", metavar="N", min=1)
     ] = None,
-    gaps: Annotated[bool, typer.Option("--gaps", help="Pause between calls as the job did.")] = False,
+    gaps: Annotated[
+        bool, typer.Option("--gaps", help="Pause between calls as the job did; needs a timeline (Kineto).")
+    ] = False,
+    look: Annotated[
+        bool, typer.Option("--look", help="Measure nothing: say where the job's time in calls went.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(help="With --look: write the calls to this new file (.calls.jsonl).")
+    ] = None,
+    as_config: Annotated[
+        bool, typer.Option("--as-config", help="With --look: print a sweep with the job's operations and sizes.")
+    ] = False,
     sets: Sets = [],  # noqa: B006 - typer reads the default
     plots: Annotated[bool, typer.Option(help="Draw the plots at the end.")] = True,
 ) -> int:
-    """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls."""
+    """Reads Kineto, PyTorch execution traces, flight recorders, NCCL Inspector, and saved lists of calls.
+
+    With all ranks' files it tells moving data from waiting for late ranks, and each rank makes its own calls.
+    """
+    if look:
+        return _look(traces, save, as_config, plots)
+    if save is not None or as_config:
+        raise ConfigError("replay: --save and --as-config go with --look")
 
     def task(coordinator: "Coordinator | None") -> int:
         asked = _configuration(traces, backend, world_size, gaps, coordinator)
@@ -110,6 +132,39 @@ def replay(
 
     given = [*map(str, traces), *sets, f"{backend} {world_size} {gaps}"]
     return run_task(task, lambda: b"\0".join(map(str.encode, given)))
+
+
+def _look(paths: list[Path], save: Path | None, as_config: bool, plots: bool) -> int:
+    """Print where the time of a recorded job went, or a sweep of its calls; write the calls to `save`."""
+    from bench.analyze.recorded import recorded_job
+    from bench.importers import traces
+    from bench.report import findings, listings
+
+    if save is not None and not call_file.is_call_list(save):
+        raise ConfigError(f"--save {save}: the name of a list of calls ends in {call_file.SUFFIX}")
+    recorded = traces.read(paths)
+    if save is not None:
+        if save.exists():
+            raise ConfigError(f"--save {save}: it exists already")
+        folders.write(save, call_file.to_text(recorded))
+    written = [str(save)] if save is not None else []
+    if as_config:
+        typer.echo(listings.calls_config(recorded, paths[0].name))
+    else:
+        job = recorded_job(recorded)
+        show("\n\n".join(findings.recorded_parts(job)))
+        if plots and job.total is not None:
+            analysis = Analysis((), (), Diagnosis((), ()), recorded=job)
+            written.append(str(catalogue.draw_recorded(analysis, PLOTS / f"look-{_name_of(paths)}")))
+    if written:
+        typer.echo("\n" + "\n".join(written), err=as_config)
+    return 0
+
+
+def _name_of(paths: list[Path]) -> str:
+    """A name for what is made of these files."""
+    name = paths[0].resolve().name.split(".")[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:50].strip("-._") or "job"
 
 
 def _configuration(
@@ -128,7 +183,7 @@ def _configuration(
         (machine.gpus if chosen == "nccl" else machine.cores) if coordinator is None else coordinator.place.world_size
     )
     ranks = world_size or max(FEWEST_RANKS, min(recorded.world_size or here, here))
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"replay-{paths[0].name.split('.')[0]}")[:60].strip("-._")
+    name = f"replay-{_name_of(paths)}"
     lines = [
         f"name: {name}",
         f"backends: [{chosen}]",

@@ -9,7 +9,7 @@ here reads or computes. The types of facts are in `records`, those of conclusion
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.model.records import Case, Failure, Scenario
@@ -232,6 +232,71 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedTime:
+    """Time in calls of a recorded job: seconds a step, mean over the recorded ranks.
+
+    in_calls_s: in which a call was under way. moved_s: the part that moving the data took: as long as the call was on
+    the rank where it was shortest, which nobody let wait. waited_s: the rest, waiting for others. unsplit_s: of calls
+    that cannot be divided into the two. waited_for: world rank → seconds that the others waited for it. calls: a step.
+    exposed_s: the part of in_calls_s in which nothing was computed; None where computing was not recorded.
+    """
+
+    calls: float
+    in_calls_s: float
+    moved_s: float
+    waited_s: float
+    unsplit_s: float
+    waited_for: dict[int, float] = field(default_factory=dict)
+    exposed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedKind:
+    """Calls that differ in nothing but when they were made, and by whom. elements: of the larger side.
+
+    ranks: of a group; groups: how many groups make such calls. dtype, elements, ranks: None where not recorded.
+    """
+
+    operation: str
+    dtype: str | None
+    elements: int | None
+    ranks: int | None
+    groups: int
+    time: RecordedTime
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """Where the time in calls of a recorded job went. ranks: world ranks whose files were given.
+
+    total: None where durations were not recorded. kinds, groups: the longest first, groups by their name. withheld:
+    what is not told, and why.
+    """
+
+    source: str
+    backend: str | None
+    world_size: int | None
+    ranks: tuple[int, ...]
+    steps: int
+    total: RecordedTime | None
+    kinds: tuple[RecordedKind, ...] = ()
+    groups: tuple[tuple[str, RecordedTime], ...] = ()
+    withheld: tuple[str, ...] = ()
+
+    @property
+    def late(self) -> tuple[int, float] | None:
+        """The rank that was waited for longest, and its share of all waiting; None unless it stands out.
+
+        With n ranks it does from 2/n of the waiting on; of two ranks, from three quarters on.
+        """
+        if self.total is None or not self.total.waited_s or not self.total.waited_for:
+            return None
+        rank = max(self.total.waited_for, key=self.total.waited_for.__getitem__)
+        share = self.total.waited_for[rank] / sum(self.total.waited_for.values())
+        return (rank, share) if share >= min(0.75, 2 / max(2, len(self.ranks))) else None
+
+
+@dataclass(frozen=True, slots=True)
 class StepBar:
     """One call in the timeline of a step. kind: a case that stands for all calls like it. start_s: since the first."""
 
@@ -244,33 +309,32 @@ class StepBar:
 class ReplayedKind:
     """Calls of one kind in a step of a recorded job. case: stands for all of them. ranks: of a group.
 
-    recorded_s, time: of all of them in a step; recorded_s is None unless the duration of each was recorded.
+    calls: a step, mean over ranks. recorded, time: of all of them in a step, mean over ranks; recorded is None where
+    durations were not.
     """
 
     case: Case
-    calls: int
+    calls: float
     ranks: int
-    recorded_s: float | None
+    recorded: RecordedTime | None
     time: Interval
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedStep:
-    """The communication of one step of a recorded job, recorded and made again.
+    """The communication of one step of a recorded job, made again: seconds in which a call is under way, mean of ranks.
 
-    time, recorded_s: in which at least one call was under way; made again on the rank where that is longest, recorded
-    on recorded_rank. without_time: calls whose duration was not recorded. bars: of the median step; recorded_bars: of
-    the recording.
+    stand_in: says whose calls are made where ranks make other calls than in the job; "" where each makes its own.
+    bars: of the median step on rank 0; recorded_bars: of the rank whose calls it makes.
     """
 
     case: Case
     source: str
-    recorded_rank: int | None
     recorded_world: int | None
+    stand_in: str
     gaps: bool
     time: Interval
-    recorded_s: float | None
-    without_time: int
+    recorded: RecordedTime | None
     kinds: tuple[ReplayedKind, ...]
     changes: tuple[str, ...]
     recorded_bars: tuple[StepBar, ...]
@@ -496,7 +560,8 @@ class ExplainedAdvice:
 class Analysis:
     """All conclusions from one run. warnings: on the run as a whole, the gravest first.
 
-    choices: where NCCL's choice changes with the size, in words. replayed: steps of recorded jobs, made again.
+    choices: where NCCL's choice changes with the size, in words. recorded: the job whose calls are made again.
+    replayed: its steps, made again.
     scenarios: of training steps, whose cases are among the summaries, too.
     """
 
@@ -508,6 +573,7 @@ class Analysis:
     bounds: tuple[Bound, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     choices: tuple[str, ...] = ()
+    recorded: RecordedJob | None = None
     replayed: tuple[ReplayedStep, ...] = ()
     scenarios: tuple[ScenarioAnalysis, ...] = ()
     call_sizes: tuple[CallSize, ...] = ()

@@ -1,6 +1,7 @@
 """The collective calls that a recorded job made, in one type for every format of recording.
 
-    file of a profiler ─▶ (importers.traces) CallList ─▶ (call_file) X.calls.jsonl ─▶ CallList ─▶ (replays) Replay
+    files of profilers ─▶ (importers.traces) CallList ─▶ (call_file) X.calls.jsonl ─▶ CallList ─▶ (replays) Replay
+                                                                                            └─▶ (recorded) RecordedJob
 
 What a format leaves out or cuts off is None and counted in `unknown`; nothing is invented. Everything is frozen. Units
 are elements and seconds.
@@ -21,11 +22,16 @@ class RecordedCall:
     splits_in, splits_out: elements for and from each rank of the group; empty where all are alike, None if they are not
     known. group: ranks of the world; None if it is not known. group_size: None if not even that is known.
     root: of the world, of a rooted call. peer: of the world, of a send or receive.
-    stream: on which it ran; calls of different streams may overlap. start_s: when the call was made, since the first
-    one of the recording; ran_s: when it began to run, if that is told apart. duration_s: how long it ran, with the
-    wait for others that came late.
+    communicator: a name of the group that is the same on all its ranks, where the ranks are not told.
+    start_s: when the call was made, which is when it was enqueued, since the first one of the recording. It says
+    nothing of when the call ran.
+    stream: on which it ran; calls of different streams may overlap. ran_s: when it began to run, by the same clock,
+    from a timeline of the device or of gloo's worker thread; None without such a timeline. duration_s: how long it
+    ran, with the wait for others that came late. exposed_s: the part of duration_s in which nothing was computed; of
+    calls that run at the same time, it is counted for the one that ends first. None where computing was not recorded.
     asynchronous: whether the caller went on at once. sequence: number of the call within its group, by which the calls
-    of different ranks belong together; None if the format has none.
+    of different ranks belong together; None if the format has none. step: of training, in which the call was made.
+    chosen: NCCL's algorithm and protocol.
     """
 
     operation: str
@@ -36,14 +42,18 @@ class RecordedCall:
     splits_out: tuple[int, ...] | None = ()
     group: tuple[int, ...] | None = None
     group_size: int | None = None
+    communicator: str | None = None
     root: int | None = None
     peer: int | None = None
     stream: str | None = None
     start_s: float | None = None
     ran_s: float | None = None
     duration_s: float | None = None
+    exposed_s: float | None = None
     asynchronous: bool | None = None
     sequence: int | None = None
+    step: int | None = None
+    chosen: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,7 @@ class RankRecording:
 
 @dataclass(frozen=True, slots=True)
 class CallList:
-    """What a job recorded. kind: of the format. world_size: None if it is not told. steps: of training that it has.
+    """What a job recorded. kind: of the format. world_size: None if it is not told.
 
     unknown: what was not told → of how many calls. left_out: events that are no calls that could be made again, such as
     waits, with their number. notes: sentences on what a reader must know.
@@ -67,7 +77,11 @@ class CallList:
     backend: str | None
     world_size: int | None
     ranks: tuple[RankRecording, ...]
-    steps: int = 1
     unknown: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Steps of training in which calls were recorded; 1 where steps are not told."""
+        return len({call.step for rank in self.ranks for call in rank.calls} - {None}) or 1

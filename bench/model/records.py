@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # numpy is only needed where arrays are made: planning and li
     import numpy as np
     from numpy.typing import NDArray
 
+    from bench.model.recorded_calls import CallList
+
     Integers = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
@@ -282,36 +284,46 @@ class Fault:
 class ReplayedCall:
     """One call of a recorded job as it is made again.
 
-    case: its position in `Replay.cases`. after: earlier asynchronous calls, by position, that are waited for before it.
-    pause_s: how long the rank does something else then.
-    start_s, recorded_s: when it began to run in the recording, since the first call, and how long it ran; None if that
-    was not told. stream: on which it ran.
+    case: its position in `Replay.cases`. recorded: its position among the calls of the recorded rank.
+    after: earlier asynchronous calls, by position, that are waited for before it. pause_s: how long the rank does
+    something else then.
     """
 
     case: int
+    recorded: int
     after: tuple[int, ...] = ()
     pause_s: float = 0.0
-    start_s: float | None = None
-    recorded_s: float | None = None
-    stream: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedList:
+    """The calls that a rank makes: those of a recorded rank, by its position in the recording."""
+
+    recorded: int
+    calls: tuple[ReplayedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """The calls of a recorded job that a case makes, as `replays` made them from the recording.
 
-    cases: the distinct calls. source: the recording, in words. recorded_world: ranks that it is of; None if that was
-    not told. rank: whose calls they are. gaps: whether pauses are as recorded. changes: sentences on what is not as
-    recorded.
+    cases: the distinct calls. lists: of each rank of this world; or one, which all ranks make. source: the recording,
+    in words. recorded_world: ranks that it is of; None if that was not told. stand_in: whose calls are made, in a
+    sentence, where ranks make other calls than in the job. gaps: whether pauses are as recorded. changes: sentences on
+    what is not as recorded.
     """
 
     source: str
     cases: tuple[Case, ...]
-    calls: tuple[ReplayedCall, ...]
+    lists: tuple[ReplayedList, ...]
     recorded_world: int | None = None
-    rank: int | None = None
+    stand_in: str = ""
     gaps: bool = False
     changes: tuple[str, ...] = ()
+
+    def of(self, rank: int) -> ReplayedList:
+        """The calls that a rank of this world makes."""
+        return self.lists[rank if len(self.lists) > 1 else 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,7 +549,10 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The content of a results folder. environment: one entry a session (a resume is a further session)."""
+    """The content of a results folder. environment: one entry a session (a resume is a further session).
+
+    recording: the job whose calls the plan makes again, if it does.
+    """
 
     path: Path
     manifest: Json
@@ -545,6 +560,7 @@ class Run:
     environment: list[Json]
     samples: list[Samples]
     warnings: tuple[str, ...] = ()
+    recording: CallList | None = None
 
     @property
     def name(self) -> str:

@@ -1,30 +1,35 @@
 """Make of a recorded job the calls that ranks of this machine make again, and say what is not as recorded.
 
-In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that stands for it. Every rank makes the
-calls of one recorded rank, the lowest one, each in its own group, as in data-, tensor- and expert-parallel training.
-With fewer ranks than recorded:
+In: a `CallList`, a backend, a number of ranks. Out: a `Replay`, and the `Case` that stands for it.
+
+    as many ranks, all recorded    each rank makes its own calls, in the groups and to the peers of the recording
+    as many ranks, some recorded   ranks that were not recorded make the calls of one with which they share groups
+    other numbers of ranks         every rank makes the calls of one rank, the lowest one, scaled as below
+
+The latter two are said in the first sentence wherever ranks made different calls. With fewer ranks than recorded:
 
     group       of s ranks, S apart: at most all ranks, at the same distance where that divides them
     size        what all ranks of a group hold together stays: a parameter that is gathered, a gradient that is reduced
     all-to-all  a rank sends as much as it did; parts for ranks that are not there go to those that are, in turn
     send, recv  an exchange with the neighbours in a ring, of the same size
 
-What a format does not tell is assumed, never quietly: each assumption is one of `Replay.changes`.
+What a format does not tell is assumed, never quietly: each assumption is one of `Replay.changes`. When calls ran is
+taken from a timeline of the device only, never from when they were enqueued.
 """
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from bench.catalog import operations, subgroups
 from bench.catalog.backends import BACKENDS, unsupported_by_backend
 from bench.catalog.dtypes import DTYPES, unsupported_reduction
 from bench.catalog.operations import OPERATIONS, REPLAY, ranks_together
 from bench.model.errors import ForeignError
-from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
-from bench.model.records import Case, Replay, ReplayedCall
+from bench.model.recorded_calls import CallList, RecordedCall
+from bench.model.records import Case, Replay, ReplayedCall, ReplayedList
 from bench.planning.footprint import buffer_bytes
 
 # Calls of one step beyond which stamps of a launch would not fit (`footprint.MAX_STAMP_PAIRS`).
@@ -34,45 +39,57 @@ DIGITS = 12
 # Of which each rank has all parts before or after the call: the size that stays.
 _WHOLE_OUT = {"all_gather", "all_gather_list", "gather"}
 _ONE_WAY = {"send", "recv"}
+_ALL_TO_ALL = {"all_to_all", "all_to_all_list", "all_to_all_uneven"}
 # dtype that takes the place of one that the backend lacks, by size in bytes.
 _SUBSTITUTES = {1: "uint8", 2: "bfloat16", 4: "float32", 8: "float64", 16: "complex128"}
+# Ranks whose stand-in is said one by one.
+_SHOWN_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The calls of one rank in one step. recorded: position of the rank whose calls they are; places: of its calls.
+
+    rank: of the world, that makes them; None if the recording does not tell it.
+    """
+
+    recorded: int
+    rank: int | None
+    places: tuple[int, ...]
+    calls: tuple[RecordedCall, ...]
 
 
 def replay(recorded: CallList, backend: str, world_size: int, gaps: bool = False) -> Replay:
-    """The calls of one step. Raises ForeignError if nothing of the recording can be made again."""
-    chosen = next(rank for rank in recorded.ranks if rank.calls)
-    builder = _ReplayBuilder(recorded, chosen, backend, world_size)
-    kept = [(call, case) for call in builder.step if (case := builder.case_of(call)) is not None]
-    changes = builder.changes()
+    """The calls of one step. Raises ForeignError if none of them can be made again, or if no gaps are known."""
+    calls = [call for rank in recorded.ranks for call in rank.calls]
+    if gaps and not any(call.ran_s is not None for call in calls):
+        raise ForeignError(
+            f"{recorded.ranks[0].source}: gaps: recorded: when calls ran is not told, only a timeline of the device or "
+            f"of gloo's threads tells it (Kineto); a {recorded.kind} has none; allowed: none"
+        )
+    steps, of_step = _last_step(recorded)
+    builder = _Builder(recorded, steps, backend, world_size)
+    lists, stand_in = builder.lists()
+    kept = [case for made in lists for _, _, case in made[1]]
+    changes = (*builder.changes(), *of_step)
+    source = f"{recorded.kind}, {_sources(recorded)}"
     if not kept:
-        raise ForeignError(f"{chosen.source}: nothing can be made again: {'; '.join(changes) or 'it has no calls'}")
-    if len(kept) > MOST_CALLS:
-        raise ForeignError(f"{chosen.source}: {len(kept)} calls a step; at most {MOST_CALLS} can be replayed: cut it")
-    counts = Counter(case for _, case in kept)
-    numbers = {case: number for number, case in enumerate(counts)}
-    first_s = next((start for call, _ in kept if (start := _began(call)) is not None), 0.0)
-    calls, previous = [], None
-    under_way: dict[int, float] = {}  # asynchronous call → when it ended in the recording
-    for place, (call, case) in enumerate(kept):
-        ended = {at: end_s for at, end_s in under_way.items() if call.start_s is not None and end_s <= call.start_s}
-        pause_s = _pause(previous, call, max(ended.values(), default=None)) if gaps else 0.0
-        began = _began(call)
-        start_s = None if began is None else began - first_s
-        after = tuple(sorted(ended))
-        calls.append(ReplayedCall(numbers[case], after, pause_s, start_s, call.duration_s, call.stream or ""))
-        under_way = {at: end_s for at, end_s in under_way.items() if at not in ended}
-        if case.call == "async" and (end := _ended(call)) is not None:
-            under_way[place] = end
-        previous = call
+        raise ForeignError(f"{source}: nothing can be made again: {'; '.join(changes) or 'it has no calls'}")
+    if (most := max(len(made) for _, made in lists)) > MOST_CALLS:
+        raise ForeignError(f"{source}: {most} calls a step; at most {MOST_CALLS} can be replayed: cut it")
+    # A buffer for each of the calls between two refills: a job, too, reduces other gradients in each call.
+    depths: Counter[Case] = Counter()
+    for _, made in lists:
+        depths |= Counter(case for _, _, case in made)
+    cases, number_of = _divided(list(depths.items()), world_size)
     return Replay(
-        source=f"{recorded.kind}, {chosen.source}",
-        # A buffer for each of the calls between two refills: a job, too, reduces other gradients in each call.
-        cases=tuple(replace(case, depth=count) for case, count in counts.items()),
-        calls=tuple(calls),
+        source=source,
+        cases=cases,
+        lists=tuple(ReplayedList(number, _in_turn(made, number_of, gaps)) for number, made in lists),
         recorded_world=recorded.world_size,
-        rank=chosen.rank,
+        stand_in=stand_in,
         gaps=gaps,
-        changes=tuple(changes),
+        changes=changes,
     )
 
 
@@ -81,39 +98,151 @@ def case_of(replayed: Replay, base: Case) -> Case:
 
     Its key has a hash of the calls and pauses, not of what was recorded of them.
     """
-    order = [(call.case, call.after, round(call.pause_s, 9)) for call in replayed.calls]
+    order = [[(call.case, call.after, round(call.pause_s, 9)) for call in made.calls] for made in replayed.lists]
     content = json.dumps([[asdict(case) for case in replayed.cases], order], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
     held = sum(buffer_bytes(case, 0) for case in replayed.cases)
-    recording = f"{digest}:{len(replayed.calls)}"
+    recording = f"{digest}:{max(len(made.calls) for made in replayed.lists)}"
     return operations.usual(replace(base, op=REPLAY, size_bytes=held, recording=recording))
 
 
-class _ReplayBuilder:
-    """Turns calls of one rank into cases, and counts what had to be changed. step: the calls that are made again."""
+def _sources(recorded: CallList) -> str:
+    first, more = recorded.ranks[0].source, len(recorded.ranks) - 1
+    return f"{first} and {more} more" if more else first
 
-    def __init__(self, recorded: CallList, chosen: RankRecording, backend: str, world_size: int) -> None:
-        self._recorded, self._chosen, self._backend, self._world_size = recorded, chosen, backend, world_size
+
+# ── which step ───────────────────────────────────────────────────────────────────────────────────
+def _last_step(recorded: CallList) -> tuple[list[_Step], list[str]]:
+    """Each rank's calls of the last step, if on each rank all steps made the same calls; else all calls.
+
+    With what is to be said of it.
+    """
+    last = max((call.step for rank in recorded.ranks for call in rank.calls if call.step is not None), default=None)
+    steps = []
+    for number, rank in enumerate(recorded.ranks):
+        by_step: dict[int | None, list[int]] = defaultdict(list)
+        for place, call in enumerate(rank.calls):
+            by_step[call.step].append(place)
+        by_step.pop(None, None)
+        kinds = {tuple(_kind(rank.calls[place]) for place in places) for places in by_step.values()}
+        if last is None or len(kinds) != 1 or (places := tuple(by_step.get(last, ()))) == ():
+            last = None
+            break
+        steps.append(_Step(number, rank.rank, places, tuple(rank.calls[place] for place in places)))
+    if last is None:
+        whole = [
+            _Step(number, rank.rank, tuple(range(len(rank.calls))), rank.calls)
+            for number, rank in enumerate(recorded.ranks)
+        ]
+        said = f"all {recorded.steps} recorded steps as one: they did not make the same calls"
+        return whole, [said] if recorded.steps > 1 else []
+    return steps, [f"of {recorded.steps} recorded steps the last one"] if recorded.steps > 1 else []
+
+
+def _kind(call: RecordedCall) -> tuple[object, ...]:
+    return call.operation, call.dtype, call.elements_in, call.elements_out, call.group, call.peer
+
+
+# ── whose calls, as which cases ──────────────────────────────────────────────────────────────────
+# The calls that a rank makes again: position among the rank's calls, the call, its case.
+Made = list[tuple[int, RecordedCall, Case]]
+
+
+class _Builder:
+    """Turns calls of ranks into cases, and counts what had to be changed."""
+
+    def __init__(self, recorded: CallList, steps: Sequence[_Step], backend: str, world_size: int) -> None:
+        self._recorded, self._backend, self._world_size = recorded, backend, world_size
+        self._steps = [step for step in steps if step.calls]
         self._changed: Counter[str] = Counter()
-        self.step = _last_step(chosen.calls, recorded.steps)
-        self._places = {id(call): place for place, call in enumerate(self.step)}
-        self._sends = any(call.operation == "send" for call in self.step)
+        self._own = False  # whether calls are made in the very groups of the recording
 
     def changes(self) -> list[str]:
         """What is not as recorded, in sentences."""
         world = self._recorded.world_size
-        changes = []
-        if world is not None and world != self._world_size:
-            changes.append(f"recorded on {world} ranks, made again on {self._world_size}")
-        changes += self._recorded.notes
-        if len(self.step) < len(self._chosen.calls):
-            changes.append(f"of {self._recorded.steps} recorded steps the last one")
+        others = world is not None and world != self._world_size
+        changes = [f"recorded on {world} ranks, made again on {self._world_size}"] if others else []
         return changes + [f"{count} × {what}" for what, count in self._changed.items()]
 
-    def case_of(self, call: RecordedCall) -> Case | None:
+    def lists(self) -> tuple[list[tuple[int, Made]], str]:
+        """(position of the recorded rank, its calls) for each rank of this world, or once for all of them.
+
+        With the sentence on whose calls are made, where ranks make other calls than in the job.
+        """
+        reason = ""
+        if self._recorded.world_size == self._world_size:
+            steps, stand_in, reason = self._of_each_rank()
+            for together in (True, False) if steps else ():
+                self._own = True
+                lists = [(step.recorded, self._made(_exchanges(step) if together else step)) for step in steps]
+                if not (reason := _contradiction([made for _, made in lists], self._world_size)):
+                    return lists, stand_in
+                self._changed.clear()
+        self._own = False
+        return [(self._steps[0].recorded, self._made(self._steps[0]))], self._stand_in(reason)
+
+    def _stand_in(self, reason: str) -> str:
+        """Whose calls every rank makes, if ranks made different calls, or may have."""
+        who = self._steps[0].rank
+        lists = {tuple(_shape(call) for call in step.calls) for step in self._steps}
+        staged = any(call.operation in _ONE_WAY for step in self._steps for call in step.calls)
+        if len(lists) == 1 and not staged:
+            return ""
+        others = f"the recorded ranks made {len(lists)} different lists" if len(lists) > 1 else "stages send to stages"
+        text = (
+            f"every rank makes the calls of rank {who or 0}, though {others}: what others did is not in these numbers"
+        )
+        return f"{text} ({reason})" if reason else text
+
+    def _of_each_rank(self) -> tuple[list[_Step], str, str]:
+        """The calls of each rank of the world, translated from another rank's where its own were not recorded.
+
+        With what is to be said of it, and why there are none.
+        """
+        by_rank = {step.rank: step for step in self._steps}
+        if None in by_rank:
+            return [], "", "the files do not tell their ranks"
+        unknown = any(
+            (call.group is None and call.group_size not in {None, self._world_size})
+            or (call.operation in _ONE_WAY and call.peer is None)
+            for step in self._steps
+            for call in step.calls
+        )
+        if unknown and len(by_rank) > 1:
+            return [], "", "the ranks of groups, or whom sends go to, were not recorded"
+        if unknown:
+            return [], "", ""
+        steps, stood_in = [], dict[int, int]()
+        for rank in range(self._world_size):
+            if rank in by_rank:
+                steps.append(by_rank[rank])
+                continue
+            partner = _partner(rank, by_rank)
+            if partner is None:
+                return [], "", f"rank {rank} was not recorded, and shares no group with one that was"
+            stood_in[rank] = partner
+            steps.append(_translated(by_rank[partner], rank - partner, rank))
+        staged = any(call.peer is not None for call in steps[0].calls)
+        if not stood_in or (len(by_rank) == 1 and not staged):
+            return steps, "", ""
+        named = [f"rank {rank} those of rank {partner}" for rank, partner in list(stood_in.items())[:_SHOWN_RANKS]]
+        more = len(stood_in) - len(named)
+        text = f"{len(stood_in)} ranks were not recorded and make the calls of others: {', '.join(named)}"
+        return steps, text + (f" and {more} more" if more else ""), ""
+
+    def _made(self, step: _Step) -> Made:
+        kept = zip(step.places, step.calls, strict=True)
+        return [(place, call, case) for place, call in kept if (case := self._case_of(step, place, call)) is not None]
+
+    def _case_of(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
         """The case of a call; None if it cannot be made again."""
-        if call.operation in _ONE_WAY:
-            if call.operation == "recv" and self._sends:
+        if self._own and call.peer is not None and step.rank is not None:
+            pair = (min(step.rank, call.peer), max(step.rank, call.peer))
+            sender = call.peer if call.operation == "recv" else step.rank
+            name = "send_recv" if call.operation in _ONE_WAY else call.operation
+            call = replace(call, operation=name, group=pair, group_size=2, root=sender, asynchronous=True)
+        elif call.operation in _ONE_WAY:
+            if call.operation == "recv" and any(other.operation == "send" for other in step.calls):
                 self._changed["a receive is the other half of a neighbour's send"] += 1
                 return None
             self._changed[f"{call.operation} made an exchange with the neighbours in a ring"] += 1
@@ -122,7 +251,7 @@ class _ReplayBuilder:
         if operation is None or operation.recorded or (operation.sized and not operation.typed):
             self._changed[f"{call.operation} left out: it is not known here"] += 1
             return None
-        case = self._sized(call)
+        case = self._sized(step, place, call)
         if case is None:
             return None
         together = ranks_together(case)
@@ -137,7 +266,7 @@ class _ReplayBuilder:
             return None
         return case
 
-    def _sized(self, call: RecordedCall) -> Case | None:
+    def _sized(self, step: _Step, place: int, call: RecordedCall) -> Case | None:
         """The case of a call with its size, parts and root, before what the backend can do is asked."""
         groups, dtype = self._groups(call), self._dtype(call)
         case = operations.usual(
@@ -154,8 +283,8 @@ class _ReplayBuilder:
         # Without a dtype, elements are bytes.
         nbytes = elements // itemsize * itemsize if call.dtype is None else elements * itemsize
         case = replace(case, size_bytes=nbytes)
-        if case.op in {"all_to_all", "all_to_all_list", "all_to_all_uneven"}:
-            case = replace(case, op="all_to_all", splits=self._splits(call, together))
+        if case.op in _ALL_TO_ALL:
+            case = replace(case, op="all_to_all", splits=self._splits(step, place, call, together))
         unit = OPERATIONS[case.op].pieces(together) * itemsize
         if case.size_bytes % unit:
             self._changed[f"{call.operation} rounded down to whole shares of {together} ranks"] += 1
@@ -166,15 +295,18 @@ class _ReplayBuilder:
         if OPERATIONS[case.op].rooted and call.root is not None:
             within = call.group.index(call.root) if call.group and call.root in call.group else call.root
             case = replace(case, root=within % together)
-        if "async" in OPERATIONS[case.op].calls and self._asynchronous(call):
+        if "async" in OPERATIONS[case.op].calls and call.asynchronous:
             case = replace(case, call="async")
         return case
 
     def _groups(self, call: RecordedCall) -> str:
-        """The division of this world that is like the recorded one."""
+        """The group of a call, or the division of this world that is like the recorded one."""
         size = len(call.group) if call.group else call.group_size
         if size is None or self._world_size == 1:
             return subgroups.WORLD
+        if self._own:
+            whole = call.group is None or size == self._world_size
+            return subgroups.WORLD if whole else subgroups.in_text([call.group or ()])
         world = self._recorded.world_size or size
         if size >= min(world, self._world_size):
             return subgroups.WORLD
@@ -205,40 +337,172 @@ class _ReplayBuilder:
         self._changed[f"{call.dtype} sent as {other}, which {self._backend} has"] += 1
         return other
 
-    def _splits(self, call: RecordedCall, together: int) -> str:
+    def _splits(self, step: _Step, place: int, call: RecordedCall, together: int) -> str:
         """The parts from each rank to each rank: as all ranks recorded them, or all alike; "" for equal parts."""
         if call.splits_in is None:
             self._changed["all_to_all with equal parts: its splits were not recorded"] += 1
             return ""
-        if len(set(call.splits_in)) <= 1:
-            return ""
-        rows = self._recorded_rows(call)
-        if rows is None or not len(rows) == len(call.splits_in) == together:
+        rows = self._recorded_rows(step, place, call)
+        if rows is None or not len(rows) == len(rows[0]) == together:
+            if len(set(call.splits_in)) <= 1:
+                return ""
             row = [0] * together
             for number, part in enumerate(call.splits_in):
                 row[number % together] += part
             self._changed["all_to_all in which every rank sends the parts that this rank sent"] += 1
             rows = [row] * together
+        if len({part for row in rows for part in row}) <= 1:
+            return ""
         return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
 
-    def _recorded_rows(self, call: RecordedCall) -> list[list[int]] | None:
-        """The parts that each recorded rank sent in the same call; None unless all are recorded."""
-        place = len(self._chosen.calls) - len(self.step) + self._places[id(call)]
+    def _recorded_rows(self, step: _Step, place: int, call: RecordedCall) -> list[list[int]] | None:
+        """The parts that each rank of the group sent in the same call; None unless all of them are recorded.
+
+        The calls of ranks belong together by their place among the calls of the group, if sequence numbers agree.
+        """
+        members = call.group or range(self._recorded.world_size or 0)
+        ranks = {rank.rank: rank for rank in self._recorded.ranks}
+
+        def of_group(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+            return [other for other in calls if other.operation in _ALL_TO_ALL and other.group == call.group]
+
+        own = self._recorded.ranks[step.recorded].calls
+        nth = len(of_group(own[:place]))
         rows = []
-        for rank in self._recorded.ranks:
-            other = rank.calls[place] if place < len(rank.calls) else None
-            if other is None or other.operation != call.operation or not other.splits_in:
+        for member in members:
+            others = of_group(ranks[member].calls) if member in ranks else []
+            other = others[nth] if nth < len(others) else None
+            if other is None or not other.splits_in or other.sequence != call.sequence:
                 return None
             rows.append(list(other.splits_in))
-        return rows
+        return rows or None
 
-    def _asynchronous(self, call: RecordedCall) -> bool:
-        """As recorded; if that was not told, whether the next call was made before this one ended."""
-        if call.asynchronous is not None:
-            return call.asynchronous
-        ends, place = _ended(call), self._places[id(call)] + 1
-        after = self.step[place].start_s if place < len(self.step) else None
-        return ends is not None and after is not None and after < ends
+
+def _shape(call: RecordedCall) -> tuple[object, ...]:
+    """In what the calls of ranks agree that do the same in groups of their own."""
+    size = len(call.group) if call.group else call.group_size
+    return call.operation, call.dtype, call.elements_in, size
+
+
+def _partner(rank: int, by_rank: Mapping[int | None, _Step]) -> int | None:
+    """The recorded rank that makes most calls in groups with a rank that was not recorded, the lowest of equals."""
+    shared = {
+        recorded: sum(
+            call.operation not in _ONE_WAY and (call.group is None or rank in call.group) for call in step.calls
+        )
+        for recorded, step in by_rank.items()
+        if recorded is not None
+    }
+    most = max(shared.values(), default=0)
+    return min(recorded for recorded, count in shared.items() if count == most) if most else None
+
+
+def _translated(step: _Step, shift: int, rank: int) -> _Step:
+    """The calls of a rank as another one makes them: in the same groups where it is in them, else so many ranks on."""
+
+    def moved(call: RecordedCall) -> RecordedCall:
+        if call.group is None or (rank in call.group and call.operation not in _ONE_WAY):
+            return call
+        return replace(
+            call,
+            group=tuple(member + shift for member in call.group),
+            root=None if call.root is None else call.root + shift,
+            peer=None if call.peer is None else call.peer + shift,
+        )
+
+    return replace(step, rank=rank, calls=tuple(map(moved, step.calls)))
+
+
+def _exchanges(step: _Step) -> _Step:
+    """The calls of a rank, in which a send and a receive of as much with the same peer, one behind the other, are one.
+
+    A job makes them together (`batch_isend_irecv`); one after the other, both ranks would wait for each other.
+    """
+    places, calls = list[int](), list[RecordedCall]()
+    for place, call in zip(step.places, step.calls, strict=True):
+        before = calls[-1] if calls else None
+        if (
+            before is not None
+            and {before.operation, call.operation} == _ONE_WAY
+            and (before.peer, before.dtype, _sent(before)) == (call.peer, call.dtype, _sent(call))
+        ):
+            calls[-1] = replace(before, operation="sendrecv_pair")
+            continue
+        places.append(place)
+        calls.append(call)
+    return replace(step, places=tuple(places), calls=tuple(calls))
+
+
+def _sent(call: RecordedCall) -> int | None:
+    return call.elements_in or call.elements_out
+
+
+def _contradiction(lists: Sequence[Made], world_size: int) -> str:
+    """Why these calls of all ranks do not fit together; "" if they do: each group's members make its calls alike."""
+    if any(not 0 <= member < world_size for made in lists for _, _, case in made for member in _members(case)):
+        return "groups reach beyond the ranks"
+    for rank, made in enumerate(lists):
+        for _, _, case in made:
+            if rank not in _members(case):
+                return f"rank {rank} calls in a group that it is not in"
+    of_group: dict[tuple[int, ...], dict[int, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    for rank, made in enumerate(lists):
+        for _, _, case in made:
+            of_group[_members(case)][rank].append(case)
+    for members, by_rank in of_group.items():
+        first = by_rank[members[0]]
+        for member in members:
+            calls = by_rank[member]
+            one_way = any(case.op == "send_recv" for case in (*calls, *first))
+            if calls != first and not (one_way and Counter(calls) == Counter(first)):
+                return f"ranks {members[0]} and {member} did not make the same calls in their group"
+    return ""
+
+
+def _members(case: Case) -> tuple[int, ...]:
+    """The ranks of a case that is made in one group."""
+    return subgroups.divide(case.groups, case.world_size).groups[0]
+
+
+def _divided(depths: Sequence[tuple[Case, int]], world_size: int) -> tuple[tuple[Case, ...], dict[Case, int]]:
+    """Cases that differ in their group alone, as one case of all these groups: a rank then holds its buffers once.
+
+    Out: the cases with their depths, and the number of the case that each given one became.
+    """
+    alike: dict[Case, list[list[Case]]] = {}
+    for case, _ in depths:
+        if not case.groups.startswith("sets:"):
+            alike[case] = [[case]]
+            continue
+        rows = alike.setdefault(replace(case, groups=""), [])
+        taken = (row for row in rows if not any(set(_members(case)) & set(_members(other)) for other in row))
+        row = next(taken, None)
+        if row is None:
+            rows.append([case])
+        else:
+            row.append(case)
+    depth_of = dict(depths)
+    cases, number_of = list[Case](), dict[Case, int]()
+    for rows in alike.values():
+        for row in rows:
+            for case in row:
+                number_of[case] = len(cases)
+            cases.append(replace(row[0], groups=_division(row, world_size), depth=max(depth_of[case] for case in row)))
+    return tuple(cases), number_of
+
+
+def _division(row: Sequence[Case], world_size: int) -> str:
+    """The groups of cases as one division, in few words where it has them."""
+    if not row[0].groups.startswith("sets:"):
+        return row[0].groups
+    groups = sorted(_members(case) for case in row)
+    size, stride = len(groups[0]), groups[0][-1] - groups[0][-2] if len(groups[0]) > 1 else 1
+    for text in (f"contiguous:{size}", f"strided:{size}", f"strided:{size}@{stride}"):
+        if subgroups.unsupported(text, world_size) is None and (
+            sorted(subgroups.divide(text, world_size).groups) == groups
+        ):
+            return text
+    return subgroups.in_text(groups)
 
 
 def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
@@ -253,34 +517,29 @@ def _whole_elements(call: RecordedCall, ranks: int) -> int | None:
     return into if into else out
 
 
-def _began(call: RecordedCall) -> float | None:
-    return call.start_s if call.ran_s is None else call.ran_s
+# ── in which order, with which pauses ────────────────────────────────────────────────────────────
+def _in_turn(made: Made, number_of: Mapping[Case, int], gaps: bool) -> tuple[ReplayedCall, ...]:
+    """The calls of a rank. An asynchronous one is waited for before the call that began to run after it had ended.
 
-
-def _ended(call: RecordedCall) -> float | None:
-    began = _began(call)
-    return None if began is None or call.duration_s is None else began + call.duration_s
-
-
-def _pause(before: RecordedCall | None, call: RecordedCall, waited_until_s: float | None) -> float:
-    """Seconds between the last that the rank waited for, or the return of the call before, and this call.
-
-    A call that ran where it was made returned at its end. waited_until_s: when the last of the asynchronous calls ended
-    that are waited for before this one.
+    A pause is the time in which none of the rank's calls ran, up to this one, or which passed since the last one began
+    if that is still under way.
     """
-    if before is None or before.start_s is None or call.start_s is None:
-        return 0.0
-    blocking = before.ran_s is None or before.ran_s == before.start_s
-    ended = _ended(before) if blocking and not before.asynchronous else None
-    known = [at for at in (before.start_s, ended, waited_until_s) if at is not None]
-    return max(0.0, call.start_s - max(known))
-
-
-def _last_step(calls: Sequence[RecordedCall], steps: int) -> Sequence[RecordedCall]:
-    """The calls of the last step, if all steps made the same calls; else all of them."""
-    if steps < 2 or len(calls) % steps:
-        return calls
-    size = len(calls) // steps
-    kinds = [(call.operation, call.dtype, call.elements_in, call.elements_out) for call in calls]
-    same = all(kinds[at : at + size] == kinds[-size:] for at in range(0, len(kinds), size))
-    return calls[-size:] if same else calls
+    calls, under_way = [], dict[int, float]()
+    latest: float | None = None  # when the rank was free to make the next call, by the recording's clock
+    for at, (place, call, case) in enumerate(made):
+        began = call.ran_s
+        ended = {earlier: end for earlier, end in under_way.items() if began is not None and end <= began}
+        pause_s = 0.0
+        if began is not None:
+            latest = max([*([] if latest is None else [latest]), *ended.values()], default=None)
+            if gaps and latest is not None:
+                pause_s = max(0.0, began - latest)
+            latest = began
+        calls.append(ReplayedCall(number_of[case], place, tuple(sorted(ended)), pause_s))
+        under_way = {earlier: end for earlier, end in under_way.items() if earlier not in ended}
+        if began is not None and call.duration_s is not None:
+            if case.call == "async":
+                under_way[at] = began + call.duration_s
+            else:
+                latest = began + call.duration_s
+    return tuple(calls)

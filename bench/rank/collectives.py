@@ -215,11 +215,11 @@ def _divided(member: Subgroup, case: Case, rows: Sequence[Sequence[int]]) -> Tra
 
 
 def _send_recv(member: Subgroup, case: Case, length: int, turn: int) -> Transfer | None:
-    """An even rank sends to the next rank, an odd one receives; a last rank without a partner rests."""
+    """An even rank and the next one; the one that is even, or odd, as the root is, sends. A last rank alone rests."""
     other = member.rank ^ 1
     if other >= member.size:
         return None
-    if member.rank % 2 == 0:
+    if member.rank % 2 == case.root % 2:
         return Transfer((0, length), NOTHING, (), to=other)
     start = behind(case, length)
     return Transfer(NOTHING, (start, start + length), (Span(start, length, other),), source=other)

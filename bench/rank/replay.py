@@ -1,9 +1,9 @@
 """Make the calls of a recorded job again: one iteration is all calls of a step, each with stamps of its own.
 
-In: a `Replay`, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. Each distinct call is an
-operation with buffers and data of its own, so that its results are checked as those of any other case. An asynchronous
-call is over when its work is; the rank waits for it before the call before which it had ended in the recording, or at
-the end of the step.
+In: a `Replay`, a joined `Group`, the rank's `Arena`. Out: the `Workload` of that case. Ranks may make different calls.
+Each distinct call is an operation with buffers and data of its own, so that its results are checked as those of any
+other case. An asynchronous call is over when its work is; the rank waits for it before the call before which it had
+ended in the recording, or at the end of the step.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ class ReplayOperation(Workload):
     """The calls of a step, in their order."""
 
     def __init__(self, replay: Replay, group: Group, arena: Arena, seed: int, tick: Callable[[], None] = rest) -> None:
-        self._cases, self._calls, self._device = replay.cases, replay.calls, group.device
+        self._cases, self._calls, self._device = replay.cases, replay.of(group.rank).calls, group.device
+        self._most = max(len(made.calls) for made in replay.lists)
         self._inner: list[TensorOperation | BarrierOperation] = [
             TensorOperation(case, group, arena, 0, seed, tick)
             if case.op in COLLECTIVES
             else BarrierOperation(case, group)
             for case in replay.cases
         ]
-        self._asynchronous = [replay.cases[call.case].call == "async" for call in replay.calls]
+        self._asynchronous = [replay.cases[call.case].call == "async" for call in self._calls]
         self.waits_on_host = any(work.waits_on_host for work in self._inner)
-        self.pauses = any(call.pause_s for call in replay.calls)
+        self.pauses = any(call.pause_s for made in replay.lists for call in made.calls)
         # Calls of one communicator end in their order; those of others need streams of their own to be waited for.
         groups = list(dict.fromkeys(case.groups for case in replay.cases))
-        self._lanes = [groups.index(replay.cases[call.case].groups) for call in replay.calls]
+        self._lanes = [groups.index(replay.cases[call.case].groups) for call in self._calls]
         self._steps: list[Marks] = []
         self._free: list[Marks] = []  # of steps whose stamps have been read: events take time to make
 
@@ -64,9 +65,10 @@ class ReplayOperation(Workload):
         return any(spoilt)
 
     def stamps(self) -> list[Stamps]:
-        """The stamps of all steps since the last time that they were taken."""
+        """The stamps of all steps since the last time that they were taken; zeros beyond this rank's last call."""
         self._device.synchronize()
-        stamps = [marks.stamps() for marks in self._steps]
+        beyond = [0] * (self._most - len(self._calls))
+        stamps = [(starts + beyond, took + beyond) for starts, took in (marks.stamps() for marks in self._steps)]
         self._free, self._steps = [*self._free, *self._steps], []
         return stamps
 
@@ -113,10 +115,16 @@ class _HostMarks:
         self._stops[number] = time.perf_counter_ns()
 
     def launched(self, number: int, work: Any) -> Any:
-        return work.get_future().then(lambda _: self.stop(number))
+        self._stops[number] = 0
+        try:
+            return work.get_future().then(lambda _: self.stop(number))
+        except RuntimeError:  # gloo's sends and receives have none: they are over when the rank has waited for them
+            return work
 
     def over(self, number: int, launched: Any) -> None:
         launched.wait()
+        if not self._stops[number]:
+            self.stop(number)
 
     def stamps(self) -> Stamps:
         pairs = zip(self._starts, self._stops, strict=True)

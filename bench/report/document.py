@@ -151,7 +151,8 @@ def terminal(run: Run, analysis: Analysis) -> str:
     _, calls = training.without_steps(run, analysis)
     stated = (*analysis.diagnosis.findings, *analysis.inconsistencies)
     notes = [f"note: {text}" for text in (*analysis.warnings, *(finding.text for finding in stated))]
-    steps = [
+    steps = [findings.recorded_sentence(analysis.recorded), ""] if analysis.recorded is not None else []
+    steps += [
         text
         for step in analysis.replayed
         for text in (findings.replay_table(step), "", findings.replay_sentence(step), "")

@@ -6,10 +6,22 @@ In: conclusions. Out: Markdown. Computes only shares and layout.
 from collections.abc import Callable, Sequence
 
 from bench.model.comparisons import GateVerdict
-from bench.model.conclusions import Analysis, Diagnosis, Fit, Interval, Need, NeedsInAll, ReplayedKind, ReplayedStep
+from bench.model.conclusions import (
+    Analysis,
+    Diagnosis,
+    Fit,
+    Interval,
+    Need,
+    NeedsInAll,
+    RecordedJob,
+    RecordedKind,
+    RecordedTime,
+    ReplayedKind,
+    ReplayedStep,
+)
 from bench.model.units import format_bytes, format_rate, format_rounded_bytes, format_seconds
 from bench.report import markdown
-from bench.report.labels import NOTHING, common_parts, dtype_words, family, interval_text, label, ranks_text
+from bench.report.labels import NOTHING, common_parts, counted, dtype_words, family, interval_text, label, ranks_text
 
 # Kinds of calls in the table of a replay; the rest are one row.
 MOST_KINDS = 12
@@ -28,9 +40,16 @@ OUTLIERS_EXPLAINED = (
     "Iterations more than 1.5 (far: 3) interquartile ranges above the upper quartile, all of them kept. What was seen "
     "at the same time is a likely cause, not a proven one."
 )
+RECORDED_EXPLAINED = (
+    "Time a step, mean over the recorded ranks. While several calls are under way, it is counted for the one that ends "
+    "first."
+)
+DIVIDED_EXPLAINED = (
+    "Moving: as long as the call was on the rank where it was shortest, which came last. Waiting: the rest."
+)
+EXPOSED_EXPLAINED = "Exposed: the part in which nothing was computed."
 REPLAY_EXPLAINED = (
-    "Times of the calls of one step on the rank that communicates longest, with waiting for others that come late. "
-    "While several calls are under way, the time is counted for the one that ends first."
+    "Seconds a step, mean over ranks, recorded and made again; here, too, they hold waiting for ranks that come late."
 )
 
 
@@ -39,6 +58,8 @@ def standing_out(analysis: Analysis) -> list[str]:
     parts = ["## What stands out", diagnosis(analysis.diagnosis)]
     if analysis.inconsistencies:
         parts += ["The run contradicts itself:", markdown.lines(finding.text for finding in analysis.inconsistencies)]
+    if analysis.recorded is not None:
+        parts += ["## The recorded job", *recorded_parts(analysis.recorded)]
     for step in analysis.replayed:
         parts += [f"## The recorded job, made again on {ranks_text(step.case.world_size)}", replay_sentence(step)]
         parts += [replay_table(step), REPLAY_EXPLAINED]
@@ -138,18 +159,93 @@ def needs(needed: Sequence[Need], together: NeedsInAll | None, precision: float)
     )
 
 
-# ── a recorded job, made again ───────────────────────────────────────────────────────────────────
+# ── a recorded job ───────────────────────────────────────────────────────────────────────────────
+def recorded_parts(job: RecordedJob) -> list[str]:
+    """Where the time in calls went: the sentence, tables by kind and by group, and what is withheld."""
+    parts = [recorded_sentence(job)]
+    parts.append(_recorded_table("calls", [(recorded_kind(kind), kind.time) for kind in job.kinds], job))
+    if len(job.groups) > 1:
+        parts.append(_recorded_table("group", list(job.groups), job))
+    if job.total is not None:
+        divided = job.total.moved_s or job.total.waited_s
+        explained = [DIVIDED_EXPLAINED] * bool(divided) + [EXPOSED_EXPLAINED] * (job.total.exposed_s is not None)
+        parts.append(" ".join([RECORDED_EXPLAINED, *explained]))
+    if job.withheld:
+        parts += ["Not told:", markdown.lines(job.withheld)]
+    return parts
+
+
+def recorded_sentence(job: RecordedJob) -> str:
+    """Such as `of 5.80 ms a step in calls 0.22 ms moved data; the rest waited, most of it for rank 3`."""
+    if job.total is None:
+        return f"{job.source}: how long calls took was not recorded"
+    total, period = job.total, "a step" if job.steps > 1 else "in the recording"
+    text = f"of {format_seconds(total.in_calls_s)} {period} in calls"
+    if not total.moved_s and not total.waited_s:
+        text += ", how much was waiting cannot be told"
+    else:
+        rest = f"; {format_seconds(total.unsplit_s)} cannot be divided" if total.unsplit_s else ""
+        waited = "the rest waited" if not rest and total.waited_s else f"{format_seconds(total.waited_s)} waited"
+        text += f" {format_seconds(total.moved_s)} moved data{rest}; {waited}"
+        if job.late is not None:
+            text += f", {job.late[1]:.0%} of it for rank {job.late[0]}"
+        elif total.waited_s:
+            text += ", for no rank in particular"
+    if total.exposed_s is not None:
+        text += f"; during {format_seconds(total.exposed_s)} nothing was computed"
+    return f"{text} ({job.source}, {counted(job.steps, 'step')})"
+
+
+def recorded_kind(kind: RecordedKind) -> str:
+    """Such as `all_reduce of 2 049 000 float32 over 8 ranks, 4 groups`."""
+    size = f" of {kind.elements:,}".replace(",", "\u2009") if kind.elements else ""
+    over = "" if kind.ranks is None else f" over {ranks_text(kind.ranks)}"
+    return (
+        f"{kind.operation}{size} {kind.dtype or ''}".rstrip()
+        + over
+        + (f", {kind.groups} groups" if kind.groups > 1 else "")
+    )
+
+
+def _recorded_table(heading: str, rows: Sequence[tuple[str, RecordedTime]], job: RecordedJob) -> str:
+    """A row for each kind of call or group, the longest first."""
+    total = job.total
+    divided = total is not None and bool(total.moved_s or total.waited_s)
+    computing = total is not None and total.exposed_s is not None
+    cells = [[name, *_recorded_cells(time, total is not None, divided, computing)] for name, time in rows[:MOST_KINDS]]
+    if rest := rows[MOST_KINDS:]:
+        sums = [f"{sum(time.calls for _, time in rest):.3g}"]
+        sums += [format_seconds(sum(time.in_calls_s for _, time in rest))] * (total is not None)
+        cells.append([f"{len(rest)} further", *sums, *[NOTHING] * (3 * divided + computing)])
+    headers = ["number", *(["in calls"] * (total is not None)), *(["moving", "waiting", "most for"] * divided)]
+    headers += ["exposed"] * computing
+    return markdown.table(cells, [heading, *headers], "l" + "r" * len(headers))
+
+
+def _recorded_cells(time: RecordedTime, timed: bool, divided: bool, computing: bool) -> list[str]:
+    cells = [f"{time.calls:.3g}", *([format_seconds(time.in_calls_s)] * timed)]
+    if divided:
+        known = bool(time.moved_s or time.waited_s)
+        cells += [format_seconds(value) if known else NOTHING for value in (time.moved_s, time.waited_s)]
+        last = max(time.waited_for, key=time.waited_for.__getitem__, default=None)
+        cells.append(NOTHING if last is None else f"rank {last}")
+    if computing:
+        cells.append(NOTHING if time.exposed_s is None else format_seconds(time.exposed_s))
+    return cells
+
+
 def replay_sentence(step: ReplayedStep) -> str:
-    """The communication of a step, recorded and here, and the kind of call that is most of it."""
+    """Whose calls are made, if not each rank's own; the communication of a step, recorded and here; most of it."""
     recorded = "its times were not recorded; "
-    if step.recorded_s is not None:
-        without = f" without {step.without_time} calls that have no time" if step.without_time else ""
-        recorded = f"recorded {format_seconds(step.recorded_s)}{without}, "
+    if step.recorded is not None:
+        moved = f" of which {format_seconds(step.recorded.moved_s)} moved data" if step.recorded.moved_s else ""
+        recorded = f"recorded {format_seconds(step.recorded.in_calls_s)}{moved}, "
     here = f"here {format_seconds(step.time.value)} {interval_text(step.time, format_seconds)}"
     largest, total = step.kinds[0], sum(kind.time.value for kind in step.kinds)
     share = largest.time.value / total if total else 0.0
-    times = f"{largest.calls} × " if largest.calls > 1 else ""
-    return f"communication of one step: {recorded}{here}; {share:.0%} of it is {times}{kind_name(largest)}"
+    times = f"{largest.calls:.3g} × " if largest.calls > 1 else ""
+    text = f"communication of one step: {recorded}{here}; {share:.0%} of it is {times}{kind_name(largest)}"
+    return f"{step.stand_in}. {text}" if step.stand_in else text
 
 
 def kind_name(kind: ReplayedKind) -> str:
@@ -165,14 +261,15 @@ def replay_table(step: ReplayedStep) -> str:
     rows = []
     for kind in step.kinds[:MOST_KINDS]:
         moved = kind.calls * kind.case.size_bytes
+        told = kind.recorded
         rows.append(
             [
                 kind_name(kind),
-                str(kind.calls),
+                f"{kind.calls:.3g}",
                 format_rounded_bytes(moved) if moved else NOTHING,
-                NOTHING if kind.recorded_s is None else format_seconds(kind.recorded_s),
+                NOTHING if told is None else format_seconds(told.in_calls_s),
+                NOTHING if told is None or not told.moved_s else format_seconds(told.moved_s),
                 f"{format_seconds(kind.time.value)} {interval_text(kind.time, format_seconds)}",
-                f"{kind.time.value / kind.recorded_s:.2f}" if kind.recorded_s else NOTHING,
                 f"{kind.time.value / total:.0%}" if total else NOTHING,
             ]
         )
@@ -180,9 +277,9 @@ def replay_table(step: ReplayedStep) -> str:
     if rest:
         calls, moved = sum(kind.calls for kind in rest), sum(kind.calls * kind.case.size_bytes for kind in rest)
         time_s = sum(kind.time.value for kind in rest)
-        counted = [f"{len(rest)} further kinds", str(calls), format_rounded_bytes(moved)]
-        rows.append([*counted, NOTHING, format_seconds(time_s), NOTHING, f"{time_s / total:.0%}"])
-    headers = ["calls of a step", "number", "bytes", "recorded", "here", "here / recorded", "share"]
+        counts = [f"{len(rest)} further kinds", f"{calls:.3g}", format_rounded_bytes(moved)]
+        rows.append([*counts, NOTHING, NOTHING, format_seconds(time_s), f"{time_s / total:.0%}"])
+    headers = ["calls of a step", "number", "bytes", "recorded", "moving", "here", "share"]
     return markdown.table(rows, headers, "lrrrrrr")
 
 

@@ -21,14 +21,12 @@ from bench.planning.footprint import bounded, buffer_bytes
 from bench.planning.plan import estimate_s
 from bench.planning.training import notes, rank_bytes, scenarios_of
 from bench.report import labels, markdown, training
-from bench.report.labels import NOTHING, PLACES, counted, dtype_words, extras, ranks_text, variety
+from bench.report.labels import NOTHING, PLACES, dtype_words, extras, variety
 
 # Bus factor at 4 ranks → its formula.
 FACTORS = {1.0: "1", 0.75: "(n-1)/n", 1.5: "2(n-1)/n"}
 # Reasons for skipping cases that a reader will still read.
 MOST_REASONS = 12
-# Ranks of a recording that are listed one by one.
-SHOWN_RANKS = 4
 # Columns of `list models`.
 MODEL_SIZES = ("d_model", "d_ff", "layers", "heads", "vocabulary")
 
@@ -164,27 +162,6 @@ def headline(rows: Sequence[Mapping[str, str]]) -> tuple[str, str]:
     size = format_bytes(int(best["size_bytes"]))
     rate = format_rate(float(best["busbw"]))
     return str(len(measured)), f"{rate} GB/s: {best['op']}, {best['backend']}, {best['world_size']} ranks, {size}"
-
-
-def calls(recording: CallList) -> str:
-    """Of a recorded job: a row for each kind of call of each rank, and what was not recorded."""
-    rows = []
-    for rank in recording.ranks[:SHOWN_RANKS]:
-        kinds = Counter(
-            (call.operation, call.dtype, call.elements_in, call.elements_out, call.group_size) for call in rank.calls
-        )
-        for attributes, count in kinds.items():
-            rows.append(["unknown" if cell is None else str(cell) for cell in (rank.rank, *attributes, count)])
-    headers = ["rank", "operation", "dtype", "elements in", "elements out", "group", "number"]
-    lines = [markdown.table(rows, headers, "rllrrrr"), ""]
-    if len(recording.ranks) > SHOWN_RANKS:
-        lines.append(f"and {len(recording.ranks) - SHOWN_RANKS} further ranks")
-    total = sum(len(rank.calls) for rank in recording.ranks)
-    ranks, steps = ranks_text(len(recording.ranks)), counted(recording.steps, "step")
-    lines.append(f"{recording.kind}: {total} calls of {ranks}, {steps}")
-    lines += [f"{what}: unknown for {count} of {total} calls" for what, count in recording.unknown.items()]
-    lines += [f"left out: {count} × {what}" for what, count in recording.left_out.items() if count]
-    return "\n".join([*lines, *recording.notes])
 
 
 def calls_config(recording: CallList, source: str) -> str:

@@ -17,7 +17,7 @@ from bench.model.records import Json
 
 SUFFIX = ".calls.jsonl"
 FORMAT = "collbench calls"
-VERSION = 1
+VERSION = 2
 # A call must name these, even where they are unknown.
 REQUIRED = ("operation", "dtype", "elements_in", "elements_out")
 MOST_CALLS = 2_000_000

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from bench.model.errors import StoreError
+from bench.model.errors import ForeignError, StoreError
+from bench.model.recorded_calls import CallList
 from bench.model.records import Json, Plan, Run, Samples
 from bench.store import locks
 
@@ -32,6 +33,8 @@ SCHEMA = 5
 
 MANIFEST, CONFIG, PLAN, ENVIRONMENT = "manifest.json", "config.yaml", "plan.json", "environment.json"
 SAMPLES, LOG, SUMMARY, REPORT = "samples.jsonl", "log.txt", "summary.csv", "report.md"
+# The recorded job, of a run that makes its calls again.
+RECORDING = "recording.calls.jsonl"
 # A run of two sides (verb `ab`) has these besides, and lines of samples.jsonl begin with their side. RUN:a and RUN:b
 # name the sides; their documents are in folders of that name.
 SIDES = ("a", "b")
@@ -44,12 +47,13 @@ T = TypeVar("T")
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────
-def create(root: Path, plan: Plan, config: bytes, facts: Json) -> Path:
+def create(root: Path, plan: Plan, config: bytes, facts: Json, recording: CallList | None = None) -> Path:
     """Make `root/<utc>-<name>/` with all files of a run and no samples. Never touches an existing folder.
 
-    facts: what the manifest holds besides schema, name, times and status (command line, version, commit).
+    facts: what the manifest holds besides schema, name, times and status (command line, version, commit). recording:
+    the job whose calls the plan makes again.
     """
-    from bench.store import encoding  # here: it loads pydantic, which `list` does not need
+    from bench.store import call_file, encoding  # here: they load pydantic, which `list` does not need
 
     now = datetime.now(UTC)
     name = f"{now:%Y%m%dT%H%M%SZ}-{plan.name}"
@@ -67,6 +71,8 @@ def create(root: Path, plan: Plan, config: bytes, facts: Json) -> Path:
     (path / LOG).touch()
     write(path / CONFIG, config)
     write(path / PLAN, _json_text(encoding.plan_to_json(plan)))
+    if recording is not None:
+        write(path / RECORDING, call_file.to_text(recording))
     write(path / ENVIRONMENT, _json_text([]))
     write(path / SAMPLES, b"")
     manifest = {"schema": SCHEMA, "name": plan.name, **facts}
@@ -197,7 +203,7 @@ def read(path: Path) -> Run:
 
     Raises StoreError with one line that says what is wrong.
     """
-    from bench.store import encoding  # as above
+    from bench.store import call_file, encoding  # as above
 
     manifest = read_manifest(path)
     folder, side = _side_of(path)
@@ -210,13 +216,19 @@ def read(path: Path) -> Run:
     samples = list({(entry.case, entry.launch): entry for entry in lines}.values())
     with _naming_damage(f"{plan_file}:"):
         plan = encoding.plan_from_json(plan_json)
+    recording = None
+    if (folder / RECORDING).is_file() and not side:
+        try:
+            recording = call_file.read(folder / RECORDING)
+        except ForeignError as error:
+            raise StoreError(str(error)) from None
     if side:
         environment = [session for session in environment if session.get("side") == side]
         # The launches that were made: `ab` plans more than it needs.
         launches = max((entry.launch for entry in samples), default=0)
         order = tuple(launch for launch in plan.order if launch.number <= launches)
         plan = dataclasses.replace(plan, order=order, launches=launches)
-    return Run(path, manifest, plan, environment, samples, warnings)
+    return Run(path, manifest, plan, environment, samples, warnings, recording)
 
 
 def _side_of(path: Path) -> tuple[Path, str]:

@@ -1,4 +1,4 @@
-"""Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a tar.
+"""Read what a job recorded, whatever the format: one file, one a rank, or all ranks in a folder, a glob or a tar.
 
 In: paths. Out: a `CallList`. The format is told by the content. A saved list of calls is read here, too, so that
 `replay` takes either.
@@ -18,7 +18,7 @@ from bench.model.records import Json
 from bench.store import call_file
 
 # Takes a name, a text, and what counts the events that are left out. Returns the ranks of one file, and what it tells
-# of the job, such as the number of its `steps`; only Kineto tells any of this.
+# of the job; only Kineto tells any of this.
 Reader = Callable[[str, str, Counter[str]], tuple[list[RankRecording], Json]]
 # How much of a file tells its format: torch writes the key of the events behind what describes the device.
 HEAD = 2**20
@@ -46,13 +46,13 @@ WITHOUT_DATA = {"barrier"}
 
 def read(paths: Sequence[Path]) -> CallList:
     """The calls of a job. Raises ForeignError for what cannot be read, or if files of different formats are mixed."""
+    paths = files(paths)
     if len(paths) == 1 and call_file.is_call_list(paths[0]):
         return call_file.read(paths[0])
     kind = ""
     ranks: list[RankRecording] = []
     left_out: Counter[str] = Counter()
     job: Json = {}
-    steps = 1
     for path in paths:
         for name, text in texts(path):
             previous, (kind, reader) = kind, _format(name, text)
@@ -62,7 +62,7 @@ def read(paths: Sequence[Path]) -> CallList:
                 )
             try:
                 of_file, job = reader(name, text, left_out)
-                ranks, steps = ranks + of_file, max(steps, job.get("steps", 1))
+                ranks += of_file
             except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
                 # a value of another type than the format's
                 reason = (str(error).splitlines() or [""])[0][:120]
@@ -70,7 +70,7 @@ def read(paths: Sequence[Path]) -> CallList:
     if not any(rank.calls for rank in ranks):
         names = ", ".join(path.name for path in paths)
         raise ForeignError(f"{names}: no call of a collective is recorded")
-    return _assembled(kind, ranks, left_out, job, steps)
+    return _assembled(kind, ranks, left_out, job)
 
 
 def _format(name: str, text: str) -> tuple[str, Reader]:
@@ -84,8 +84,27 @@ def _format(name: str, text: str) -> tuple[str, Reader]:
     )
 
 
-def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[str], job: Json, steps: int) -> CallList:
-    """One list of all ranks. job: what Kineto's last file tells. steps: the most that a file has."""
+def files(paths: Sequence[Path]) -> list[Path]:
+    """The files that paths name: a folder means all files in it, a pattern those that it fits, in order.
+
+    Raises ForeignError where there is none.
+    """
+    named = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+        elif not path.exists() and set(str(path)) & set("*?["):
+            inside = sorted(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+        else:
+            inside = [path]
+        if not inside:
+            raise ForeignError(f"{path}: no file of a recording is there")
+        named += inside
+    return named
+
+
+def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[str], job: Json) -> CallList:
+    """One list of all ranks. job: what Kineto's last file tells."""
     ranks = sorted(recorded, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.source))
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     if len(set(numbers)) < len(numbers):
@@ -100,23 +119,11 @@ def _assembled(kind: str, recorded: Sequence[RankRecording], left_out: Counter[s
     sizes = [call.group_size for call in calls if call.group_size]
     world = job.get("world_size") or max([*sizes, len(ranks), *(number + 1 for number in numbers)])
     backend = str(job.get("backend") or "")
-
-    # Whether the ranks recorded the same calls, as far as that can be seen.
-    kinds = {id(rank): [(call.operation, call.dtype) for call in rank.calls] for rank in ranks}
-    different = [rank for rank in ranks[1:] if kinds[id(rank)] != kinds[id(ranks[0])]]
-    notes = []
-    if different:
-        which = ", ".join(str(rank.rank if rank.rank is not None else rank.source) for rank in different[:4])
-        notes.append(
-            f"rank {ranks[0].rank} and {which} did not record the same calls: they cannot be joined call by call"
-        )
     return CallList(
         kind=kind,
         backend=next((name for name in ("nccl", "gloo") if name in backend), backend or None),
         world_size=world,
         ranks=tuple(ranks),
-        steps=steps,
         unknown=unknown,
         left_out=dict(left_out),
-        notes=tuple(notes),
     )

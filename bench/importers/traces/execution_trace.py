@@ -82,7 +82,11 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[str]
     root = next((value for value in numbers[1:] if 0 <= value < LARGEST_RANK), None)
     named = (value[0] for value in inputs if _is_pair_of_names(value))
     group_name = str(attributes.get("pg_name") or next(named, ""))
-    size = attributes.get("pg_size")
+    # Behind the name of the call: splits in, splits out, the group's start, stride and size; since torch 2.13 whether
+    # the call was asynchronous. Schema 1.0.1 can end after the splits.
+    behind = inputs[inputs.index(raw) + 1 :] if raw in inputs else []
+    size = whole(attributes.get("pg_size")) or (whole(behind[4]) if len(behind) > 4 else None)
+    asynchronous = behind[5] if len(behind) > 5 and isinstance(behind[5], bool) else None
     return RecordedCall(
         operation=operation,
         dtype=dtype_of(attributes.get("dtype")) or dtype_of(_type(node)),
@@ -91,8 +95,10 @@ def _call(node: Json, groups: dict[str, tuple[int, ...]], left_out: Counter[str]
         splits_in=splits_in,
         splits_out=splits_out,
         group=groups.get(group_name),
-        group_size=int(size) if isinstance(size, int) else len(splits_in) or None,
+        group_size=size or len(splits_in) or None,
+        communicator=group_name or None,
         root=root if operation in ROOTED else None,
+        asynchronous=asynchronous,
         sequence=numbers[0] if numbers else None,
     )
 

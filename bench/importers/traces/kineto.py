@@ -2,8 +2,9 @@
 
 In: the text of one rank's file. Out: a `RankRecording`. An NCCL call is three nested CPU events: `c10d::allreduce_`,
 `record_param_comms`, `nccl:all_reduce`; with metadata the second is read, without it the third, with the sizes of the
-first where it sends and receives different amounts. Durations are those of kernels, which hold the wait for late ranks;
-of gloo, those of the annotation, which is the run on a worker thread.
+first where it sends and receives different amounts. Only a timeline tells when a call ran: kernels on their streams,
+whose durations hold the wait for late ranks, and gloo's annotations, which are runs on a worker thread. The times of
+CPU events of NCCL calls are those of enqueueing; a call without a kernel has no duration.
 """
 
 import bisect
@@ -13,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from bench.importers.traces.recordings import (
     ROOTED,
@@ -26,12 +29,18 @@ from bench.importers.traces.recordings import (
 )
 from bench.model.recorded_calls import RankRecording, RecordedCall
 from bench.model.records import Json
+from bench.stats.intervals import Floats
+from bench.stats.spans import attributed, free_until
 
-CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#\d+")
+CALL, WAIT, STEP = "record_param_comms", "wait", re.compile(r"ProfilerStep#(\d+)")
 _ANNOTATION = re.compile(r"^(nccl|gloo|rccl|xccl):")
 # Calls whose first dimension is the output and whose second is the input.
 _OUTPUT_FIRST = re.compile(r"^c10d::_?(alltoall_base|allgather_base|reduce_scatter_base)_$")
 US = 1e-6
+# Operators that compute on a CPU: they nest only in one another, and none of them waits for a call.
+COMPUTING = "aten::"
+# A call is asynchronous if something else ran for more than this share of its run; stamps of streams can overlap a bit.
+OVERLAP = 0.01
 # The instant in seconds at which a call was made, and the call, whose `ran_s` is by the same clock.
 Timed = tuple[float, RecordedCall]
 
@@ -40,7 +49,8 @@ Timed = tuple[float, RecordedCall]
 class _Events:
     """The events of a file that matter, by kind. operators: of torch's dispatcher, by thread.
 
-    launches: correlation number → thread and instant at which a kernel was launched.
+    launches: correlation number → thread and instant at which a kernel was launched. computing, on_cpu: begin and end
+    of each kernel, and of each operator on a CPU, that computes. steps: begin and end of each step, by its number.
     """
 
     calls: list[Json] = field(default_factory=list)
@@ -48,7 +58,9 @@ class _Events:
     operators: dict[object, list[Json]] = field(default_factory=lambda: defaultdict(list))
     kernels: list[Json] = field(default_factory=list)
     launches: dict[int, tuple[object, float]] = field(default_factory=dict)
-    steps: set[str] = field(default_factory=set)
+    computing: list[tuple[float, float]] = field(default_factory=list)
+    on_cpu: list[tuple[float, float]] = field(default_factory=list)
+    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, event: Json, name: str, kind: object) -> None:
         """Sort in one event."""
@@ -57,6 +69,8 @@ class _Events:
         elif kind == "kernel":
             if "nccl" in name.lower():
                 self.kernels.append(event)
+            else:
+                self.computing.append(_span(event))
         elif kind in {"cuda_runtime", "cuda_driver"}:
             correlation = event["args"].get("correlation")
             if isinstance(correlation, int):
@@ -66,17 +80,27 @@ class _Events:
                 self.annotations.append(event)
             elif name.startswith("c10d::"):
                 self.operators[event.get("tid")].append(event)
-            elif STEP.fullmatch(name):
-                self.steps.add(name)
+            elif name.startswith(COMPUTING):
+                self.on_cpu.append(_span(event))
+            elif step := STEP.fullmatch(name):
+                self.steps[int(step[1])] = _span(event)
+
+
+def _span(event: Json) -> tuple[float, float]:
+    """Begin and end of an event in µs."""
+    return event["ts"], event["ts"] + event.get("dur", 0)
 
 
 def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of one rank, in the order in which they were made; and what the file tells of the job."""
     source = LongObject(name, text, "traceEvents")
-    events = _Events()
+    events, origin = _Events(), None
     for event in source.entries():
         event_name = event.get("name")
         if isinstance(event_name, str) and isinstance(event.get("ts"), int | float):
+            # Older files count µs since 1970, of which a float in seconds would keep no fraction.
+            origin = event["ts"] if origin is None else origin
+            event["ts"] -= origin
             if not isinstance(event.get("args"), dict):
                 event["args"] = {}
             events.take(event, event_name, event.get("cat"))
@@ -91,13 +115,50 @@ def read_kineto(name: str, text: str, left_out: Counter[str]) -> tuple[list[Rank
     described = [call for call in events.calls if call["args"].get("Collective name")]
     timed = _described(described, events.kernels, groups, left_out) if described else _annotated(events, only_group)
     timed.sort(key=lambda timed_call: timed_call[0])
-    # Times since the first call, in place of the file's own clock.
+    return [RankRecording(name, whole(job.get("rank")), _on_timeline(timed, events))], job
+
+
+def _on_timeline(timed: Sequence[Timed], events: _Events) -> tuple[RecordedCall, ...]:
+    """The calls with their steps, by a clock that begins with the first one; what of them was exposed.
+
+    Whether a call is asynchronous, where the file does not tell: it is if something else ran while it did.
+    """
+    ran = [place for place, (_, call) in enumerate(timed) if call.ran_s is not None and call.duration_s is not None]
+    starts = np.array([timed[place][1].ran_s for place in ran], dtype=float)
+    stops = starts + np.array([timed[place][1].duration_s for place in ran], dtype=float)
+    computing = np.array(events.computing if events.kernels else events.on_cpu, dtype=float).reshape(-1, 2) * US
+    free = [free_until(computing[:, 0], computing[:, 1], moments) for moments in (starts, stops)]
+    exposed_s = dict(zip(ran, attributed(*(moments.tolist() for moments in free)).tolist(), strict=True))
+    overlapped = dict(zip(ran, _overlapped(starts, stops, *free), strict=True))
+    steps = sorted((begin * US, end * US, number) for number, (begin, end) in events.steps.items())
+    begins = [begin for begin, _, _ in steps]
     first_s = timed[0][0] if timed else 0.0
-    calls = tuple(
-        replace(call, start_s=made_s - first_s, ran_s=None if call.ran_s is None else call.ran_s - first_s)
-        for made_s, call in timed
-    )
-    return [RankRecording(name, whole(job.get("rank")), calls)], job | {"steps": len(events.steps)}
+    calls = []
+    for place, (made_s, call) in enumerate(timed):
+        at = bisect.bisect_right(begins, made_s) - 1
+        asynchronous = call.asynchronous
+        if asynchronous is None and place in overlapped:
+            asynchronous = bool(overlapped[place])
+        calls.append(
+            replace(
+                call,
+                start_s=made_s - first_s,
+                ran_s=None if call.ran_s is None else call.ran_s - first_s,
+                exposed_s=exposed_s.get(place) if len(computing) else None,
+                asynchronous=asynchronous,
+                step=steps[at][2] if at >= 0 and made_s <= steps[at][1] else None,
+            )
+        )
+    return tuple(calls)
+
+
+def _overlapped(starts: Floats, stops: Floats, free_starts: Floats, free_stops: Floats) -> list[bool]:
+    """For each call, whether something was computed, or another call began, while it ran."""
+    least = OVERLAP * (stops - starts)
+    computed = (stops - starts) - (free_stops - free_starts) > least
+    begins = np.sort(starts)
+    following = np.append(begins, np.inf)[np.searchsorted(begins, starts, side="right")]
+    return [bool(flag) for flag in computed | (following < stops - least)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +173,8 @@ class _Ran:
 def _run(kernels: Sequence[Json]) -> _Ran:
     if not kernels:
         return _Ran()
-    begin = min(kernel["ts"] for kernel in kernels)
-    end = max(kernel["ts"] + kernel.get("dur", 0) for kernel in kernels)
+    begin = min(_span(kernel)[0] for kernel in kernels)
+    end = max(_span(kernel)[1] for kernel in kernels)
     return _Ran(str(kernels[0]["args"].get("stream", "")) or None, begin * US, (end - begin) * US)
 
 
@@ -146,6 +207,7 @@ def _described(
             splits_out=numbers(args.get("Out split size")),
             group=group,
             group_size=whole(args.get("Group size")),
+            communicator=str(args.get("Process Group Name") or "") or None,
             root=whole(args.get("Rank")) if operation in ROOTED else None,
             peer=whole(peers[0]) if peers else member(group, within),
             stream=ran.stream,
@@ -174,6 +236,7 @@ def _group(args: Json, groups: dict[str, tuple[int, ...]]) -> tuple[int, ...] | 
 def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> list[Timed]:
     """The calls by their annotations. only_group: the ranks of the job's only group, if it has one."""
     kernels, made_by = _kernels_by_annotation(events), _operators_of_gloo(events)
+    around = _operators_around(events)
     timed = []
     for event in events.annotations:
         begin_s = event["ts"] * US
@@ -183,7 +246,7 @@ def _annotated(events: _Events, only_group: tuple[int, ...] | None) -> list[Time
             ran = _Ran(str(event.get("tid")), begin_s, event.get("dur", 0) * US)
         else:
             ran = _run(kernels.get(id(event), ()))
-        operator = operator or _operator_around(events.operators.get(event.get("tid"), []), event)
+        operator = operator or around.get(id(event))
 
         sizes, operation = _sizes(event["args"].get("Input Dims")), operation_of(event["name"])
         elements_in = elements_out = sum(sizes) if sizes else None
@@ -258,10 +321,24 @@ def _kernels_by_annotation(events: _Events) -> dict[int, list[Json]]:
     return kernels
 
 
-def _operator_around(operators: Sequence[Json], event: Json) -> Json | None:
-    """The innermost of the dispatcher's operators around an annotation."""
-    around = [one for one in operators if one["ts"] <= event["ts"] <= one["ts"] + one.get("dur", 0)]
-    return max(around, key=lambda operator: float(operator["ts"])) if around else None
+def _operators_around(events: _Events) -> dict[int, Json]:
+    """Annotation → the innermost of the dispatcher's operators around it, on the same thread."""
+    by_thread: dict[object, list[Json]] = defaultdict(list)
+    for event in events.annotations:
+        by_thread[event.get("tid")].append(event)
+    around = {}
+    for thread, annotations in by_thread.items():
+        operators = sorted(events.operators.get(thread, []), key=_span)
+        taken, under_way = 0, list[Json]()
+        for event in sorted(annotations, key=_span):
+            while taken < len(operators) and operators[taken]["ts"] <= event["ts"]:
+                under_way.append(operators[taken])
+                taken += 1
+            while under_way and _span(under_way[-1])[1] < event["ts"]:  # events of one thread nest
+                under_way.pop()
+            if under_way:
+                around[id(event)] = under_way[-1]
+    return around
 
 
 def _sizes(dims: object) -> list[int]:

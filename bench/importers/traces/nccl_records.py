@@ -1,9 +1,10 @@
-"""Read dumps of torch's flight recorder, and lines of NCCL's inspector plugin (format v4.0).
+"""Read dumps of torch's flight recorder, and lines of NCCL's inspector plugin (formats v4.0 and v4.3).
 
 In: the text of a file. Out: a `RankRecording` of each rank in it. The flight recorder's times are when calls were
 enqueued; durations are there with TORCH_NCCL_ENABLE_TIMING=1 only. Its ring drops the oldest entries, and a dump after
 a hang can hold calls that never ended; it records no splits, roots and streams. The inspector writes one object a call,
-of one process or of several: bytes, communicators and durations, and no dtypes, splits or ranks of groups.
+of one process or of several: bytes, communicators and durations, and no dtypes, splits or ranks of groups. Format v4.3
+(NCCL 2.29) writes who wrote the lines once, ahead of them, and NCCL's choice of algorithm and protocol with each call.
 """
 
 import math
@@ -58,6 +59,7 @@ def read_flight_recorder(name: str, text: str, left_out: Counter[str]) -> tuple[
             splits_out=splits,
             group=group,
             group_size=len(group) if group else None,
+            communicator=str((entry.get("process_group") or [""])[0]) or None,
             peer=member(group, peer_of(raw)),
             start_s=None if created_ns is None or first_ns is None else (created_ns - first_ns) / 1e9,
             duration_s=None if duration_ms is None else float(duration_ms) / 1e3,
@@ -77,11 +79,14 @@ def _elements(sizes: Any) -> int | None:
 def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[RankRecording], Json]:
     """The calls of each rank, in the order of their numbers within their communicator. An element is a byte."""
     by_rank: dict[int, list[RecordedCall]] = defaultdict(list)
+    header: Json = {}
     for entry in entries_of(name, text):
-        header, call = entry.get("header") or {}, entry.get("coll_perf") or entry.get("p2p_perf")
+        # A header holds for the lines behind it, until the next one.
+        header, call = entry.get("header") or header, entry.get("coll_perf") or entry.get("p2p_perf")
         if not isinstance(call, dict) or not isinstance(header, dict):
             left_out["lines without a call"] += 1
             continue
+        choice = [str(call[key]) for key in ("coll_algo", "coll_proto") if call.get(key) is not None]
         raw = operation_of(str(call.get("coll") or call.get("p2p") or ""))
         operation = _WITHOUT_LISTS.get(raw, raw)
         nbytes, ranks = call.get("coll_msg_size_bytes", call.get("p2p_msg_size_bytes")), header.get("n_ranks")
@@ -94,9 +99,11 @@ def read_inspector(name: str, text: str, left_out: Counter[str]) -> tuple[list[R
             elements_in=total if operation == "reduce_scatter" else nbytes,
             elements_out=total if operation == "all_gather" else nbytes,
             group_size=ranks if isinstance(ranks, int) else None,
+            communicator=str(header.get("id") or "") or None,
             peer=call.get("p2p_peer"),
             duration_s=None if time_us is None else float(time_us) * US,
             sequence=call.get("coll_sn", call.get("p2p_sn")),
+            chosen="/".join(choice) or None,
         )
         by_rank[int(header.get("rank", -1))].append(recorded)
     ranks = [

@@ -38,7 +38,7 @@ def texts(path: Path) -> Iterator[tuple[str, str]]:
                 yield path.name, _text(path.name, file)
             return
         with tarfile.open(path) as archive:
-            members = [member for member in archive.getmembers() if member.isfile()]
+            members = [member for member in archive.getmembers() if member.isfile() and not _hidden(member.name)]
             if len(members) > MOST_FILES:
                 raise ForeignError(f"{path}: {len(members)} files; at most {MOST_FILES} are read")
             for member in sorted(members, key=lambda member: member.name):
@@ -48,6 +48,11 @@ def texts(path: Path) -> Iterator[tuple[str, str]]:
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ForeignError(f"{path}: {reason.lower()}") from None
+
+
+def _hidden(name: str) -> bool:
+    """Whether a file in an archive holds no recording: macOS writes a `._NAME` beside each file."""
+    return name.rsplit("/", 1)[-1].startswith(".")
 
 
 def _text(name: str, file: Any) -> str:

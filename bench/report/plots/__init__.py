@@ -45,6 +45,7 @@ class PictureKind:
 
 # In the order of the report.
 PICTURES = (
+    PictureKind("recorded", "Where the recorded job's time in calls went", "operations:recorded"),
     PictureKind("replay", "The calls of a recorded step, recorded and made again", "operations:replayed_steps"),
     PictureKind("splits", "What each rank sends to each", "operations:split_matrices"),
     PictureKind("training-steps", "Step time: computing and exposed communication", "training:steps", trains=True),
@@ -75,6 +76,14 @@ def draw(run: Run, analysis: Analysis, folder: Path) -> list[Picture]:
         shown = (run, analysis) if kind.trains else of_calls
         DRAW(kind.drawn_by, *shown, [folder / page for page in kind.pages])
     return drawn(folder)
+
+
+def draw_recorded(analysis: Analysis, folder: Path) -> Path:
+    """Draw where a recorded job's time in calls went, without a run; the picture's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kind = PICTURES[0]
+    DRAW(kind.drawn_by, None, analysis, [folder / page for page in kind.pages])
+    return folder / f"{kind.name}.png"
 
 
 def drawn(folder: Path) -> list[Picture]:

@@ -17,7 +17,7 @@ from bench.model.conclusions import Analysis, ReplayedStep, Summary
 from bench.model.records import Case, Run
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import labels
-from bench.report.findings import kind_name
+from bench.report.findings import kind_name, recorded_kind, recorded_sentence
 from bench.report.labels import common_words, in_words, ranks_text, words_to_show
 from bench.report.plots.figures import COLOURS, MARKERS, WIDE, log_ticks, marks, time_axis, time_label, wrapped
 
@@ -146,6 +146,47 @@ def split_matrices(run: Run, analysis: Analysis) -> list[Figure]:
 
 
 # ── recorded jobs ────────────────────────────────────────────────────────────────────────────────
+def recorded(run: Run | None, analysis: Analysis) -> list[Figure]:
+    """Time in calls by kind, divided into moving and waiting; and for whom ranks waited."""
+    job = analysis.recorded
+    if job is None or job.total is None or not job.total.in_calls_s:
+        return []
+    shown = job.kinds[: len(COLOURS)]
+    names = [wrapped(recorded_kind(kind), ROW_NAME) for kind in shown]
+    times = [kind.time for kind in shown]
+    ranks = sorted(job.ranks) if job.total.waited_for and len(job.ranks) <= MOST_ROWS else []
+    heights = [1 + 0.32 * len(shown), *([1 + 0.26 * len(ranks)] if ranks else [])]
+    figure = Figure(figsize=(9, 1.1 + sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    begins = np.zeros(len(shown))
+    rows = np.arange(len(shown))
+    for name, colour, values in (
+        ("moving data", COLOURS[0], [time.moved_s for time in times]),
+        ("waiting for others", COLOURS[1], [time.waited_s for time in times]),
+        ("moving or waiting, cannot be told", OTHERS, [time.unsplit_s for time in times]),
+    ):
+        if any(values):
+            panels[0].barh(rows, values, left=begins, color=colour, label=name, height=0.7)
+            begins += values
+    panels[0].set_yticks(rows, names)
+    panels[0].invert_yaxis()
+    panels[0].legend(loc="lower right", fontsize=8)
+    panels[0].set_title("time in calls, a step, mean over ranks", fontsize=9.5)
+    if ranks:
+        waited = [job.total.waited_for.get(rank, 0.0) for rank in ranks]
+        panels[1].barh(range(len(ranks)), waited, color=COLOURS[1], height=0.7)
+        panels[1].set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
+        panels[1].invert_yaxis()
+        panels[1].set_title("how long others waited for each rank, a step, mean over ranks", fontsize=9.5)
+    for axes in panels:
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", labelsize=8, length=0)
+        axes.set_xlim(left=0)
+        time_axis(axes.xaxis)
+    figure.suptitle(wrapped(recorded_sentence(job), REPLAY_WIDE), x=0.01, ha="left", fontsize=10.5)
+    return [figure]
+
+
 def replayed_steps(run: Run, analysis: Analysis) -> list[Figure]:
     """The calls of a step along time: a page for each replay, the recording above and the median step below."""
     return [_replay_figure(step) for step in analysis.replayed if step.bars]
@@ -177,7 +218,7 @@ def _replay_figure(step: ReplayedStep) -> Figure:
         axes.set_title(heading, fontsize=9.5)
     panels[-1].set_xlabel("time since the first call of the step")
     time_axis(panels[-1].xaxis)
-    recorded = f"{format_seconds(step.recorded_s)} recorded, " if step.recorded_s is not None else ""
-    text = f"What does the job's communication cost here?  {recorded}{format_seconds(step.time.value)} here, a step"
+    told = f"{format_seconds(step.recorded.in_calls_s)} recorded, " if step.recorded is not None else ""
+    text = f"Calls of one step on rank 0, along time; {told}{format_seconds(step.time.value)} here, mean over ranks"
     figure.suptitle(wrapped(text, REPLAY_WIDE), x=0.01, ha="left", fontsize=10.5)
     return figure

@@ -1,0 +1,125 @@
+"""Time in the calls of a recorded job is divided into moving and waiting only where all that is needed was recorded."""
+
+import time
+
+import pytest
+
+from bench.analyze.recorded import recorded_job
+from bench.model.recorded_calls import CallList, RankRecording, RecordedCall
+from bench.report import findings
+
+GROUP = (0, 1, 2)
+
+
+def call(duration_ms, ran_ms=None, operation="all_reduce", elements=100, **more):
+    group = more.pop("group", GROUP)
+    return RecordedCall(
+        operation, "float32", elements, elements, group=group, group_size=len(group) if group else None,
+        ran_s=None if ran_ms is None else ran_ms / 1e3, duration_s=duration_ms / 1e3, **more,
+    )  # fmt: skip
+
+
+def job(*calls_of_ranks, world=None, backend="nccl", numbers=None):
+    numbers = numbers or range(len(calls_of_ranks))
+    ranks = [RankRecording(f"rank{n}", n, tuple(calls)) for n, calls in zip(numbers, calls_of_ranks, strict=True)]
+    return recorded_job(CallList("Kineto", backend, world or len(ranks), tuple(ranks)))
+
+
+def test_the_shortest_call_moves_data_and_the_rest_waits_for_the_rank_that_made_it():
+    found = job([call(5.0)], [call(4.0)], [call(1.0)])
+    assert (found.total.in_calls_s, found.total.moved_s) == pytest.approx((0.010 / 3, 0.001))
+    assert found.total.waited_s == pytest.approx(0.007 / 3) and found.total.unsplit_s == 0
+    assert found.total.waited_for == pytest.approx({2: 0.007 / 3}) and found.late == (2, 1.0)
+    assert "for rank 2" in findings.recorded_sentence(found)
+    table = "\n".join(findings.recorded_parts(found))
+    assert "moving" in table and "exposed" not in table
+
+
+def test_calls_are_joined_by_their_numbers_and_not_by_their_places():
+    """Rank 1 did not record the first call: joined by place, it would seem to be late."""
+    first, second = call(9.0, sequence=7), call(1.0, sequence=8)
+    found = job([first, second], [second], [first, second])
+    assert found.total.waited_s == 0 and found.total.moved_s == pytest.approx(0.003 / 3)
+    assert found.total.unsplit_s == pytest.approx(0.018 / 3)
+    assert any("not every rank" in text for text in found.withheld)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason"),
+    [
+        ([[call(5.0)]], "one rank's recording"),
+        ([[call(5.0)], [call(4.0)]], "not every rank was recorded"),
+        ([[call(5.0)], [call(4.0)], [call(4.0, elements=7)]], "recorded different calls"),
+        ([[call(5.0)], [call(4.0)], [call(4.0), call(4.0)]], "different numbers of calls"),
+        ([[call(5.0, operation="broadcast")]] * 3, "waiting in broadcast"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_divided_is_withheld_with_the_reason(ranks, reason):
+    found = job(*ranks, world=3)
+    assert found.total.moved_s == found.total.waited_s == 0 and found.late is None
+    assert found.total.unsplit_s == pytest.approx(found.total.in_calls_s)
+    assert any(reason in text for text in found.withheld), found.withheld
+    assert "waiting  " not in "\n".join(findings.recorded_parts(found))
+
+
+def test_a_send_is_divided_on_nccl_alone():
+    """gloo's sender is done once its data is in the socket; NCCL's waits for the receiver."""
+    sends = [call(5.0, operation="send", group=(0, 1), peer=1)]
+    receives = [call(2.0, operation="recv", group=(0, 1), peer=0)]
+    assert job(sends, receives).total.waited_for == pytest.approx({1: 0.003 / 2})
+    assert job(sends, receives, backend="gloo").total.waited_s == 0
+
+
+def test_groups_are_told_apart():
+    pair, other = (0, 1), (2, 3)
+    slow = [[call(1.0, group=pair)], [call(1.0, group=pair)], [call(9.0, group=other)], [call(2.0, group=other)]]
+    found = job(*slow)
+    assert dict(found.groups)["ranks 2, 3"].waited_for == pytest.approx({3: 0.007 / 4})
+    assert found.kinds[0].groups == 2 and dict(found.groups)["ranks 0, 1"].waited_s == 0
+
+
+def test_time_of_calls_that_overlap_is_counted_once_where_a_timeline_tells_when_they_ran():
+    overlapping = [call(4.0, 0.0, group=(0,)), call(4.0, 2.0, group=(0,))]
+    assert job(overlapping).total.in_calls_s == pytest.approx(0.006)
+    enqueued = [call(4.0, start_s=0.0, group=(0,)), call(4.0, start_s=0.002, group=(0,))]
+    found = job(enqueued)
+    assert found.total.in_calls_s == pytest.approx(0.008)
+    assert any("overlapped" in text for text in found.withheld)
+
+
+def test_ten_calls_enqueued_together_take_as_long_as_they_ran():
+    """Each takes 5 ms, enqueued 50 µs apart: 50 ms, not the 5.45 ms between the first and the last enqueue."""
+    calls = [call(5.0, 5.0 * number, start_s=50e-6 * number, group=(0,)) for number in range(10)]
+    assert job(calls).total.in_calls_s == pytest.approx(0.050)
+
+
+def test_exposed_time_is_told_where_computing_was_recorded_everywhere():
+    computed = [call(4.0, 0.0, exposed_s=0.001)]
+    assert job(computed, [call(4.0, 0.0, exposed_s=0.003)], computed).total.exposed_s == pytest.approx(0.005 / 3)
+    assert job(computed, [call(4.0, 0.0)], computed).total.exposed_s is None
+
+
+def test_a_step_is_the_mean_of_the_recorded_ones():
+    calls = [call(3.0, 10.0 * step, step=step) for step in (4, 5, 6)]
+    found = job(calls, calls, [*calls, call(100.0, 90.0)])
+    assert found.steps == 3 and found.total.in_calls_s == pytest.approx(0.003) and found.total.calls == 1
+    assert any("outside the recorded steps" in text for text in found.withheld)
+
+
+def test_without_durations_only_the_calls_are_told():
+    untimed = [RecordedCall("all_reduce", "float32", 10, 10, group_size=2)]
+    found = job(untimed, untimed)
+    assert found.total is None and found.kinds[0].time.calls == 1 and found.withheld
+    assert "not recorded" in findings.recorded_sentence(found)
+
+
+def test_a_hundred_thousand_calls_are_no_matter_of_minutes():
+    """Linear: ten times as many calls may take fifty times as long, which a quadratic search would exceed."""
+
+    def seconds(count):
+        ranks = [[call(1.0, 2.0 * number, sequence=number) for number in range(count)] for _ in GROUP]
+        began = time.process_time()
+        job(*ranks)
+        return time.process_time() - began
+
+    assert seconds(30_000) < 50 * max(seconds(3_000), 0.01)
