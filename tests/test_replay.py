@@ -178,7 +178,7 @@ def test_the_parts_of_calls_add_up_to_the_time_under_way(spans):
 @pytest.mark.usefixtures("warm")
 def test_our_own_gloo_training_recorded_in_three_formats(warm):
     """The same step, recorded by the profiler, as an execution trace and by the flight recorder."""
-    command = [sys.executable, str(ROOT / "tools" / "recorded_job.py")]
+    command = [sys.executable, str(ROOT / "tools" / "recorded_job.py"), ".", "--ranks", "2", "--model", "nano"]
     done = subprocess.run(command, cwd=warm.folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {}

@@ -1,58 +1,79 @@
-"""Two gloo ranks train a small model for a few steps; torch records them in three formats, one file a rank.
+"""Train one of CollBench's models under DDP on gloo ranks; torch records the steps in three formats, one file a rank.
 
-The files are written into the folder that is named, or here.
+    python tools/recorded_job.py FOLDER [--ranks 8] [--model micro] [--late RANK]
+
+The files are written into the folder. With --late, a rank begins each backward pass 100 ms after the others.
 """
 
+import argparse
 import json
 import os
-import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-RANKS, STEPS = 2, 3
+from bench.catalog.presets import PRESETS
+from bench.rank.training.models import Transformer
+
+# DDP builds its buckets in the first two steps.
+UNRECORDED, STEPS = 3, 3
+BATCH, CONTEXT = 2, 16
+LATE_S = 0.1
 
 
-def work(rank: int, place: str) -> None:
+def train(rank: int, place: str, asked: argparse.Namespace) -> None:
     os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"
-    dist.init_process_group("gloo", store=dist.FileStore(place, RANKS), rank=rank, world_size=RANKS)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(300, 200), torch.nn.ReLU(), torch.nn.Linear(200, 10))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(place, asked.ranks), rank=rank, world_size=asked.ranks)
+    torch.manual_seed(rank)
+    preset = PRESETS[asked.model]
+    model = torch.nn.parallel.DistributedDataParallel(Transformer(preset))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     def step() -> None:
         optimizer.zero_grad()
-        model(torch.randn(8, 300)).square().mean().backward()
-        works = [dist.all_reduce(one.grad, async_op=True) for one in model.parameters()]
-        for one in works:
-            one.wait()
+        tokens = torch.randint(preset.vocabulary, (BATCH, CONTEXT + 1))
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        if rank == asked.late:
+            time.sleep(LATE_S)
+        loss.backward()
         optimizer.step()
 
+    def entries() -> dict[str, Any]:
+        return json.loads(torch._C._distributed_c10d._dump_fr_trace_json())
+
     observer = torch.profiler.ExecutionTraceObserver().register_callback(f"et_rank{rank}.json")
-    activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(
-        activities=activities,
+        activities=[torch.profiler.ProfilerActivity.CPU],
         record_shapes=True,
         execution_trace_observer=observer,
-        schedule=torch.profiler.schedule(wait=0, warmup=1, active=STEPS),
-        on_trace_ready=lambda done: done.export_chrome_trace(f"kineto_rank{rank}.json"),
+        schedule=torch.profiler.schedule(wait=UNRECORDED - 1, warmup=1, active=STEPS),
+        on_trace_ready=lambda profile: profile.export_chrome_trace(f"kineto_rank{rank}.json"),
     ) as profile:
-        for _ in range(1 + STEPS):
+        for number in range(UNRECORDED + STEPS):
+            if number == UNRECORDED:
+                before = len(entries()["entries"])
             step()
             profile.step()
-    dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())
-    # The ring has the step before the recording, too.
-    dump["entries"] = dump["entries"][-len(list(model.parameters())) * STEPS :]
+    dump = entries()
+    dump["entries"] = dump["entries"][before:]
     Path(f"fr_rank{rank}.json").write_text(json.dumps(dump))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-        os.chdir(sys.argv[1])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--model", choices=PRESETS, default="micro")
+    parser.add_argument("--late", type=int, metavar="RANK")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(asked.folder)
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, (f"{folder}/rendezvous",), RANKS)
+        mp.spawn(train, (f"{folder}/rendezvous", asked), asked.ranks)
