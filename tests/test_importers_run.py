@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import foreign
@@ -170,6 +171,25 @@ def test_every_verb_works_on_an_imported_run(warm):
         other = warm(*arguments)
         assert other.returncode == 0 and words in other.stdout, other.stdout + other.stderr
     assert not list((warm.folder / "plots" / path.name).glob("modes*"))
+
+
+def test_a_late_rank_of_real_ranks_is_named_from_the_file_of_another_tool(warm):
+    """Durations of 4 ranks on gloo, of which rank 2 calls 40 ms late, in the layout of nccl-tests -I 1 -z 3."""
+    late = "faults=[{do: late, rank: 2, delay: 40ms}]"
+    settings = ["world_sizes=[4]", "sizes=[4KiB]", "sampling.iterations=20", late]
+    warm("run", warm.config(), *(word for setting in settings for word in ("--set", setting)))
+    (measured,) = warm.only_run().samples
+    each = (measured.timed.duration_ns.T / 1e3).tolist()
+    document = json.loads(foreign.nccl_json(ranks=4, args=["./all_reduce_perf", "-I", "1", "-z", "3"]))
+    document["config"] |= {"per_iter_timing": "true", "blocking_collectives": "true"}
+    del document["results"][1:]
+    times = {"times_us": np.max(each, axis=0).tolist(), "per_process_max_times_us": each}
+    document["results"][0] |= {"out_of_place_per_iter": times, "in_place_per_iter": times}
+    (warm.folder / "x.json").write_text(json.dumps(document))
+    assert warm("import", "nccl-tests", "x.json", "--name", "foreign").returncode == 0
+    (path,) = (path for path in warm.runs() if path.name.endswith("foreign"))
+    (finding,) = json.loads(warm("diagnose", path.name, "--format", "json").stdout)["findings"]
+    assert (finding["kind"], finding["rank"]) == ("late rank", 2)
 
 
 def test_wrong_results_are_kept_as_failures(cli):
