@@ -192,6 +192,21 @@ def test_a_late_rank_of_real_ranks_is_named_from_the_file_of_another_tool(warm):
     assert (finding["kind"], finding["rank"]) == ("late rank", 2)
 
 
+def test_what_was_measured_on_the_hardware_of_a_table_is_held_against_it(warm):
+    """Two outputs on 8 GPUs of a kind that the table has, at its size, which is 10 GB/s on the way."""
+    sizes = (2**20, 2**34)
+    text = foreign.nccl(ranks=8, sizes=sizes).replace("Example GPU", "NVIDIA H100 80GB HBM3")
+    for name, end in (("a.txt", ""), ("b.txt", "\n")):
+        (warm.folder / name).write_text(text + end)
+    assert warm("import", "nccl-tests", "a.txt", "b.txt", "--name", "h100").returncode == 0
+    (path,) = warm.runs()
+    held = warm("compare", path.name, "--against", "azure")
+    assert held.returncode == 1 and "other hardware" in held.stdout and "nd96isr_h100_v5.conf" in held.stdout
+    other = warm("compare", path.name, "--against", "google-cloud")
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1), other.stderr
+    assert "this is 8×NVIDIA H100 80GB HBM3 on nccl" in other.stderr
+
+
 def test_wrong_results_are_kept_as_failures(cli):
     (cli.folder / "x.txt").write_text(foreign.nccl(wrong="5"))
     done = cli("import", "nccl-tests", "x.txt", "--name", "broken")
