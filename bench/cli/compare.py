@@ -167,6 +167,7 @@ def _check(
     from bench.analyze.summaries import headlines
     from bench.config import expected, names
     from bench.report import comparison, machine_format
+    from bench.report.labels import label
 
     run = folders.read(folders.find(RESULTS, name))
     expectations = expected.load(names.path_of(table, names.EXPECTED))
@@ -177,7 +178,8 @@ def _check(
     except ConfigError as error:
         raise ConfigError(f"--against {table}: {error}") from None
     if all(check.measured is None for check in result.checks):
-        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects ({result.reason})")
+        wanted = "; ".join(label(check.case) for check in result.checks)
+        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects: {wanted} ({result.reason})")
     # A line that was not measured is a failure in any case.
     fatal = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {

@@ -42,11 +42,13 @@ AVERAGES = {
     "min": "minimum over ranks",
     "max": "maximum over ranks",
 }
+# -z 3: a time begins when its process calls; else it lasts from one call to the next (`BenchTime` in common.cu).
+APART = "barrier outside"
 BLOCKING = {
     "": " back to back",
     "barrier": ", each waited for and followed by a barrier that is part of the time",
     "no barrier": ", each waited for",
-    "barrier outside": ", each waited for and followed by a barrier that is no part of the time",
+    APART: ", each waited for and followed by a barrier that is no part of the time",
 }
 # Largest deviations that nccl-tests allowed before it counted wrong elements (DeltaMaxValue in its common.cu).
 ALLOWED_ERROR = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
@@ -206,7 +208,10 @@ def _describe(section: Section, ranks: int, reading: Reading) -> None:
     if skipped:
         reading.notes.append(f"the first {max(skipped)} calls of each case are left out, as -K asked")
     if any(half.each_us for row in section.rows for half in row.halves):
-        reading.notes.append("times of single calls, by events between them: the mean is that of the slowest process's")
+        where = "around" if section.blocking == APART else "between"
+        reading.notes.append(
+            f"times of single calls, by events {where} them: the mean is that of the slowest process's"
+        )
     elif section.timed_each:
         reading.notes.append(
             "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
@@ -268,7 +273,7 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
             calls = (iterations - half.skipped) * section.aggregated if iterations else None
             each_s = tuple(tuple(time * US for time in process) for process in half.each_us)
             statistic = _statistic(section, iterations, half.skipped, slowest=bool(each_s))
-            apart = section.blocking == "barrier outside" and bool(each_s)
+            apart = section.blocking == APART and bool(each_s)
             yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s, apart), None, verified)
 
 
@@ -280,7 +285,8 @@ def _statistic(section: Section, iterations: int | None, skipped: int, slowest: 
     manner = BLOCKING[section.blocking]
     if section.graph:
         manner = f" captured in a CUDA graph that was launched {section.graph} times"
-    events = ", with an event recorded after each" if section.timed_each else ""
+    around = "before and after" if section.blocking == APART else "after"
+    events = f", with an event recorded {around} each" if section.timed_each else ""
     left_out = f", without the first {skipped}" if skipped else ""
     return f"mean of {calls}{left_out}{manner}{events}, {AVERAGES['max' if slowest else section.average or 'avg']}"
 
