@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from bench.analyze.expect import check, least_of_two_nodes
+from bench.analyze.expect import check, least_of_two_nodes, of_fabric
 from bench.analyze.sessions import Place
 from bench.config.expected import load, parse
 from bench.model.conclusions import Interval, Summary
@@ -141,6 +141,7 @@ def test_ranks_that_share_a_gpu_have_no_bandwidth_to_hold_against_a_table():
         (LINE.replace("world_size: 2", "world_size: 1"), ["e.yaml:3:56: expect[0].world_size: 1: at least 2"]),
         (f"{LINE}, tolerance: 120%", ["expect[0].tolerance", "less than 100%"]),
         (f"{LINE}, tolerance: lots", ["expect[0].tolerance", "not a share"]),
+        (f"{LINE}, checked: soon", ["expect[0].checked", "'soon' is no date"]),
         (LINE.replace("1GB", "1G"), ["expect[0].size", "1GB", "1GiB"]),
         (f"{LINE}, size: 2GB", ['e.yaml:3:86: key "size" is there twice']),
     ],
@@ -164,6 +165,7 @@ def test_a_table_must_say_something_once(tmp_path):
 
 
 # ── published tables ─────────────────────────────────────────────────────────────────────────────
+EXPECTED = ROOT / "configs" / "expected"
 PUBLISHED = "operation: all_reduce, backend: nccl, gpu: H100, nodes: 1, ranks_per_node: 8, metric: pipelined"
 H100 = {("nccl", 8): Place(frozenset({"NVIDIA H100 80GB HBM3"}), 1), ("nccl", 16): Place(frozenset({"NVIDIA H100"}), 2)}
 GPU_CASE = Case("all_reduce", "nccl", 8, "float32", 2**30, metric="pipelined", depth=20)
@@ -180,7 +182,35 @@ def test_a_line_for_hardware_is_applied_to_that_hardware_only():
     found = on_gpus(expected, GPU_CASE, two_nodes)
     assert [(one.case.world_size, one.verdict) for one in found.checks] == [(8, "PASS")]
     assert found.verdict == "PASS" and found.reason.endswith("; 1 line is for other hardware")
-    assert not on_gpus(expected, GPU_CASE, places={}).checks
+    assert found.checks[0].source == ""
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ({}, ["8 ranks on nccl", "does not tell"]),
+        ({("nccl", 8): Place(frozenset({"NVIDIA L4"}), 1)}, ["8×NVIDIA L4 on nccl"]),
+        ({("nccl", 8): Place(frozenset({"NVIDIA H100 PCIe"}), 1)}, ["8×NVIDIA H100 PCIe"]),
+        ({("nccl", 8): Place(frozenset({"NVIDIA GH200 480GB"}), 8)}, ["8 nodes of 1×NVIDIA GH200"]),
+        ({("nccl", 8): Place(frozenset(), 1)}, ["8×unknown devices"]),
+    ],
+)
+def test_a_table_for_other_hardware_is_refused(places, words):
+    with pytest.raises(ConfigError) as error:
+        on_gpus(load(EXPECTED / "azure.yaml"), GPU_CASE, places=places)
+    assert "for 8×H100, 8×H200, 8×A100, 4×GB200 or 8×V100 on nccl; this is" in str(error.value)
+    assert all(word in str(error.value) for word in words)
+
+
+def test_networks_that_the_run_does_not_tell_apart_have_to_be_named():
+    pair = replace(GPU_CASE, world_size=16, size_bytes=8 * 2**30)
+    expected = load(EXPECTED / "google-cloud.yaml")
+    with pytest.raises(ConfigError, match=r"TCPX and .*TCPXO: name the network"):
+        on_gpus(expected, pair)
+    (found,) = on_gpus(of_fabric(expected, "tcpxo"), pair).checks
+    assert found.expected == 150e9 and "2026-11-23" in found.source and "a3plus.yaml" in found.source
+    with pytest.raises(ConfigError, match="no line of the table is for it; it has A3, GPUDirect-TCPX"):
+        of_fabric(expected, "EFA")
 
 
 def test_a_line_without_a_size_means_the_largest_that_was_measured():
@@ -197,14 +227,18 @@ def test_a_threshold_is_missed_by_any_amount():
 
 
 def test_what_two_nodes_must_reach_is_found_by_their_hardware():
-    expected = load(ROOT / "configs" / "expected" / "google-cloud.yaml")
+    expected = load(EXPECTED / "google-cloud.yaml")
     pair = replace(GPU_CASE, world_size=16)
     assert least_of_two_nodes(expected, pair, frozenset({"NVIDIA B200"})) == 250e9
     assert least_of_two_nodes(expected, replace(pair, world_size=8), frozenset({"NVIDIA GB200"})) == 160e9
     with pytest.raises(UnmeasurableError, match="use --least"):
         least_of_two_nodes(expected, pair, frozenset({"NVIDIA H100 80GB HBM3"}))
-    with pytest.raises(UnmeasurableError, match="no line of the table"):
+    with pytest.raises(
+        ConfigError, match="8×B200 or 2 nodes of 4×GB200 on nccl; this is 2 nodes of 8×NVIDIA L4 on nccl"
+    ):
         least_of_two_nodes(expected, pair, frozenset({"NVIDIA L4"}))
+    with pytest.raises(ConfigError, match="no line of the table is for all_gather"):
+        least_of_two_nodes(expected, replace(pair, op="all_gather"), frozenset({"NVIDIA B200"}))
 
 
 def test_a_line_names_a_world_size_or_hardware():
@@ -212,8 +246,8 @@ def test_a_line_names_a_world_size_or_hardware():
         table("operation: all_reduce, backend: nccl, size: 1GB, busbw: 10 GB/s")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "expected").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(EXPECTED.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_table_that_comes_with_the_suite_is_read_and_names_its_source(path):
     for line in load(path).expect:
         assert line.source and line.kind in {"measured", "threshold"} and line.metric == "pipelined"
-        assert line.gpu or line.ranks_per_node
+        assert line.checked and line.gpu and line.ranks_per_node and line.nodes

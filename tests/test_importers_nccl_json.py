@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import foreign
+from bench.analyze.analysis import diagnose
 from bench.analyze.summaries import summarize
 from bench.importers import assembly, nccl_tests
 from bench.importers.readings import Options, open_source
 from bench.model.errors import ForeignError
+from bench.store import encoding
 from conftest import invented_run
 
 
@@ -160,13 +162,13 @@ def test_times_of_single_calls_give_their_mean_outliers_and_modes(read):
     source, reading = read(timed_each({"times_us": slow}))
     imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
     (samples, *_) = [one for one in imported.samples if one.case.placement == "out"]
-    assert samples.aggregate.each_s == pytest.approx([us * 1e-6 for us in slow])
+    assert samples.aggregate.slowest_s == pytest.approx([us * 1e-6 for us in slow])
     assert samples.aggregate.statistic.startswith("mean of 20 calls")
     assert samples.aggregate.statistic.endswith("maximum over ranks")
     (found,) = summarize(invented_run([samples]))
     assert not found.time_s.known and found.time_s.value == pytest.approx(np.mean(slow) * 1e-6)
     assert found.stall.fast_s < 12e-6 and found.stall.slow_s > 35e-6
-    outlying = replace(samples, aggregate=replace(samples.aggregate, each_s=(*([1e-5, 1.1e-5] * 20), 1.0)))
+    outlying = replace(samples, aggregate=replace(samples.aggregate, each_s=((*([1e-5, 1.1e-5] * 20), 1.0),)))
     assert summarize(invented_run([outlying]))[0].far_outliers == 1
     in_place = next(one for one in imported.samples if one.case.placement == "usual")
     assert in_place.aggregate.each_s == () and not summarize(invented_run([in_place]))[0].time_s.known
@@ -176,7 +178,77 @@ def test_of_several_processes_the_slowest_of_each_call_counts(read):
     each = {"times_us": [1.0, 1.0], "per_process_max_times_us": [[1.0, 5.0], [2.0, 4.0]]}
     _, reading = read(timed_each(each))
     (number, *_) = [one for one in reading.numbers if one.case.placement == "out"]
-    assert number.aggregate.each_s == pytest.approx((2e-6, 5e-6))
+    assert number.aggregate.each_s == (pytest.approx((1e-6, 5e-6)), pytest.approx((2e-6, 4e-6)))
+    assert number.aggregate.slowest_s == pytest.approx((2e-6, 5e-6))
+
+
+def test_calls_that_the_tool_leaves_out_are_left_out(read):
+    """-K 2: their times are in the file all the same."""
+    _, reading = read(timed_each({"times_us": [9.0, 8.0, 2.0, 4.0], "skipped_iterations": 2}))
+    aggregate = next(one for one in reading.numbers if one.case.placement == "out").aggregate
+    assert aggregate.slowest_s == pytest.approx((2e-6, 4e-6)) and aggregate.iterations == 18
+    assert "without the first 2" in aggregate.statistic and any("-K" in note for note in reading.notes)
+
+
+# ── who is late ──────────────────────────────────────────────────────────────────────────────────
+def diagnosed(read, each: np.ndarray, args=("-z", "3"), ranks=None, test="all_reduce"):
+    """What is said of a file with these times of each process (row) and call, in µs."""
+    document = json.loads(foreign.nccl_json(ranks=ranks or len(each), args=[f"./{test}_perf", *args]))
+    document["config"] |= {"per_iter_timing": "true", "blocking_collectives": "true" if args else "false"}
+    times = {"times_us": each.max(axis=0).tolist(), "per_process_max_times_us": each.tolist()}
+    for result in document["results"]:
+        result["in_place_per_iter"] = result["out_of_place_per_iter"] = times
+    source, reading = read(json.dumps(document))
+    imported = assembly.assemble("nccl-tests", "x", [(source, reading)])
+    run = invented_run([*imported.samples])
+    run.environment.append(imported.session)
+    return diagnose(run)
+
+
+def arrivals(late: int | None, ranks: int = 4, calls: int = 60) -> np.ndarray:
+    """When ranks call, in µs after a barrier: 5 µs of jitter, and one comes 300 µs late."""
+    times = np.random.default_rng(3).exponential(5, (ranks, calls))
+    if late is not None:
+        times[late] += 300
+    return times
+
+
+def apart(late: int | None, **more) -> np.ndarray:
+    """Times with -z 3: from a process's own call to the end, which is for all 100 µs after the last call."""
+    called = arrivals(late, **more)
+    return called.max(axis=0) + 100 - called
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_who_waits_least_is_late_where_each_call_is_timed_apart(read, late):
+    (finding,) = diagnosed(read, apart(late)).findings
+    assert (finding.kind, finding.rank) == ("late rank", late)
+    assert finding.cost_s == pytest.approx(300e-6, rel=0.05)
+
+
+def test_without_a_late_rank_nobody_is_named(read):
+    result = diagnosed(read, apart(None))
+    assert not result.findings and any("no rank is late" in text for text in result.silent)
+
+
+@pytest.mark.parametrize("args", [(), ("-z", "1"), ("--blocking=2",)])
+def test_times_from_one_call_to_the_next_name_nobody(read, args):
+    """The last call of the one before ends for all at once: what a rank is late is in everybody's time."""
+    called = arrivals(2)
+    result = diagnosed(read, np.tile(called.max(axis=0) + 100, (4, 1)) + arrivals(None), args)
+    assert not result.findings and any("-I 1 -z 3" in text for text in result.silent)
+
+
+def test_several_gpus_of_a_process_or_a_root_name_nobody(read):
+    several = diagnosed(read, apart(1), ranks=8)
+    assert not several.findings and any("one process for each GPU" in text for text in several.silent)
+    assert not diagnosed(read, apart(1), test="broadcast").findings
+
+
+def test_times_of_single_processes_are_kept_with_the_run(read):
+    source, reading = read(timed_each({"per_process_max_times_us": [[1.0, 5.0], [2.0, 4.0]]}))
+    for samples in assembly.assemble("nccl-tests", "x", [(source, reading)]).samples:
+        assert encoding.samples_from_line(encoding.samples_to_line(samples)) == samples
 
 
 @pytest.mark.parametrize("odd", [{}, {"times_us": "x"}, {"times_us": [1.0, None]}, {"times_us": [1.0, -1.0]}, []])

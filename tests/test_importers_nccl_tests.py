@@ -290,7 +290,48 @@ def test_a_row_that_is_torn_gives_no_number_that_was_not_printed(read):
             assert f"{number.aggregate.time_s * 1e6:.6g}" == f"{float(printed):.6g}"
 
 
-@pytest.mark.parametrize("test", ["hypercube", "alltoallv", "all_reduce_bias"])
+# ── uneven shares ────────────────────────────────────────────────────────────────────────────────
+def uneven(spread: float = 1.0, counts=(1000, 4096), summary: str = "") -> str:
+    """alltoallv_perf among 4 ranks. counts: elements for each peer, were they even; 0: a matrix takes their place."""
+    rows = []
+    for count in counts:
+        distances = [int((1 - spread) * count * 4 + spread * d * count * 16 / 6) // 16 * 16 for d in range(4)]
+        size = sum(distances) or 65536
+        lead = f"{size:12d}  {count:12d}  {'float':>8}  {'none':>6}  {-1:6d}"
+        rows.append(f"{lead}{foreign.half('alltoall', size, 4, 'out')}{foreign.half('alltoall', size, 4, 'in', 'N/A')}")
+    text = foreign.nccl("alltoall").replace("alltoall_perf", "alltoallv_perf")
+    return text.replace("\n".join(foreign.nccl_rows("alltoall")), "\n".join([*([summary] if summary else []), *rows]))
+
+
+def test_uneven_shares_are_an_uneven_all_to_all(read):
+    reading = read(uneven())
+    assert {number.case.splits for number in reading.numbers} == {"distance:1"}
+    assert {number.case.op for number in reading.numbers} == {"all_to_all"}
+    assert any("SPREAD" in what for what in reading.unknown) and any("busiest" in note for note in reading.notes)
+    assert not any("do not follow" in note for note in reading.notes)
+
+
+def test_the_spread_is_taken_from_the_summary_that_the_tool_prints(read):
+    line = "# NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=generated nranks=4 total_bytes=16000 spread=0.500 time_usec=9.12"
+    reading = read(uneven(0.5, summary=line))
+    assert {number.case.splits for number in reading.numbers} == {"distance:0.5"}
+    assert not any("SPREAD" in what for what in reading.unknown)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (uneven(0.0), "do not follow from a spread of 1"),
+        (uneven(counts=(0,)), "with a matrix"),
+        (uneven().replace("nccl-tests version", "rccl-tests version"), "rccl-tests"),
+    ],
+)
+def test_uneven_shares_that_the_file_does_not_tell_are_left_out(read, text, reason):
+    reading = read(text)
+    assert not reading.numbers and any(reason in why for why in reading.left_out)
+
+
+@pytest.mark.parametrize("test", ["hypercube", "all_reduce_bias"])
 def test_tests_without_a_counterpart_are_left_out(read, test):
     reading = read(foreign.nccl().replace("all_reduce_perf", f"{test}_perf"))
     assert not reading.numbers and f"{test}_perf has no counterpart here" in reading.left_out

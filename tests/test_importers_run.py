@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import foreign
@@ -170,6 +171,40 @@ def test_every_verb_works_on_an_imported_run(warm):
         other = warm(*arguments)
         assert other.returncode == 0 and words in other.stdout, other.stdout + other.stderr
     assert not list((warm.folder / "plots" / path.name).glob("modes*"))
+
+
+def test_a_late_rank_of_real_ranks_is_named_from_the_file_of_another_tool(warm):
+    """Durations of 4 ranks on gloo, of which rank 2 calls 40 ms late, in the layout of nccl-tests -I 1 -z 3."""
+    late = "faults=[{do: late, rank: 2, delay: 40ms}]"
+    settings = ["world_sizes=[4]", "sizes=[4KiB]", "sampling.iterations=20", late]
+    warm("run", warm.config(), *(word for setting in settings for word in ("--set", setting)))
+    (measured,) = warm.only_run().samples
+    each = (measured.timed.duration_ns.T / 1e3).tolist()
+    document = json.loads(foreign.nccl_json(ranks=4, args=["./all_reduce_perf", "-I", "1", "-z", "3"]))
+    document["config"] |= {"per_iter_timing": "true", "blocking_collectives": "true"}
+    del document["results"][1:]
+    times = {"times_us": np.max(each, axis=0).tolist(), "per_process_max_times_us": each}
+    document["results"][0] |= {"out_of_place_per_iter": times, "in_place_per_iter": times}
+    (warm.folder / "x.json").write_text(json.dumps(document))
+    assert warm("import", "nccl-tests", "x.json", "--name", "foreign").returncode == 0
+    (path,) = (path for path in warm.runs() if path.name.endswith("foreign"))
+    (finding,) = json.loads(warm("diagnose", path.name, "--format", "json").stdout)["findings"]
+    assert (finding["kind"], finding["rank"]) == ("late rank", 2)
+
+
+def test_what_was_measured_on_the_hardware_of_a_table_is_held_against_it(warm):
+    """Two outputs on 8 GPUs of a kind that the table has, at its size, which is 10 GB/s on the way."""
+    sizes = (2**20, 2**34)
+    text = foreign.nccl(ranks=8, sizes=sizes).replace("Example GPU", "NVIDIA H100 80GB HBM3")
+    for name, end in (("a.txt", ""), ("b.txt", "\n")):
+        (warm.folder / name).write_text(text + end)
+    assert warm("import", "nccl-tests", "a.txt", "b.txt", "--name", "h100").returncode == 0
+    (path,) = warm.runs()
+    held = warm("compare", path.name, "--against", "azure")
+    assert held.returncode == 1 and "other hardware" in held.stdout and "nd96isr_h100_v5.conf" in held.stdout
+    other = warm("compare", path.name, "--against", "google-cloud")
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1), other.stderr
+    assert "this is 8×NVIDIA H100 80GB HBM3 on nccl" in other.stderr
 
 
 def test_wrong_results_are_kept_as_failures(cli):

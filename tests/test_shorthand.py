@@ -86,8 +86,8 @@ def test_no_letter_and_no_name_is_taken_twice():
     letters = [flag.letter for flag in FLAGS]
     names = [name for flag in FLAGS for name in flag.names]
     assert len(set(letters)) == len(letters) and len(set(names)) == len(names)
-    # getopt's string in common.cu of nccl-tests, without -h.
-    assert set("tgbeifnmwNpcodrzyTGCaRxDVJSM") <= set(letters)
+    # getopt's string in common.cu of nccl-tests at e1dc979 (2026), without -h.
+    assert set("tgbeifnmwNpIKcodrzyTGCaRxDVJSMu") <= set(letters)
 
 
 def test_letters_are_powers_of_1024_as_in_nccl_tests():
@@ -136,6 +136,14 @@ def test_operations_by_either_name():
     assert set(nccl_tests_names.DTYPES.values()) <= set(DTYPES) and set(nccl_tests_names.REDUCE_OPS.values()) <= set(
         REDUCE_OPS
     )
+
+
+def test_uneven_shares_are_divided_as_alltoallv_perf_divides_them():
+    text = yaml({"b": "1M", "e": "1M", "g": "4"}, perf="alltoallv_perf")
+    found = parse(text.encode(), "the flags")
+    assert found.operations == ["all_to_all"] and found.split_texts == ["distance:1"]
+    assert "NCCL_TESTS_ALLTOALLV_SPREAD" in text
+    assert config({"g": "4"}, perf="alltoall_perf").split_texts == [""]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ counts: [known, exchanged]
 sampling: {warmup: 1, warmup_seconds: 0, iterations: 8}
 seed: 1
 """
-DISTRIBUTIONS = st.sampled_from(["zipf:1.2", "zipf:0.5:seed=4", "lognormal:1", "lognormal:2:drift", "hot:1.5"])
+DISTRIBUTIONS = st.sampled_from(
+    ["zipf:1.2", "zipf:0.5:seed=4", "lognormal:1", "lognormal:2:drift", "hot:1.5", "distance:0.5"]
+)
 
 
 @given(DISTRIBUTIONS, st.integers(2, 40), st.integers(0, 10_000), st.integers(0, 20))
@@ -46,6 +48,12 @@ def test_the_popular_rank_receives_what_the_law_says():
     assert sorted(hot[0])[-1] == 4_000 and sum(sorted(hot[0])[:-1]) == 4_000
     zipf = sorted(splits.matrix("zipf:1", 4, 2_500)[0], reverse=True)
     assert zipf == [1200, 600, 400, 300]
+
+
+def test_distance_divides_as_alltoallv_perf_does():
+    assert splits.matrix("distance:1", 4, 12) == [[0, 2, 4, 6], [6, 0, 2, 4], [4, 6, 0, 2], [2, 4, 6, 0]]
+    assert splits.matrix("distance:0", 4, 12) == [[3] * 4] * 4
+    assert splits.matrix("distance:0.5", 4, 24)[0] == [3, 5, 7, 9] and splits.matrix("distance:1", 1, 5) == [[5]]
 
 
 def test_seeds_choose_other_ranks_and_drift_others_in_each_call():
@@ -66,7 +74,10 @@ def test_the_busiest_rank_bounds_the_rate():
     assert operations.busbw(replace(case, splits=""), 2.0) == 1500
 
 
-@pytest.mark.parametrize("wrong", ["zipf", "zipf:x", "rows:1,2;3", "hot:4:seed", "rows:"])
+WRONG = ["zipf", "zipf:x", "rows:1,2;3", "hot:4:seed", "rows:", "distance:2", "distance:1:drift"]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_no_distribution_is_refused(wrong):
     with pytest.raises(ValueError):
         splits.parse(wrong)

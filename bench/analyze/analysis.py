@@ -4,6 +4,8 @@ In: a `Run`. Out: an `Analysis`. Its `Diagnosis` names the ranks and links that 
 not be told and why. If nothing is found, it says that too: silence must not be mistaken for health.
 """
 
+from collections.abc import Iterable
+
 from bench.analyze.consistency import findings as inconsistencies
 from bench.analyze.links import matrices, slow_ranks_and_links
 from bench.analyze.model import bounds, fits, hardware_bounds
@@ -16,6 +18,11 @@ from bench.analyze.warnings import warnings_of
 from bench.catalog.operations import OPERATIONS, cycle
 from bench.model.conclusions import Analysis, Diagnosis
 from bench.model.records import Run
+
+NOBODY_LATE = (
+    "no rank is late: last arrivals are spread as chance would, or over more than a quarter of the ranks, or cost less "
+    "than a tenth of the time"
+)
 
 
 def analyze(run: Run) -> Analysis:
@@ -41,20 +48,15 @@ def analyze(run: Run) -> Analysis:
 
 def diagnose(run: Run) -> Diagnosis:
     """Find late ranks from arrivals, and slow ranks and links from pairwise exchanges."""
-    if any(s.aggregate is not None for s in run.samples):
-        return Diagnosis(
-            (), ("imported numbers hold no rank's arrival and no times of single ranks: nobody can be named",)
-        )
     late = late_ranks(run)
+    if any(s.aggregate is not None for s in run.samples):
+        return Diagnosis(tuple(late), tuple(_untold(run, bool(late))))
     slow, silent = slow_ranks_and_links(run)
     measured = [s.case for s in run.samples if s.failure is None and s.timed is not None]
     if not measured:
         silent.append("nothing was measured, so nobody can be named")
     elif not late and any(case.world_size > 1 and cycle(case) == 1 and not trains(case) for case in measured):
-        silent.append(
-            "no rank is late: last arrivals are spread as chance would, or over more than a quarter of the ranks, or "
-            "cost less than a tenth of the time"
-        )
+        silent.append(NOBODY_LATE)
     if any(case.world_size > 1 and trains(case) for case in measured):
         silent.append(
             "training steps: their ranks are not tested, because they leave a barrier together and then compute; the "
@@ -65,3 +67,27 @@ def diagnose(run: Run) -> Diagnosis:
     elif not slow and not silent:
         silent.append("no rank and no link is slow")
     return Diagnosis((*late, *slow), tuple(silent))
+
+
+def _untold(run: Run, late: bool) -> Iterable[str]:
+    """What cannot be told of imported numbers, and why. late: somebody was named."""
+    known = [(s.case, s.aggregate) for s in run.samples if s.aggregate is not None and len(s.aggregate.each_s) > 1]
+    apart = [(case, aggregate) for case, aggregate in known if aggregate.apart]
+    if not known:
+        yield "imported numbers hold no rank's arrival and no times of single ranks: nobody can be named"
+        return
+    if not apart:
+        yield (
+            "nobody can be named: the file's times of single processes last from one call to the next, and that is the "
+            "same for all, whoever was late; nccl-tests -I 1 -z 3 times each call apart"
+        )
+    elif any(len(aggregate.each_s) < case.world_size for case, aggregate in apart):
+        yield (
+            "processes with several GPUs: the file has only the longest of their times, which names no rank; start "
+            "one process for each GPU"
+        )
+    elif all(OPERATIONS[case.op].rooted or case.groups != "world" for case, _ in apart):
+        yield "nobody can be named: ranks that wait for a root, or for their own group only, tell nothing of the others"
+    elif not late:
+        yield NOBODY_LATE
+    yield "slow ranks and links: imported times do not tell them, because all wait as long for the slowest"

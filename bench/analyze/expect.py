@@ -17,25 +17,30 @@ from bench.catalog.operations import busbw
 from bench.config.expected import OPEN, Expectation, Expectations
 from bench.model.comparisons import Check, CheckedTable
 from bench.model.conclusions import Interval, Summary
-from bench.model.errors import UnmeasurableError
+from bench.model.errors import ConfigError, UnmeasurableError
 from bench.model.records import OPTIONS, Case
 from bench.stats import verdicts
 from bench.stats.intervals import CONFIDENCE, Floats
 
 Places = Mapping[tuple[str, int], Place]
 
+# In the names of GPUs: an H100 PCIe or NVL is not the H100 of eight-way servers.
+OTHER_BOARD = re.compile(r"PCIe|\bNVL\b", re.IGNORECASE)
 PASS, FAIL, INCONCLUSIVE, MISSING = "PASS", "FAIL", "INCONCLUSIVE", "MISSING"
 
 
 def check(expected: Expectations, summaries: Sequence[Summary], places: Places = MappingProxyType({})) -> CheckedTable:
     """One `Check` for each line and each case that it fits; a MISSING one for a line that fits no case.
 
-    places: where the ranks ran; lines that name hardware fit no case without it.
+    places: where the ranks ran; lines that name hardware fit no case without it. Raises ConfigError if the table is
+    for other hardware, or if it has different numbers for the same hardware, of networks that cannot be told apart.
 
     The table passes if its index, the geometric mean of measured / expected less its tolerance, is surely 1 or
     more, no line fails, and no line is below its limit in its mean. A line fails if its interval, corrected for the
     number of lines, lies below its limit.
     """
+    if (misfit := _misfit(expected, summaries, places)) is not None:
+        raise ConfigError(misfit)
     checks: list[Check] = []
     # Position of a check → logarithms of measured / least bus bandwidth, one a launch.
     margins: dict[int, Floats] = {}
@@ -58,14 +63,78 @@ def check(expected: Expectations, summaries: Sequence[Summary], places: Places =
             if not verdict:
                 rates = [busbw(summary.case, seconds) or 0.0 for seconds in summary.means_s]
                 margins[len(checks)] = np.log(np.array(rates) / (line.busbw * (1 - tolerance)))
-            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note))
+            checks.append(Check(summary.case, line.busbw, tolerance, rate, verdict, note, _source(line)))
         if not fitting:
-            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run"))
+            checks.append(Check(_case(line), line.busbw, tolerance, None, MISSING, "not in this run", _source(line)))
     index = _tested(checks, margins)
     verdict, reason = _of_table(checks, index)
     if elsewhere:
         reason += f"; {elsewhere} line{'s are' if elsewhere > 1 else ' is'} for other hardware"
     return CheckedTable(tuple(checks), verdict, reason, index)
+
+
+def of_fabric(expected: Expectations, word: str) -> Expectations:
+    """The lines of one network, and those that name none. Raises ConfigError if no line names it."""
+    named = [line for line in expected.expect if line.fabric and word.lower() in line.fabric.lower()]
+    if not named:
+        fabrics = dict.fromkeys(line.fabric for line in expected.expect if line.fabric)
+        raise ConfigError(f"--fabric {word}: no line of the table is for it; it has {', '.join(fabrics) or 'none'}")
+    return expected.model_copy(
+        update={"expect": [line for line in expected.expect if line in named or not line.fabric]}
+    )
+
+
+def _misfit(expected: Expectations, summaries: Sequence[Summary], places: Places) -> str | None:
+    """Why a table cannot be held against these cases; None if it can."""
+    if not all(map(_names_hardware, expected.expect)):
+        return None
+    where = {(s.case.backend, s.case.world_size): s.case for s in summaries}
+    placed = [
+        (line, case, backend_and_size)
+        for line in expected.expect
+        for backend_and_size, case in where.items()
+        if line.backend == case.backend and _placed(line, case, places.get(backend_and_size))
+    ]
+    if not placed:
+        here = dict.fromkeys(_here(case, places.get(place)) for place, case in where.items())
+        return f"for {_hardware(expected.expect)}; this is {' and '.join(here) or 'a run without a measured case'}"
+    alike: dict[tuple[object, ...], list[Expectation]] = {}
+    for line, _, place in placed:
+        alike.setdefault((place, line.operation), []).append(line)
+    for lines in alike.values():
+        if len({line.fabric for line in lines}) > 1:
+            return f"for this hardware it has lines of {_fabrics(lines)}: name the network with --fabric"
+    return None
+
+
+def _hardware(lines: Sequence[Expectation]) -> str:
+    """What lines are for, such as `8×H100 or 2 nodes of 4×GB200 on nccl`."""
+    kinds = []
+    for line in lines:
+        ranks = f"{line.ranks_per_node}×" if line.ranks_per_node else ""
+        nodes = f"{line.nodes} nodes of " if line.nodes and line.nodes > 1 else ""
+        kinds.append(f"{nodes}{ranks}{line.gpu or 'ranks'}")
+    *most, last = dict.fromkeys(kinds)
+    backends = " and ".join(dict.fromkeys(line.backend for line in lines))
+    return f"{', '.join(most)}{' or ' if most else ''}{last} on {backends}"
+
+
+def _here(case: Case, place: Place | None) -> str:
+    """The hardware of a run, in the words of `_hardware`."""
+    if place is None:
+        return f"{case.world_size} ranks on {case.backend}, on hardware that the run does not tell"
+    nodes = f"{place.hosts} nodes of " if place.hosts > 1 else ""
+    devices = " and ".join(sorted(place.gpus)) or "unknown devices"
+    return f"{nodes}{case.world_size // place.hosts}×{devices} on {case.backend}"
+
+
+def _fabrics(lines: Sequence[Expectation]) -> str:
+    return " and ".join(dict.fromkeys(str(line.fabric) for line in lines))
+
+
+def _source(line: Expectation) -> str:
+    found = f", found there on {line.checked}" if line.checked else ""
+    return f"{line.source}{found}" if line.source else ""
 
 
 def _bandwidth(summary: Summary) -> tuple[Interval | None, str, str]:
@@ -93,9 +162,10 @@ def _tolerance(line: Expectation, expected: Expectations) -> float:
 
 
 def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str]) -> float:
-    """The bus bandwidth that a table demands of two nodes. pair: what is measured of them. Raises UnmeasurableError.
+    """The bus bandwidth that a table demands of two nodes. pair: what is measured of them.
 
-    Lines are compared by operation, backend, GPU and ranks a node; sizes and metrics are not.
+    Lines are compared by operation, backend, GPU and ranks a node; sizes and metrics are not. Raises ConfigError if no
+    line is for such nodes, UnmeasurableError if several are, of networks that cannot be told apart.
     """
     place = Place(gpus, 2)
     fitting = [
@@ -104,10 +174,14 @@ def least_of_two_nodes(expected: Expectations, pair: Case, gpus: frozenset[str])
         if (line.operation, line.backend, line.nodes) == (pair.op, pair.backend, 2) and _placed(line, pair, place)
     ]
     if not fitting:
-        raise UnmeasurableError(f"no line of the table is for {pair.op} on {pair.backend} between two nodes like these")
+        operations = dict.fromkeys(line.operation for line in expected.expect)
+        if pair.op not in operations:
+            raise ConfigError(f"--against: no line of the table is for {pair.op}; it has {', '.join(operations)}")
+        raise ConfigError(f"--against: for {_hardware(expected.expect)}; this is {_here(pair, place)}")
     if len({line.busbw for line in fitting}) > 1:
-        fabrics = " and ".join(str(line.fabric) for line in fitting)
-        raise UnmeasurableError(f"the table has lines for {fabrics}, which nobody can tell apart here: use --least")
+        raise UnmeasurableError(
+            f"the table has lines for {_fabrics(fitting)}, which nobody can tell apart here: use --least"
+        )
     return fitting[0].busbw * (1 - _tolerance(fitting[0], expected))
 
 
@@ -157,10 +231,16 @@ def _placed(line: Expectation, case: Case, place: Place | None) -> bool:
     if place is None:
         return False
     return (
-        (line.gpu is None or all(re.search(rf"\b{re.escape(line.gpu)}", name, re.IGNORECASE) for name in place.gpus))
+        (line.gpu is None or (bool(place.gpus) and all(_is_gpu(line.gpu, name) for name in place.gpus)))
         and line.nodes in {None, place.hosts}
         and line.ranks_per_node in {None, case.world_size / place.hosts}
     )
+
+
+def _is_gpu(word: str, name: str) -> bool:
+    """Whether a GPU is of the kind that a line names. Boards without NVSwitch are a kind of their own."""
+    boards = [OTHER_BOARD.search(text) is not None for text in (word, name)]
+    return re.search(rf"\b{re.escape(word)}", name, re.IGNORECASE) is not None and boards[0] == boards[1]
 
 
 def _fits(line: Expectation, case: Case) -> bool:

@@ -2,7 +2,8 @@
 
 In: a `Run`. Out: findings of kind "late rank" and "late node". The rank that waits longest is the victim and is never
 named: what counts is which rank begins last (or, without a common clock, which spends the shortest time in the
-operation, because it waits for no other; operations with a root are then left out). On GPUs, what counts is when a
+operation, because it waits for no other; operations with a root are then left out). So it is with what other tools
+measured, where they time each call of each rank apart (`Aggregate.apart`). On GPUs, what counts is when a
 rank's device is ready: who waits least, just before the calls, for the others is last (`Timings.wait_ns`); stamps of
 the host say nothing of a device. Training steps are left out: their ranks leave a barrier together, and then compute.
 Where a rank runs differs between launches: a finding that chance could have made in so few of them says "in this
@@ -82,18 +83,9 @@ def late_ranks(run: Run) -> list[Finding]:
     clocks = Clocks(run)
     for samples in run.samples:
         case = samples.case
-        if samples.timed is None or samples.failure is not None or case.world_size < 2:
-            continue
-        if cycle(case) > 1 or OPERATIONS[case.op].trains:
-            continue
-        # Without a common clock the shortest duration stands for the last arrival. Not where there is a root: it may
-        # be done before the others have come.
-        if samples.timed.arrivals_ns is None:
-            continue
-        if OPERATIONS[case.op].rooted and samples.timed.wait_ns is None and clocks.aligned(samples) is None:
-            continue
-        cases[case.key] = case
-        launches[case.key].append(samples)
+        if samples.failure is None and case.world_size > 1 and cycle(case) == 1 and _tells_who_is_last(samples, clocks):
+            cases[case.key] = case
+            launches[case.key].append(samples)
     places = hosts(run)
     suspicions: list[_Suspicion] = []
     tests = 0
@@ -108,6 +100,21 @@ def late_ranks(run: Run) -> list[Finding]:
             case = suspicion.case
             named[case.backend, case.world_size, suspicion.unit].append((suspicion, float(p)))
     return [_finding(group, cases) for group in named.values()]
+
+
+def _tells_who_is_last(samples: Samples, clocks: Clocks) -> bool:
+    """Whether arrivals are known, or durations can stand for them.
+
+    They cannot where there is a root: it may be done before the others have come.
+    """
+    case, timed = samples.case, samples.timed
+    rooted = OPERATIONS[case.op].rooted
+    if samples.aggregate is not None:
+        each_rank = len(samples.aggregate.each_s) == case.world_size
+        return samples.aggregate.apart and each_rank and case.groups == "world" and not rooted
+    if timed is None or timed.arrivals_ns is None or OPERATIONS[case.op].trains:
+        return False
+    return not rooted or timed.wait_ns is not None or clocks.aligned(samples) is not None
 
 
 def holm(p: Floats, tests: int) -> Floats:
@@ -131,7 +138,7 @@ def _suspicions(case: Case, launches: Sequence[Samples], clocks: Clocks, nodes: 
     arrivals, unsure_s = _arrivals(launches, clocks)
     if sum(map(len, arrivals)) < FEWEST_ITERATIONS:
         return []
-    time_s = float(np.mean([s.timed.slowest_s.mean() for s in launches if s.timed]))
+    time_s = float(np.mean([np.mean(measured.slowest_s) for s in launches if (measured := s.timed or s.aggregate)]))
     limit_s = max(SMALLEST_COST * time_s, unsure_s)
     late_nodes: list[_Suspicion] = []
     if nodes:
@@ -227,6 +234,9 @@ def _arrivals(launches: Sequence[Samples], clocks: Clocks) -> tuple[list[Floats]
 
     On GPUs, and without a common clock, minus what a rank waits stands for the start: who begins later waits less.
     """
+    aggregates = [samples.aggregate for samples in launches if samples.aggregate is not None]
+    if aggregates:
+        return [-np.array(aggregate.each_s).T for aggregate in aggregates], 0.0
     timed = [samples.timed for samples in launches if samples.timed is not None]
     if timed[0].wait_ns is not None:
         return [np.asarray(timings.arrivals_ns / 1e9) for timings in timed if timings.arrivals_ns is not None], 0.0

@@ -290,7 +290,7 @@ def _of_aggregates(case: Case, launches: Sequence[Samples], failures: tuple[Fail
     neighbours in time.
     """
     good = [s.aggregate for s in launches if s.failure is None and s.aggregate is not None]
-    series = [np.array(launch.each_s) for launch in good if launch.each_s]
+    series = [np.array(launch.slowest_s) for launch in good if launch.each_s]
     series = series if len(series) == len(good) else []
     times = np.array([calls.mean() for calls in series] or [launch.time_s for launch in good])
     time_s = intervals.launch_interval(times) if len(good) > 1 else intervals.without_interval(float(times[0]))

@@ -5,6 +5,8 @@ matrix whose row a has the elements that rank a sends to each rank. Does not imp
 
     zipf:1.2        popularity of the k-th most popular rank is 1 / k^1.2       lognormal:1    exp(N(0, 1²))
     hot:4           one rank receives 4 times as much as the mean               rows:0,3;1,2   as written
+    distance:1      a rank sends to the k-th rank after it k times as much as to the next, and nothing to itself, as
+                    alltoallv_perf of nccl-tests does; with 0.5, half of what it sends is divided so, half evenly
 
 Behind it `:seed=3` (which ranks are popular), and `:drift`: in each of DRIFT calls other ranks are. Rows that are
 written are scaled so that the largest sum is what a rank sends; with the sum itself they are exact.
@@ -20,14 +22,14 @@ EVEN = "even"
 DRIFT = 8
 _NUMBER = r"\d+(?:\.\d+)?"
 _PATTERN = re.compile(
-    rf"(?:(?P<kind>zipf|lognormal|hot):(?P<value>{_NUMBER})|rows:(?P<rows>[\d,;]+))"
+    rf"(?:(?P<kind>zipf|lognormal|hot|distance):(?P<value>{_NUMBER})|rows:(?P<rows>[\d,;]+))"
     r"(?::seed=(?P<seed>\d+))?(?P<drift>:drift)?"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """A distribution. kind: zipf, lognormal, hot or rows; value: its parameter, 0 of rows."""
+    """A distribution. kind: zipf, lognormal, hot, distance or rows; value: its parameter, 0 of rows."""
 
     kind: str
     value: float
@@ -40,10 +42,12 @@ def parse(text: str) -> Splits:
     """The distribution; raises ValueError with what is allowed."""
     match = _PATTERN.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is no distribution: write zipf:1.2, lognormal:1, hot:4 or rows:0,3;1,2")
+        raise ValueError(f"{text!r} is no distribution: write zipf:1.2, lognormal:1, hot:4, distance:1 or rows:0,3;1,2")
     rows = tuple(tuple(map(int, row.split(","))) for row in match["rows"].split(";")) if match["rows"] else ()
     if any(len(row) != len(rows) for row in rows):
         raise ValueError(f"rows: a matrix of {len(rows)} rows needs {len(rows)} numbers in each")
+    if match["kind"] == "distance" and (float(match["value"]) > 1 or match["seed"] or match["drift"]):
+        raise ValueError("distance: a share from 0 to 1, without a seed and without drift")
     return Splits(
         match["kind"] or "rows", float(match["value"] or 0), rows, int(match["seed"] or 0), bool(match["drift"])
     )
@@ -70,6 +74,9 @@ def matrix(text: str, ranks: int, elements: int, turn: int = 0) -> list[list[int
     if splits.rows:
         largest = max(map(sum, splits.rows)) or 1
         return [[part * elements // largest for part in row] for row in splits.rows]
+    if splits.kind == "distance":
+        row = _apportioned(_by_distance(splits.value, ranks), elements)
+        return [row[-rank:] + row[:-rank] for rank in range(ranks)]
     row = _apportioned(_popularity(splits, ranks, turn % calls(text)), elements)
     return [row] * ranks
 
@@ -86,6 +93,13 @@ def most_received(text: str, ranks: int, elements: int) -> int:
     """The most elements that one rank receives in a call, its own included."""
     every = (matrix(text, ranks, elements, turn) for turn in range(calls(text)))
     return max(sum(row[b] for row in rows) for rows in every for b in range(ranks))
+
+
+def _by_distance(spread: float, ranks: int) -> list[float]:
+    """The share of each rank, by how many ranks it comes after the sender."""
+    if ranks == 1:
+        return [1.0]
+    return [(1 - spread) / ranks + spread * distance / (ranks * (ranks - 1) / 2) for distance in range(ranks)]
 
 
 def _popularity(splits: Splits, ranks: int, turn: int) -> list[float]:

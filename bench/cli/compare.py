@@ -28,6 +28,9 @@ DEFAULT_MIN_CHANGE = f"{MIN_CHANGE:.0%}"
 Against = Annotated[
     Path | None, typer.Option(help="A table of expected bandwidths (YAML) to hold one run against.", metavar="FILE")
 ]
+Fabric = Annotated[
+    str | None, typer.Option(help="With --against: the network, where the table has several.", metavar="WORD")
+]
 MinChange = Annotated[str, typer.Option(help="Smallest change of time that matters.", metavar="SHARE")]
 NoiseFloor = Annotated[
     str | None,
@@ -52,6 +55,7 @@ def compare(
         typer.Argument(help="Two runs, or more, or one with --against or --across.", metavar="BEFORE AFTER"),
     ] = None,
     against: Against = None,
+    fabric: Fabric = None,
     min_change: MinChange = DEFAULT_MIN_CHANGE,
     noise_floor: NoiseFloor = None,
     across: Across = None,
@@ -80,7 +84,9 @@ def compare(
         _refuse(pairwise, "compares two runs, not one with a table")
         if len(runs) != 1:
             raise ConfigError(f"--against takes one run, but {len(runs)} were named: {', '.join(runs)}")
-        return _check(runs[0], against, format, fail_on)
+        return _check(runs[0], against, fabric, format, fail_on)
+    if fabric is not None:
+        raise ConfigError("--fabric is for --against")
     if len(runs) < 2 and across is not None:
         return _within(runs[0] if runs else None, format, smallest, floor, across)
     if not runs:
@@ -149,18 +155,31 @@ def _trend(runs: list[str], format: ComparisonFormat | None, min_change: float) 
     return 0
 
 
-def _check(name: str, table: Path, format: ComparisonFormat | None, fail_on: FailOn | None) -> int:  # noqa: A002
+def _check(
+    name: str,
+    table: Path,
+    fabric: str | None,
+    format: ComparisonFormat | None,  # noqa: A002
+    fail_on: FailOn | None,
+) -> int:
     from bench.analyze import expect
     from bench.analyze.sessions import places_of
     from bench.analyze.summaries import headlines
     from bench.config import expected, names
     from bench.report import comparison, machine_format
+    from bench.report.labels import label
 
     run = folders.read(folders.find(RESULTS, name))
     expectations = expected.load(names.path_of(table, names.EXPECTED))
-    result = expect.check(expectations, headlines(run), places_of(run))
+    if fabric is not None:
+        expectations = expect.of_fabric(expectations, fabric)
+    try:
+        result = expect.check(expectations, headlines(run), places_of(run))
+    except ConfigError as error:
+        raise ConfigError(f"--against {table}: {error}") from None
     if all(check.measured is None for check in result.checks):
-        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects ({result.reason})")
+        wanted = "; ".join(label(check.case) for check in result.checks)
+        raise UnmeasurableError(f"{run.name} has measured nothing of what {table} expects: {wanted} ({result.reason})")
     # A line that was not measured is a failure in any case.
     fatal = {expect.FAIL, expect.MISSING, *([expect.INCONCLUSIVE] if fail_on is FailOn.INCONCLUSIVE else [])}
     writers = {

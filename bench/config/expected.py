@@ -10,13 +10,14 @@ Out: `Expectations`, with rates in bytes per second. Does not look at any run: `
 Published tables (`configs/expected/`) name the hardware that they are of, and apply to nothing else:
 
       - {operation: all_reduce, backend: nccl, gpu: H100, nodes: 1, ranks_per_node: 8, metric: pipelined,
-         busbw: 460 GB/s, kind: threshold, source: …}
+         busbw: 460 GB/s, kind: threshold, source: …, checked: 2026-11-23}
 """
 
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
 
 from bench.config import documents
 from bench.config.fields import (
@@ -51,11 +52,22 @@ WRITTEN: dict[str, tuple[Any, object]] = {
 }
 
 
+def _day(value: object) -> date:
+    try:
+        return value if isinstance(value, date) else date.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is no date: write 2026-11-23") from None
+
+
+Day = Annotated[date, BeforeValidator(_day)]
+
+
 class ExpectedBandwidth(Strict):
     """What a line of the table has besides options.
 
     gpu: a word in the name of the run's GPUs. A line without size is for the largest size that was measured. kind: what
-    somebody measured, or a threshold that somebody sets, which is no measurement. fabric, source: for people.
+    somebody measured, or a threshold that somebody sets, which is no measurement. fabric: for people, who choose by it.
+    source, checked: where the number stands, and the day on which it was last found there.
     """
 
     operation: OperationName = key("The operation.", "all_reduce")
@@ -78,6 +90,7 @@ class ExpectedBandwidth(Strict):
         default=None,
     )
     source: str | None = key("Where the number was published, for people.", "data sheet", default=None)
+    checked: Day | None = key("The day on which it was last found there.", "2026-11-23", default=None)
     dtype: DtypeName = key("Type of the elements.", "bfloat16", default="float32")
     size: Bytes | None = key("Message size. Without it, the largest that was measured.", "1GiB", default=None)
     busbw: Rate = key("The bus bandwidth that is expected.", "430 GB/s")
@@ -119,7 +132,7 @@ else:
 def _check_repetitions(lines: list[Expectation]) -> list[Expectation]:
     first: list[dict[str, object]] = []
     for index, line in enumerate(lines):
-        case = line.model_dump(exclude={"busbw", "tolerance", "kind", "source"})
+        case = line.model_dump(exclude={"busbw", "tolerance", "kind", "source", "checked"})
         if case in first:
             text = f"line {index + 1} of 'expect' repeats line {first.index(case) + 1}: keep one of them"
             raise problem_at((index,), text)

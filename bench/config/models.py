@@ -8,7 +8,7 @@ docs/configuration.md is made from the descriptions and examples here.
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -55,7 +55,7 @@ POOL_BYTES = 64 * 2**20
 # A report with more rows is not read any more, and a size too many costs minutes.
 MAX_SIZES = 200
 # What `splits` takes besides even, in messages and in the documentation.
-EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {matrix: [[0, 3], [1, 2]]}"
+EVEN_OTHERS = "{zipf: 1.2}, {lognormal: 1}, {hot: 4}, {distance: 1}, {matrix: [[0, 3], [1, 2]]}"
 
 
 class SizeRange(Strict):
@@ -128,6 +128,7 @@ class SamplingConfig(Strict):
 class SplitsConfig(Strict):
     """How unevenly an all-to-all divides what each rank sends: exactly one distribution."""
 
+    LAWS: ClassVar = ("zipf", "lognormal", "hot", "distance")
     zipf: Annotated[float, Field(gt=0, le=10)] | None = key(
         "Popularity of the k-th most popular rank is 1 / k to this power.", 1.2, default=None
     )
@@ -136,6 +137,11 @@ class SplitsConfig(Strict):
     )
     hot: Annotated[float, Field(gt=1)] | None = key(
         "One rank receives this many times as much as the mean.", 4, default=None
+    )
+    distance: Annotated[float, Field(gt=0, le=1)] | None = key(
+        "The share of what a rank sends that grows with the distance to the receiver, as in alltoallv_perf.",
+        1,
+        default=None,
     )
     matrix: (
         Annotated[
@@ -148,16 +154,20 @@ class SplitsConfig(Strict):
         [[0, 3], [1, 2]],
         default=None,
     )
-    seed: Annotated[int, Field(ge=0)] = key("Chooses which ranks are popular. A matrix takes none.", 3, default=0)
-    drift: bool = key("Whether other ranks are popular in each call. A matrix takes none.", True, default=False)
+    seed: Annotated[int, Field(ge=0)] = key(
+        "Chooses which ranks are popular. A matrix and a distance take none.", 3, default=0
+    )
+    drift: bool = key(
+        "Whether other ranks are popular in each call. A matrix and a distance take none.", True, default=False
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "SplitsConfig":
-        chosen = {key for key in ("zipf", "lognormal", "hot", "matrix") if getattr(self, key) is not None}
+        chosen = [key for key in (*self.LAWS, "matrix") if getattr(self, key) is not None]
         if len(chosen) != 1:
-            raise ValueError("name exactly one of zipf, lognormal, hot, matrix")
-        if "matrix" in chosen and self.model_fields_set != {"matrix"}:
-            raise ValueError("a matrix has no seed and no drift")
+            raise ValueError(f"name exactly one of {', '.join(self.LAWS)}, matrix")
+        if chosen[0] in {"matrix", "distance"} and self.model_fields_set != {*chosen}:
+            raise ValueError(f"a {chosen[0]} has no seed and no drift")
         splits.parse(self.text)
         return self
 
@@ -167,7 +177,7 @@ class SplitsConfig(Strict):
         if self.matrix is not None:
             rows = _matrix_of(self.matrix) if isinstance(self.matrix, str) else self.matrix
             return "rows:" + ";".join(",".join(map(str, row)) for row in rows)
-        kind = next(name for name in ("zipf", "lognormal", "hot") if getattr(self, name) is not None)
+        kind = next(name for name in self.LAWS if getattr(self, name) is not None)
         seed, drift = f":seed={self.seed}" if self.seed else "", ":drift" if self.drift else ""
         return f"{kind}:{getattr(self, kind):g}{seed}{drift}"
 

@@ -5,7 +5,8 @@ configuration, which `config` reads like any file, with a comment for each flag 
 at all. Raises ConfigError, one line, for an invalid value. Prints nothing, does not look at the machine and does not
 parse the command line: it only has the table of flags.
 
-Flags and their meanings: nccl-tests 2.19 (README, `common.cu`), and those that rccl-tests added.
+Flags and their meanings: nccl-tests 2.19 (README, `common.cu`), those that came after it (-I, -K and -z 3: `common.cu`
+of NVIDIA/nccl-tests at e1dc979, 2026), and those that rccl-tests added.
 """
 
 import math
@@ -17,7 +18,15 @@ from typing import Any
 
 from bench.catalog import nccl_tests_names
 from bench.catalog.backends import BACKENDS, unsupported_by_backend
-from bench.catalog.nccl_tests_names import DTYPES, DTYPES_LACKING, OPERATIONS_LACKING, REDUCE_OPS
+from bench.catalog.nccl_tests_names import (
+    DEFAULT_SPREAD,
+    DTYPES,
+    DTYPES_LACKING,
+    OPERATIONS_LACKING,
+    REDUCE_OPS,
+    SPREAD,
+    UNEVEN_TEST,
+)
 from bench.catalog.operations import OPERATIONS
 from bench.config import documents
 from bench.config.names import allowed
@@ -62,7 +71,7 @@ FLAGS = (
     Flag("n", ("iters",), "N", "calls back to back (metric pipelined; 20)"),
     Flag("w", ("warmup_iters",), "N", "calls before that (5)"),
     Flag("N", ("run_cycles",), "N", "launches: fresh processes for all of it (1)"),
-    Flag("z", ("blocking",), "0|1", "1: call by call (metric isolated)"),
+    Flag("z", ("blocking",), "0|1|2|3", "not 0: call by call (metric isolated)"),
     Flag("G", ("cudagraph",), "N", "a CUDA graph of the calls (metric graph)"),
     Flag("R", ("local_register",), "0|1|2", "1: registered memory, 2: symmetric"),
     Flag("O", ("out_of_place",), "0|1", "0: in place only, 1: out of place only (both)"),
@@ -80,7 +89,8 @@ FLAGS = (
     Flag("V", ("device_cta_count",), "N", "", "kernels that nccl-tests brings along are not measured"),
     Flag("J", ("output_file",), "FILE", "", "write it afterwards: report --format json > FILE (or csv, nccl-tests)"),
     Flag("S", ("report_timestamps",), "0|1", "", "every time stamp is kept anyway, in samples.jsonl", "0"),
-    Flag("I", (), "0|1", "", "every iteration is kept anyway, in samples.jsonl", "0"),
+    Flag("I", ("per_iter_timing",), "0|1", "", "every iteration is kept anyway, in samples.jsonl", "0"),
+    Flag("K", ("per_iter_skip",), "N", "", "no timed call is left out of a statistic; -w has more before them", "0"),
     Flag("M", ("memory_report",), "0|1", "", "the peak memory of each rank is kept anyway, in samples.jsonl", "0"),
     Flag("F", ("cache_flush",), "N", "", "--set buffers=flush for cold caches, report --format csv for a file", "0"),
     Flag("E", ("rotating_tensor",), "0|1", "", "buffers rotate anyway (buffers: rotate)"),
@@ -108,7 +118,8 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
     flags, remarks = asked.flags, []
     if flags.get("N") == "0":
         raise ConfigError("-N 0: runs without an end are not possible; say how many launches")
-    op = _operation(asked)
+    test = re.sub(r"_perf(_mpi)?$", "", PurePath(asked.perf or "").name)
+    op = _operation(asked, test)
     backend = asked.backend or ("gloo" if "nccl" in missing else "nccl")
     if backend not in BACKENDS:
         raise ConfigError(f"--backend {backend}: unknown backend{allowed(backend, list(BACKENDS))}")
@@ -122,6 +133,7 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
         "operations": [op],
         "dtypes": _dtypes(flags, remarks),
         **_of_the_operation(flags, op, remarks),
+        **(_uneven(remarks) if test == UNEVEN_TEST else {}),
         "sizes": _sizes(flags),
         "placements": _placements(flags, op, backend, remarks),
         **_metric(flags, remarks),
@@ -140,7 +152,8 @@ def translate(asked: NcclTestsFlags, missing: Mapping[str, str], processes: int 
 
 
 # ── one flag, or a few that belong together ──────────────────────────────────────────────────────
-def _operation(asked: NcclTestsFlags) -> str:
+def _operation(asked: NcclTestsFlags, test: str) -> str:
+    """Our operation. test: the one that `perf` names, such as `alltoall`."""
     if asked.perf is None:
         name = asked.operation or "all_reduce"
         if name not in OPERATIONS:
@@ -148,13 +161,20 @@ def _operation(asked: NcclTestsFlags) -> str:
         return name
     if asked.operation is not None:
         raise ConfigError("--operation and --perf name the same thing: give one of them")
-    test = re.sub(r"_perf(_mpi)?$", "", PurePath(asked.perf).name)
     if test in OPERATIONS_LACKING:
         raise ConfigError(f"--perf {asked.perf}: there is no such operation here ({OPERATIONS_LACKING[test]})")
-    if test not in nccl_tests_names.OPERATIONS:
-        tests = ", ".join(f"{name}_perf" for name in nccl_tests_names.OPERATIONS)
+    if (operation := nccl_tests_names.operation_of(test)) is None:
+        tests = ", ".join(f"{name}_perf" for name in (*nccl_tests_names.OPERATIONS, UNEVEN_TEST))
         raise ConfigError(f"--perf {asked.perf}: unknown test; allowed: {tests}")
-    return nccl_tests_names.OPERATIONS[test]
+    return operation
+
+
+def _uneven(remarks: list[str]) -> dict[str, Any]:
+    """The division of alltoallv_perf, which an environment variable sets there."""
+    remarks.append(
+        f"{UNEVEN_TEST}_perf: divided as with {SPREAD}={DEFAULT_SPREAD:g}; say another spread, or a matrix, in splits"
+    )
+    return {"splits": [{"distance": DEFAULT_SPREAD}]}
 
 
 def _number(flags: Mapping[str, str], letter: str, default: int, fewest: int = 1) -> int:

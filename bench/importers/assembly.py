@@ -93,7 +93,10 @@ def assemble(format: str, name: str, files: Sequence[tuple[Source, Reading]]) ->
         # By the tool itself.
         "verified": {"right": verified[True], "wrong": verified[False], "not checked": verified[None]},
     }
-    session = {"imported": {"source": "as the files tell it", "tool": facts["tool"], **_merged(readings)}}
+    session = {
+        "imported": {"source": "as the files tell it", "tool": facts["tool"], **_merged(readings)},
+        "launches": [launch for reading in readings for launch in reading.launches],
+    }
     return Imported(plan, tuple(samples), sum(reading.rows for reading in readings), facts, session)
 
 

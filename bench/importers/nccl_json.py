@@ -3,6 +3,10 @@
 nccl-tests dumps the whole environment, credentials included: only variables of the allow-list are kept, and the number
 of dropped ones is returned. In its JSON booleans are strings, the list of errors may hold an empty one, and only the
 command line names the collective. Everything else in the document is ignored.
+
+With -I 1 there is the time of each call, the longest of the process's devices, for each process (`per_process_max_
+times_us`), and -K says how many leading calls the tool's own summary leaves out (`common.cu` and `util.cu` of
+NVIDIA/nccl-tests at e1dc979, 2026): they are left out here, too.
 """
 
 import json
@@ -19,6 +23,8 @@ from bench.model.records import Json
 
 # The tool writes six decimals, of microseconds and of GB/s.
 HALF_DIGIT = 0.5e-6
+# By the argument of -z; else a barrier is part of the time.
+BLOCKING = {"2": "no barrier", "3": "barrier outside"}
 AVERAGES = {"0": "rank0", "1": "avg", "2": "min", "3": "max"}
 
 
@@ -51,7 +57,7 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
         )
         for device in map(_object, _list(config.get("devices")))
     ]
-    blocking = "barrier" if _true(config.get("blocking_collectives")) else ""
+    blocking = BLOCKING.get(_option(args, "z", "blocking") or "", "barrier")
     section = Section(
         test=next((test for test in tests if "." not in test), None),
         tool=f"nccl-tests (JSON version {document.get('version', 'unknown')!s:.20})",
@@ -61,7 +67,7 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
         iterations=_whole(config.get("iterations")),
         aggregated=_whole(config.get("aggregated_iterations")) or 1,
         graph=_whole(config.get("graph")) or 0,
-        blocking="no barrier" if _option(args, "z", "blocking") == "2" else blocking,
+        blocking=blocking if _true(config.get("blocking_collectives")) else "",
         average=AVERAGES.get(_option(args, "a", "average") or "1") if args else None,
         registered=(_option(args, "R", "local_register") or "0") != "0",
         timed_each=_true(config.get("per_iter_timing")),
@@ -79,8 +85,11 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
         halves = []
         for place, key in (("out", "out_of_place"), ("in", "in_place")):
             if half := _object(result.get(key)):
-                each_us = _each_us(_object(result.get(f"{key}_per_iter")))
-                halves.append(replace(_half(place, half), each_us=each_us))
+                each = _object(result.get(f"{key}_per_iter"))
+                skipped = _whole(each.get("skipped_iterations", config.get("per_iter_skip"))) or 0
+                rows = tuple(row[skipped:] for row in _each_us(each))
+                kept = bool(rows) and len(rows[0]) > 0
+                halves.append(replace(_half(place, half), each_us=rows if kept else (), skipped=skipped if kept else 0))
         row = Row(
             size=size,
             count=_whole(result.get("count")) or 0,
@@ -92,6 +101,7 @@ def _of_nccl(document: Json) -> tuple[list[Section], int]:
         )
         section.rows.append(row)
     environment = document.get("env")
+    section.environment = isinstance(environment, dict | list)
     if isinstance(environment, dict):
         variables = [(str(name), str(value)) for name, value in environment.items()]
     else:
@@ -112,18 +122,19 @@ def _world_size(devices: Sequence[DeviceRow], config: Json) -> int | None:
     return numbers[-1] + 1
 
 
-def _each_us(times: Json) -> tuple[float, ...]:
-    """The time of each call: of the slowest process, where several are told apart; none if one of them is no time."""
+def _each_us(times: Json) -> tuple[tuple[float, ...], ...]:
+    """The time of each call, in each process if they are told apart; none if one of them is no time."""
 
     def positive(values: Any) -> tuple[float, ...]:
         numbers = [_number(value) for value in _list(values)]
         kept = tuple(number.value for number in numbers if number is not None and number.value > 0)
         return kept if len(kept) == len(numbers) else ()
 
-    processes = [positive(process) for process in _list(times.get("per_process_max_times_us"))]
+    processes = tuple(positive(process) for process in _list(times.get("per_process_max_times_us")))
     if processes and all(processes) and len(set(map(len, processes))) == 1:
-        return tuple(map(max, zip(*processes, strict=True)))
-    return positive(times.get("times_us"))
+        return processes
+    together = positive(times.get("times_us"))
+    return (together,) if together else ()
 
 
 def _half(place: str, half: Json) -> Half:

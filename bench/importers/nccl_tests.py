@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bench.catalog import nccl_tests_names
+from bench.catalog.dtypes import dtype_named
+from bench.catalog.nccl_tests_names import DEFAULT_SPREAD, MATRIX_FILE, SPREAD, UNEVEN_TEST, uneven_bytes
 from bench.catalog.operations import OPERATIONS, usual
 from bench.importers import nccl_json, nccl_text
 from bench.importers.nccl_text import Half, Row, Section
@@ -29,7 +31,7 @@ from bench.importers.readings import (
     ranks_by_rates,
 )
 from bench.model.errors import ForeignError
-from bench.model.records import Aggregate, Case, Failure
+from bench.model.records import Aggregate, Case, Failure, Json
 
 BACKEND = "nccl"
 DEFAULT_REDUCE_OP = "sum"
@@ -40,10 +42,13 @@ AVERAGES = {
     "min": "minimum over ranks",
     "max": "maximum over ranks",
 }
+# -z 3: a time begins when its process calls; else it lasts from one call to the next (`BenchTime` in common.cu).
+APART = "barrier outside"
 BLOCKING = {
     "": " back to back",
     "barrier": ", each waited for and followed by a barrier that is part of the time",
     "no barrier": ", each waited for",
+    APART: ", each waited for and followed by a barrier that is no part of the time",
 }
 # Largest deviations that nccl-tests allowed before it counted wrong elements (DeltaMaxValue in its common.cu).
 ALLOWED_ERROR = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
@@ -81,13 +86,13 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
     reading.rows += len(section.rows)
     reading.left_out["cut off or unreadable"] += section.cut
     reading.tools.append(section.tool or "nccl-tests of unknown version")
-    if section.test is not None and section.test not in nccl_tests_names.OPERATIONS:
+    stated = nccl_tests_names.operation_of(section.test) if section.test is not None else None
+    if section.test is not None and stated is None:
         reading.left_out[f"{section.test}_perf has no counterpart here"] += len(section.rows)
         return
     if section.cpu_time:
         reading.left_out["CPU time of issuing the calls (-C 1), not the time of the operation"] += len(section.rows)
         return
-    stated = nccl_tests_names.OPERATIONS[section.test] if section.test is not None else None
     if stated is None and options.operation is None and (stated := operation_in(source.name)) is not None:
         reading.unknown.append("the collective is not in the file: it was taken from the file's name")
     op = chosen_operation(stated, options, where)
@@ -111,11 +116,15 @@ def _read_section(section: Section, options: Options, source: Source, reading: R
         reading.left_out["NCCL_TESTS_SPLIT divided the ranks in a way that has no name here"] += len(section.rows)
         return
 
-    _describe(section, reading)
+    _describe(section, ranks, reading)
     rows = [row for row in section.rows if _usable(row, ranks if OPERATIONS[op].rooted else None, reading)]
-    _check_rates(rows, op, ranks // len(set(section.colours.values()) or {0}), reading)
+    together = ranks // len(set(section.colours.values()) or {0})
+    _check_rates(rows, op, together, reading)
     for row in rows:
-        reading.numbers += _numbers(row, section, _case(row, section, op, ranks, division), reading)
+        splits = _splits(row, section, together, reading) if section.test == UNEVEN_TEST else ""
+        if splits is not None:
+            case = replace(_case(row, section, op, ranks, division), splits=splits)
+            reading.numbers += _numbers(row, section, case, reading)
 
 
 def _division(section: Section, ranks: int) -> str | None:
@@ -132,9 +141,51 @@ def _division(section: Section, ranks: int) -> str | None:
     return f"strided:{size}" if groups == [tuple(range(start, ranks, count)) for start in range(count)] else None
 
 
-def _describe(section: Section, reading: Reading) -> None:
+def _splits(row: Row, section: Section, together: int, reading: Reading) -> str | None:
+    """How alltoallv_perf divided a row, as in `Case.splits`; None, and the reason counted, if that is not known."""
+    variables, reason = section.variables, None
+    stated = printed(variables.get(SPREAD, ""))
+    spread = DEFAULT_SPREAD if stated is None else min(1.0, max(0.0, stated.value))
+    if "rccl" in (section.tool or ""):
+        reason = "alltoallv_perf of rccl-tests, which divides in a way of its own"
+    elif MATRIX_FILE in variables or row.count == 0:
+        reason = "alltoallv_perf with a matrix of bytes, which is not in the file"
+    elif uneven_bytes(together, row.count, dtype_named(DTYPES[row.dtype]).itemsize, spread) != row.size:
+        reason = f"alltoallv_perf: sizes do not follow from a spread of {spread:g}, so how it divided is unknown"
+    if reason is not None:
+        reading.left_out[reason] += 1
+        return None
+    if stated is None and not section.environment:
+        reading.unknown.append(f"{SPREAD}, how alltoallv_perf divided: the tool's default, {spread:g}, is assumed")
+    reading.notes.append(
+        "alltoallv_perf: the bus bandwidth here is what the busiest rank sends to others, over the time; the tool "
+        "takes (n-1)/n of what it sends, whatever stays on it"
+    )
+    return f"distance:{spread:.6f}".rstrip("0").rstrip(".") if spread else ""
+
+
+def _launch(section: Section, ranks: int) -> Json | None:
+    """Where the ranks of one execution ran, as environment.json has it; None if the file does not tell it of all.
+
+    A process with several devices lists the first only in JSON: its others are taken to be like it.
+    """
+    devices = {device.rank: device for device in section.ranks}
+    each = ranks // len(devices) if devices else 0
+    if not each or section.copies > 1 or sorted(devices) != list(range(0, ranks, each)):
+        return None
+    of_ranks = [(rank, devices[rank - rank % each]) for rank in range(ranks)]
+    return {
+        "backend": BACKEND,
+        "world_size": ranks,
+        "ranks": [{"rank": rank, "hostname": d.host, "device_name": d.device} for rank, d in of_ranks],
+    }
+
+
+def _describe(section: Section, ranks: int, reading: Reading) -> None:
     """Add where one execution ran, what speaks against its numbers, and what it does not tell."""
     facts = reading.facts
+    if (launch := _launch(section, ranks)) is not None:
+        reading.launches.append(launch)
     for device in section.ranks:
         if device.host and device.host not in facts.setdefault("hosts", []):
             facts["hosts"].append(device.host)
@@ -153,8 +204,14 @@ def _describe(section: Section, reading: Reading) -> None:
         reading.notes.append("parallel init: one thread for each GPU of a process")
     for error in section.errors:
         reading.notes.append(f"the file records an error: {error}")
+    skipped = {half.skipped for row in section.rows for half in row.halves} - {0}
+    if skipped:
+        reading.notes.append(f"the first {max(skipped)} calls of each case are left out, as -K asked")
     if any(half.each_us for row in section.rows for half in row.halves):
-        reading.notes.append("times of single calls, by events between them: the mean is that of the slowest process's")
+        where = "around" if section.blocking == APART else "between"
+        reading.notes.append(
+            f"times of single calls, by events {where} them: the mean is that of the slowest process's"
+        )
     elif section.timed_each:
         reading.notes.append(
             "the file also has statistics of single calls, by events between them: the mean of all was taken, which "
@@ -213,13 +270,14 @@ def _numbers(row: Row, section: Section, case: Case, reading: Reading) -> Iterab
             reading.left_out["no time in one half of the row"] += 1
         else:
             iterations = section.iterations or row.iterations
-            calls = iterations * section.aggregated if iterations else None
-            each_s = tuple(time * US for time in half.each_us)
-            statistic = _statistic(section, iterations, slowest=bool(each_s))
-            yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s), None, verified)
+            calls = (iterations - half.skipped) * section.aggregated if iterations else None
+            each_s = tuple(tuple(time * US for time in process) for process in half.each_us)
+            statistic = _statistic(section, iterations, half.skipped, slowest=bool(each_s))
+            apart = section.blocking == APART and bool(each_s)
+            yield Number(placed, Aggregate(half.time.value * US, statistic, calls, each_s, apart), None, verified)
 
 
-def _statistic(section: Section, iterations: int | None, slowest: bool) -> str:
+def _statistic(section: Section, iterations: int | None, skipped: int, slowest: bool) -> str:
     """How a time of this execution was obtained, in words. slowest: from the times of single calls."""
     calls = f"{iterations} calls" if iterations else "an unknown number of calls"
     if section.aggregated > 1:
@@ -227,8 +285,10 @@ def _statistic(section: Section, iterations: int | None, slowest: bool) -> str:
     manner = BLOCKING[section.blocking]
     if section.graph:
         manner = f" captured in a CUDA graph that was launched {section.graph} times"
-    events = ", with an event recorded after each" if section.timed_each else ""
-    return f"mean of {calls}{manner}{events}, {AVERAGES['max' if slowest else section.average or 'avg']}"
+    around = "before and after" if section.blocking == APART else "after"
+    events = f", with an event recorded {around} each" if section.timed_each else ""
+    left_out = f", without the first {skipped}" if skipped else ""
+    return f"mean of {calls}{left_out}{manner}{events}, {AVERAGES['max' if slowest else section.average or 'avg']}"
 
 
 def _verdict(half: Half, dtype: str, section: Section) -> tuple[Failure | None, bool | None]:

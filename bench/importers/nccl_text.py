@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bench.catalog.nccl_tests_names import DTYPES_LACKING, NO_REDUCE_OP, REDUCE_OPS
+from bench.catalog.nccl_tests_names import DTYPES_LACKING, MATRIX_FILE, NO_REDUCE_OP, REDUCE_OPS, SPREAD
 from bench.importers.readings import DTYPES, Printed, printed, whole
 from bench.model.errors import ForeignError
 
@@ -39,6 +39,7 @@ _RANK = re.compile(
 )
 _SETTINGS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
 _ITERATIONS = re.compile(r"(warmup|agg)?\s*\biters:\s*(\d+)")
+_UNEVEN = re.compile(r"ALLTOALLV_PRINT_SUMMARY: mode=(?:generated\b.*\bspread=([\d.]+)|matrix)")
 _NAMED = re.compile(r"(?:starting|concluded):\s*(?:\S*/)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
 _TEST = re.compile(r"(?<![\w-])(\w+?)_perf(?:_mpi)?\b(?!\.)")
 
@@ -59,7 +60,8 @@ class Half:
     """One of the two halves of a row. place: "out" or "in". time: in microseconds.
 
     error: text of the column #wrong (a count, N/A), or of error (the largest deviation, perhaps with a star).
-    each_us: of each call, of the slowest process; empty if the file does not have them.
+    each_us: of each call, in each process that the file tells apart, without the first `skipped` (-K); empty if the
+        file does not have them.
     """
 
     place: str
@@ -67,7 +69,8 @@ class Half:
     algbw: Printed | None
     busbw: Printed | None
     error: str
-    each_us: tuple[float, ...] = ()
+    each_us: tuple[tuple[float, ...], ...] = ()
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ class Section:
     ranks_cut: the list of devices is known to be incomplete. iterations, aggregated: their product is the number of
     calls timed together. average: how ranks are combined: "rank0", "avg", "min" or "max"; None if not written.
     counts_errors: `Half.error` is a number of wrong elements. out_of_bounds: how many rows the tool itself found wrong.
-    cut: number of rows that could not be read to their end.
+    cut: number of rows that could not be read to their end. environment: the file has all variables of the tool, of
+    which `variables` are those that may be kept.
     """
 
     test: str | None = None
@@ -113,6 +117,7 @@ class Section:
     rows: list[Row] = field(default_factory=list)
     cut: int = 0
     variables: dict[str, str] = field(default_factory=dict)
+    environment: bool = False
     debug: bool = False
     errors: list[str] = field(default_factory=list)
 
@@ -243,7 +248,10 @@ class _Parser:
             graph = re.search(r"graph:\s*(\d+)", line)
             self.section.graph = (whole(graph[1]) if graph else None) or 0
         if "Blocking Enabled" in line:
-            self.section.blocking = "no barrier" if "no barrier" in line else "barrier"
+            excluded, absent = "time excludes barrier" in line, "no barrier" in line
+            self.section.blocking = "barrier outside" if excluded else "no barrier" if absent else "barrier"
+        if summary := _UNEVEN.search(line):
+            self.section.variables[SPREAD if summary[1] else MATRIX_FILE] = summary[1] or "a matrix"
         for words, attribute in FLAGS.items():
             if words in line:
                 setattr(self.section, attribute, True)

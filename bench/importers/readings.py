@@ -170,7 +170,8 @@ class Reading:
 
     tools: with their versions. left_out: reason → how many rows. notes: what a reader must know before believing
     the numbers. unknown: what the file does not tell. A text may stand in these lists twice; a run has it once.
-    facts: where the tool ran: hosts, devices, nccl, variables.
+    facts: where the tool ran: hosts, devices, nccl, variables. launches: where each rank of an execution ran, in the
+    form of environment.json.
     """
 
     rows: int = 0
@@ -180,6 +181,7 @@ class Reading:
     notes: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     facts: Json = field(default_factory=dict)
+    launches: list[Json] = field(default_factory=list)
 
 
 # ── what files may not say ───────────────────────────────────────────────────────────────────────

@@ -182,7 +182,8 @@ class Trend:
 class Check:
     """One line of a table of expectations, checked in a run. verdict: PASS, FAIL, INCONCLUSIVE or MISSING.
 
-    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short.
+    expected, measured: bus bandwidth in bytes/s; tolerance: share by which it may fall short. source: where the
+    expectation stands, and when it was last found there; "" if the table does not say it.
     """
 
     case: Case
@@ -191,6 +192,7 @@ class Check:
     measured: Interval | None
     verdict: str
     note: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

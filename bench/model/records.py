@@ -514,13 +514,21 @@ class Aggregate:
 
     time_s: for one call. statistic: such as "mean of 20 calls back to back, averaged over ranks".
     iterations: number of calls that the time is from; None if the tool does not report it. each_s: the time of each
-        call, of the slowest process; empty if the tool does not report them.
+        call, in each process that the tool tells apart; empty if it does not report them. apart: such a time begins
+        when its process calls and ends when its call is over, with a barrier between the calls. Without it, it lasts
+        from one call to the next, which is the same for all processes, whoever was late.
     """
 
     time_s: float
     statistic: str
     iterations: int | None = None
-    each_s: tuple[float, ...] = ()
+    each_s: tuple[tuple[float, ...], ...] = ()
+    apart: bool = False
+
+    @property
+    def slowest_s(self) -> tuple[float, ...]:
+        """The time of each call, of the slowest process."""
+        return tuple(map(max, zip(*self.each_s, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,4 +218,6 @@ def checks_document(result: CheckedTable, run: str) -> str:
     if result.index is not None and len(checks) > 1:
         ratio = interval_text(result.index, "{:.3f}".format)
         parts.append(f"The table as a whole: measured / least allowed {result.index.value:.3f} {ratio}")
-    return "\n\n".join([*parts, markdown.table(rows, headers, "llrrrrl")])
+    parts.append(markdown.table(rows, headers, "llrrrrl"))
+    sources = [source for source in dict.fromkeys(check.source for check in checks) if source]
+    return "\n\n".join([*parts, *([f"Expected by {'; '.join(sources)}"] if sources else [])])

@@ -377,6 +377,7 @@ def _check_rows(checks: Sequence[Check]) -> list[Json]:
             "tolerance": check.tolerance,
             **_interval_columns(check.measured, "busbw", "busbw_low", "busbw_high", "interval"),
             "note": check.note,
+            "source": check.source,
         }
         for check in checks
     ]
