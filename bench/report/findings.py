@@ -183,6 +183,8 @@ def recorded_sentence(job: RecordedJob) -> str:
     text = f"of {format_seconds(total.in_calls_s)} {period} in calls"
     if not total.moved_s and not total.waited_s:
         text += ", how much was waiting cannot be told"
+    elif not total.waited_s and not total.unsplit_s:
+        text += ", all moved data"
     else:
         rest = f"; {format_seconds(total.unsplit_s)} cannot be divided" if total.unsplit_s else ""
         waited = "the rest waited" if not rest and total.waited_s else f"{format_seconds(total.waited_s)} waited"

@@ -10,7 +10,7 @@ CPU events of NCCL calls are those of enqueueing; a call without a kernel has no
 import bisect
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -286,7 +286,7 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
     def kind(name: str) -> str:
         return operation_of(name).removesuffix("_list")
 
-    waiting: dict[object, list[Json]] = defaultdict(list)
+    waiting: dict[object, deque[Json]] = defaultdict(deque)
     operators = (operator for thread in events.operators.values() for operator in thread)
     for operator in sorted(operators, key=lambda event: float(event["ts"])):
         dims = operator["args"].get("Input Dims")
@@ -300,7 +300,7 @@ def _operators_of_gloo(events: _Events) -> dict[int, Json]:
     for event in sorted(events.annotations, key=lambda event: float(event["ts"])):
         earlier = waiting.get((kind(event["name"]), sum(_sizes(event["args"].get("Input Dims")))))
         if event["name"].startswith("gloo:") and earlier and earlier[0]["ts"] <= event["ts"]:
-            pairs[id(event)] = earlier.pop(0)
+            pairs[id(event)] = earlier.popleft()
     return pairs
 
 
