@@ -187,7 +187,7 @@ def explain(
         ),
         buckets=planned,
         ways=(
-            *ways(ready_times, plan, names, link.cost, judge.grid, itemsize, link.cpu),
+            *ways(ready_times, plan, names, link, judge.grid, itemsize),
             *([whole] if whole is not None else []),
         ),
         caps_mib=buckets.caps_mib(ready_times, plan_of(ready_times, advice.plan)),

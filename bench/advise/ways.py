@@ -20,7 +20,7 @@ from bench.advise.planner import RESOLUTION_S, Grid, exposures, exposures_of_cap
 from bench.model.conclusions import WORTH, Way
 from bench.planning import buckets
 from bench.planning.buckets import MIB, TORCH_CAPS, BucketPlan, ReadyTimes, bucket_bytes, by_caps
-from bench.planning.link_model import AllReduceCost
+from bench.planning.link_model import AllReduceCost, LinkModel
 from bench.stats.intervals import Floats
 
 # Forward multiplies once by each weight where backward does twice.
@@ -30,8 +30,8 @@ FLOAT32_BYTES = 4
 BATCHES = 4
 # Numbers that are tried for a framework's bucket size.
 TRIED = 48
-# Elements: DeepSpeed's reduce_bucket_size and allgather_bucket_size; Megatron's bucket on up to 40 ranks.
-DEEPSPEED_BUCKET, MEGATRON_BUCKET = 500_000_000, 40_000_000
+# Elements: DeepSpeed's reduce_bucket_size and allgather_bucket_size; Megatron-LM's bucket, larger on many ranks.
+DEEPSPEED_BUCKET, MEGATRON_BUCKET, MEGATRON_A_RANK = 500_000_000, 40_000_000, 1_000_000
 # A block of a model by the name of its parameters: "layers.3" of "layers.3.norm1.weight".
 BLOCK = re.compile(r"(.*?\b\d+)\.")
 
@@ -74,16 +74,16 @@ def ways(
     ready_times: ReadyTimes,
     plan: BucketPlan,
     names: Sequence[str],
-    cost: AllReduceCost,
+    link: LinkModel,
     grid: Grid,
     itemsize: int,
-    cpu: bool | None,
 ) -> Iterator[Way]:
     """Every way that there is code for; those of torch first, in place of DistributedDataParallel with `plan`.
 
-    names: of all gradients by registration number, or none. itemsize: bytes of an element of a gradient. cpu: whether
-    communicating takes CPU time: there `fully_shard` waits for each call, DeepSpeed and Megatron-LM do not run.
+    names: of all gradients by registration number, or none. itemsize: bytes of an element of a gradient. Where
+    communicating takes CPU time, `fully_shard` waits for each call, and DeepSpeed and Megatron-LM do not run.
     """
+    cost = link.cost
     usual = _after_backward(exposures(ready_times, plan, cost, grid))
 
     def way(name: str, left: Left, of: Left = usual, number: int = 0) -> Way:
@@ -95,7 +95,7 @@ def ways(
     if itemsize == FLOAT32_BYTES:
         yield way("hook", _after_backward(_exposures_halved(ready_times, plan, cost, grid)))
     yield way("no_sync", _after_backward(usual.tail / BATCHES), number=BATCHES)
-    if cpu:
+    if link.cpu:
         return
     if any(BLOCK.match(name) for name in names):
         for name, reshards in (("fsdp2 kept", False), ("fsdp2", True)):
@@ -130,7 +130,7 @@ def ways(
             lambda size: _after_backward(
                 exposures(ready_times, by_caps(ready_times.nbytes, (itemsize * size,)), cost, grid)
             ),
-            MEGATRON_BUCKET,
+            max(MEGATRON_BUCKET, MEGATRON_A_RANK * (link.ranks or 1)),
         )
 
 

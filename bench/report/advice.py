@@ -7,19 +7,23 @@ installed; the other settings are held there against the frameworks' own definit
 """
 
 import itertools
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.model.conclusions import OFF_S, OFF_SHARE, WORTH, ExplainedAdvice, ScenarioAnalysis, Verified, Way
 from bench.model.units import format_rounded_bytes, format_seconds
 from bench.report import markdown
 from bench.report.labels import NOTHING
+from bench.report.markdown import NO_BREAK
 from bench.report.training import scenario_text
 
-# Numbers in one line of code, so that it fits into 80 columns.
-A_LINE = 6
+# Columns of code.
+COLUMNS = 78
 HOLDS = {True: "yes", False: "NO", None: "not measured"}
 # Most rows in the table of buckets, and most buckets that code compares one by one.
-MOST_BUCKETS = 8
+MOST_BUCKETS = 6
+# Most ways of torch that get a row and code: those that save most.
+MOST_WAYS = 2
 # Shorter times than this share of a step are not printed.
 VISIBLE = 0.001
 
@@ -27,15 +31,14 @@ LIMITS = {
     True: "Here communicating costs CPU time, and computing slows down meanwhile: on CPUs the times above are lower "
     "bounds of what a step loses.",
     False: "That computing slows down while the GPU communicates is not in these times.",
-    None: "That computing slows down while communicating is not in these times; on CPUs (gloo, MPI) they are lower "
-    "bounds of what a step loses.",
+    None: "That computing slows down while communicating is not in these times; on CPUs they are lower bounds.",
 }
 
 
 def document(explained: ExplainedAdvice) -> str:
     """The whole text."""
     advice, backward = explained.advice, format_seconds(explained.backward_s)
-    worth = [way for way in explained.ways if way.worth]
+    worth = _worth(explained)
     number, size = sum(len(bucket.members) for bucket in explained.buckets), format_rounded_bytes(explained.total)
     latency, rate, length = advice.box
     parts = [
@@ -49,14 +52,14 @@ def document(explained: ExplainedAdvice) -> str:
     if advice.advised != "default":
         parts.append(_buckets(explained))
     if any(way.name in TORCH for way in explained.ways):
-        parts += ["## What saves more, each alone", _ways(explained, worth), _not_worth(explained)]
+        parts += ["## What saves more, each alone", _ways(explained, worth), _others(explained, worth)]
     if worth or advice.advised != "default":
         parts += ["## What to type", what_to_type(explained)]
     parts += ["## To know", markdown.lines([LIMITS[explained.cpu], _ranks(explained), *explained.notes])]
     return "\n\n".join(filter(None, parts))
 
 
-def _answer(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
+def _answer(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
     """What to do about buckets, and which other way saves most."""
     advice = explained.advice
     default, chosen = _time(explained, advice.default.exposed_s), _time(explained, advice.chosen.exposed_s)
@@ -66,20 +69,19 @@ def _answer(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
         "cap": f"Set a cap of {explained.cap_mib:g} MiB: it leaves {chosen}, where torch's default leaves {default}.",
         "plan": f"Set the plan below: it leaves {chosen}, where torch's default leaves {default}.",
     }[advice.advised]
-    of_torch = [way for way in worth if way.name in TORCH]
-    if not of_torch:
+    most = next((way for way in worth.values() if way.name in TORCH), None)
+    if most is None:
         return what
-    most = max(of_torch, key=lambda way: way.saved)
     more = "Most" if advice.advised == "default" else "Most of what is left"
     return f"{what} {more} is saved by {_title(most, _hook(explained))}: {most.saved:.1%} of a step."
 
 
 def _bound_by(explained: ExplainedAdvice) -> str:
-    bytes_, backward = format_seconds(explained.bytes_s), format_seconds(explained.backward_s)
+    backward = format_seconds(explained.backward_s)
     if explained.bytes_s > explained.backward_s:
         return (
-            f"Communication-bound: the bytes alone take {bytes_} and backward {backward}, so that no bucket plan can "
-            "hide them all; send fewer bytes."
+            f"Communication-bound: the bytes alone take {format_seconds(explained.bytes_s)} and backward {backward}, "
+            "so no plan hides them all."
         )
     bytes_ = _time(explained, explained.bytes_s)
     return f"Not communication-bound: the bytes alone take {bytes_} of the {backward} of backward."
@@ -138,8 +140,15 @@ def _buckets(explained: ExplainedAdvice) -> str:
 TORCH = ("hook", "no_sync", "fsdp2 kept", "fsdp2")
 
 
-def _ways(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
-    """One row for each way of torch that is worth typing."""
+def _worth(explained: ExplainedAdvice) -> dict[str, Way]:
+    """What gets code, by name: of torch's ways the few that save most, and other frameworks'; the best first."""
+    worth = sorted((way for way in explained.ways if way.worth), key=lambda way: -way.saved)
+    of_torch = [way for way in worth if way.name in TORCH]
+    return {way.name: way for way in worth if way not in of_torch[MOST_WAYS:]}
+
+
+def _ways(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    """One row for each way of torch that gets code."""
     rows = [
         [
             _title(way, _hook(explained)),
@@ -147,26 +156,26 @@ def _ways(explained: ExplainedAdvice, worth: Sequence[Way]) -> str:
             _time(explained, way.waits_s) if way.waits_s else NOTHING,
             f"{way.saved:.1%}",
         ]
-        for way in sorted(worth, key=lambda way: -way.saved)
+        for way in worth.values()
         if way.name in TORCH
     ]
     return markdown.table(rows, ["way", "tail", "waits before", "saves"], "lrrr")
 
 
-def _not_worth(explained: ExplainedAdvice) -> str:
-    """The ways of torch that were simulated and are not worth typing, with the reason."""
+def _others(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
+    """The ways of torch that get no code, with the reason."""
     reasons = [
         f"{_title(way, _hook(explained))} ({_reason(way)})"
         for way in explained.ways
-        if way.name in TORCH and not way.worth
+        if way.name in TORCH and way.name not in worth
     ]
-    return f"Not worth typing: {'; '.join(reasons)}." if reasons else ""
+    return f"Not typed below: {'; '.join(reasons)}." if reasons else ""
 
 
 def _reason(way: Way) -> str:
     if abs(way.saved) < VISIBLE:
         return "saves nothing"
-    if way.saved >= WORTH:
+    if way.saved >= WORTH and not way.worth:
         return f"saves {way.saved:.1%} as assumed, loses elsewhere"
     return f"{'saves' if way.saved > 0 else 'loses'} {abs(way.saved):.1%}"
 
@@ -188,7 +197,7 @@ def _title(way: Way, hook: str) -> str:
 # ── what to type ─────────────────────────────────────────────────────────────────────────────────
 def what_to_type(explained: ExplainedAdvice) -> str:
     """Code for torch's DistributedDataParallel and fully_shard, then settings of other frameworks."""
-    worth = {way.name: way for way in sorted(explained.ways, key=lambda way: -way.saved) if way.worth}
+    worth = _worth(explained)
     blocks = [code for code in (ddp_code(explained, worth), _fully_shard_code(explained, worth)) if code]
     settings = [_accelerate(explained, worth), _transformers(worth), _deepspeed(worth), _megatron(worth)]
     fenced = [f"```python\n{code}\n```" for code in blocks]
@@ -197,25 +206,30 @@ def what_to_type(explained: ExplainedAdvice) -> str:
 
 def ddp_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
     """Python that wraps `model`, unless torch's default is advised, and what saves more with it."""
-    parts = []
-    if explained.advice.advised != "default":
-        parts.append(_wrapping(explained))
+    advised, imports, parts = explained.advice.advised, [], []
+    if "hook" in worth:
+        imports.append("from torch.distributed.algorithms.ddp_comm_hooks import default_hooks")
+    if advised != "default":
+        imports.append("from torch.nn.parallel import DistributedDataParallel")
+        parts.append(_wrapping(explained, worth))
     code = {"hook": _hook_code, "no_sync": _no_sync_code}
-    parts += [code[name](explained, way) for name, way in worth.items() if name in code]
-    if explained.advice.advised != "default":
+    more = [code[name](explained, way) for name, way in worth.items() if name in code]
+    if more and advised == "default":
+        parts.append("# model: a DistributedDataParallel")
+    parts += more
+    if advised != "default":
         parts.append(_assertion(explained))
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, ["\n".join(imports), *parts]))
 
 
-def _wrapping(explained: ExplainedAdvice) -> str:
-    caps = [f"*{count} * [{cap}]" if count > 1 else cap for cap, count in _runs(map(_number, explained.caps_mib))]
-    single = f"bucket_cap_mb={_number(explained.cap_mib)}"
-    imported = "from torch.nn.parallel import DistributedDataParallel\n\n"
+def _wrapping(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
     if explained.advice.advised == "cap":
-        return f"{imported}model = DistributedDataParallel(model, {single})"
+        return f"model = DistributedDataParallel(model, bucket_cap_mb={_number(explained.cap_mib)})"
+    caps = [f"*{count} * [{cap}]" if count > 1 else cap for cap, count in _runs(map(_number, explained.caps_mib))]
+    older = f"; before, bucket_cap_mb={worth['whole cap'].number}" if "whole cap" in worth else ""
     return (
-        f"{imported}# torch 2.13 or newer; before, {single}, the best single cap\n"
-        f"model = DistributedDataParallel(\n    model, bucket_cap_mb_list={_indented(_listed(caps))}\n)"
+        f"# torch 2.13 or newer{older}\n"
+        f"model = DistributedDataParallel(model, bucket_cap_mb_list=[\n{_filled(caps)}\n])"
     )
 
 
@@ -223,7 +237,7 @@ def _assertion(explained: ExplainedAdvice) -> str:
     sizes = explained.advice.chosen.buckets
     made, expected = 'made.count(",") + 1', str(len(sizes))
     if len(sizes) <= MOST_BUCKETS:
-        made, expected = '[int(size) for size in made.split(",")]', f"[\n    {', '.join(map(str, sizes))}\n]"
+        made, expected = '[int(size) for size in made.split(",")]', f"[\n{_filled(map(str, sizes))}\n]"
     return (
         "# after the third step: are these the buckets that torch made?\n"
         'made = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]\n'
@@ -234,7 +248,6 @@ def _assertion(explained: ExplainedAdvice) -> str:
 def _hook_code(explained: ExplainedAdvice, way: Way) -> str:
     return (
         f"# a {_hook(explained)} hook rounds gradients before they are added{'' if explained.cpu else '; NCCL only'}\n"
-        "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
         f"model.register_comm_hook(None, default_hooks.{_hook(explained)}_compress_hook)"
     )
 
@@ -250,18 +263,16 @@ def _no_sync_code(explained: ExplainedAdvice, way: Way) -> str:
 
 
 def _fully_shard_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
-    """In place of DistributedDataParallel. Keeping parameters sends least, so it is typed where both are worth it."""
+    """In place of DistributedDataParallel. Gathering again in backward never takes less, so that it gets no code."""
     if "fsdp2 kept" not in worth:
         return ""
-    also = ", or True for ZeRO-3" if "fsdp2" in worth else ""
-    lines = [
-        f"# ZeRO-2 in place of DistributedDataParallel{also}",
-        "from torch.distributed.fsdp import fully_shard",
-        "",
-    ]
-    for stack in explained.stacks:
-        lines += [f"for block in model.{stack}:", "    fully_shard(block, reshard_after_forward=False)"]
-    return "\n".join([*lines, "fully_shard(model, reshard_after_forward=False)"])
+    modules = ", ".join(f"*model.{stack}" for stack in explained.stacks)
+    return (
+        "# ZeRO-2 in place of DistributedDataParallel\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        f"for module in [{modules}, model]:\n"
+        "    fully_shard(module, reshard_after_forward=False)"
+    )
 
 
 def _accelerate(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
@@ -280,10 +291,10 @@ def _accelerate(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
 def _transformers(worth: Mapping[str, Way]) -> str:
     settings = []
     if "no_sync" in worth:
-        settings.append(f"`TrainingArguments(gradient_accumulation_steps={worth['no_sync'].number})`")
+        settings.append(f"`gradient_accumulation_steps={worth['no_sync'].number}`")
     if "whole cap" in worth:
-        settings.append(f"`TrainingArguments(ddp_bucket_cap_mb={worth['whole cap'].number})`")
-    return _either("transformers", settings)
+        settings.append(f"`ddp_bucket_cap_mb={worth['whole cap'].number}`")
+    return _either("TrainingArguments", settings)
 
 
 def _deepspeed(worth: Mapping[str, Way]) -> str:
@@ -292,7 +303,7 @@ def _deepspeed(worth: Mapping[str, Way]) -> str:
     way = worth["deepspeed"]
     sized = f', "reduce_bucket_size": {way.number}' if way.number else ""
     settings = f'`{{"zero_optimization": {{"stage": 1, "overlap_comm": true{sized}}}}}`'
-    return f"DeepSpeed, ZeRO-1: {settings} saves {way.saved:.1%} of a step with its own default"
+    return f"DeepSpeed, ZeRO-1: {settings} saves {way.saved:.1%} over its default"
 
 
 def _megatron(worth: Mapping[str, Way]) -> str:
@@ -300,7 +311,7 @@ def _megatron(worth: Mapping[str, Way]) -> str:
         return ""
     way = worth["megatron"]
     flags = "`--overlap-grad-reduce`" + (f" `--ddp-bucket-size={way.number}`" if way.number else "")
-    return f"Megatron-LM: {flags} saves {way.saved:.1%} of a step with its own default"
+    return f"Megatron-LM: {flags} saves {way.saved:.1%} over its default"
 
 
 def _either(framework: str, settings: Sequence[str]) -> str:
@@ -317,13 +328,11 @@ def _number(value: float) -> str:
     return f"{value!r}".removesuffix(".0")
 
 
-def _listed(words: Sequence[str]) -> str:
-    lines = [", ".join(words[i : i + A_LINE]) for i in range(0, len(words), A_LINE)]
-    return f"[{lines[0]}]" if len(lines) == 1 else "[\n    " + ",\n    ".join(lines) + ",\n]"
-
-
-def _indented(code: str) -> str:
-    return code.replace("\n", "\n    ")
+def _filled(words: Iterable[str]) -> str:
+    """Elements of a list over as few lines as they need."""
+    kept = ", ".join(word.replace(" ", NO_BREAK) for word in words)
+    indent = 4 * " "
+    return textwrap.fill(kept, COLUMNS, initial_indent=indent, subsequent_indent=indent).replace(NO_BREAK, " ")
 
 
 # ── predicted and measured ───────────────────────────────────────────────────────────────────────
