@@ -201,7 +201,7 @@ def what_to_type(explained: ExplainedAdvice) -> str:
     blocks = [code for code in (ddp_code(explained, worth), _fully_shard_code(explained, worth)) if code]
     settings = [_accelerate(explained, worth), _transformers(worth), _deepspeed(worth), _megatron(worth)]
     fenced = [f"```python\n{code}\n```" for code in blocks]
-    return "\n\n".join([*fenced, markdown.lines(filter(None, settings))])
+    return "\n\n".join(filter(None, [*fenced, markdown.lines(filter(None, settings))]))
 
 
 def ddp_code(explained: ExplainedAdvice, worth: Mapping[str, Way]) -> str:
