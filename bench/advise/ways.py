@@ -6,8 +6,8 @@ leaves after backward, how long computing waits within forward and backward, and
 A reduce-scatter and an all-gather together take as long as an all-reduce, half of it each. Calls of one job follow
 each other in the order in which they are issued. Forward is spread over the gradients as backward is. Not modelled:
 casting, copying, the update, and computing that slows down while communicating. Read in the sources: torch 2.13
-(`fully_shard`), Accelerate 1.15, transformers 5.23, DeepSpeed 0.19.8 (`stage_1_and_2.py`), Megatron-Core 0.16.1
-(`param_and_grad_buffer.py`).
+(`fully_shard`), Accelerate 1.15, transformers 5.23, DeepSpeed 0.19.8 (DeepSpeedZeroOptimizer), Megatron-Core 0.16.1
+(_ParamAndGradBuffer).
 """
 
 import re

@@ -229,7 +229,12 @@ def _of_run(name: str, wanted: str | None) -> Chosen:
         )
         raise ConfigError(f"--from {name}: choose one by a part of its name, --scenario TEXT; there is: {there}")
     (scenario,) = matching
-    cost, emulated = runs.all_reduce_cost_of(run, scenario), scenario.link is not None
-    words = f"the link of {scenario.case.key}, {'as emulated' if emulated else 'as its own calls took'}"
-    cpu = None if emulated else costs_cpu(scenario.case.backend)
-    return Chosen(shapes[scenario], scenario, None if cost is None else LinkModel(cost, words, scenario.case.link, cpu))
+    cost, case = runs.all_reduce_cost_of(run, scenario), scenario.case
+    if cost is None:
+        return Chosen(shapes[scenario], scenario)
+    if scenario.link is not None:
+        link = LinkModel(cost, f"the run's own link, {case.link}, as emulated", case.link)
+    else:
+        words = f"the run's own {case.backend}, {case.world_size} ranks, as its calls took"
+        link = LinkModel(cost, words, case.link, costs_cpu(case.backend), ranks=case.world_size)
+    return Chosen(shapes[scenario], scenario, link)

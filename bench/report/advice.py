@@ -28,8 +28,8 @@ MOST_WAYS = 2
 VISIBLE = 0.001
 
 LIMITS = {
-    True: "Here communicating costs CPU time, and computing slows down meanwhile: on CPUs the times above are lower "
-    "bounds of what a step loses.",
+    True: "Here communicating takes CPU time from computing: the times above are lower bounds, and on few cores bucket "
+    "sizes do not matter. Measure it with --verify.",
     False: "That computing slows down while the GPU communicates is not in these times.",
     None: "That computing slows down while communicating is not in these times; on CPUs they are lower bounds.",
 }
@@ -187,7 +187,7 @@ def _hook(explained: ExplainedAdvice) -> str:
 
 def _title(way: Way, hook: str) -> str:
     return {
-        "hook": f"a {hook} hook",
+        "hook": f"the {hook} hook",
         "no_sync": f"no_sync, {way.number} batches a step",
         "fsdp2 kept": "ZeRO-2: fully_shard, parameters kept",
         "fsdp2": "ZeRO-3: fully_shard as it is",
@@ -246,9 +246,10 @@ def _assertion(explained: ExplainedAdvice) -> str:
 
 
 def _hook_code(explained: ExplainedAdvice, way: Way) -> str:
+    hook, needs = _hook(explained), "" if explained.cpu else "; NCCL only"
     return (
-        f"# a {_hook(explained)} hook rounds gradients before they are added{'' if explained.cpu else '; NCCL only'}\n"
-        f"model.register_comm_hook(None, default_hooks.{_hook(explained)}_compress_hook)"
+        f"# the {hook} hook rounds gradients before they are added{needs}\n"
+        f"model.register_comm_hook(None, default_hooks.{hook}_compress_hook)"
     )
 
 
